@@ -17,7 +17,7 @@ const THREADS_MAX: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Opened as the job says: with `O_DIRECT` if `direct`, for writing if `writes`. Never empty; an
-    /// operation names one by its place here.
+    /// operation names one by its index here.
     pub files: Arc<[File]>,
     /// Where the part of each file begins that the job touches.
     pub offset_bytes: u64,

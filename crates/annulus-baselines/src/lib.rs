@@ -5,7 +5,7 @@
 //! asked, checks what came and measures how long it took, so every contender is measured alike.
 //!
 //! Most of these need unsafe code, which is why they are not in the tool itself (it forbids unsafe
-//! code); each `unsafe` block says why it is right in that place.
+//! code); each `unsafe` block says why it is sound.
 
 mod call;
 mod failure;

@@ -1,6 +1,6 @@
 //! One thread per operation in flight, each reading a shared map of the file: no call, only page faults.
 //!
-//! It answers in place: one word per checked unit is touched, which brings the page in; nothing is copied. That
+//! It reads in place: one word per checked unit is touched, which brings the page in; nothing is copied. That
 //! is how programs use a map, and it is the map's advantage over every call that copies. A write is a copy
 //! into the map; a synced one is followed by `msync` of its block.
 //!
@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = 4096;
 pub struct MappedFile {
     /// Each write is followed by `msync(MS_SYNC)`, whatever the job says.
     synced: bool,
-    /// A read copies its block out of the map, as fio does it, instead of answering in place.
+    /// A read copies its block out of the map, as fio does it, instead of reading in place.
     copies: bool,
 }
 
@@ -58,7 +58,7 @@ impl<B: Bench> Contender<B> for MappedFile {
         if self.synced {
             return "mmap with msync(MS_SYNC) of the block after every write";
         }
-        "shared map (MADV_RANDOM when random), one thread per operation in flight; answers in place, copies nothing"
+        "shared map (MADV_RANDOM when random), one thread per operation in flight; reads in place, copies nothing"
     }
 
     fn unfit(&self, job: &Job) -> Option<String> {
@@ -107,7 +107,7 @@ impl<B: Bench> Contender<B> for MappedFile {
         on_threads(bench, threads, setup, drive)?;
         let mut note = match self.copies {
             true => "reads copy out of the map, writes into it".to_string(),
-            false => "answers in place: touches a word of each page and copies nothing; writes copy into the map"
+            false => "reads in place: touches a word of each page and copies nothing; writes copy into the map"
                 .to_string(),
         };
         if synced && job.writes {

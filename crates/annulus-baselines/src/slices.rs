@@ -55,7 +55,7 @@ pub fn cut(runtime_ns: u64) -> (u64, usize) {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     slice: u16,
-    place: u16,
+    bucket: u16,
     count: u32,
 }
 
@@ -115,14 +115,14 @@ impl Recorder {
     }
 
     #[inline]
-    fn count(&mut self, at_ns: u64, place: usize) -> bool {
+    fn count(&mut self, at_ns: u64, bucket: usize) -> bool {
         let turned = at_ns.wrapping_sub(self.slice_from_ns) >= self.slice_ns;
         if turned {
             self.turn_to(at_ns);
         }
-        self.row[place] += 1;
-        self.low = self.low.min(place);
-        self.high = self.high.max(place);
+        self.row[bucket] += 1;
+        self.low = self.low.min(bucket);
+        self.high = self.high.max(bucket);
         turned
     }
 
@@ -144,16 +144,16 @@ impl Recorder {
         if calls > 0 {
             self.entries.push(Entry {
                 slice,
-                place: CALLS as u16,
+                bucket: CALLS as u16,
                 count: calls,
             });
         }
-        for place in self.low..(self.high + 1).min(self.row.len()) {
-            let count = std::mem::take(&mut self.row[place]);
+        for bucket in self.low..(self.high + 1).min(self.row.len()) {
+            let count = std::mem::take(&mut self.row[bucket]);
             if count > 0 {
                 self.entries.push(Entry {
                     slice,
-                    place: place as u16,
+                    bucket: bucket as u16,
                     count,
                 });
             }
@@ -180,16 +180,16 @@ impl Recorder {
             return None;
         }
         self.entries
-            .sort_unstable_by_key(|entry| (entry.slice, entry.place));
+            .sort_unstable_by_key(|entry| (entry.slice, entry.bucket));
         let mut slices = vec![Slice::default(); self.slices];
         for entry in &self.entries {
             let slice = &mut slices[usize::from(entry.slice)];
             let count = u64::from(entry.count);
-            match (usize::from(entry.place), slice.latency.last_mut()) {
+            match (usize::from(entry.bucket), slice.latency.last_mut()) {
                 (ERRORS, _) => slice.errors += count,
                 (CALLS, _) => slice.calls += count,
-                (place, Some((last, sum))) if *last == place => *sum += count,
-                (place, _) => slice.latency.push((place, count)),
+                (bucket, Some((last, sum))) if *last == bucket => *sum += count,
+                (bucket, _) => slice.latency.push((bucket, count)),
             }
         }
         Some(Slices {

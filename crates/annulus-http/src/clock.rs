@@ -84,7 +84,7 @@ impl Clock {
 }
 
 impl LogTime {
-    /// Of a date as HTTP writes it, whose parts stand at fixed places.
+    /// Of a date as HTTP writes it, whose parts have fixed positions.
     fn of(date: &str) -> LogTime {
         let part = |from: usize, to: usize| date.get(from..to).unwrap_or_default();
         let (day, month, year, time) = (part(5, 7), part(8, 11), part(12, 16), part(17, 25));

@@ -28,7 +28,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::per_core::PerCore;
 use crate::transport::Tls;
-use crate::watch::{Phase, Place};
+use crate::watch::{Phase, Registration};
 
 /// A client that says nothing is accepted after so many seconds, and then has its time.
 const DEFER_S: u32 = 1;
@@ -117,64 +117,75 @@ fn connections_that_fit(descriptors: usize, cores: usize) -> usize {
 }
 
 fn start(stream: TcpStream, core: &Rc<PerCore>, tls: Option<&Arc<ServerConfig>>) {
-    let place = core.watches.enter();
+    let registration = core.watches.enter();
     core.note_crowd();
     match tls {
-        None => drop(runtime::spawn(plain(stream, Rc::clone(core), place))),
+        None => drop(runtime::spawn(plain(stream, Rc::clone(core), registration))),
         Some(tls) => {
             let acceptor = TlsAcceptor::from(Arc::clone(tls));
             drop(runtime::spawn(encrypted(
                 stream,
                 acceptor,
                 Rc::clone(core),
-                place,
+                registration,
             )));
         }
     }
 }
 
-async fn plain(stream: TcpStream, core: Rc<PerCore>, place: Place) {
-    let connection = Connection::new(stream, Rc::clone(&core), place);
-    if let Some((stream, place)) = connection.run().await {
+async fn plain(stream: TcpStream, core: Rc<PerCore>, registration: Registration) {
+    let connection = Connection::new(stream, Rc::clone(&core), registration);
+    if let Some((stream, registration)) = connection.run().await {
         let client = Client::of(&stream);
-        Box::pin(http2::serve(AsyncStream::new(stream), client, core, place)).await;
+        Box::pin(http2::serve(
+            AsyncStream::new(stream),
+            client,
+            core,
+            registration,
+        ))
+        .await;
     }
 }
 
 /// What is no TLS ends with the handshake.
-async fn encrypted(stream: TcpStream, acceptor: TlsAcceptor, core: Rc<PerCore>, place: Place) {
-    place.set(Phase::Busy, core.ticks.handshake);
+async fn encrypted(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    core: Rc<PerCore>,
+    registration: Registration,
+) {
+    registration.set(Phase::Busy, core.ticks.handshake);
     let handshake = acceptor.accept(AsyncStream::new(stream)).into_fallible();
-    let stream = match within(&place, handshake).await {
+    let stream = match within(&registration, handshake).await {
         Some(Ok(stream)) => stream,
         Some(Err((_, stream))) => {
-            place.set(Phase::Busy, core.ticks.linger);
-            within(&place, refuse(stream)).await;
+            registration.set(Phase::Busy, core.ticks.linger);
+            within(&registration, refuse(stream)).await;
             return;
         }
         None => return,
     };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         let client = Client::of(stream.get_ref().0.get_ref());
-        return Box::pin(http2::serve(stream, client, core, place)).await;
+        return Box::pin(http2::serve(stream, client, core, registration)).await;
     }
     let scratch = Rc::clone(&core.scratch);
-    Connection::new(Tls::new(stream, scratch), core, place)
+    Connection::new(Tls::new(stream, scratch), core, registration)
         .run()
         .await;
 }
 
-/// Awaits `future` until the place's time is up.
-async fn within<F: Future>(place: &Place, future: F) -> Option<F::Output> {
+/// Awaits `future` until the deadline of the connection has passed.
+async fn within<F: Future>(registration: &Registration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
         if let Poll::Ready(value) = future.as_mut().poll(context) {
             return Poll::Ready(Some(value));
         }
-        if place.take_expired() {
+        if registration.take_expired() {
             return Poll::Ready(None);
         }
-        place.wait(context);
+        registration.wait(context);
         Poll::Pending
     })
     .await

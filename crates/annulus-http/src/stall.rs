@@ -9,7 +9,7 @@ use std::task::Poll;
 use annulus::net::SendProgress;
 
 use crate::per_core::Ticks;
-use crate::watch::{Phase, Place};
+use crate::watch::{Phase, Registration};
 
 /// Looks until a client is looked at for the first time: what it takes from then on is seen.
 pub(crate) const FIRST_LOOK: u64 = 1;
@@ -31,23 +31,23 @@ pub(crate) struct Stall {
 
 impl Stall {
     /// Of a connection that sends nothing but answers, and waits for one of them to be sent.
-    pub(crate) fn of_send(progress: SendProgress, place: &Place) -> Stall {
+    pub(crate) fn of_send(progress: SendProgress, registration: &Registration) -> Stall {
         Stall {
             progress,
             acknowledged: None,
             written: 0,
             is_answer: true,
             all_answers: true,
-            since: place.now(),
+            since: registration.now(),
         }
     }
 
     /// Of a connection that also sends what belongs to no answer.
-    pub(crate) fn of_answers(progress: SendProgress, place: &Place) -> Stall {
+    pub(crate) fn of_answers(progress: SendProgress, registration: &Registration) -> Stall {
         Stall {
             is_answer: false,
             all_answers: false,
-            ..Stall::of_send(progress, place)
+            ..Stall::of_send(progress, registration)
         }
     }
 
@@ -59,8 +59,13 @@ impl Stall {
 
     /// Looks whether the client has taken nothing for as long as the send timeout; `written` grows with the bytes of
     /// answers that were written. If it has taken something, the time until the next look is set.
-    pub(crate) fn has_stalled(&mut self, place: &Place, ticks: &Ticks, written: u64) -> bool {
-        let now = place.now();
+    pub(crate) fn has_stalled(
+        &mut self,
+        registration: &Registration,
+        ticks: &Ticks,
+        written: u64,
+    ) -> bool {
+        let now = registration.now();
         if std::mem::replace(&mut self.written, written) != written {
             self.is_answer = true;
             self.since = now;
@@ -74,7 +79,7 @@ impl Stall {
         }
         let left = (self.since + ticks.send).saturating_sub(now);
         if left > 0 {
-            place.set(Phase::Busy, left.min(ticks.send_look));
+            registration.set(Phase::Busy, left.min(ticks.send_look));
         }
         left == 0
     }
@@ -82,22 +87,22 @@ impl Stall {
 
 /// Awaits the end of a send; `None` if the client takes nothing of it for as long as the send timeout.
 pub(crate) async fn taken<F: Future>(
-    place: &Place,
+    registration: &Registration,
     ticks: &Ticks,
     progress: SendProgress,
     send: F,
 ) -> Option<F::Output> {
-    place.set(Phase::Busy, FIRST_LOOK);
-    let mut stall = Stall::of_send(progress, place);
+    registration.set(Phase::Busy, FIRST_LOOK);
+    let mut stall = Stall::of_send(progress, registration);
     let mut send = pin!(send);
     poll_fn(|context| {
         if let Poll::Ready(value) = send.as_mut().poll(context) {
             return Poll::Ready(Some(value));
         }
-        if place.take_expired() && stall.has_stalled(place, ticks, 0) {
+        if registration.take_expired() && stall.has_stalled(registration, ticks, 0) {
             return Poll::Ready(None);
         }
-        place.wait(context);
+        registration.wait(context);
         Poll::Pending
     })
     .await
@@ -135,7 +140,7 @@ mod tests {
     /// A client, a server's end with small buffers, and the server's view of the client. Looks are made by the test.
     struct Ground {
         watches: Rc<Watches>,
-        place: Place,
+        registration: Registration,
         near: Rc<TcpStream>,
         far: TcpStream,
     }
@@ -150,7 +155,7 @@ mod tests {
             far.options().set_receive_buffer_bytes(PIECE_BYTES).unwrap();
             let watches = Watches::new(Duration::from_secs(1));
             Ground {
-                place: watches.enter(),
+                registration: watches.enter(),
                 watches,
                 near: Rc::new(near),
                 far,
@@ -165,7 +170,7 @@ mod tests {
         async fn looks(&self, stall: &mut Stall, written: u64) -> u64 {
             for looks in 0.. {
                 self.watches.look();
-                if stall.has_stalled(&self.place, &ticks(), written) {
+                if stall.has_stalled(&self.registration, &ticks(), written) {
                     return looks;
                 }
                 yield_now().await;
@@ -194,7 +199,7 @@ mod tests {
         for_each_backend(|ground| async move {
             let near = Rc::clone(&ground.near);
             let sending = spawn(async move { near.send_all(vec![0; 64 << 20]).await.map(drop) });
-            let mut stall = Stall::of_send(ground.near.send_progress(), &ground.place);
+            let mut stall = Stall::of_send(ground.near.send_progress(), &ground.registration);
             for _ in 0..10 * LOOKS {
                 let before = ground.acknowledged();
                 while ground.acknowledged() == before {
@@ -202,7 +207,7 @@ mod tests {
                     assert!(bytes > 0);
                 }
                 ground.watches.look();
-                assert!(!stall.has_stalled(&ground.place, &ticks(), 0));
+                assert!(!stall.has_stalled(&ground.registration, &ticks(), 0));
             }
             assert!(!sending.is_finished(), "it is one send");
             // It takes nothing more, but what its socket has room for.
@@ -213,17 +218,17 @@ mod tests {
     #[test]
     fn only_answers_count_where_there_is_more_than_answers() {
         for_each_backend(|ground| async move {
-            let mut stall = Stall::of_answers(ground.near.send_progress(), &ground.place);
+            let mut stall = Stall::of_answers(ground.near.send_progress(), &ground.registration);
             assert_eq!(ground.looks(&mut stall, 0).await, LOOKS - 1);
             // What is no answer is sent and acknowledged.
-            let mut stall = Stall::of_answers(ground.near.send_progress(), &ground.place);
+            let mut stall = Stall::of_answers(ground.near.send_progress(), &ground.registration);
             for look in 1..=LOOKS {
                 ground.near.send_all(b"pong".as_slice()).await.unwrap();
                 while !ground.near.send_progress().look().unwrap().unwrap().all {
                     yield_now().await;
                 }
                 ground.watches.look();
-                let stalled = stall.has_stalled(&ground.place, &ticks(), 0);
+                let stalled = stall.has_stalled(&ground.registration, &ticks(), 0);
                 assert_eq!(stalled, look == LOOKS);
             }
             // An answer is written: it begins anew.

@@ -36,7 +36,7 @@ pub(crate) struct Watches {
     tick: Duration,
     /// Looks so far, from 1 on.
     now: Cell<u64>,
-    places: RefCell<Slab<Rc<Watch>>>,
+    slots: RefCell<Slab<Rc<Watch>>>,
     stopping: Cell<bool>,
     /// Counts changes of phase: which connection has waited longest.
     changes: Cell<u64>,
@@ -61,8 +61,8 @@ pub(crate) struct Watch {
     waker: RefCell<Option<Waker>>,
 }
 
-/// A connection's place in the table. Dropped, it leaves.
-pub(crate) struct Place {
+/// A connection's entry in the table. Dropping it removes the entry.
+pub(crate) struct Registration {
     watches: Rc<Watches>,
     watch: Rc<Watch>,
     key: usize,
@@ -74,7 +74,7 @@ impl Watches {
         Rc::new(Watches {
             tick,
             now: Cell::new(1),
-            places: RefCell::default(),
+            slots: RefCell::default(),
             stopping: Cell::new(false),
             changes: Cell::new(0),
             looker: Cell::new(None),
@@ -93,7 +93,7 @@ impl Watches {
     }
 
     pub(crate) fn connections(&self) -> usize {
-        self.places.borrow().len()
+        self.slots.borrow().len()
     }
 
     /// So many looks are at least so long.
@@ -102,7 +102,7 @@ impl Watches {
         u64::try_from(ticks).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    pub(crate) fn enter(self: &Rc<Self>) -> Place {
+    pub(crate) fn enter(self: &Rc<Self>) -> Registration {
         let watch = Rc::new(Watch {
             deadline: Cell::new(0),
             phase: Cell::new(Phase::Fresh),
@@ -111,9 +111,9 @@ impl Watches {
             change: Cell::new(self.next_change()),
             waker: RefCell::new(None),
         });
-        let key = self.places.borrow_mut().insert(Rc::clone(&watch));
+        let key = self.slots.borrow_mut().insert(Rc::clone(&watch));
         wake(&self.looker);
-        Place {
+        Registration {
             watches: Rc::clone(self),
             watch,
             key,
@@ -144,11 +144,11 @@ impl Watches {
     /// Has the connection that has waited longest for a request closed. False: none waits for one.
     pub(crate) fn close_longest_idle(&self) -> bool {
         let now = self.now.get();
-        let places = self.places.borrow();
-        let idle = places.iter().map(|(_, watch)| watch);
+        let slots = self.slots.borrow();
+        let idle = slots.iter().map(|(_, watch)| watch);
         let idle = idle.filter(|watch| watch.can_make_room(now));
         let oldest = idle.min_by_key(|watch| watch.change.get()).map(Rc::clone);
-        drop(places);
+        drop(slots);
         oldest.is_some_and(|watch| {
             watch.expire();
             true
@@ -182,8 +182,8 @@ impl Watches {
 
     /// Taken out: whoever is woken may drop a waker, and with it a connection, which leaves the table.
     fn those(&self, which: impl Fn(&Watch) -> bool) -> Vec<Rc<Watch>> {
-        let places = self.places.borrow();
-        let watches = places.iter().map(|(_, watch)| watch);
+        let slots = self.slots.borrow();
+        let watches = slots.iter().map(|(_, watch)| watch);
         watches
             .filter(|watch| which(watch))
             .map(Rc::clone)
@@ -213,7 +213,7 @@ impl Watch {
     }
 }
 
-impl Place {
+impl Registration {
     /// From now on it waits for `phase`, for so many looks; 0 is for ever.
     pub(crate) fn set(&self, phase: Phase, ticks: u64) {
         let now = self.watches.now.get();
@@ -272,9 +272,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
-        let left = self.watches.places.borrow_mut().try_remove(self.key);
+        let left = self.watches.slots.borrow_mut().try_remove(self.key);
         drop(left);
         wake(&self.watches.acceptor);
         if self.watches.is_stopping() {
@@ -283,8 +283,8 @@ impl Drop for Place {
     }
 }
 
-fn wake(place: &Cell<Option<Waker>>) {
-    place.take().into_iter().for_each(Waker::wake);
+fn wake(waker: &Cell<Option<Waker>>) {
+    waker.take().into_iter().for_each(Waker::wake);
 }
 
 #[cfg(test)]
@@ -295,36 +295,39 @@ mod tests {
     fn a_deadline_passes_late_by_two_looks_at_most_and_never_early() {
         let watches = Watches::new(Duration::from_secs(10));
         assert_eq!(watches.tick(), TICK_MAX);
-        let place = watches.enter();
-        place.set(Phase::Busy, watches.ticks(Duration::from_secs(1)));
+        let registration = watches.enter();
+        registration.set(Phase::Busy, watches.ticks(Duration::from_secs(1)));
         for _ in 0..2 {
             watches.look();
             assert!(
-                !place.take_expired(),
+                !registration.take_expired(),
                 "1 s has not passed if a look came at once"
             );
         }
         watches.look();
-        assert!(place.take_expired());
-        assert!(!place.take_expired(), "it is said once");
-        place.set(Phase::Busy, 0);
+        assert!(registration.take_expired());
+        assert!(!registration.take_expired(), "it is said once");
+        registration.set(Phase::Busy, 0);
         watches.look();
-        assert!(!place.take_expired());
+        assert!(!registration.take_expired());
     }
 
     #[test]
     fn where_there_is_no_room_the_longest_idle_connection_goes() {
         let watches = Watches::new(Duration::from_secs(1));
-        let places: Vec<_> = (0..3).map(|_| watches.enter()).collect();
-        places[0].set(Phase::Busy, 0);
+        let registrations: Vec<_> = (0..3).map(|_| watches.enter()).collect();
+        registrations[0].set(Phase::Busy, 0);
         watches.look();
-        places[1].set(Phase::Idle, 0);
+        registrations[1].set(Phase::Idle, 0);
         let context = Context::from_waker(Waker::noop());
         assert!(watches.poll_room(&context, 4).is_ready());
         assert!(watches.poll_room(&context, 3).is_pending());
-        let expired: Vec<_> = places.iter().map(Place::take_expired).collect();
+        let expired: Vec<_> = registrations
+            .iter()
+            .map(Registration::take_expired)
+            .collect();
         assert_eq!(expired, [false, false, true]);
-        drop(places);
+        drop(registrations);
         assert!(watches.poll_room(&context, 3).is_ready());
         assert_eq!(watches.connections(), 0);
     }

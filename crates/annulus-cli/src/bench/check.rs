@@ -1,7 +1,7 @@
 //! What a right answer is, while it is measured and afterwards.
 //!
 //! In the files we made, every unit (4 KiB, or the block if that is smaller) begins with two words: a *tag*,
-//! the unit's number mixed with the file's seed, which says "these are the bytes of this place"; and a *stamp*, the
+//! the unit's number mixed with the file's seed, which says "these are the bytes of this offset"; and a *stamp*, the
 //! tag mixed with the run that wrote it, which says "this write arrived". The rest is random. In
 //! a file of the user's we know nothing: some answers are hashed and compared with a `pread` afterwards.
 
@@ -39,9 +39,9 @@ impl Contents {
 }
 
 /// Where an offset of a file is in the data set as a whole: the files one after the other. Tags count these
-/// places, so that the right block of the wrong file is a wrong answer, too.
+/// offsets of one data set, so that the right block of the wrong file is detected as wrong.
 #[inline]
-pub(crate) fn place(file: u32, file_bytes: u64, offset: u64) -> u64 {
+pub(crate) fn dataset_offset(file: u32, file_bytes: u64, offset: u64) -> u64 {
     u64::from(file) * file_bytes + offset
 }
 
@@ -57,9 +57,15 @@ pub(crate) fn stamp(tag: u64, run: u64) -> u64 {
     mix(tag ^ run)
 }
 
-/// Writes tags and stamps into `bytes`, which will be at `place` of the data set.
-pub(crate) fn put_tags(bytes: &mut [u8], place: u64, seed: u64, unit_bytes: u64, run: u64) {
-    let first = place / unit_bytes;
+/// Writes tags and stamps into `bytes`, which will be at `dataset_offset` of the data set.
+pub(crate) fn put_tags(
+    bytes: &mut [u8],
+    dataset_offset: u64,
+    seed: u64,
+    unit_bytes: u64,
+    run: u64,
+) {
+    let first = dataset_offset / unit_bytes;
     for (index, unit) in bytes.chunks_exact_mut(unit_bytes as usize).enumerate() {
         let tag = tag(seed, first + index as u64);
         unit[..8].copy_from_slice(&tag.to_le_bytes());
@@ -67,16 +73,16 @@ pub(crate) fn put_tags(bytes: &mut [u8], place: u64, seed: u64, unit_bytes: u64,
     }
 }
 
-/// Whether each unit of the answer from `place` begins with its tag.
+/// Whether each unit of the answer from `dataset_offset` begins with its tag.
 #[inline]
 pub(crate) fn tags_hold<A: Answer + ?Sized>(
     answer: &A,
-    place: u64,
+    dataset_offset: u64,
     bytes: u64,
     seed: u64,
     unit_bytes: u64,
 ) -> bool {
-    let first = place / unit_bytes;
+    let first = dataset_offset / unit_bytes;
     (0..bytes / unit_bytes)
         .all(|index| answer.word((index * unit_bytes) as usize) == tag(seed, first + index))
 }
@@ -127,7 +133,7 @@ pub(crate) fn afterwards(
     for sample in samples {
         let bytes = memory.only();
         let read = files[sample.file as usize].read_exact_at(bytes, sample.offset);
-        let place = place(sample.file, file_bytes, sample.offset);
+        let dataset_offset = dataset_offset(sample.file, file_bytes, sample.offset);
         found.compared += 1;
         let complaint: Option<String> = match (read, sample.kind) {
             (Err(error), _) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -138,7 +144,7 @@ pub(crate) fn afterwards(
                 "differs from what pread finds there (unless somebody else writes to the file)"
                     .into()
             }),
-            (Ok(()), SampleKind::Written) => (!written_by(bytes, place, contents, run))
+            (Ok(()), SampleKind::Written) => (!written_by(bytes, dataset_offset, contents, run))
                 .then(|| "is not what was written there".into()),
         };
         if let Some(complaint) = complaint {
@@ -155,11 +161,11 @@ pub(crate) fn afterwards(
     Ok(found)
 }
 
-fn written_by(bytes: &[u8], place: u64, contents: Contents, run: u64) -> bool {
+fn written_by(bytes: &[u8], dataset_offset: u64, contents: Contents, run: u64) -> bool {
     let Contents::Tagged { seed, unit_bytes } = contents else {
         return false;
     };
-    let first = place / unit_bytes;
+    let first = dataset_offset / unit_bytes;
     bytes
         .chunks_exact(unit_bytes as usize)
         .enumerate()
@@ -200,7 +206,7 @@ mod tests {
         assert!(tags_hold(&bytes[..], 8192, 16384, 3, 4096));
         assert!(
             !tags_hold(&bytes[..], 12288, 16384, 3, 4096),
-            "another place"
+            "another offset"
         );
         assert!(!tags_hold(&bytes[..], 8192, 16384, 4, 4096), "another file");
         assert!(written_by(&bytes, 8192, Contents::tagged(3, 4096), 1));

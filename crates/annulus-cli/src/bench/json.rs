@@ -93,7 +93,7 @@ pub(crate) struct ContenderFacts {
 /// One contender, one depth, once.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Run {
-    /// Its place in the order of runs, from 0.
+    /// Its index in the order of runs, from 0.
     pub(crate) position: usize,
     pub(crate) depth: usize,
     /// From 1.

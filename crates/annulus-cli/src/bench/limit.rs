@@ -27,9 +27,9 @@ enum Version {
     Two,
 }
 
-/// Where memory is controlled here.
+/// The memory controller of this machine, and the cgroups to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct MemoryController {
     version: Version,
     /// The cgroup in which this process was started.
     home: PathBuf,
@@ -39,7 +39,7 @@ struct Place {
 
 /// A cgroup of ours; dropping it moves the process back and removes it.
 pub(crate) struct Limit {
-    place: Place,
+    controller: MemoryController,
     folder: PathBuf,
     bytes: u64,
     _removal: Removal,
@@ -49,18 +49,21 @@ impl Limit {
     /// Makes the cgroup; nobody is in it yet.
     pub(crate) fn make(bytes: u64) -> Result<Limit, Fault> {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let place = Place::find(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"));
-        let place = place.ok_or_else(|| {
+        let controller =
+            MemoryController::find(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"));
+        let controller = controller.ok_or_else(|| {
             Fault::usage("--memory: this machine mounts no cgroup with the memory controller")
         })?;
-        sweep(&place.parent);
-        let folder = place.parent.join(format!("{NAME}{}", std::process::id()));
+        sweep(&controller.parent);
+        let folder = controller
+            .parent
+            .join(format!("{NAME}{}", std::process::id()));
         let removal = {
-            let (place, folder) = (place.clone(), folder.clone());
-            Removal::new(move || leave(&place, &folder))
+            let (controller, folder) = (controller.clone(), folder.clone());
+            Removal::new(move || leave(&controller, &folder))
         };
         let limit = Limit {
-            place,
+            controller,
             folder,
             bytes,
             _removal: removal,
@@ -82,7 +85,7 @@ impl Limit {
     fn set_up(&self) -> io::Result<()> {
         let write = |file: &str, text: &str| fs::write(self.folder.join(file), text);
         let bytes = self.bytes.to_string();
-        match self.place.version {
+        match self.controller.version {
             Version::One => {
                 fs::create_dir(&self.folder)?;
                 write("memory.limit_in_bytes", &bytes)?;
@@ -91,7 +94,7 @@ impl Limit {
                 let _ = write("memory.swappiness", "0");
             }
             Version::Two => {
-                let control = self.place.parent.join("cgroup.subtree_control");
+                let control = self.controller.parent.join("cgroup.subtree_control");
                 if !fs::read_to_string(&control)?.contains("memory") {
                     fs::write(&control, "+memory")?;
                 }
@@ -115,7 +118,7 @@ impl Limit {
 
     /// For people: what is limited, and how.
     pub(crate) fn note(&self) -> String {
-        let version = match self.place.version {
+        let version = match self.controller.version {
             Version::One => 1,
             Version::Two => 2,
         };
@@ -128,7 +131,7 @@ impl Limit {
 
     /// For people: how much of it was used at the most, if the kernel says.
     pub(crate) fn peak_note(&self) -> Option<String> {
-        let file = match self.place.version {
+        let file = match self.controller.version {
             Version::One => "memory.max_usage_in_bytes",
             Version::Two => "memory.peak",
         };
@@ -151,11 +154,11 @@ fn move_into(folder: &Path) -> io::Result<()> {
 }
 
 /// Moves this process back and removes the cgroup, as far as that goes.
-fn leave(place: &Place, folder: &Path) {
+fn leave(controller: &MemoryController, folder: &Path) {
     for _ in 0..REMOVALS {
         // Each time: after a signal the main thread may be about to enter.
-        let _ = move_into(&place.home);
-        if place.version == Version::One {
+        let _ = move_into(&controller.home);
+        if controller.version == Version::One {
             // Else the pages stay charged to a cgroup that is no longer there.
             let _ = fs::write(folder.join("memory.force_empty"), "0");
         }
@@ -183,9 +186,9 @@ fn sweep(parent: &Path) {
     }
 }
 
-impl Place {
+impl MemoryController {
     /// From the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
-    fn find(mounts: &str, cgroups: &str) -> Option<Place> {
+    fn find(mounts: &str, cgroups: &str) -> Option<MemoryController> {
         let own = |wanted: &dyn Fn(&str, &str) -> bool| {
             cgroups.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':');
@@ -198,7 +201,7 @@ impl Place {
             let home = home(mounts, path, |kind, options| {
                 kind == "cgroup" && has_memory(options)
             })?;
-            return Some(Place {
+            return Some(MemoryController {
                 version: Version::One,
                 parent: home.clone(),
                 home,
@@ -211,7 +214,7 @@ impl Place {
             (path, Some(parent)) if path != "/" => parent.to_path_buf(),
             _ => home.clone(),
         };
-        Some(Place {
+        Some(MemoryController {
             version: Version::Two,
             home,
             parent,
@@ -245,28 +248,31 @@ mod tests {
         let mounts = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
-        let place = Place::find(mounts, "4:memory:/a/b\n1:cpu:/\n0::/").unwrap();
-        assert_eq!(place.version, Version::One);
-        assert_eq!(place.home, Path::new("/sys/fs/cgroup/memory/a/b"));
-        assert_eq!(place.parent, place.home);
+        let controller = MemoryController::find(mounts, "4:memory:/a/b\n1:cpu:/\n0::/").unwrap();
+        assert_eq!(controller.version, Version::One);
+        assert_eq!(controller.home, Path::new("/sys/fs/cgroup/memory/a/b"));
+        assert_eq!(controller.parent, controller.home);
     }
 
     #[test]
     fn in_the_second_version_ours_is_beside_our_own() {
         let mounts = "32 25 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw";
-        let place = Place::find(mounts, "0::/user.slice/shell").unwrap();
-        assert_eq!(place.version, Version::Two);
-        assert_eq!(place.home, Path::new("/sys/fs/cgroup/user.slice/shell"));
-        assert_eq!(place.parent, Path::new("/sys/fs/cgroup/user.slice"));
-        let root = Place::find(mounts, "0::/").unwrap();
+        let controller = MemoryController::find(mounts, "0::/user.slice/shell").unwrap();
+        assert_eq!(controller.version, Version::Two);
+        assert_eq!(
+            controller.home,
+            Path::new("/sys/fs/cgroup/user.slice/shell")
+        );
+        assert_eq!(controller.parent, Path::new("/sys/fs/cgroup/user.slice"));
+        let root = MemoryController::find(mounts, "0::/").unwrap();
         assert_eq!(root.parent, Path::new("/sys/fs/cgroup"));
     }
 
     #[test]
     fn in_a_container_the_mounts_root_is_taken_off() {
         let mounts = "31 25 0:27 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
-        let place = Place::find(mounts, "4:memory:/box/in").unwrap();
-        assert_eq!(place.home, Path::new("/sys/fs/cgroup/memory/in"));
-        assert_eq!(Place::find("", "4:memory:/"), None);
+        let controller = MemoryController::find(mounts, "4:memory:/box/in").unwrap();
+        assert_eq!(controller.home, Path::new("/sys/fs/cgroup/memory/in"));
+        assert_eq!(MemoryController::find("", "4:memory:/"), None);
     }
 }

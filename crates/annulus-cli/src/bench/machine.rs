@@ -238,11 +238,11 @@ impl Usage {
 fn processor_ticks() -> Option<[u64; 8]> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let mut fields = [0; 8];
-    for (place, field) in fields
+    for (slot, field) in fields
         .iter_mut()
         .zip(text.lines().next()?.split_whitespace().skip(1))
     {
-        *place = field.parse().ok()?;
+        *slot = field.parse().ok()?;
     }
     Some(fields)
 }

@@ -60,7 +60,7 @@ use testfile::TestFile;
 const MANY_BUFFER_BYTES: u64 = 256 << 20;
 /// How long the disk is woken up before the runs of a depth.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// The place of a warm-up in the order of runs: none of the real ones has it.
+/// The index of a warm-up in the order of runs; no measured run has it.
 const WARM_UP_POSITION: usize = usize::MAX - 1;
 
 /// Runs the command.
@@ -174,7 +174,7 @@ fn cut_short(measured: Duration, runtime: Duration) -> String {
     )
 }
 
-/// The exit code of a comparison that took place.
+/// The exit code of a comparison that was made.
 fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
     if hung {
         return Err(Fault::failed(

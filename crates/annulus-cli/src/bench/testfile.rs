@@ -16,7 +16,7 @@ use rustix::fs::{
     statx,
 };
 
-use super::check::{Contents, place, put_tags};
+use super::check::{Contents, dataset_offset, put_tags};
 use super::job::{Cache, Plan};
 use crate::fault::Fault;
 use crate::signals::Removal;
@@ -91,7 +91,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
         }
         (ErrorKind::NotFound, None) => "; without a path, a test file is made here".into(),
         (ErrorKind::PermissionDenied, _) => {
-            "; run as a user who may, or choose another place".into()
+            "; run as a user who may, or choose another folder".into()
         }
         (ErrorKind::ReadOnlyFilesystem, _) => {
             "; choose a --dir on a file system that can be written to".into()
@@ -174,7 +174,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
 fn length_of(file: &File, path: &Path) -> Result<u64, Fault> {
     seek(file, rustix::fs::SeekFrom::End(0)).map_err(|error| {
         Fault::usage(format!(
-            "{} has no length that could be found ({error}): it is no place for data; choose another file",
+            "{} has no length that could be found ({error}): choose a regular file or a block device",
             path.display()
         ))
     })
@@ -283,15 +283,15 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
 }
 
 fn described(plan: &Plan, size: u64, dir: &Path) -> String {
-    let place = canonical(dir);
+    let folder = canonical(dir);
     match plan.files as u64 {
         1 => format!(
             "a file of our own in {}, {size} bytes, removed",
-            place.display()
+            folder.display()
         ),
         files => format!(
             "{files} files of our own in {}, {} bytes each, removed",
-            place.display(),
+            folder.display(),
             size / files
         ),
     }
@@ -413,7 +413,7 @@ fn settle_direct(
     };
     match (impossible, direct) {
         (Some(why), _) if plan.cache == Cache::Direct && plan.cache_asked => Err(Fault::usage(
-            format!("--direct: {why}; leave it out, or choose another place"),
+            format!("--direct: {why}; leave it out, or choose another folder"),
         )),
         (Some(why), _) if plan.cache == Cache::Direct => {
             // In memory there is no cold either.
@@ -462,7 +462,7 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
         };
         let cure = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "; there is no room for all of it: choose a smaller --size, or another place"
+                "; there is no room for all of it: choose a smaller --size, or another folder"
             }
             _ => "",
         };
@@ -484,8 +484,8 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
             let bytes = &mut memory.only()[..FILL_BYTES.min(end - at) as usize];
             rng.fill(bytes);
             // Stamp zero: no run has written this.
-            let place = place(index as u32, file.file_bytes, at);
-            put_tags(bytes, place, seed, unit_bytes, 0);
+            let dataset_offset = dataset_offset(index as u32, file.file_bytes, at);
+            put_tags(bytes, dataset_offset, seed, unit_bytes, 0);
             to[index]
                 .write_all_at(bytes, at)
                 .map_err(|error| failed(index, at, &error))?;

@@ -182,7 +182,7 @@ fn a_flipped_byte_in_the_file_is_found() {
             .unwrap();
     }));
     assert!(
-        reason.contains("offset 40960: the bytes are not those of this place"),
+        reason.contains("offset 40960: the bytes are not those of this offset"),
         "{reason}"
     );
     let checks = sample.unwrap().checks;
@@ -193,19 +193,19 @@ fn a_flipped_byte_in_the_file_is_found() {
 }
 
 #[test]
-fn an_answer_from_another_place_is_found() {
+fn a_result_from_another_offset_is_wrong() {
     let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
         job.file(op)
             .read_at(bytes, (op.offset + 4096) % job.size_bytes)
     };
     let (reason, _) = failure(run(&[], call));
-    assert!(reason.contains("are not those of this place"), "{reason}");
+    assert!(reason.contains("are not those of this offset"), "{reason}");
 }
 
 #[test]
 fn an_answer_that_left_the_buffer_alone_is_found() {
     let (reason, _) = failure(run(&[], |_, _, bytes| Ok(bytes.len())));
-    assert!(reason.contains("are not those of this place"), "{reason}");
+    assert!(reason.contains("are not those of this offset"), "{reason}");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_write_that_did_not_happen_is_found_afterwards() {
 }
 
 #[test]
-fn a_write_to_another_place_is_found_afterwards() {
+fn a_write_to_another_offset_is_detected_afterwards() {
     let call =
         |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).write_at(bytes, op.offset ^ 4096);
     let (reason, _) = failure(run(&["--rw", "randwrite"], call));
@@ -247,7 +247,7 @@ fn the_right_block_of_the_wrong_file_is_found() {
     };
     let (reason, _) = failure(run(&["--files", "2"], call));
     assert!(
-        reason.contains(" of file ") && reason.contains("not those of this place"),
+        reason.contains(" of file ") && reason.contains("not those of this offset"),
         "{reason}"
     );
     let call = |job: &Job, op: &Op, bytes: &mut [u8]| {

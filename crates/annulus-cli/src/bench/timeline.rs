@@ -189,8 +189,8 @@ impl Spectrum {
         let mut bucket = 0u64;
         let pairs = row.chunks_exact(2).map_while(|pair| {
             bucket = bucket.checked_add(pair[0])?;
-            let place = usize::try_from(bucket).ok()?;
-            (place < BUCKETS).then_some((place, pair[1]))
+            let index = usize::try_from(bucket).ok()?;
+            (index < BUCKETS).then_some((index, pair[1]))
         });
         Spectrum(pairs.collect())
     }

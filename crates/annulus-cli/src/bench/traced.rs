@@ -20,7 +20,7 @@ use crate::trace::{AtDepth, Counter, Graphs, Trace, Traced, failures, tables};
 
 /// Long enough for a few hundred samples; the counts per operation are the same after a tenth of it.
 pub(super) const RECORDED: Duration = Duration::from_secs(1);
-/// The places of these runs in the order of runs: none of the measured ones has them, nor has the warm-up.
+/// The first index of these runs in the order of runs; neither a measured run nor the warm-up has one of them.
 const FIRST_POSITION: usize = usize::MAX / 2;
 
 /// What was asked for, and which graphs go where.
@@ -190,7 +190,7 @@ pub(super) fn files(
 }
 
 pub(super) fn text(traced: &[Traced<AtDepth>]) -> String {
-    tables(traced, |place| format!("depth {}", place.depth))
+    tables(traced, |at| format!("depth {}", at.depth))
 }
 
 /// A graph that was asked for and is not there is a failure.

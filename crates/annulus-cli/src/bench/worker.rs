@@ -124,8 +124,8 @@ impl BenchWorker {
 
     /// Where the block of `op` is in the data set.
     #[inline]
-    fn place(&self, op: &Op) -> u64 {
-        check::place(op.file, self.shared.file_bytes, op.offset)
+    fn dataset_offset(&self, op: &Op) -> u64 {
+        check::dataset_offset(op.file, self.shared.file_bytes, op.offset)
     }
 
     #[inline]
@@ -154,8 +154,8 @@ impl BenchWorker {
         match self.shared.contents {
             Contents::Tagged { seed, unit_bytes } if !op.write => {
                 let units = self.block_bytes as u64 / unit_bytes;
-                let (place, bytes) = (self.place(op), self.block_bytes as u64);
-                let holds = check::tags_hold(answer, place, bytes, seed, unit_bytes);
+                let (dataset_offset, bytes) = (self.dataset_offset(op), self.block_bytes as u64);
+                let holds = check::tags_hold(answer, dataset_offset, bytes, seed, unit_bytes);
                 if units >= UNITS_RECLOCK {
                     self.now_ns = self.shared.now_ns();
                 }
@@ -205,7 +205,7 @@ impl BenchWorker {
         let text = match result {
             Err(error) => format!("{what}: {error}"),
             Ok(count) if *count != block => format!("{what}: {count} bytes instead of {block}"),
-            Ok(_) => format!("{what}: the bytes are not those of this place"),
+            Ok(_) => format!("{what}: the bytes are not those of this offset"),
         };
         if self.is_measured(self.now_ns) {
             self.tally.recorder.error(self.now_ns);
@@ -254,7 +254,13 @@ impl Worker for BenchWorker {
     #[inline]
     fn fill(&self, op: &Op, bytes: &mut [u8]) {
         if let Contents::Tagged { seed, unit_bytes } = self.shared.contents {
-            check::put_tags(bytes, self.place(op), seed, unit_bytes, self.shared.stamp);
+            check::put_tags(
+                bytes,
+                self.dataset_offset(op),
+                seed,
+                unit_bytes,
+                self.shared.stamp,
+            );
         }
     }
 
@@ -289,7 +295,7 @@ impl Worker for BenchWorker {
     fn ideal_answer(&self, op: &Op) -> impl Answer + use<> {
         Ideal {
             contents: self.shared.contents,
-            place: self.place(op),
+            dataset_offset: self.dataset_offset(op),
         }
     }
 }
@@ -297,7 +303,7 @@ impl Worker for BenchWorker {
 /// The answer that a file of ours would give; of an unknown file, none.
 struct Ideal {
     contents: Contents,
-    place: u64,
+    dataset_offset: u64,
 }
 
 impl Answer for Ideal {
@@ -305,7 +311,7 @@ impl Answer for Ideal {
     fn word(&self, at: usize) -> u64 {
         match self.contents {
             Contents::Tagged { seed, unit_bytes } => {
-                check::tag(seed, (self.place + at as u64) / unit_bytes)
+                check::tag(seed, (self.dataset_offset + at as u64) / unit_bytes)
             }
             Contents::Unknown => 0,
         }

@@ -128,10 +128,12 @@ impl Verdict {
 /// The one command to go on with.
 pub(crate) fn next_command(verdict: Verdict, env: &Environment) -> String {
     let path = env
-        .place
+        .location
         .as_ref()
-        .filter(|place| place.path.as_os_str() != ".")
-        .map_or(String::new(), |place| format!(" {}", place.path.display()));
+        .filter(|location| location.path.as_os_str() != ".")
+        .map_or(String::new(), |location| {
+            format!(" {}", location.path.display())
+        });
     match verdict {
         Verdict::NoIoUring => format!("annulus doctor{path}"),
         _ => format!("annulus bench file{path}"),

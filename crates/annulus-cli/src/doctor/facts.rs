@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::place::Place;
+use super::location::Location;
 use super::surroundings::Surroundings;
 
 /// The machine as this process sees it.
@@ -17,7 +17,7 @@ pub(crate) struct Environment {
     pub(crate) limits: Limits,
     pub(crate) surroundings: Surroundings,
     /// Of PATH; absent where nothing can be said about it.
-    pub(crate) place: Option<Place>,
+    pub(crate) location: Option<Location>,
 }
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]

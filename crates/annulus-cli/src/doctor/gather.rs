@@ -11,7 +11,7 @@ use super::facts::{
     Call, EngineFact, Environment, Has, Kernel, Limits, Mechanism, OperationFact, Policy, Quirk,
     Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Tried,
 };
-use super::place::Place;
+use super::location::Location;
 use super::surroundings::{Surroundings, text};
 
 /// Capabilities by their bits, of those that change an answer here.
@@ -25,7 +25,7 @@ const CAPABILITIES: [(u32, &str); 5] = [
 
 impl Environment {
     /// All but PATH, which the caller has looked at.
-    pub(crate) fn here(place: Option<Place>) -> Environment {
+    pub(crate) fn here(location: Option<Location>) -> Environment {
         let root = Path::new("/");
         let support = Support::detect();
         let kernel = Kernel::below(root);
@@ -35,7 +35,7 @@ impl Environment {
             policy: policy(&support),
             limits: limits(&support),
             kernel,
-            place,
+            location,
         }
     }
 }

@@ -13,7 +13,7 @@ use annulus_baselines::{Failure, NopRing, Pread, Ring};
 
 use super::echo::{self, Echo};
 use super::figures::{Figure, Figures, Missing, What};
-use super::place::Sample;
+use super::location::Sample;
 use super::worker::{BLOCK_BYTES, Timed};
 use crate::bench::{Spread, Usage};
 
@@ -236,12 +236,12 @@ fn echoes(mut echo: Echo) -> Result<Probe, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::place::Place;
+    use crate::doctor::location::Location;
 
     #[test]
     fn what_can_be_measured_is_and_the_rest_has_its_reason() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let (_, mut sample) = Place::at(dir.path(), true).unwrap();
+        let (_, mut sample) = Location::at(dir.path(), true).unwrap();
         sample.direct = None;
         let figures = measure(&sample, "no file", false);
         let measured: Vec<What> = figures.figures.iter().map(|one| one.what).collect();

@@ -1,7 +1,7 @@
 //! `annulus doctor`: what io_uring can do on this machine, what it costs, and what to change.
 //!
-//! Facts are gathered (`gather`, `place`, `surroundings`), a few things are measured (`measure`), and pure rules draw
-//! advice and a verdict from both (`rules`, `traps`, `cause`). docs/DOCTOR.md says why each rule is what it is.
+//! Facts are gathered (`gather`, `location`, `surroundings`), a few things are measured (`measure`), and pure rules
+//! draw advice and a verdict from both (`rules`, `traps`, `cause`). docs/DOCTOR.md says why each rule is what it is.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,8 +20,8 @@ mod figures;
 mod gather;
 mod json;
 mod kernel;
+mod location;
 mod measure;
-mod place;
 mod rules;
 mod surroundings;
 #[cfg(test)]
@@ -34,20 +34,20 @@ use facts::Environment;
 use figures::Figures;
 pub(crate) use gather::processors_online;
 use json::Report;
-use place::{Place, Sample};
+use location::{Location, Sample};
 pub(crate) use text::{BUFFER_GROUPS, Lines};
 
 /// Runs the command.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     let started = bench::unix_seconds(SystemTime::now());
     let measured = !args.quick;
-    let (place, sample, why_no_reads) = look_at(args.path.as_deref(), measured)?;
-    let environment = Environment::here(place);
+    let (location, sample, why_no_reads) = look_at(args.path.as_deref(), measured)?;
+    let environment = Environment::here(location);
     let figures = measured.then(|| Figures {
         reads_on: environment
-            .place
+            .location
             .as_ref()
-            .and_then(|place| place.sample.clone()),
+            .and_then(|location| location.sample.clone()),
         ..measure::measure(&sample, &why_no_reads, environment.has_ring())
     });
     drop(sample);
@@ -64,12 +64,15 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
 }
 
 /// PATH, or the current directory, about which nothing is said if it can't be looked at.
-fn look_at(path: Option<&Path>, measured: bool) -> Result<(Option<Place>, Sample, String), Fault> {
-    let looked = Place::at(path.unwrap_or(Path::new(".")), measured);
+fn look_at(
+    path: Option<&Path>,
+    measured: bool,
+) -> Result<(Option<Location>, Sample, String), Fault> {
+    let looked = Location::at(path.unwrap_or(Path::new(".")), measured);
     match (looked, path) {
-        (Ok((place, sample)), _) => {
-            let why = place.no_sample.clone().unwrap_or_default();
-            Ok((Some(place), sample, why))
+        (Ok((location, sample)), _) => {
+            let why = location.no_sample.clone().unwrap_or_default();
+            Ok((Some(location), sample, why))
         }
         (Err(fault), Some(_)) => Err(fault),
         (Err(fault), None) => Ok((None, Sample::default(), fault.to_string())),

@@ -10,7 +10,7 @@ use super::facts::{
 };
 use super::figures::Figures;
 use super::json::Report;
-use super::place::{Kind, Place};
+use super::location::{Kind, Location};
 use crate::bench::short;
 
 /// Where the facts begin, and where their lines end.
@@ -33,8 +33,8 @@ pub(crate) fn text(report: &Report) -> String {
     lines.row("descriptors", &descriptors(&env.limits));
     lines.row("processors", &processors(&env.limits));
     lines.row("around", &around(env));
-    if let Some(place) = &env.place {
-        place_facts(&mut lines, place);
+    if let Some(location) = &env.location {
+        location_facts(&mut lines, location);
     }
     for trap in &report.traps {
         let unsure = match trap.is_certain {
@@ -100,8 +100,8 @@ fn kernel(lines: &mut Lines, env: &Environment) {
         fact += &format!(" ({vendor}'s, of {})", env.kernel.version);
     }
     match (env.kernel.has_io_uring_built_in, &env.kernel.configuration) {
-        (Some(true), Some(place)) => fact += &format!("; built with io_uring ({place})"),
-        (Some(false), Some(place)) => fact += &format!("; built without io_uring ({place})"),
+        (Some(true), Some(source)) => fact += &format!("; built with io_uring ({source})"),
+        (Some(false), Some(source)) => fact += &format!("; built without io_uring ({source})"),
         _ => {}
     }
     lines.row("kernel", &fact);
@@ -351,18 +351,18 @@ fn around(env: &Environment) -> String {
     parts.join("; ")
 }
 
-fn place_facts(lines: &mut Lines, place: &Place) {
-    let kind = match place.kind {
+fn location_facts(lines: &mut Lines, location: &Location) {
+    let kind = match location.kind {
         Kind::Directory => "a directory",
         Kind::File => "a file",
         Kind::BlockDevice => "a block device",
     };
-    let mut fact = format!("{}, {kind}", place.path.display());
-    if let (Some(name), Some(point)) = (&place.filesystem, &place.mount_point) {
+    let mut fact = format!("{}, {kind}", location.path.display());
+    if let (Some(name), Some(point)) = (&location.filesystem, &location.mount_point) {
         fact += &format!(" on {name} ({point})");
     }
     lines.row("path", &fact);
-    let direct = &place.direct;
+    let direct = &location.direct;
     let fact = match (direct.works, direct.memory_bytes, direct.offset_bytes) {
         (Some(true), Some(memory), Some(offset)) => {
             format!("memory at multiples of {memory} bytes, offsets and lengths of {offset}")
@@ -372,16 +372,16 @@ fn place_facts(lines: &mut Lines, place: &Place) {
         (None, ..) => format!("not known: {}", direct.why.as_deref().unwrap_or_default()),
     };
     lines.row("direct I/O", &fact);
-    match &place.device {
+    match &location.device {
         Some(one) => lines.row("device", &device(one)),
         None => lines.row("device", "no block device that the file system names"),
     }
-    match (place.can_poll, &place.poll_refusal) {
+    match (location.can_poll, &location.poll_refusal) {
         (Some(true), _) => lines.row("polling", "its reads and writes can be polled for"),
         (Some(false), Some(why)) => lines.row("polling", &format!("no: {why}")),
         _ => {}
     }
-    if let Some(why) = &place.no_sample {
+    if let Some(why) = &location.no_sample {
         lines.row("no reads", why);
     }
 }

@@ -142,12 +142,15 @@ fn always(_: &Environment) -> bool {
 }
 
 fn has_filesystem(env: &Environment, name: &str) -> bool {
-    let place = env.place.as_ref();
-    place.is_some_and(|place| place.filesystem.as_deref() == Some(name))
+    let location = env.location.as_ref();
+    location.is_some_and(|location| location.filesystem.as_deref() == Some(name))
 }
 
 fn has_device(env: &Environment, kind: &str) -> bool {
-    let device = env.place.as_ref().and_then(|place| place.device.as_ref());
+    let device = env
+        .location
+        .as_ref()
+        .and_then(|location| location.device.as_ref());
     device.is_some_and(|device| device.name.starts_with(kind))
 }
 
@@ -174,7 +177,7 @@ pub(crate) fn of(env: &Environment) -> Vec<TrapHere> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::tests::machines::{device, good, place};
+    use crate::doctor::tests::machines::{device, good, location};
 
     /// A machine that each trap applies to, if its kernel is of this version.
     fn with(version: Version) -> Environment {
@@ -182,9 +185,9 @@ mod tests {
         env.kernel.version = version;
         env.limits.memlock_waived = false;
         env.limits.memlock_bytes = Some(8 << 20);
-        let mut here = place("ext4");
+        let mut here = location("ext4");
         here.device = Some(device("md127"));
-        env.place = Some(here);
+        env.location = Some(here);
         env
     }
 
@@ -250,7 +253,7 @@ mod tests {
         assert!(of(&env).iter().all(|trap| trap.is_certain));
         env.kernel.vendor = Some("Debian".to_owned());
         assert!(of(&env).iter().all(|trap| !trap.is_certain));
-        env.place = None;
+        env.location = None;
         assert!(!names(&env).contains(&on_ext4));
         env.limits.memlock_waived = true;
         env.kernel.version = v(6, 18, 44);

@@ -182,7 +182,7 @@ fn strand(runs: &[Run], row: &Row) -> Strand {
         .iter()
         .enumerate()
         .filter(|(_, run)| run.depth == row.depth && run.contender == row.contender);
-    let shots = own.filter_map(|(place, run)| Some(shot(place, run, run.outcome.sample()?)));
+    let shots = own.filter_map(|(index, run)| Some(shot(index, run, run.outcome.sample()?)));
     Strand {
         contender: row.contender.clone(),
         null: row.side == Side::Null,
@@ -193,9 +193,9 @@ fn strand(runs: &[Run], row: &Row) -> Strand {
     }
 }
 
-fn shot(place: usize, run: &Run, sample: &Sample) -> Shot {
+fn shot(index: usize, run: &Run, sample: &Sample) -> Shot {
     Shot {
-        run: place,
+        run: index,
         repeat: run.repeat,
         per_second: sample.ops_per_second,
         timeline: sample.timeline.clone(),

@@ -88,10 +88,10 @@ impl Scale {
 
     /// Where a latency is, from 0 at the bottom to 1 at the top.
     pub(crate) fn height(&self, ns: u64) -> f64 {
-        let place = bucket(ns);
-        let (first, last) = bounds(place);
+        let index = bucket(ns);
+        let (first, last) = bounds(index);
         let within = (ns.min(last) - first) as f64 / (last - first + 1) as f64;
-        let row = (place as f64 + within) / f64::from(1u32 << self.shift) - self.low as f64;
+        let row = (index as f64 + within) / f64::from(1u32 << self.shift) - self.low as f64;
         (row / self.rows as f64).clamp(0.0, 1.0)
     }
 

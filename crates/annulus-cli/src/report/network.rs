@@ -164,10 +164,10 @@ fn strand(report: &Report, row: &Row) -> Strand {
     let own = report.runs.iter().enumerate().filter(|(_, run)| {
         run.connections == row.connections && run.size == row.size && run.contender == row.contender
     });
-    let shots = own.filter_map(|(place, run)| {
+    let shots = own.filter_map(|(index, run)| {
         let sample = run.good()?;
         Some(Shot {
-            run: place,
+            run: index,
             repeat: run.repeat,
             per_second: sample.requests_per_second,
             timeline: sample.timeline.clone(),

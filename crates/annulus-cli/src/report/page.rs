@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::compare::{self, Difference};
 use super::heatmap::Scale;
 use super::story::{Group, Story, Strand};
-use super::svg::{self, Place};
+use super::svg::{self, DataRef};
 use super::words::{duration, moment, quoted};
 use super::{curve, guide};
 
@@ -220,17 +220,17 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
 /// A contender's maps: the typical repeat, the others folded.
 fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &Scale) -> Markup {
     let shots = strand.typical_first();
-    let map = |place: usize| {
-        let shot = shots[place];
+    let map = |index: usize| {
+        let shot = shots[index];
         let words = svg::words(story, &group.title, strand, shot);
         html! {
             @if let Some(timeline) = &shot.timeline {
-                (svg::heatmap(timeline, scale, &words, Some(Place { story: nth, run: shot.run })))
+                (svg::heatmap(timeline, scale, &words, Some(DataRef { story: nth, run: shot.run })))
             }
         }
     };
-    let summary = |place: usize| {
-        let spectrum = shots[place]
+    let summary = |index: usize| {
+        let spectrum = shots[index]
             .timeline
             .as_ref()
             .map(|timeline| timeline.spectrum());
@@ -242,7 +242,7 @@ fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &S
         };
         format!(
             "repeat {}: p50 {}, p99 {}, longest {}",
-            shots[place].repeat,
+            shots[index].repeat,
             at(0.5),
             at(0.99),
             at(1.0)
@@ -255,7 +255,7 @@ fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &S
             @if shots.len() > 1 {
                 details {
                     summary { "The other repeats of " (strand.contender) }
-                    @for place in 1..shots.len() { (map(place)) p { (summary(place)) } }
+                    @for index in 1..shots.len() { (map(index)) p { (summary(index)) } }
                 }
             }
         }

@@ -65,7 +65,7 @@ pub(crate) struct Strand {
 
 /// One run.
 pub(crate) struct Shot {
-    /// Its place in the JSON's list of runs.
+    /// Its index in the JSON's list of runs.
     pub(crate) run: usize,
     pub(crate) repeat: usize,
     pub(crate) per_second: f64,

@@ -17,9 +17,9 @@ pub(super) const TOP: f64 = 10.0;
 pub(super) const PLOT_WIDTH: f64 = 344.0;
 pub(super) const PLOT_HEIGHT: f64 = 202.0;
 
-/// Where a thing is in the JSON, for a script that wants to say more about it.
+/// The story and the run of a map in the JSON, for the page's script.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct DataRef {
     pub(super) story: usize,
     pub(super) run: usize,
 }
@@ -29,7 +29,7 @@ pub(super) fn heatmap(
     timeline: &Timeline,
     scale: &Scale,
     words: &str,
-    place: Option<Place>,
+    data_ref: Option<DataRef>,
 ) -> Markup {
     let map = Map::of(timeline, scale);
     let Ok(png) = map.png() else {
@@ -39,7 +39,7 @@ pub(super) fn heatmap(
     let width = PLOT_WIDTH * map.width;
     html! {
         svg.map viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(words)
-            data-story=[place.map(|place| place.story)] data-run=[place.map(|place| place.run)] {
+            data-story=[data_ref.map(|data_ref| data_ref.story)] data-run=[data_ref.map(|data_ref| data_ref.run)] {
             rect.plot x=(LEFT) y=(TOP) width=(PLOT_WIDTH) height=(PLOT_HEIGHT) fill="#0d1017" {}
             image x=(LEFT) y=(TOP) width=(fine(width)) height=(PLOT_HEIGHT) preserveAspectRatio="none"
                 image-rendering="pixelated" href=(picture) {}

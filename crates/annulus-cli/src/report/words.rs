@@ -23,12 +23,12 @@ pub(super) fn count(value: f64) -> String {
 }
 
 fn digits(value: f64) -> String {
-    let places = match value.abs() {
+    let decimals = match value.abs() {
         size if size >= 99.95 => 0,
         size if size >= 9.995 => 1,
         _ => 2,
     };
-    let text = format!("{value:.places$}");
+    let text = format!("{value:.decimals$}");
     match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
         false => text,

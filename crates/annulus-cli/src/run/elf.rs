@@ -17,7 +17,7 @@ const LINE_BYTES: u64 = 256;
 /// Sections of a Go program: what it was built from, and by what.
 const OF_GO: [&[u8]; 2] = [b".go.buildinfo", b".note.go.buildid"];
 
-/// How the runtime of AddressSanitizer is called, before its version. One that is part of the program needs no place.
+/// How the runtime of AddressSanitizer is called, before its version. One that is linked into the program has no path.
 const ASAN: &[u8] = b"libasan.so";
 
 /// What a file is.

@@ -13,7 +13,7 @@ const NAME: &str = "libannulus_preload.so";
 const BESIDE: [&str; 3] = [".", "../lib/annulus", "../lib"];
 const ELSEWHERE: [&str; 2] = ["/usr/local/lib/annulus", "/usr/lib/annulus"];
 
-/// The library of that name, or the first of the places where it may lie.
+/// The library of that name, or the first of the candidates that exists.
 pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Fault> {
     if let Some(named) = named {
         // The program may go to another folder, and start others there.
@@ -21,25 +21,27 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Fault> {
         return check(path);
     }
     let own = env::current_exe().and_then(fs::canonicalize).ok();
-    let places = places(own.as_deref().and_then(Path::parent));
-    let found = places.iter().find_map(|place| fs::canonicalize(place).ok());
-    found.map_or_else(|| Err(Fault::failed(nowhere(&places))), check)
+    let candidates = candidates(own.as_deref().and_then(Path::parent));
+    let found = candidates
+        .iter()
+        .find_map(|candidate| fs::canonicalize(candidate).ok());
+    found.map_or_else(|| Err(Fault::failed(nowhere(&candidates))), check)
 }
 
-fn places(own_folder: Option<&Path>) -> Vec<PathBuf> {
+fn candidates(own_folder: Option<&Path>) -> Vec<PathBuf> {
     let beside = own_folder
         .into_iter()
-        .flat_map(|folder| BESIDE.map(|place| folder.join(place)));
+        .flat_map(|folder| BESIDE.map(|candidate| folder.join(candidate)));
     let folders = beside.chain(ELSEWHERE.map(PathBuf::from));
     folders.map(|folder| folder.join(NAME)).collect()
 }
 
-fn nowhere(places: &[PathBuf]) -> String {
+fn nowhere(candidates: &[PathBuf]) -> String {
     let mut says = format!("{NAME} is not there; looked for\n");
-    for place in places {
-        says += &format!("  {}\n", place.display());
+    for candidate in candidates {
+        says += &format!("  {}\n", candidate.display());
     }
-    says + "build it by `cargo build --release -p annulus-preload` and put it at one of these places, or name it by \
+    says + "build it by `cargo build --release -p annulus-preload` and put it at one of these paths, or name it by \
             --library FILE"
 }
 
@@ -79,15 +81,15 @@ mod tests {
 
     #[test]
     fn where_there_is_no_library_it_is_said_where_it_was_looked_for() {
-        let says = nowhere(&places(Some(Path::new("/opt/annulus/bin"))));
-        for place in [
+        let says = nowhere(&candidates(Some(Path::new("/opt/annulus/bin"))));
+        for candidate in [
             "/opt/annulus/bin/./libannulus_preload.so",
             "/opt/annulus/bin/../lib/annulus/libannulus_preload.so",
             "/opt/annulus/bin/../lib/libannulus_preload.so",
             "/usr/local/lib/annulus/libannulus_preload.so",
             "/usr/lib/annulus/libannulus_preload.so",
         ] {
-            assert!(says.contains(place), "{says}");
+            assert!(says.contains(candidate), "{says}");
         }
         assert!(says.contains("--library") && says.contains("cargo build"));
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use annulus::net::{Incoming, TcpStream, UdpSocket, UnixListener, UnixStream};
 use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
 
-use super::place::{Place, Wanted};
+use super::address::{EchoAddr, Options};
 use super::runtime_of;
 use crate::args::EchoArgs;
 use crate::bench::allow_many_open_files;
@@ -25,7 +25,7 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     allow_many_open_files();
     signals::listen()?;
     signals::end_in_order();
-    let place = Place::of(&Wanted {
+    let address = EchoAddr::of(&Options {
         addr: args.addr,
         unix: args.unix.as_deref(),
         udp: args.udp,
@@ -36,7 +36,7 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     let started = |handle: runtime::Handle| {
         end = Some(signals::on_first(move || handle.shutdown()));
     };
-    let outcome = builder(args).run_with(started, |core| serve(core, &place));
+    let outcome = builder(args).run_with(started, |core| serve(core, &address));
     outcome.map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -52,48 +52,50 @@ fn builder(args: &EchoArgs) -> RuntimeBuilder {
     )
 }
 
-/// What a core listens by.
-enum Ear {
+/// The listener of one core.
+enum Listener {
     Tcp(Incoming<TcpStream>),
     Unix(Incoming<UnixStream>),
     Udp(UdpSocket),
 }
 
 /// The future borrows nothing: it outlives the call that makes it.
-fn serve(core: CoreInfo, place: &Place) -> impl Future<Output = io::Result<()>> + use<> {
-    let ear = listen(place);
-    let says = place.to_string();
+fn serve(core: CoreInfo, address: &EchoAddr) -> impl Future<Output = io::Result<()>> + use<> {
+    let listener = listen(address);
+    let says = address.to_string();
     async move {
-        let ear = ear?;
+        let listener = listener?;
         if core.index() == 0 {
             eprintln!("annulus: {}", core.backend());
             let mut out = io::stdout().lock();
             writeln!(out, "listening on {says}")?;
             out.flush()?;
         }
-        match ear {
-            Ear::Tcp(mut incoming) => accept(async || incoming.next().await, answer_tcp).await,
-            Ear::Unix(mut incoming) => accept(async || incoming.next().await, answer_unix).await,
-            Ear::Udp(socket) => answer_datagrams(socket).await,
+        match listener {
+            Listener::Tcp(mut incoming) => accept(async || incoming.next().await, answer_tcp).await,
+            Listener::Unix(mut incoming) => {
+                accept(async || incoming.next().await, answer_unix).await
+            }
+            Listener::Udp(socket) => answer_datagrams(socket).await,
         }
         Ok(())
     }
 }
 
-fn listen(place: &Place) -> io::Result<Ear> {
+fn listen(address: &EchoAddr) -> io::Result<Listener> {
     let at =
-        |error: io::Error| io::Error::new(error.kind(), format!("listening on {place}: {error}"));
-    match place {
-        Place::Tcp(address) => {
-            let listener = address.listen()?;
+        |error: io::Error| io::Error::new(error.kind(), format!("listening on {address}: {error}"));
+    match address {
+        EchoAddr::Tcp(shared) => {
+            let listener = shared.listen()?;
             // For all its connections: an answer in several pieces does not wait for acknowledgements.
             listener.options().set_nodelay(true).map_err(at)?;
-            Ok(Ear::Tcp(listener.accept_multishot()))
+            Ok(Listener::Tcp(listener.accept_multishot()))
         }
-        Place::Udp(address) => Ok(Ear::Udp(address.receive()?)),
-        Place::Unix(listener, _) => {
+        EchoAddr::Udp(shared) => Ok(Listener::Udp(shared.receive()?)),
+        EchoAddr::Unix(listener, _) => {
             let listener = UnixListener::from_std(listener.try_clone().map_err(at)?)?;
-            Ok(Ear::Unix(listener.accept_multishot()))
+            Ok(Listener::Unix(listener.accept_multishot()))
         }
     }
 }

@@ -10,7 +10,7 @@ use annulus_http::site::SiteOptions;
 use annulus_http::{AccessLog, Limits, LogFormat, Options};
 use http::StatusCode;
 
-use super::listening::{self, Ear};
+use super::listening::{self, ListenAddr};
 use super::runtime_of;
 use crate::args::{HttpArgs, LogFormatName};
 use crate::bench::allow_many_open_files;
@@ -32,7 +32,7 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     // Also without a log: a signal for log files is not to end a server that has none.
     let reopened = log.clone();
     signals::on_reopen(move || reopened.iter().for_each(AccessLog::reopen))?;
-    let ears = listening::of(&args.addr, passed)?;
+    let addresses = listening::of(&args.addr, passed)?;
     let _watching = watching::serving(&args.watch)?;
     let mut end = None;
     let started = |handle: runtime::Handle| {
@@ -41,7 +41,7 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     let runtime = runtime_of(args.backend, args.threads, args.sqpoll, &args.receive, None);
     let outcome = runtime
         .grace(args.grace)
-        .run_with(started, |core| serve(core, &ears, &options));
+        .run_with(started, |core| serve(core, &addresses, &options));
     // Lines of connections that were cut off are written, too.
     log.iter().for_each(AccessLog::finish);
     outcome.map_err(|error| Fault::failed(error.to_string()))?;
@@ -51,11 +51,14 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
 /// The future borrows nothing: it outlives the call that makes it.
 fn serve(
     core: CoreInfo,
-    ears: &[Ear],
+    addresses: &[ListenAddr],
     options: &Options,
 ) -> impl Future<Output = io::Result<()>> + use<> {
-    let listeners: io::Result<Vec<_>> = ears.iter().map(Ear::listener).collect();
-    let says: String = (ears.iter().map(|ear| format!("listening on {ear}\n"))).collect();
+    let listeners: io::Result<Vec<_>> = addresses.iter().map(ListenAddr::listener).collect();
+    let says: String = (addresses
+        .iter()
+        .map(|address| format!("listening on {address}\n")))
+    .collect();
     let options = options.clone();
     async move {
         let listeners = listeners?;

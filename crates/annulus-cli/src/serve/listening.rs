@@ -1,5 +1,5 @@
-//! Where `serve http` listens: the addresses of a host, a path, or sockets of systemd's. Found before the cores start,
-//! so that they all listen at the same places.
+//! The addresses of `serve http`: those of a host, a path, or sockets that systemd passes. They are resolved before the
+//! cores start, so that all cores listen at the same addresses.
 
 use std::fmt;
 use std::io;
@@ -11,41 +11,41 @@ use std::path::Path;
 use annulus::net::TcpListener;
 use listenfd::ListenFd;
 
-use super::place::{self, PathOfOurs, bind_path, refused};
+use super::address::{SharedAddr, SocketPath, bind_path, refused};
 use crate::args::Address;
 use crate::fault::Fault;
 use crate::signals;
 
-/// One place.
-pub(super) enum Ear {
+/// One address to listen at.
+pub(super) enum ListenAddr {
     /// Each core binds its own.
-    Tcp(place::Address),
+    Tcp(SharedAddr),
     /// One for all cores, of which each gets a clone. `says`: where it listens.
     Shared {
         socket: OwnedFd,
         says: String,
         /// Removed at the end, if we have made it.
-        _path: Option<PathOfOurs>,
+        _path: Option<SocketPath>,
     },
 }
 
 /// Finds where to listen. `passed`: what [`passed`] has found.
-pub(super) fn of(address: &Address, passed: Vec<Ear>) -> Result<Vec<Ear>, Fault> {
+pub(super) fn of(address: &Address, passed: Vec<ListenAddr>) -> Result<Vec<ListenAddr>, Fault> {
     match address {
-        Address::Tcp(address) => Ok(vec![Ear::Tcp(place::Address::new(*address))]),
+        Address::Tcp(address) => Ok(vec![ListenAddr::Tcp(SharedAddr::new(*address))]),
         Address::Host(host, port) => of_host(host, *port),
         Address::Unix(path) => Ok(vec![of_path(path)?]),
         Address::Systemd => Ok(passed),
     }
 }
 
-impl Ear {
+impl ListenAddr {
     /// The calling core's listener.
     pub(super) fn listener(&self) -> io::Result<TcpListener> {
         match self {
-            Ear::Tcp(address) => address.listen(),
+            ListenAddr::Tcp(address) => address.listen(),
             // Of any family: what is done with a connection is the same for each.
-            Ear::Shared { socket, says, .. } => (socket.try_clone())
+            ListenAddr::Shared { socket, says, .. } => (socket.try_clone())
                 .and_then(|socket| TcpListener::from_std(StdTcpListener::from(socket)))
                 .map_err(|error| {
                     io::Error::new(error.kind(), format!("can't listen at {says}: {error}"))
@@ -54,11 +54,11 @@ impl Ear {
     }
 }
 
-impl fmt::Display for Ear {
+impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ear::Tcp(address) => address.fmt(f),
-            Ear::Shared { says, .. } => f.write_str(says),
+            ListenAddr::Tcp(address) => address.fmt(f),
+            ListenAddr::Shared { says, .. } => f.write_str(says),
         }
     }
 }
@@ -73,7 +73,7 @@ fn found(address: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 /// All addresses of a host, as nginx does it; those of a family that this machine does not have are left out.
-fn of_host(host: &str, port: u16) -> Result<Vec<Ear>, Fault> {
+fn of_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
     let asked = (host.to_owned(), port);
     let found = signals::unless_asked("asking for the addresses of a host", move || {
         asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>)
@@ -83,23 +83,23 @@ fn of_host(host: &str, port: u16) -> Result<Vec<Ear>, Fault> {
             "can't find the addresses of `{host}`: {error}; give an address, such as 127.0.0.1"
         ))
     })?;
-    let mut ears: Vec<SocketAddr> = Vec::new();
+    let mut addresses: Vec<SocketAddr> = Vec::new();
     let mut left_out = None;
     for mut address in found {
         // Where any port will do, it is one for all.
-        if let (0, Some(first)) = (port, ears.first()) {
+        if let (0, Some(first)) = (port, addresses.first()) {
             address.set_port(first.port());
         }
-        if ears.contains(&address) {
+        if addresses.contains(&address) {
             continue;
         }
         match self::found(address) {
-            Ok(address) => ears.push(address),
+            Ok(address) => addresses.push(address),
             Err(error) if is_of_no_use(&error) => left_out = Some((address, error)),
             Err(error) => return Err(Fault::failed(refused(address, &error).to_string())),
         }
     }
-    match (&left_out, ears.is_empty()) {
+    match (&left_out, addresses.is_empty()) {
         (Some((address, error)), true) => {
             return Err(Fault::failed(refused(*address, error).to_string()));
         }
@@ -113,8 +113,8 @@ fn of_host(host: &str, port: u16) -> Result<Vec<Ear>, Fault> {
         }
         (None, false) => {}
     }
-    let ears = ears.into_iter().map(place::Address::new);
-    Ok(ears.map(Ear::Tcp).collect())
+    let addresses = addresses.into_iter().map(SharedAddr::new);
+    Ok(addresses.map(ListenAddr::Tcp).collect())
 }
 
 /// The machine does not have that address, or that family.
@@ -123,11 +123,11 @@ fn is_of_no_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || errno == Some(rustix::io::Errno::AFNOSUPPORT)
 }
 
-fn of_path(path: &Path) -> Result<Ear, Fault> {
+fn of_path(path: &Path) -> Result<ListenAddr, Fault> {
     let listener = bind_path(path)?;
-    let ours = PathOfOurs::new(path.to_owned());
+    let ours = SocketPath::new(path.to_owned());
     let ours = ours.map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
-    Ok(Ear::Shared {
+    Ok(ListenAddr::Shared {
         socket: listener.into(),
         says: format!("unix:{}", path.display()),
         _path: Some(ours),
@@ -136,24 +136,24 @@ fn of_path(path: &Path) -> Result<Ear, Fault> {
 
 /// The sockets that systemd has passed, where they are wanted. To be called before anything is opened: what has a
 /// number from 3 on is passed, and nothing of our own, only then.
-pub(super) fn passed(address: &Address) -> Result<Vec<Ear>, Fault> {
+pub(super) fn passed(address: &Address) -> Result<Vec<ListenAddr>, Fault> {
     if *address != Address::Systemd {
         return Ok(Vec::new());
     }
     let mut passed = ListenFd::from_env();
-    let ears: Vec<Ear> = (0..passed.len())
+    let addresses: Vec<ListenAddr> = (0..passed.len())
         .map(|index| of_passed(&mut passed, index))
         .collect::<Result<_, _>>()?;
-    if ears.is_empty() {
+    if addresses.is_empty() {
         return Err(Fault::usage(
             "--addr systemd: no socket was passed to this process (LISTEN_FDS, LISTEN_PID); start it by a .socket \
              unit, or by systemd-socket-activate",
         ));
     }
-    Ok(ears)
+    Ok(addresses)
 }
 
-fn of_passed(passed: &mut ListenFd, index: usize) -> Result<Ear, Fault> {
+fn of_passed(passed: &mut ListenFd, index: usize) -> Result<ListenAddr, Fault> {
     // One that is not TCP's stays there.
     let (socket, says): (OwnedFd, _) = match passed.take_tcp_listener(index) {
         Ok(Some(listener)) => {
@@ -182,7 +182,7 @@ fn of_passed(passed: &mut ListenFd, index: usize) -> Result<Ear, Fault> {
         }
         Err(error) => return Err(not_a_listener(index, &error.to_string())),
     }
-    Ok(Ear::Shared {
+    Ok(ListenAddr::Shared {
         socket,
         says,
         _path: None,

@@ -1,9 +1,9 @@
 //! `annulus serve`: small servers on the library's runtime.
 
+mod address;
 mod echo;
 mod http;
 mod listening;
-mod place;
 
 pub(crate) use echo::echo;
 pub(crate) use http::http;

@@ -181,7 +181,7 @@ fn sort_by(operations: &mut [&OperationReport], sort: Sort) {
     }
 }
 
-/// Rates that differ by less than a quarter are about equal: rows that changed places with every look, as those of
+/// Rates that differ by less than a quarter are about equal: rows that changed order with every look, as those of
 /// `recv` and `send` would, can't be read.
 fn magnitude(rate: f64) -> Option<i32> {
     (rate > 0.0).then(|| rate.log(1.25).round() as i32)

@@ -37,7 +37,7 @@ kernel workers: threads of the kernel's, for what would block
 /// Of a process that has been handed back.
 const RELEASED: &str = "handed back to the kernel by an operator; r serves it again";
 
-/// Below that many lines, blank ones are not worth their place.
+/// Below that many lines, blank ones are left out.
 const TALL: u16 = 16;
 const BACKENDS_MAX: usize = 2;
 const NOTES_MAX: usize = 4;

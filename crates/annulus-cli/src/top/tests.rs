@@ -229,7 +229,7 @@ fn keys_change_what_is_shown() {
     assert_eq!(
         order(&app)[0],
         "recv",
-        "about equal rates do not change places"
+        "about equal rates do not change order"
     );
     let report = app.report.as_mut().unwrap();
     report.total.operations[1].completed_per_second = 30_000.0;

@@ -15,7 +15,7 @@ const PER_OP_SHOWN: f64 = 0.0005;
 pub(crate) struct Traced<P> {
     pub(crate) contender: String,
     #[serde(flatten)]
-    pub(crate) place: P,
+    pub(crate) case: P,
     /// With `--syscalls`.
     pub(crate) syscalls: Option<Syscalls>,
     /// Why they were not counted, and how they could be.
@@ -54,10 +54,10 @@ pub(crate) struct Syscalls {
 }
 
 impl<P> Traced<P> {
-    pub(crate) fn new(contender: &str, place: P) -> Traced<P> {
+    pub(crate) fn new(contender: &str, case: P) -> Traced<P> {
         Traced {
             contender: contender.to_string(),
-            place,
+            case,
             syscalls: None,
             syscalls_note: None,
             flamegraph: None,
@@ -100,21 +100,21 @@ impl<P> Traced<P> {
     }
 }
 
-/// For people: a table for each place, and a line for each graph.
+/// For people: a table for each depth or cell, and a line for each graph.
 pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], words: impl Fn(&P) -> String) -> String {
     let mut text = String::new();
-    let mut places: Vec<&P> = Vec::new();
+    let mut cases: Vec<&P> = Vec::new();
     for one in traced {
-        if !places.contains(&&one.place) {
-            places.push(&one.place);
+        if !cases.contains(&&one.case) {
+            cases.push(&one.case);
         }
     }
-    for place in places {
-        let here: Vec<&Traced<P>> = traced.iter().filter(|one| one.place == *place).collect();
-        text += &table(&here, &words(place));
+    for case in cases {
+        let here: Vec<&Traced<P>> = traced.iter().filter(|one| one.case == *case).collect();
+        text += &table(&here, &words(case));
     }
     for one in traced {
-        let of = format!("{}, {}", one.contender, words(&one.place));
+        let of = format!("{}, {}", one.contender, words(&one.case));
         let note = one.flamegraph_note.as_ref();
         if let (Some(file), Some(samples)) = (&one.flamegraph, one.flamegraph_samples) {
             let note = note.map_or(String::new(), |note| format!("; {note}"));
@@ -136,7 +136,7 @@ pub(crate) fn failures<P>(traced: &[Traced<P>]) -> Option<String> {
         .then(|| format!("no flame graph of {}; why is said above", names.join(", ")))
 }
 
-fn table<P>(traced: &[&Traced<P>], place: &str) -> String {
+fn table<P>(traced: &[&Traced<P>], case: &str) -> String {
     let counted = |one: &&&Traced<P>| one.syscalls.is_some() || one.syscalls_note.is_some();
     let rows: Vec<_> = traced.iter().filter(counted).collect();
     let Some(by) = traced.iter().find_map(|one| one.syscalls.as_ref()) else {
@@ -145,13 +145,13 @@ fn table<P>(traced: &[&Traced<P>], place: &str) -> String {
             .filter_map(|one| one.syscalls_note.as_deref())
             .collect();
         notes.dedup();
-        let line = |note: &&str| format!("\nsystem calls, {place}: {note}\n");
+        let line = |note: &&str| format!("\nsystem calls, {case}: {note}\n");
         return notes.iter().map(line).collect();
     };
     let widest = rows.iter().map(|one| one.contender.len()).max();
     let width = widest.unwrap_or(0).max("contender".len());
     let mut text = format!(
-        "\nsystem calls per operation, {place}, of one more run (counted by {})\n{:width$}       all  \
+        "\nsystem calls per operation, {case}, of one more run (counted by {})\n{:width$}       all  \
          by name; [errors]\n{}\n",
         by.counted_by,
         "contender",

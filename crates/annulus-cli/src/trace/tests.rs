@@ -63,7 +63,7 @@ fn perfs_counters_are_read_in_the_order_in_which_they_were_asked_for() {
         entry("openat", 14, 14),
     ];
     assert_eq!(counted, Counted::new("perf", 1070, names));
-    // What has no name is an entry of its own, in its place.
+    // What has no name is an entry of its own.
     let calls = counted.per_op(1000);
     let order: Vec<(&str, u64)> = (calls.iter())
         .map(|calls| (calls.name.as_str(), calls.count))
@@ -155,7 +155,7 @@ fn the_table_names_what_matters_and_says_why_something_is_missing() {
     pread.counted(perf::read(PERF, &PERF_NAMES).map(|counted| (counted, 1000)));
     let mut idle = Traced::new("mmap", at);
     idle.counted(Err("not applicable: because".into()));
-    let words = |place: &AtDepth| format!("depth {}", place.depth);
+    let words = |case: &AtDepth| format!("depth {}", case.depth);
     let text = tables(&[pread, idle], words);
     let line =
         "pread          1.07  pread64 1.00, (others) 0.0420, futex 0.0140, openat 0.0140 [14]\n";

@@ -14,7 +14,7 @@ pub(crate) const NOT_COLD: &str = "not cold";
 const ATTEMPTS: usize = 6;
 
 /// A folder and the command that runs in it.
-pub(crate) struct Place {
+pub(crate) struct Workspace {
     dir: TempDir,
 }
 
@@ -26,10 +26,10 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl Workspace {
+    pub(crate) fn new() -> Workspace {
         // Beside the build, which is on a disk; the system's temporary folder may be in memory.
-        Place {
+        Workspace {
             dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
         }
     }

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::command::Place;
+use crate::command::Workspace;
 
 fn schema() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-file.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn report(place: &Place, more: &[&str]) -> Value {
+fn report(workspace: &Workspace, more: &[&str]) -> Value {
     let args = [
         "--size",
         "2M",
@@ -24,13 +24,13 @@ fn report(place: &Place, more: &[&str]) -> Value {
         "--seed",
         "11",
     ];
-    place.report(&[&args[..], more].concat())
+    workspace.report(&[&args[..], more].concat())
 }
 
 #[test]
 fn the_json_of_a_run_is_valid_by_the_schema() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
-    let report = report(&Place::new(), &["--contenders", "default"]);
+    let report = report(&Workspace::new(), &["--contenders", "default"]);
     let errors: Vec<String> = validator
         .iter_errors(&report)
         .map(|error| error.to_string())
@@ -44,9 +44,9 @@ fn the_json_of_a_run_is_valid_by_the_schema() {
 
 #[test]
 fn contenders_take_turns_in_a_new_order_each_repeat() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let more = ["--contenders", "pread,mmap,libaio,null", "--hot"];
-    let report = report(&place, &more);
+    let report = report(&workspace, &more);
     let runs = report["runs"].as_array().unwrap();
     // Two depths of four repeats of five contenders (the base comes along), depth by depth, repeat by repeat.
     assert_eq!(runs.len(), 2 * 4 * 5);
@@ -70,7 +70,7 @@ fn contenders_take_turns_in_a_new_order_each_repeat() {
     }
     assert!(orders.len() > 4, "hardly shuffled: {orders:?}");
     // The seed decides the order.
-    let again = self::report(&place, &more);
+    let again = self::report(&workspace, &more);
     let order = |report: &Value| -> Vec<Value> {
         report["runs"]
             .as_array()
@@ -85,7 +85,7 @@ fn contenders_take_turns_in_a_new_order_each_repeat() {
 #[test]
 fn the_json_says_what_was_done_where() {
     let report = report(
-        &Place::new(),
+        &Workspace::new(),
         &[
             "--contenders",
             "pread",
@@ -117,8 +117,8 @@ fn the_json_says_what_was_done_where() {
 
 #[test]
 fn an_existing_json_is_replaced_when_asked() {
-    let place = Place::new();
-    place.file("kept.json", 10);
+    let workspace = Workspace::new();
+    workspace.file("kept.json", 10);
     let args = [
         "--size",
         "1M",
@@ -131,9 +131,10 @@ fn an_existing_json_is_replaced_when_asked() {
         "--contenders",
         "pread",
     ];
-    let said = place.run_patiently(&[&args[..], &["--json", "kept.json", "--replace"]].concat());
+    let said =
+        workspace.run_patiently(&[&args[..], &["--json", "kept.json", "--replace"]].concat());
     assert_eq!(said.code, Some(0), "{}", said.err);
-    let files = place.files();
+    let files = workspace.files();
     assert_eq!(files.len(), 1);
     assert!(serde_json::from_slice::<Value>(&files[0].1).is_ok());
 }

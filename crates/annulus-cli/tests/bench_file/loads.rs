@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::command::{NOT_COLD, Place, Said};
+use crate::command::{NOT_COLD, Said, Workspace};
 use crate::runs::{SHORT, all_right, outcomes};
 use crate::skip::skip;
 
@@ -30,32 +30,32 @@ fn of<'a>(outcomes: &'a [(String, String, Value)], name: &str) -> &'a (String, S
 
 #[test]
 fn every_contender_handles_many_files() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [
         &SHORT[..],
         &["--files", "5", "--size", "5M", "--contenders", "all"],
     ]
     .concat();
     let inapplicable = [&ONE_FILE[..], &["mmap-sync"]].concat();
-    let read = place.report(&[&args[..], &["--hot"]].concat());
+    let read = workspace.report(&[&args[..], &["--hot"]].concat());
     all_right(&read, &inapplicable);
     assert_eq!(read["load"]["files"], 5);
     assert_eq!(read["load"]["size_bytes"], 5 << 20);
     let file = read["load"]["file"].as_str().unwrap();
     assert!(file.contains("5 files of our own in"), "{file}");
-    let written = place.report(&[&args[..], &["--hot", "--rw", "randrw"]].concat());
+    let written = workspace.report(&[&args[..], &["--hot", "--rw", "randrw"]].concat());
     all_right(&written, &ONE_FILE);
-    let direct = place.report(&[&args[..], &["--threads", "2"]].concat());
+    let direct = workspace.report(&[&args[..], &["--threads", "2"]].concat());
     all_right(
         &direct,
         &[&inapplicable[..], &["mmap", "tokio-fs"]].concat(),
     );
-    assert!(place.files().is_empty(), "{:?}", place.files());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 #[test]
 fn a_cold_pass_over_many_files_has_every_block_once() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [
         "--cold",
         "--files",
@@ -75,11 +75,11 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
     ];
     // A pass of 1,792 blocks may be over before the ramp is, or not. At depth 1 no worker keeps blocks that it has
     // leased and not asked for, so the pass is a whole one.
-    let said = place.run_patiently(&args);
+    let said = workspace.run_patiently(&args);
     if said.out.contains(NOT_COLD) {
         return skip("the page cache cannot be emptied here");
     }
-    let text = std::fs::read(place.path().join("report.json")).unwrap();
+    let text = std::fs::read(workspace.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&text).unwrap();
     for run in report["runs"].as_array().unwrap() {
         let outcome = &run["outcome"];
@@ -95,7 +95,7 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
 
 #[test]
 fn a_durable_write_is_right_everywhere_and_mmap_syncs() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [
         // A write to a disk that others use may take a tenth of a second.
         &["--runtime", "0.3", "--repeat", "1", "--depth", "4"][..],
@@ -103,18 +103,18 @@ fn a_durable_write_is_right_everywhere_and_mmap_syncs() {
     ]
     .concat();
     let each = [&args[..], &["--sync", "each"]].concat();
-    let buffered = place.report(&[&each[..], &["--hot"]].concat());
+    let buffered = workspace.report(&[&each[..], &["--hot"]].concat());
     all_right(&buffered, &[&ONE_FILE[..], &["mmap-sync"]].concat());
     assert_eq!(buffered["load"]["durable"], true);
     let outcomes_each = outcomes(&buffered);
     let mmap = of(&outcomes_each, "mmap");
     assert!(note(&mmap.2).contains("msync"), "{}", mmap.2);
-    let direct = place.report(&each);
+    let direct = workspace.report(&each);
     all_right(
         &direct,
         &[&ONE_FILE[..], &["mmap", "mmap-sync", "tokio-fs"]].concat(),
     );
-    let plain = place.report(&[&args[..], &["--hot"]].concat());
+    let plain = workspace.report(&[&args[..], &["--hot"]].concat());
     let outcomes_plain = outcomes(&plain);
     assert_eq!(plain["load"]["durable"], false);
     assert!(note(&of(&outcomes_plain, "mmap-sync").2).contains("msync"));
@@ -123,8 +123,8 @@ fn a_durable_write_is_right_everywhere_and_mmap_syncs() {
 
 #[test]
 fn threads_share_the_depth_and_cap_those_that_block() {
-    let place = Place::new();
-    let report = place.report(&[
+    let workspace = Workspace::new();
+    let report = workspace.report(&[
         "--runtime",
         "0.05",
         "--repeat",
@@ -157,8 +157,8 @@ fn threads_share_the_depth_and_cap_those_that_block() {
 
 #[test]
 fn twenty_thousand_in_flight_work_where_they_can() {
-    let place = Place::new();
-    let report = place.report(&[
+    let workspace = Workspace::new();
+    let report = workspace.report(&[
         "--runtime",
         "0.5",
         "--repeat",
@@ -200,8 +200,8 @@ fn twenty_thousand_in_flight_work_where_they_can() {
 
 #[test]
 fn a_load_by_name_sets_what_was_not_typed() {
-    let place = Place::new();
-    let report = place.report(
+    let workspace = Workspace::new();
+    let report = workspace.report(
         &[
             &SHORT[..],
             &[
@@ -258,7 +258,7 @@ fn ours(pid: u32) -> bool {
 
 #[test]
 fn memory_made_small_is_small_and_gone_afterwards() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [
         "--memory",
         "64M",
@@ -283,7 +283,7 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         code,
         out,
         err,
-    } = place.run_patiently(&args);
+    } = workspace.run_patiently(&args);
     if err.contains("--memory needs root") || err.contains("mounts no cgroup") {
         return skip(format_args!("no memory cgroup can be made here: {err}"));
     }
@@ -292,7 +292,7 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         return skip("the page cache cannot be emptied here");
     }
     assert_eq!(code, Some(0), "{out}{err}");
-    let text = std::fs::read(place.path().join("report.json")).unwrap();
+    let text = std::fs::read(workspace.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&text).unwrap();
     all_right(&report, &[]);
     assert_eq!(report["load"]["memory_limit_bytes"], 64 << 20);
@@ -306,7 +306,7 @@ fn memory_made_small_is_small_and_gone_afterwards() {
 
 #[test]
 fn an_interrupt_leaves_no_cgroup_behind() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [
         "--memory",
         "64M",
@@ -317,7 +317,11 @@ fn an_interrupt_leaves_no_cgroup_behind() {
         "--contenders",
         "pread",
     ];
-    let mut child = place.command(&args).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = workspace
+        .command(&args)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut heading = String::new();
     out.read_line(&mut heading).unwrap();
@@ -333,13 +337,13 @@ fn an_interrupt_leaves_no_cgroup_behind() {
     assert!(killed.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(!ours(pid), "{:?}", cgroups());
-    assert!(place.files().is_empty(), "{:?}", place.files());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 #[test]
 fn depths_that_do_not_fit_the_memory_are_refused() {
-    let place = Place::new();
-    let said = place.run(&["--memory", "16M", "--size", "64M", "--depth", "512"]);
+    let workspace = Workspace::new();
+    let said = workspace.run(&["--memory", "16M", "--size", "64M", "--depth", "512"]);
     if said.err.contains("--memory needs root") || said.err.contains("mounts no cgroup") {
         return skip("no memory cgroup can be made here");
     }

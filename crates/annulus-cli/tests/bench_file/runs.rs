@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::command::{NOT_COLD, Place};
+use crate::command::{NOT_COLD, Workspace};
 use crate::loads::ONE_FILE;
 use crate::skip::skip;
 
@@ -66,15 +66,15 @@ pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
 
 #[test]
 fn every_contender_reads_right_from_a_file_of_our_own() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
-    all_right(&place.report(&args), &["mmap", "mmap-sync", "tokio-fs"]);
+    all_right(&workspace.report(&args), &["mmap", "mmap-sync", "tokio-fs"]);
     all_right(
-        &place.report(&[&args[..], &["--hot"]].concat()),
+        &workspace.report(&[&args[..], &["--hot"]].concat()),
         &["mmap-sync"],
     );
     all_right(
-        &place.report(
+        &workspace.report(
             &[
                 &args[..],
                 &["--hot", "--rw", "read", "--bs", "16k", "--threads", "2"],
@@ -83,18 +83,18 @@ fn every_contender_reads_right_from_a_file_of_our_own() {
         ),
         &["mmap-sync"],
     );
-    assert!(place.files().is_empty(), "{:?}", place.files());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 #[test]
 fn every_contender_writes_what_can_be_read_back() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
     let inapplicable = [&["mmap", "mmap-sync", "tokio-fs"][..], &ONE_FILE].concat();
     for rw in ["randwrite", "randrw", "readwrite", "write"] {
-        let direct = place.report(&[&args[..], &["--rw", rw]].concat());
+        let direct = workspace.report(&[&args[..], &["--rw", rw]].concat());
         all_right(&direct, &inapplicable);
-        let buffered = place.report(&[&args[..], &["--rw", rw, "--hot"]].concat());
+        let buffered = workspace.report(&[&args[..], &["--rw", rw, "--hot"]].concat());
         all_right(&buffered, &inapplicable[3..]);
         for (contender, kind, outcome) in outcomes(&buffered) {
             // Of 64 answers of a worker one is looked at, if it is a write: on a busy machine there may be too few.
@@ -107,21 +107,21 @@ fn every_contender_writes_what_can_be_read_back() {
             }
         }
     }
-    assert!(place.files().is_empty(), "{:?}", place.files());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 #[test]
 fn a_users_file_is_read_from_cold_and_stays_as_it_is() {
-    let place = Place::new();
-    place.file("data", 64 << 20);
-    let before = place.files();
+    let workspace = Workspace::new();
+    workspace.file("data", 64 << 20);
+    let before = workspace.files();
     let args = [&SHORT[..], &["data", "--cold", "--contenders", "default"]].concat();
-    let said = place.run_patiently(&args);
+    let said = workspace.run_patiently(&args);
     if said.out.contains(NOT_COLD) {
         skip("the page cache cannot be emptied here");
         return;
     }
-    let report = place.report(&args);
+    let report = workspace.report(&args);
     all_right(&report, &[]);
     assert_eq!(report["load"]["contents_known"], false);
     for (contender, _, outcome) in outcomes(&report) {
@@ -136,12 +136,12 @@ fn a_users_file_is_read_from_cold_and_stays_as_it_is() {
             );
         }
     }
-    assert!(place.files() == before, "the file was changed");
+    assert!(workspace.files() == before, "the file was changed");
 }
 
 #[test]
 fn a_cold_run_ends_when_every_block_has_been_read() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [
         "--cold",
         "--size",
@@ -157,10 +157,10 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
         "--json",
         "report.json",
     ];
-    let said = place.run(&args);
+    let said = workspace.run(&args);
     if said.code == Some(0) {
         // A disk so slow that 256 blocks lasted for longer than the ramp of 0.2 s.
-        let text = std::fs::read(place.path().join("report.json")).unwrap();
+        let text = std::fs::read(workspace.path().join("report.json")).unwrap();
         let report: Value = serde_json::from_slice(&text).unwrap();
         for (contender, _, outcome) in outcomes(&report) {
             assert_eq!(outcome["ran_out_of_blocks"], true, "{contender}: {outcome}");
@@ -168,12 +168,12 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
         return;
     }
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
-    let place_says = [
+    let residency_notes = [
         "every block had been read before the ramp was over",
         NOT_COLD,
     ];
     assert!(
-        place_says.iter().any(|text| said.out.contains(text)),
+        residency_notes.iter().any(|text| said.out.contains(text)),
         "{}",
         said.out
     );
@@ -181,9 +181,9 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
 
 #[test]
 fn overwriting_changes_the_tested_part_and_nothing_else() {
-    let place = Place::new();
-    place.file("data", 1 << 20);
-    let before = place.files()[0].1.clone();
+    let workspace = Workspace::new();
+    workspace.file("data", 1 << 20);
+    let before = workspace.files()[0].1.clone();
     let args = [
         "data",
         "--rw",
@@ -196,10 +196,10 @@ fn overwriting_changes_the_tested_part_and_nothing_else() {
         "--hot",
     ];
     all_right(
-        &place.report(&[&SHORT[..], &args].concat()),
+        &workspace.report(&[&SHORT[..], &args].concat()),
         &["annulus-many", "annulus-own", "annulus-arena"],
     );
-    let after = place.files()[0].1.clone();
+    let after = workspace.files()[0].1.clone();
     let (from, to) = (256 << 10, 768 << 10);
     assert_eq!(before.len(), after.len());
     assert!(
@@ -211,7 +211,7 @@ fn overwriting_changes_the_tested_part_and_nothing_else() {
 
 #[test]
 fn a_directory_gets_a_file_of_our_own_that_has_no_name() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = [
         ".",
         "--size",
@@ -221,17 +221,21 @@ fn a_directory_gets_a_file_of_our_own_that_has_no_name() {
         "--contenders",
         "pread",
     ];
-    let mut child = place.command(&args).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = workspace
+        .command(&args)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     // The heading is printed when the file is there and filled.
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut heading = String::new();
     out.read_line(&mut heading).unwrap();
     assert!(heading.contains("a file of our own in"), "{heading}");
-    assert!(place.files().is_empty(), "{:?}", place.files());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
     // As an interrupt would end it.
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(place.files().is_empty(), "{:?}", place.files());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 #[test]
@@ -242,8 +246,8 @@ fn in_memory_the_default_is_buffered_and_says_so() {
     }
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let dir = memory.path().to_str().unwrap();
-    let place = Place::new();
-    let said = place.run_patiently(
+    let workspace = Workspace::new();
+    let said = workspace.run_patiently(
         &[
             &SHORT[..],
             &["--dir", dir, "--size", "1M", "--contenders", "pread"],
@@ -261,9 +265,9 @@ fn in_memory_the_default_is_buffered_and_says_so() {
 
 #[test]
 fn a_reader_who_goes_away_is_no_error() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = ["--size", "1M", "--contenders", "pread", "--repeat", "1"];
-    let mut child = place
+    let mut child = workspace
         // Nobody sees whether something was measured: long enough for any machine.
         .command(&[&args[..], &["--depth", "4", "--runtime", "3"]].concat())
         .spawn()
@@ -281,9 +285,9 @@ fn a_reader_who_goes_away_is_no_error() {
 
 #[test]
 fn no_progress_bar_is_drawn_into_a_pipe() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let said =
-        place.run_patiently(&[&SHORT[..], &["--size", "1M", "--contenders", "pread"]].concat());
+        workspace.run_patiently(&[&SHORT[..], &["--size", "1M", "--contenders", "pread"]].concat());
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     assert!(
         !said.out.contains('\r') && !said.out.contains('\u{1b}'),
@@ -294,7 +298,7 @@ fn no_progress_bar_is_drawn_into_a_pipe() {
 
 #[test]
 fn the_list_names_every_contender_and_what_it_is() {
-    let said = Place::new().run(&["--list"]);
+    let said = Workspace::new().run(&["--list"]);
     assert_eq!(said.code, Some(0));
     for name in [
         "annulus",

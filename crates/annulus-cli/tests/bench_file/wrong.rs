@@ -4,16 +4,16 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
-use crate::command::Place;
+use crate::command::Workspace;
 use crate::skip::skip;
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;
 
 /// The command must end with `code`, say `text`, and leave the folder as it was.
-fn refuses(place: &Place, args: &[&str], code: i32, text: &str) {
-    let before = place.files();
-    let said = place.run(args);
+fn refuses(workspace: &Workspace, args: &[&str], code: i32, text: &str) {
+    let before = workspace.files();
+    let said = workspace.run(args);
     assert_eq!(said.code, Some(code), "{args:?}: {}{}", said.out, said.err);
     assert!(
         said.err.contains(text),
@@ -26,17 +26,17 @@ fn refuses(place: &Place, args: &[&str], code: i32, text: &str) {
         said.out
     );
     assert_eq!(
-        place.files().len(),
+        workspace.files().len(),
         before.len(),
         "{args:?} changed the folder"
     );
-    assert!(place.files() == before, "{args:?} changed a file");
+    assert!(workspace.files() == before, "{args:?} changed a file");
 }
 
 #[test]
 fn a_file_that_is_not_there_is_refused() {
     refuses(
-        &Place::new(),
+        &Workspace::new(),
         &["nowhere"],
         2,
         "annulus: cannot open nowhere: No such file or directory",
@@ -45,10 +45,10 @@ fn a_file_that_is_not_there_is_refused() {
 
 #[test]
 fn an_empty_file_is_refused() {
-    let place = Place::new();
-    place.file("empty", 0);
+    let workspace = Workspace::new();
+    workspace.file("empty", 0);
     refuses(
-        &place,
+        &workspace,
         &["empty"],
         2,
         "annulus: empty is empty: there is nothing to read",
@@ -57,11 +57,11 @@ fn an_empty_file_is_refused() {
 
 #[test]
 fn an_unreadable_file_is_refused() {
-    let place = Place::new();
-    let path = place.file("secret", 65536);
-    std::fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+    let workspace = Workspace::new();
+    let path = workspace.file("secret", 65536);
+    std::fs::set_permissions(workspace.path(), Permissions::from_mode(0o755)).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
-    let mut command = place.command(&["secret"]);
+    let mut command = workspace.command(&["secret"]);
     if std::fs::File::open(&path).is_ok() {
         // Root may read every file; the user `nobody` may not.
         command.uid(NOBODY).gid(NOBODY);
@@ -85,7 +85,7 @@ fn an_unreadable_file_is_refused() {
 #[test]
 fn what_is_no_file_is_refused() {
     refuses(
-        &Place::new(),
+        &Workspace::new(),
         &["/dev/null"],
         2,
         "/dev/null is neither a file nor a block device nor a directory",
@@ -94,18 +94,18 @@ fn what_is_no_file_is_refused() {
 
 #[test]
 fn an_offset_beyond_the_end_is_refused() {
-    let place = Place::new();
-    place.file("small", 65536);
+    let workspace = Workspace::new();
+    workspace.file("small", 65536);
     let text = "--offset 65536 is beyond the end of small (65536 bytes)";
-    refuses(&place, &["small", "--offset", "64k"], 2, text);
+    refuses(&workspace, &["small", "--offset", "64k"], 2, text);
     refuses(
-        &place,
+        &workspace,
         &["small", "--offset", "100"],
         2,
         "--offset 100 is not a multiple of --bs 4096",
     );
     refuses(
-        &place,
+        &workspace,
         &["--offset", "64k"],
         2,
         "--offset is for a PATH that exists",
@@ -114,22 +114,22 @@ fn an_offset_beyond_the_end_is_refused() {
 
 #[test]
 fn a_size_that_the_file_does_not_have_is_refused() {
-    let place = Place::new();
-    place.file("small", 65536);
+    let workspace = Workspace::new();
+    workspace.file("small", 65536);
     refuses(
-        &place,
+        &workspace,
         &["small", "--size", "1M"],
         2,
         "--size 1048576 is more than small has: 65536 bytes",
     );
     refuses(
-        &place,
+        &workspace,
         &["small", "--size", "5000"],
         2,
         "--size 5000 is not a multiple of --bs 4096; try --size 4096",
     );
     refuses(
-        &place,
+        &workspace,
         &["small", "--size", "0"],
         2,
         "--size 0: there is nothing to read",
@@ -138,7 +138,7 @@ fn a_size_that_the_file_does_not_have_is_refused() {
 
 #[test]
 fn numbers_that_make_no_sense_are_refused() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for (args, text) in [
         (["--depth", "0"], "--depth 0: a depth is from 1 to 32768"),
         (
@@ -194,16 +194,16 @@ fn numbers_that_make_no_sense_are_refused() {
             "invalid value '101' for '--rwmixread <PERCENT>'",
         ),
     ] {
-        refuses(&place, &args, 2, text);
+        refuses(&workspace, &args, 2, text);
     }
 }
 
 #[test]
 fn too_few_blocks_for_the_depth_are_refused() {
-    let place = Place::new();
-    place.file("small", 65536);
+    let workspace = Workspace::new();
+    workspace.file("small", 65536);
     refuses(
-        &place,
+        &workspace,
         &["small", "--depth", "32"],
         2,
         "65536 bytes are 16 blocks of 4096: too few for --depth 32",
@@ -212,16 +212,16 @@ fn too_few_blocks_for_the_depth_are_refused() {
 
 #[test]
 fn more_files_than_blocks_are_refused() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     refuses(
-        &place,
+        &workspace,
         &["--files", "300", "--size", "1M"],
         2,
         "--files 300 are more than --size 1048576 has blocks of 4096 bytes",
     );
-    place.file("mine", 1 << 20);
+    workspace.file("mine", 1 << 20);
     refuses(
-        &place,
+        &workspace,
         &["mine", "--files", "2"],
         2,
         "--files 2 makes files of its own: give a directory, not mine",
@@ -231,18 +231,18 @@ fn more_files_than_blocks_are_refused() {
 #[test]
 fn buffers_that_memory_does_not_hold_are_refused() {
     refuses(
-        &Place::new(),
+        &Workspace::new(),
         &[
             "--depth", "32768", "--bs", "64M", "--size", "2048G", "--direct",
         ],
         1,
         "no room for a test file",
     );
-    let place = Place::new();
+    let workspace = Workspace::new();
     // Sparse, so that the disk need not have it.
-    let file = std::fs::File::create_new(place.path().join("sparse")).unwrap();
+    let file = std::fs::File::create_new(workspace.path().join("sparse")).unwrap();
     file.set_len(1 << 40).unwrap();
-    let said = place.run(&["sparse", "--depth", "16384", "--bs", "64M"]);
+    let said = workspace.run(&["sparse", "--depth", "16384", "--bs", "64M"]);
     assert_eq!(said.code, Some(2), "{}{}", said.out, said.err);
     let text = "--depth 16384 of --bs 67108864 needs 1099511627776 bytes of buffers";
     assert!(said.err.contains(text), "{}", said.err);
@@ -250,9 +250,9 @@ fn buffers_that_memory_does_not_hold_are_refused() {
 
 #[test]
 fn memory_is_not_limited_without_the_right_to() {
-    let place = Place::new();
-    std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
-    let mut command = place.command(&["--memory", "64M"]);
+    let workspace = Workspace::new();
+    std::fs::set_permissions(workspace.path(), Permissions::from_mode(0o777)).unwrap();
+    let mut command = workspace.command(&["--memory", "64M"]);
     if is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -271,7 +271,7 @@ fn memory_is_not_limited_without_the_right_to() {
         "mounts no cgroup",
     ];
     assert!(texts.iter().any(|text| err.contains(text)), "{err}");
-    assert!(place.files().is_empty(), "{:?}", place.files());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 /// Whether the tests run as root.
@@ -281,21 +281,21 @@ fn is_root() -> bool {
 
 #[test]
 fn an_unknown_contender_is_answered_with_the_list() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     refuses(
-        &place,
+        &workspace,
         &["--contenders", "bsae"],
         2,
         "unknown contender `bsae`; did you mean `base`?",
     );
     refuses(
-        &place,
+        &workspace,
         &["--contenders", ""],
         2,
         "--contenders: the list is empty; see --list",
     );
     refuses(
-        &place,
+        &workspace,
         &["--contenders", "nobody"],
         2,
         "There are: default, all, annulus",
@@ -304,17 +304,17 @@ fn an_unknown_contender_is_answered_with_the_list() {
 
 #[test]
 fn options_that_contradict_each_other_are_refused() {
-    let place = Place::new();
-    refuses(&place, &["--direct", "--hot"], 2, "cannot be used with");
-    refuses(&place, &["--hot", "--cold"], 2, "cannot be used with");
+    let workspace = Workspace::new();
+    refuses(&workspace, &["--direct", "--hot"], 2, "cannot be used with");
+    refuses(&workspace, &["--hot", "--cold"], 2, "cannot be used with");
     refuses(
-        &place,
+        &workspace,
         &["--direct", "--buffered"],
         2,
         "cannot be used with",
     );
     refuses(
-        &place,
+        &workspace,
         &["--dir", ".", "somewhere"],
         2,
         "cannot be used with",
@@ -323,11 +323,11 @@ fn options_that_contradict_each_other_are_refused() {
 
 #[test]
 fn an_existing_file_is_not_written_to_unless_asked() {
-    let place = Place::new();
-    place.file("precious", 1 << 20);
+    let workspace = Workspace::new();
+    workspace.file("precious", 1 << 20);
     for rw in ["write", "randwrite", "readwrite", "randrw"] {
         refuses(
-            &place,
+            &workspace,
             &["precious", "--rw", rw],
             2,
             "--overwrite allows that and destroys its content",
@@ -338,7 +338,7 @@ fn an_existing_file_is_not_written_to_unless_asked() {
 #[test]
 fn more_than_there_is_room_for_is_a_failed_run() {
     refuses(
-        &Place::new(),
+        &Workspace::new(),
         &["--size", "1000T"],
         1,
         "no room for a test file of 1099511627776000 bytes in .",
@@ -346,29 +346,29 @@ fn more_than_there_is_room_for_is_a_failed_run() {
 }
 
 #[test]
-fn a_place_for_the_json_that_cannot_be_is_refused_before_anything_is_measured() {
-    let place = Place::new();
-    place.file("old.json", 10);
+fn an_unusable_path_for_the_json_is_refused_before_anything_is_measured() {
+    let workspace = Workspace::new();
+    workspace.file("old.json", 10);
     refuses(
-        &place,
+        &workspace,
         &["--json", "old.json"],
         2,
         "--json old.json exists; --replace replaces it",
     );
     refuses(
-        &place,
+        &workspace,
         &["--json", "no/where.json"],
         2,
         "there is no directory no",
     );
     refuses(
-        &place,
+        &workspace,
         &["--json", ".", "--replace"],
         2,
         "is a directory; name a file",
     );
     refuses(
-        &place,
+        &workspace,
         &["--replace"],
         2,
         "required arguments were not provided",
@@ -377,16 +377,16 @@ fn a_place_for_the_json_that_cannot_be_is_refused_before_anything_is_measured() 
 
 #[test]
 fn a_directory_that_is_none_is_refused() {
-    let place = Place::new();
-    place.file("plain", 10);
+    let workspace = Workspace::new();
+    workspace.file("plain", 10);
     refuses(
-        &place,
+        &workspace,
         &["--dir", "plain"],
         2,
         "--dir plain is not a directory",
     );
     refuses(
-        &place,
+        &workspace,
         &["--dir", "missing"],
         2,
         "cannot open directory missing: No such file or directory",
@@ -402,7 +402,7 @@ fn direct_io_in_memory_is_refused_if_asked_for() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let dir = memory.path().to_str().unwrap();
     refuses(
-        &Place::new(),
+        &Workspace::new(),
         &["--direct", "--dir", dir, "--size", "1M"],
         2,
         "--direct: this file system",

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// A folder with job files in it.
-pub(crate) struct Place {
+pub(crate) struct Workspace {
     dir: TempDir,
 }
 
@@ -18,10 +18,10 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl Workspace {
+    pub(crate) fn new() -> Workspace {
         // Beside the build, which is on a disk; the system's temporary folder may be in memory.
-        Place {
+        Workspace {
             dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
         }
     }
@@ -31,7 +31,7 @@ impl Place {
     }
 
     /// Writes `text` as the job file `job.fio`.
-    pub(crate) fn job(&self, text: impl AsRef<[u8]>) -> &Place {
+    pub(crate) fn job(&self, text: impl AsRef<[u8]>) -> &Workspace {
         fs::write(self.path().join("job.fio"), text).unwrap();
         self
     }

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::command::Place;
+use crate::command::Workspace;
 
 const JOB: &str = "[global]\nioengine=psync\nsize=1M\nthread\n[mixed]\ndescription=both directions\nrw=randrw\nbs=4k\n\
                    percentile_list=50:99:99.9\nnumjobs=2\n";
@@ -52,12 +52,12 @@ fn missing(path: &str, theirs: &Value, ours: &Value, list: &mut Vec<String>) {
 #[test]
 fn every_key_of_fios_json_is_there_with_its_type() {
     let theirs: Value = serde_json::from_slice(include_bytes!("fio-3.33.json")).unwrap();
-    let place = Place::new();
-    let said = place
+    let workspace = Workspace::new();
+    let said = workspace
         .job(JOB)
         .run(&["--repeat", "1", "--fio-json", "ours.json"]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    let ours = place.json("ours.json");
+    let ours = workspace.json("ours.json");
     let mut list = Vec::new();
     missing("", &theirs, &ours, &mut list);
     assert_eq!(list, [""; 0]);

@@ -4,16 +4,16 @@
 use std::fs;
 use std::process::Command;
 
-use crate::command::Place;
+use crate::command::Workspace;
 
 #[test]
 fn the_job_files_of_the_repository_are_read_as_they_are_and_say_what_threads_means() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs");
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
-        let place = Place::new();
-        place.job(fs::read(entry.unwrap().path()).unwrap());
-        let said = place.run(&["--parse-only"]);
+        let workspace = Workspace::new();
+        workspace.job(fs::read(entry.unwrap().path()).unwrap());
+        let said = workspace.run(&["--parse-only"]);
         assert_eq!(said.code, Some(0), "{}", said.err);
         let warning = said
             .out
@@ -29,7 +29,7 @@ fn the_job_files_of_the_repository_are_read_as_they_are_and_say_what_threads_mea
             "{}",
             said.out
         );
-        assert_eq!(place.names(), ["job.fio"]);
+        assert_eq!(workspace.names(), ["job.fio"]);
         count += 1;
     }
     assert_eq!(count, 2);
@@ -72,13 +72,13 @@ time_based
 
 #[test]
 fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_nothing() {
-    let place = Place::new();
-    let said = place
+    let workspace = Workspace::new();
+    let said = workspace
         .job(EVERYTHING)
         .run(&["--repeat", "1", "--json", "report.json"]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    assert_eq!(place.names(), ["job.fio", "report.json"]);
-    let report = place.json("report.json");
+    assert_eq!(workspace.names(), ["job.fio", "report.json"]);
+    let report = workspace.json("report.json");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-job.json");
     let schema: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -123,9 +123,9 @@ fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_
 
 #[test]
 fn data_that_nobody_wrote_with_verify_fails_the_job() {
-    let place = Place::new();
-    place.file("mine", 65536);
-    let said = place
+    let workspace = Workspace::new();
+    workspace.file("mine", 65536);
+    let said = workspace
         .job("[check]\nthread\nfilename=mine\nrw=read\nbs=4k\nverify=crc32c\n")
         .run(&["--repeat", "1"]);
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
@@ -148,8 +148,8 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
         return crate::skip::skip("no fio; apt-get install fio");
     }
     let job = "[global]\nthread\nthreads=2\nsize=1M\nbs=4k\n[w]\nrw=write\nverify=pattern\nverify_pattern=0xabcd\n";
-    let place = Place::new();
-    let said = place.job(job).run(&[
+    let workspace = Workspace::new();
+    let said = workspace.job(job).run(&[
         "--repeat",
         "1",
         "--with-fio",
@@ -164,13 +164,13 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
         "{}",
         said.out
     );
-    let report = place.json("report.json");
+    let report = workspace.json("report.json");
     let runs = report["runs"].as_array().unwrap();
     let of_fio = runs.iter().find(|run| run["contender"] == "fio").unwrap();
     assert_eq!(of_fio["sample"]["write"]["ops"], 256, "{of_fio}");
     // Ours is checked by fio, on the file that was kept.
     let ours = "[r]\nthread\nfilename=w.0.0\nsize=1M\nrw=read\nbs=4k\nverify=pattern\nverify_pattern=0xabcd\n";
-    let said = place.job(ours).run(&["--repeat", "1", "--with-fio"]);
+    let said = workspace.job(ours).run(&["--repeat", "1", "--with-fio"]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     assert!(!said.out.contains("fio failed"), "{}", said.out);
 }

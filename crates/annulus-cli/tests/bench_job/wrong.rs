@@ -1,78 +1,82 @@
 //! Bad input: what is said, the exit code, and that nothing is made or changed.
 
-use crate::command::Place;
+use crate::command::Workspace;
 
 /// The command must end with 2, say `text`, and make no file.
-fn refuses(place: &Place, args: &[&str], text: &str) {
-    let before = place.names();
-    let said = place.run(args);
+fn refuses(workspace: &Workspace, args: &[&str], text: &str) {
+    let before = workspace.names();
+    let said = workspace.run(args);
     assert_eq!(said.code, Some(2), "{args:?}: {}{}", said.out, said.err);
     assert!(
         said.err.contains(text),
         "{args:?} should say {text:?}, says:\n{}",
         said.err
     );
-    assert_eq!(place.names(), before, "{args:?}");
+    assert_eq!(workspace.names(), before, "{args:?}");
 }
 
 #[test]
 fn a_job_file_that_is_none_is_refused_with_every_line_that_is_wrong() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     refuses(
-        &place,
+        &workspace,
         &[],
         "cannot read the job file job.fio: No such file or directory",
     );
-    place.job("[a]\niodept=4\nsize=1M\nrandom_distribution=zipf\n");
+    workspace.job("[a]\niodept=4\nsize=1M\nrandom_distribution=zipf\n");
     refuses(
-        &place,
+        &workspace,
         &[],
         "job.fio: line 2: unknown key `iodept`; did you mean `iodepth`?",
     );
     refuses(
-        &place,
+        &workspace,
         &[],
         "job.fio: line 4: `random_distribution` is not supported",
     );
-    place.job(b"[a]\nbs=\xff\xfe\n");
-    refuses(&place, &[], "line 2: not UTF-8");
-    place.job(vec![b'#'; (1 << 20) + 1]);
-    refuses(&place, &[], "a job file has at most 1048576");
-    std::fs::remove_file(place.path().join("job.fio")).unwrap();
-    std::fs::create_dir(place.path().join("job.fio")).unwrap();
-    refuses(&place, &[], "--job job.fio is a directory; name a job file");
+    workspace.job(b"[a]\nbs=\xff\xfe\n");
+    refuses(&workspace, &[], "line 2: not UTF-8");
+    workspace.job(vec![b'#'; (1 << 20) + 1]);
+    refuses(&workspace, &[], "a job file has at most 1048576");
+    std::fs::remove_file(workspace.path().join("job.fio")).unwrap();
+    std::fs::create_dir(workspace.path().join("job.fio")).unwrap();
+    refuses(
+        &workspace,
+        &[],
+        "--job job.fio is a directory; name a job file",
+    );
 }
 
 #[test]
 fn options_beside_a_job_file_that_it_decides_itself_are_refused() {
-    let place = Place::new();
-    place.job("[a]\nsize=1M\n");
+    let workspace = Workspace::new();
+    workspace.job("[a]\nsize=1M\n");
     for args in [
         ["--bs", "4k"],
         ["--depth", "8"],
         ["--contenders", "all"],
         ["--dir", "."],
     ] {
-        refuses(&place, &args, "cannot be used with");
+        refuses(&workspace, &args, "cannot be used with");
     }
-    refuses(&place, &["--repeat", "0"], "--repeat 0: from 1 to 1000");
+    refuses(&workspace, &["--repeat", "0"], "--repeat 0: from 1 to 1000");
     refuses(
-        &place,
+        &workspace,
         &["--json", "no/where.json"],
         "there is no directory no",
     );
     refuses(
-        &place,
+        &workspace,
         &["--fio-json", "no/where.json"],
         "--fio-json no/where.json: there is no directory no",
     );
     refuses(
-        &place,
+        &workspace,
         &["--json", "a", "--fio-json", "a"],
         "name the same file",
     );
     refuses(
-        &place,
+        &workspace,
         &["--fio-json", "job.fio"],
         "job.fio exists; --replace replaces it",
     );
@@ -80,51 +84,51 @@ fn options_beside_a_job_file_that_it_decides_itself_are_refused() {
 
 #[test]
 fn files_of_the_users_are_neither_written_nor_lengthened_unless_offered() {
-    let place = Place::new();
-    place.file("precious", 65536);
-    place.job("[a]\nfilename=precious\nrw=randwrite\n");
+    let workspace = Workspace::new();
+    workspace.file("precious", 65536);
+    workspace.job("[a]\nfilename=precious\nrw=randwrite\n");
     refuses(
-        &place,
+        &workspace,
         &[],
         "precious exists and [a] would write to it; --overwrite allows that",
     );
-    place.job("[a]\nfilename=precious\nrw=read\nsize=1M\n");
+    workspace.job("[a]\nfilename=precious\nrw=read\nsize=1M\n");
     refuses(
-        &place,
+        &workspace,
         &[],
         "precious has 65536 bytes and [a] wants 1048576; --overwrite lets it grow",
     );
-    let content = std::fs::read(place.path().join("precious")).unwrap();
+    let content = std::fs::read(workspace.path().join("precious")).unwrap();
     assert_eq!(content.len(), 65536);
 }
 
 #[test]
 fn places_that_cannot_be_are_refused() {
-    let place = Place::new();
-    place.job("[a]\ndirectory=missing\nsize=1M\n");
+    let workspace = Workspace::new();
+    workspace.job("[a]\ndirectory=missing\nsize=1M\n");
     refuses(
-        &place,
+        &workspace,
         &[],
         "cannot make missing/a.0.0: No such file or directory",
     );
-    place.job("[a]\nfilename=nothing\nrw=read\n");
+    workspace.job("[a]\nfilename=nothing\nrw=read\n");
     refuses(
-        &place,
+        &workspace,
         &[],
         "nothing does not exist, and no `size` in bytes says how long to make it",
     );
-    place.job("[a]\nfilename=/dev/null\nsize=1M\n");
+    workspace.job("[a]\nfilename=/dev/null\nsize=1M\n");
     refuses(
-        &place,
+        &workspace,
         &[],
         "/dev/null is neither a file nor a block device",
     );
-    place.job("[a]\nsize=1k\nbs=4k\n");
+    workspace.job("[a]\nsize=1k\nbs=4k\n");
     refuses(
-        &place,
+        &workspace,
         &[],
         "1024 bytes of each file are used, less than a block of 4096",
     );
-    place.job("[a]\nsize=1M\noffset=100\ndirect=1\n");
-    refuses(&place, &[], "a multiple of 512 bytes there");
+    workspace.job("[a]\nsize=1M\noffset=100\ndirect=1\n");
+    refuses(&workspace, &[], "a multiple of 512 bytes there");
 }

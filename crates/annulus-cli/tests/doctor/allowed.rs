@@ -17,8 +17,8 @@ fn what_is_here_is_found_measured_and_judged_and_nothing_stays_behind() {
     assert_eq!(report["exit_code"] != 77, there);
     let environment = &report["environment"];
     assert_eq!(environment["kernel"]["release"], support.kernel_release());
-    assert_eq!(environment["place"]["path"], path);
-    assert_eq!(environment["place"]["kind"], "directory");
+    assert_eq!(environment["location"]["path"], path);
+    assert_eq!(environment["location"]["kind"], "directory");
     let calls = environment["ring"]["calls"].as_array().unwrap();
     assert_eq!(calls.iter().all(|call| call["errno"].is_null()), there);
 
@@ -38,8 +38,8 @@ fn what_is_here_is_found_measured_and_judged_and_nothing_stays_behind() {
     let has = |what: &str| figures.iter().any(|figure| figure["what"] == what);
     assert!(has("echo-epoll"), "{missing:?}");
     assert_eq!(has("nop32"), there, "{missing:?}");
-    let direct = environment["place"]["direct"]["works"] == true;
-    let sampled = environment["place"]["sample"].is_string();
+    let direct = environment["location"]["direct"]["works"] == true;
+    let sampled = environment["location"]["sample"].is_string();
     assert_eq!(has("cached-pread"), sampled, "{missing:?}");
     assert_eq!(has("direct-pread"), sampled && direct, "{missing:?}");
     assert_eq!(

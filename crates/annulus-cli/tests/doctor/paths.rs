@@ -14,7 +14,7 @@ use crate::skip::{root_or_skip, skip};
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;
 
-fn place(path: &str) -> Value {
+fn location(path: &str) -> Value {
     report(command(&[path, "--quick", "--json"]))
 }
 
@@ -49,13 +49,15 @@ fn a_file_is_read_where_it_is_long_enough_and_never_written() {
     let shown = path.to_str().unwrap();
     let content = vec![7; 1 << 20];
     fs::write(&path, &content).unwrap();
-    let long = place(shown);
-    assert_eq!(long["environment"]["place"]["kind"], "file");
-    assert_eq!(long["environment"]["place"]["sample"], shown);
+    let long = location(shown);
+    assert_eq!(long["environment"]["location"]["kind"], "file");
+    assert_eq!(long["environment"]["location"]["sample"], shown);
     assert!(fs::read(&path).unwrap() == content);
     fs::write(&path, &content[1..]).unwrap();
-    let short = place(shown);
-    let why = short["environment"]["place"]["no_sample"].as_str().unwrap();
+    let short = location(shown);
+    let why = short["environment"]["location"]["no_sample"]
+        .as_str()
+        .unwrap();
     assert!(
         why.contains("has 1048575 bytes, and 1 MiB are needed"),
         "{why}"
@@ -81,21 +83,21 @@ fn what_may_not_be_read_is_described_and_not_measured() {
         ));
     }
     let report = report(command);
-    let why = report["environment"]["place"]["no_sample"]
+    let why = report["environment"]["location"]["no_sample"]
         .as_str()
         .unwrap();
     assert!(
         why.starts_with("cannot open secret: Permission denied"),
         "{why}"
     );
-    assert!(report["environment"]["place"]["filesystem"].is_string());
+    assert!(report["environment"]["location"]["filesystem"].is_string());
 }
 
 #[test]
 fn memory_is_told_from_a_disk() {
-    let report = place("/dev/shm");
-    let place = &report["environment"]["place"];
-    if place["filesystem"] != "tmpfs" {
+    let report = location("/dev/shm");
+    let location = &report["environment"]["location"];
+    if location["filesystem"] != "tmpfs" {
         return skip("needs a tmpfs at /dev/shm");
     }
     assert!(
@@ -103,8 +105,8 @@ fn memory_is_told_from_a_disk() {
         "{}",
         report["advice"]
     );
-    assert_eq!(place["direct"]["works"], false);
-    assert!(place["device"].is_null());
+    assert_eq!(location["direct"]["works"], false);
+    assert!(location["device"].is_null());
     // Advice is not less.
     let advice = report["advice"].as_array().unwrap().iter();
     let one = advice.filter(|one| one["rule"] == "in-memory");
@@ -112,8 +114,8 @@ fn memory_is_told_from_a_disk() {
         one.map(|one| &one["severity"]).collect::<Vec<_>>(),
         ["advice"]
     );
-    let proc = self::place("/proc/version");
-    assert_eq!(proc["environment"]["place"]["filesystem"], "proc");
+    let proc = self::location("/proc/version");
+    assert_eq!(proc["environment"]["location"]["filesystem"], "proc");
     assert!(rules(&proc).contains(&"no-direct"), "{}", proc["advice"]);
 }
 
@@ -143,9 +145,9 @@ fn an_overlay_is_told_by_its_name() {
         return skip("this kernel mounts no overlay");
     }
     let report = report(command);
-    assert_eq!(report["environment"]["place"]["filesystem"], "overlay");
+    assert_eq!(report["environment"]["location"]["filesystem"], "overlay");
     assert!(rules(&report).contains(&"overlay"), "{}", report["advice"]);
-    assert!(report["environment"]["place"]["device"].is_null());
+    assert!(report["environment"]["location"]["device"].is_null());
 }
 
 /// A loop device; dropped, it is given back.
@@ -183,11 +185,11 @@ fn a_block_device_shows_its_queue() {
     let Some(device) = Loop::of(&file) else {
         return skip("needs a loop device");
     };
-    let report = place(&device.0);
-    let place = &report["environment"]["place"];
-    assert_eq!(place["kind"], "block-device");
-    assert_eq!(place["sample"], *device.0);
-    let facts = &place["device"];
+    let report = location(&device.0);
+    let location = &report["environment"]["location"];
+    assert_eq!(location["kind"], "block-device");
+    assert_eq!(location["sample"], *device.0);
+    let facts = &location["device"];
     assert_eq!(
         format!("/dev/{}", facts["name"].as_str().unwrap()),
         device.0
@@ -205,9 +207,9 @@ fn a_block_device_shows_its_queue() {
         .is_ok_and(|output| output.status.code() != Some(126))
     {
         let report = self::report(command);
-        assert!(report["environment"]["place"]["no_sample"].is_string());
+        assert!(report["environment"]["location"]["no_sample"].is_string());
         assert_eq!(
-            report["environment"]["place"]["device"]["name"],
+            report["environment"]["location"]["device"]["name"],
             facts["name"]
         );
     }

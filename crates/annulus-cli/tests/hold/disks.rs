@@ -122,13 +122,13 @@ fn on_an_overlay_and_in_memory_a_file_of_our_own_is_made_and_goes() {
             {
                 return;
             }
-            for place in ["over", "shm"] {
-                let line = file(&[place, "--size", "1M", "--json", "out.json", "--replace"]);
+            for disk in ["over", "shm"] {
+                let line = file(&[disk, "--size", "1M", "--json", "out.json", "--replace"]);
                 let done = run(folder, &line);
-                assert_eq!(done.code, Some(0), "{place}: {}{}", done.out, done.err);
+                assert_eq!(done.code, Some(0), "{disk}: {}{}", done.out, done.err);
                 let report = json(&folder.join("out.json"));
-                assert_eq!(report["runs"][0]["outcome"]["kind"], "measured", "{place}");
-                assert_eq!(names(&folder.join(place)), [""; 0], "{place}");
+                assert_eq!(report["runs"][0]["outcome"]["kind"], "measured", "{disk}");
+                assert_eq!(names(&folder.join(disk)), [""; 0], "{disk}");
             }
             // Not the same one again: what has been closed just now may keep it busy for a moment.
             assert!(mount(&[

@@ -4,7 +4,7 @@ mod command;
 mod disks;
 #[path = "../../../annulus/tests/child/fuse.rs"]
 mod fuse;
-mod places;
+mod paths;
 mod signals;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "not every test needs all of it")]

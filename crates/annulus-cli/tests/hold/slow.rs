@@ -20,9 +20,9 @@ const CALLS: u64 = 300;
 
 /// A file system at `fuse` with a file `data`, or a skip.
 fn mounted(folder: &Path, plan: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Option<Faulty> {
-    let place = folder.join("fuse");
-    fs::create_dir_all(&place).unwrap();
-    match Faulty::mount(&place, "data", vec![1; BYTES], plan) {
+    let mount_point = folder.join("fuse");
+    fs::create_dir_all(&mount_point).unwrap();
+    match Faulty::mount(&mount_point, "data", vec![1; BYTES], plan) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
             skip(format_args!("no FUSE file system: {error}"));

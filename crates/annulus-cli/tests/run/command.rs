@@ -50,12 +50,12 @@ pub(crate) fn compiled(into: &Path, source: &str, flags: &[&str]) {
     assert!(output.status.success(), "{said}");
 }
 
-/// A library in place of the real one.
+/// A stand-in for the real library.
 pub(crate) fn library() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = || {
-        let place = format!("run-library-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(place);
+        let folder = format!("run-library-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
         fs::create_dir_all(&path).unwrap();
         let path = path.join("libannulus_preload.so");
         compiled(&path, LIBRARY, &["-shared", "-fPIC"]);

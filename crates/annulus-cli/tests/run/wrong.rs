@@ -73,7 +73,7 @@ fn a_library_whose_path_the_loader_cannot_be_told_is_refused() {
 }
 
 #[test]
-fn where_no_library_is_installed_every_place_is_named_and_one_beside_the_program_is_found() {
+fn without_an_installed_library_the_message_lists_every_path_and_one_beside_the_program_is_used() {
     let dir = folder();
     let program = dir.path().join("annulus");
     fs::copy(env!("CARGO_BIN_EXE_annulus"), &program).unwrap();

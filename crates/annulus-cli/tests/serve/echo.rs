@@ -73,7 +73,7 @@ fn what_is_sent_to_a_path_comes_back_from_each_core() {
         let args = ["--threads", "2", "--backend", backend, "--unix"];
         let args = [&args[..], &[path.to_str().unwrap()]].concat();
         let server = Server::start(&args);
-        assert_eq!(server.place, format!("unix:{}", path.display()));
+        assert_eq!(server.address, format!("unix:{}", path.display()));
         for _ in 0..4 {
             let stream = UnixStream::connect(&path).unwrap();
             echoes(&stream, &stream, || {

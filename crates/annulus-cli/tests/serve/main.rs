@@ -1,12 +1,12 @@
 //! `annulus serve` from outside: what it answers, how it ends, what it refuses.
 
+mod addresses;
 mod crowd;
 mod echo;
 mod ends;
 mod http;
 mod log;
 mod memory;
-mod places;
 mod server;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]

@@ -24,8 +24,8 @@ const WINDOW_UPDATE: u8 = 8;
 fn serve(dir: &TempDir, backend: &str) -> Server {
     fs::write(dir.path().join("large"), vec![b'x'; 3 << 20]).unwrap();
     let root = dir.path().to_str().unwrap();
-    let place = ["--addr", "127.0.0.1:0", "--backend", backend];
-    Server::start_as("http", &[&[root][..], &place].concat())
+    let address = ["--addr", "127.0.0.1:0", "--backend", backend];
+    Server::start_as("http", &[&[root][..], &address].concat())
 }
 
 fn resident_bytes(server: &Server) -> usize {

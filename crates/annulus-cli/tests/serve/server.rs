@@ -35,7 +35,7 @@ pub(crate) struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
     /// What it said: `listening on …`.
-    pub(crate) place: String,
+    pub(crate) address: String,
 }
 
 impl Server {
@@ -58,20 +58,20 @@ impl Server {
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
-        let Some(place) = line.trim_end().strip_prefix("listening on ") else {
+        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
             let mut error = String::new();
             let _ = child.stderr.take().unwrap().read_to_string(&mut error);
             panic!("{command:?}: {line:?} {error:?}");
         };
         Server {
-            place: place.to_owned(),
+            address: address.to_owned(),
             child,
             out,
         }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.place.parse().unwrap()
+        self.address.parse().unwrap()
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
@@ -90,7 +90,7 @@ impl Server {
         (status, error)
     }
 
-    /// The same, and what it said to standard output behind its place.
+    /// The same, and what it printed to standard output after its address.
     pub(crate) fn wait_and_read(mut self) -> (ExitStatus, String, String) {
         let until = Instant::now() + PATIENCE;
         let status = loop {

@@ -33,15 +33,15 @@ struct Said {
     err: String,
 }
 
-fn place() -> TempDir {
+fn workspace() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-fn command(place: &TempDir, args: &[&str]) -> Command {
+fn command(workspace: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
     command
         .args(args)
-        .current_dir(place.path())
+        .current_dir(workspace.path())
         .stdin(Stdio::null());
     command
 }
@@ -57,18 +57,18 @@ fn said(command: &mut Command) -> Said {
 
 fn found(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
-    let found = places.find(|file| file.is_file());
+    let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let found = candidates.find(|file| file.is_file());
     if found.is_none() {
         skip::skip(format_args!("{program} is not installed"));
     }
     found
 }
 
-fn report(place: &TempDir, schema: &str) -> Value {
+fn report(workspace: &TempDir, schema: &str) -> Value {
     let read =
         |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
-    let report = read(&place.path().join("report.json"));
+    let report = read(&workspace.path().join("report.json"));
     let schema = read(
         &Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("schema")
@@ -152,7 +152,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
     if found("perf").is_none() {
         return;
     }
-    let place = place();
+    let workspace = workspace();
     let more = [
         "--depth",
         "4",
@@ -167,10 +167,10 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
     ];
     let mut out = String::new();
     undisturbed(|| {
-        let said = said(&mut command(&place, &[&SHORT[..], &more].concat()));
+        let said = said(&mut command(&workspace, &[&SHORT[..], &more].concat()));
         assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
         out = said.out;
-        let report = report(&place, "bench-file.json");
+        let report = report(&workspace, "bench-file.json");
         let (calls, ops) = counts(&report, "pread", "pread64");
         assert!((ops..=ops + CALLS_OF_RUN).contains(&calls), "{report:#}");
         // What the ring says of itself, in a run that nobody looked at, if threads took turns as they did in that.
@@ -188,7 +188,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
     });
     assert!(out.contains("system calls per operation, depth 4"), "{out}");
 
-    let mut names: Vec<_> = (std::fs::read_dir(place.path()).unwrap())
+    let mut names: Vec<_> = (std::fs::read_dir(workspace.path()).unwrap())
         .map(|entry| entry.unwrap().file_name())
         .collect();
     names.sort();
@@ -197,7 +197,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
         ["graph.svg", "report.json"],
         "nothing else stays behind"
     );
-    let shown = functions(&place.path().join("graph.svg"));
+    let shown = functions(&workspace.path().join("graph.svg"));
     assert!(shown.contains("annulus_baselines::"), "{shown}");
     assert!(
         out.contains("flame graph of pread, depth 4: graph.svg ("),
@@ -210,8 +210,8 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
     let Some(strace) = found("strace") else {
         return;
     };
-    let place = place();
-    let programs = place.path().join("programs");
+    let workspace = workspace();
+    let programs = workspace.path().join("programs");
     std::fs::create_dir(&programs).unwrap();
     let more = [
         "--depth",
@@ -223,20 +223,21 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
         "report.json",
     ];
     let args = [&SHORT[..], &more].concat();
-    let without = said(command(&place, &args).env("PATH", &programs));
+    let without = said(command(&workspace, &args).env("PATH", &programs));
     assert_eq!(without.code, Some(0), "{}{}", without.out, without.err);
     let reason = "not available: perf is not installed (Debian: apt install linux-perf); strace is not installed \
                   (Debian: apt install strace)";
     assert!(without.out.contains(reason), "{}", without.out);
     assert_eq!(
-        report(&place, "bench-file.json")["traced"][0]["syscalls_note"],
+        report(&workspace, "bench-file.json")["traced"][0]["syscalls_note"],
         reason
     );
 
     symlink(strace, programs.join("strace")).unwrap();
-    let with = said(command(&place, &[&args[..], &["--replace"]].concat()).env("PATH", &programs));
+    let with =
+        said(command(&workspace, &[&args[..], &["--replace"]].concat()).env("PATH", &programs));
     assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
-    let report = report(&place, "bench-file.json");
+    let report = report(&workspace, "bench-file.json");
     assert_eq!(
         report["traced"][0]["syscalls"]["counted_by"], "strace",
         "{report:#}"
@@ -262,8 +263,8 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
     if found("perf").is_none() {
         return;
     }
-    let place = place();
-    let mut child = command(&place, &["bench", "net-server", "epoll"])
+    let workspace = workspace();
+    let mut child = command(&workspace, &["bench", "net-server", "epoll"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -287,13 +288,16 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
         "0.05",
     ];
     let looks = ["--syscalls", "--flamegraph", "graph.svg"];
-    let refused = said(&mut command(&place, &[&net[..], &looks].concat()));
+    let refused = said(&mut command(&workspace, &[&net[..], &looks].concat()));
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(refused.err.contains("give its --pid"), "{}", refused.err);
 
     let more = ["--pid", &pid, "--json", "report.json", "--replace"];
     undisturbed(|| {
-        let said = said(&mut command(&place, &[&net[..], &looks, &more].concat()));
+        let said = said(&mut command(
+            &workspace,
+            &[&net[..], &looks, &more].concat(),
+        ));
         let stood_still = ["no answer within the measured time", "no flame graph of"];
         if let Some(why) = stood_still.iter().find(|why| said.err.contains(**why)) {
             return Err((*why).into());
@@ -303,7 +307,7 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
             return Ok(());
         }
         assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-        let report = report(&place, "bench-net.json");
+        let report = report(&workspace, "bench-net.json");
         let note = &report["traced"][0]["syscalls_note"];
         expect(note != "nothing was answered meanwhile", || {
             note.to_string()
@@ -317,7 +321,7 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
         expect(near(per_op(&report, "server", Some("sendto")), 1.0), || {
             format!("{report:#}")
         })?;
-        let shown = functions(&place.path().join("graph.svg"));
+        let shown = functions(&workspace.path().join("graph.svg"));
         expect(shown.contains("annulus_baselines::net::epoll_echo"), || {
             shown
         })
@@ -326,8 +330,8 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
 
 #[test]
 fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
-    let place = place();
-    std::fs::write(place.path().join("there.svg"), "kept").unwrap();
+    let workspace = workspace();
+    std::fs::write(workspace.path().join("there.svg"), "kept").unwrap();
     let refuses = |file: &str, path: Option<&Path>, text: &str| {
         let args = [
             &SHORT[..],
@@ -341,7 +345,7 @@ fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
             ],
         ]
         .concat();
-        let mut command = command(&place, &args);
+        let mut command = command(&workspace, &args);
         if let Some(path) = path {
             command.env("PATH", path);
         }
@@ -353,7 +357,7 @@ fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
     refuses("nowhere/graph.svg", None, "there is no directory nowhere");
     refuses(".", None, "is a directory; name a file");
     let lacks = "perf is not installed (Debian: apt install linux-perf)";
-    refuses("graph.svg", Some(place.path()), lacks);
+    refuses("graph.svg", Some(workspace.path()), lacks);
     if found("perf").is_some() {
         refuses(
             "there.svg",
@@ -362,8 +366,8 @@ fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
         );
     }
     assert_eq!(
-        std::fs::read_to_string(place.path().join("there.svg")).unwrap(),
+        std::fs::read_to_string(workspace.path().join("there.svg")).unwrap(),
         "kept"
     );
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(workspace.path()).unwrap().count(), 1);
 }

@@ -65,7 +65,7 @@ fn a_server_answers_prometheus_and_reports_its_alerts() {
         refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"),
         "{refused}"
     );
-    // More than it reads: it hangs up, at whatever place, and that is an error or none.
+    // More than it reads: it hangs up, at any point, and that is an error or none.
     let mut stream = TcpStream::connect(&server.metrics).unwrap();
     let _ = write!(stream, "GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20));
     let mut refusal = Vec::new();

@@ -54,11 +54,11 @@ impl Watched {
             metrics: String::new(),
         };
         let line = watched.line_with("metrics at http://");
-        let place = line
+        let address = line
             .split("http://")
             .nth(1)
             .and_then(|rest| rest.strip_suffix("/metrics"));
-        watched.metrics = place.unwrap().to_owned();
+        watched.metrics = address.unwrap().to_owned();
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         watched.echoes = line

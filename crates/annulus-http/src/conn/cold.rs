@@ -62,7 +62,7 @@ impl<T: Transport> Connection<T> {
             head: bytes[..head.bytes].to_vec(),
             body,
         }));
-        self.place.set(Phase::Busy, self.core.ticks.body);
+        self.registration.set(Phase::Busy, self.core.ticks.body);
         Ok(head.bytes)
     }
 
@@ -82,7 +82,7 @@ impl<T: Transport> Connection<T> {
     /// Answers a request. `more`: something follows it. `goes_on`: so may the connection.
     async fn answer(&mut self, head: &Head<'_, '_>, more: bool, goes_on: bool) -> Result<(), End> {
         // What takes its time now is ours.
-        self.place.set(Phase::Busy, 0);
+        self.registration.set(Phase::Busy, 0);
         let method = match head.verb {
             Verb::Get => Method::Get,
             Verb::Head => Method::Head,
@@ -175,7 +175,7 @@ impl<T: Transport> Connection<T> {
             return self.close().await;
         }
         self.close().await;
-        self.place.set(Phase::Busy, self.core.ticks.linger);
+        self.registration.set(Phase::Busy, self.core.ticks.linger);
         let mut left = LINGER_BYTES_MAX;
         while let Received::Chunk(chunk) = self.receive().await {
             left = match left.checked_sub(chunk.len()) {
@@ -188,6 +188,12 @@ impl<T: Transport> Connection<T> {
     /// Tells the client that nothing follows.
     async fn close(&mut self) {
         let progress = self.io.socket().send_progress();
-        taken(&self.place, &self.core.ticks, progress, self.io.finish()).await;
+        taken(
+            &self.registration,
+            &self.core.ticks,
+            progress,
+            self.io.finish(),
+        )
+        .await;
     }
 }

@@ -20,7 +20,7 @@ use crate::log::Line;
 use crate::per_core::PerCore;
 use crate::site::{OpenFile, Prompt};
 use crate::transport::Transport;
-use crate::watch::{Phase, Place};
+use crate::watch::{Phase, Registration};
 use answer::{Manner, write_ready};
 use body::Discard;
 use head::{Head, Refusal, Verb, refusal};
@@ -38,7 +38,7 @@ pub(crate) const LINGER_BYTES_MAX: usize = 256 << 10;
 pub(crate) struct Connection<T> {
     io: T,
     core: Rc<PerCore>,
-    place: Place,
+    registration: Registration,
     /// Answers on their way into a send.
     out: Vec<u8>,
     /// A head of which there is only a part.
@@ -102,13 +102,13 @@ enum Received<C> {
 }
 
 impl<T: Transport> Connection<T> {
-    pub(crate) fn new(io: T, core: Rc<PerCore>, place: Place) -> Connection<T> {
+    pub(crate) fn new(io: T, core: Rc<PerCore>, registration: Registration) -> Connection<T> {
         // Asked for only where it is written down.
         let peer = core.log.as_ref().and_then(|_| io.socket().peer_addr().ok());
         Connection {
             io,
             core,
-            place,
+            registration,
             out: Vec::new(),
             held: Vec::new(),
             unread: None,
@@ -121,8 +121,8 @@ impl<T: Transport> Connection<T> {
     }
 
     /// Speaks until the end; what is returned speaks HTTP/2.
-    pub(crate) async fn run(mut self) -> Option<(T, Place)> {
-        self.place.set(Phase::Fresh, self.core.ticks.idle);
+    pub(crate) async fn run(mut self) -> Option<(T, Registration)> {
+        self.registration.set(Phase::Fresh, self.core.ticks.idle);
         let end = loop {
             match self.receive().await {
                 Received::Chunk(chunk) => {
@@ -138,7 +138,7 @@ impl<T: Transport> Connection<T> {
             }
         };
         match end {
-            End::Http2 => return Some((self.io, self.place)),
+            End::Http2 => return Some((self.io, self.registration)),
             End::LastAnswer => self.leave().await,
             End::Answered if self.ends_unwatched() => {}
             _ => Box::pin(self.end(end)).await,
@@ -170,13 +170,13 @@ impl<T: Transport> Connection<T> {
                     Some(Err(_)) => Received::Failed,
                 });
             }
-            if self.place.take_expired() {
+            if self.registration.take_expired() {
                 return Poll::Ready(Received::Late);
             }
-            if self.place.is_unwanted() {
+            if self.registration.is_unwanted() {
                 return Poll::Ready(Received::End);
             }
-            self.place.wait(context);
+            self.registration.wait(context);
             Poll::Pending
         })
         .await
@@ -238,11 +238,11 @@ impl<T: Transport> Connection<T> {
             return;
         }
         if self.held.is_empty() {
-            self.place.set(Phase::Idle, ticks.idle);
-        } else if self.place.phase() != Phase::Head || self.timed != self.requests {
+            self.registration.set(Phase::Idle, ticks.idle);
+        } else if self.registration.phase() != Phase::Head || self.timed != self.requests {
             // From its first byte on, however many follow.
             self.timed = self.requests;
-            self.place.set(Phase::Head, ticks.head);
+            self.registration.set(Phase::Head, ticks.head);
         }
     }
 

@@ -34,7 +34,14 @@ impl<T: Transport> Connection<T> {
     /// Sends, and waits for the end of it. The memory is used again.
     async fn send_slowly(&mut self, bytes: Vec<u8>) -> Result<(), End> {
         let progress = self.io.socket().send_progress();
-        match taken(&self.place, &self.core.ticks, progress, self.io.send(bytes)).await {
+        match taken(
+            &self.registration,
+            &self.core.ticks,
+            progress,
+            self.io.send(bytes),
+        )
+        .await
+        {
             Some(Ok(out)) => self.core.buffers.give_back(out),
             _ => return Err(End::Now),
         }
@@ -46,7 +53,14 @@ impl<T: Transport> Connection<T> {
         self.flush().await?;
         let socket = self.io.socket();
         let progress = socket.send_progress();
-        match taken(&self.place, &self.core.ticks, progress, socket.sent()).await {
+        match taken(
+            &self.registration,
+            &self.core.ticks,
+            progress,
+            socket.sent(),
+        )
+        .await
+        {
             Some(Ok(())) => Ok(()),
             _ => Err(End::Now),
         }
@@ -114,11 +128,11 @@ impl<T: Transport> Connection<T> {
                 }
             }
             let head = std::mem::take(&mut self.out);
-            let (place, ticks) = (&self.place, &self.core.ticks);
+            let (registration, ticks) = (&self.registration, &self.core.ticks);
             let progress = self.io.socket().send_progress();
-            let has_room = || place.set(Phase::Busy, ticks.send_look);
+            let has_room = || registration.set(Phase::Busy, ticks.send_look);
             let sending = self.io.send_file(&head, file, at..next, has_room);
-            match taken(place, ticks, progress, sending).await {
+            match taken(registration, ticks, progress, sending).await {
                 Some(Ok(Some(sent))) if sent == next - at => {
                     self.given += head.len() as u64 + sent;
                     self.core.buffers.give_back(head);
@@ -143,11 +157,11 @@ impl<T: Transport> Connection<T> {
                 .unwrap_or(usize::MAX)
                 .min(piece_bytes);
             let piece = self.read(file, at, wanted).await?;
-            let began = self.place.now();
+            let began = self.registration.now();
             self.flush().await?;
             self.out = piece;
             at += wanted as u64;
-            piece_bytes = match self.place.now() - began {
+            piece_bytes = match self.registration.now() - began {
                 0 | 1 => (piece_bytes * 2).min(PIECE_BYTES_MAX),
                 _ => PIECE_BYTES_MIN,
             };
@@ -156,7 +170,7 @@ impl<T: Transport> Connection<T> {
     }
 
     async fn read(&mut self, file: &Rc<OpenFile>, at: u64, bytes: usize) -> Result<Vec<u8>, End> {
-        self.place.set(Phase::Busy, 0);
+        self.registration.set(Phase::Busy, 0);
         let read: io::Result<Vec<u8>> = match file
             .file()
             .read_exact_at(Vec::with_capacity(bytes), at)

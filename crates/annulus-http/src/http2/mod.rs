@@ -24,7 +24,7 @@ use crate::log::Line;
 use crate::per_core::PerCore;
 use crate::site::{Answer, Asked, Body, FieldLines, Method};
 use crate::stall::{FIRST_LOOK, Stall};
-use crate::watch::{Phase, Place};
+use crate::watch::{Phase, Registration};
 use body::Data;
 
 /// Bytes of a stream that h2 lets wait for the connection's turn.
@@ -53,7 +53,7 @@ impl Client {
 /// What the streams of a connection share.
 struct Streams {
     core: Rc<PerCore>,
-    place: Place,
+    registration: Registration,
     peer: Option<SocketAddr>,
     /// Requests whose answers have not been written.
     open: Cell<u32>,
@@ -68,7 +68,7 @@ struct Open(Rc<Streams>);
 impl Streams {
     fn begin(self: &Rc<Self>) -> Open {
         if self.open.replace(self.open.get() + 1) == 0 {
-            self.place.set(Phase::Busy, FIRST_LOOK);
+            self.registration.set(Phase::Busy, FIRST_LOOK);
         }
         self.core.streams.set(self.core.streams.get() + 1);
         self.core.note_crowd();
@@ -89,24 +89,30 @@ impl Drop for Open {
         all.set(all.get() - 1);
         streams.open.set(streams.open.get() - 1);
         if streams.open.get() == 0 {
-            streams.place.set(Phase::Idle, streams.core.ticks.idle);
+            streams
+                .registration
+                .set(Phase::Idle, streams.core.ticks.idle);
         }
     }
 }
 
 /// Speaks HTTP/2 until the end.
-pub(crate) async fn serve<S>(stream: S, client: Client, core: Rc<PerCore>, place: Place)
-where
+pub(crate) async fn serve<S>(
+    stream: S,
+    client: Client,
+    core: Rc<PerCore>,
+    registration: Registration,
+) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    place.set(Phase::Fresh, core.ticks.head);
-    let Some(connection) = begin(stream, &core, &place).await else {
+    registration.set(Phase::Fresh, core.ticks.head);
+    let Some(connection) = begin(stream, &core, &registration).await else {
         return;
     };
-    let stall = Stall::of_answers(client.progress, &place);
+    let stall = Stall::of_answers(client.progress, &registration);
     let streams = Rc::new(Streams {
         core,
-        place,
+        registration,
         peer: client.peer,
         open: Cell::new(0),
         progress: Cell::new(0),
@@ -122,7 +128,11 @@ where
 }
 
 /// The client's preface and its settings.
-async fn begin<S>(stream: S, core: &PerCore, place: &Place) -> Option<Connection<S, Data>>
+async fn begin<S>(
+    stream: S,
+    core: &PerCore,
+    registration: &Registration,
+) -> Option<Connection<S, Data>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -139,10 +149,10 @@ where
         if let Poll::Ready(connection) = handshake.as_mut().poll(context) {
             return Poll::Ready(connection.ok());
         }
-        if place.take_expired() || place.is_unwanted() {
+        if registration.take_expired() || registration.is_unwanted() {
             return Poll::Ready(None);
         }
-        place.wait(context);
+        registration.wait(context);
         Poll::Pending
     })
     .await
@@ -171,7 +181,7 @@ where
                 let open = self.streams.begin();
                 drop(runtime::spawn(respond(request, answers, open)));
             }
-            if self.streams.place.take_expired() {
+            if self.streams.registration.take_expired() {
                 match self.late() {
                     Some(true) => continue,
                     Some(false) => {}
@@ -182,7 +192,7 @@ where
                 self.tell();
                 continue;
             }
-            self.streams.place.wait(context);
+            self.streams.registration.wait(context);
             return Poll::Pending;
         }
     }
@@ -192,10 +202,11 @@ where
         let streams = &self.streams;
         if self.told || streams.open.get() > 0 {
             let ticks = &streams.core.ticks;
-            let stalled = (self.stall).has_stalled(&streams.place, ticks, streams.progress.get());
+            let stalled =
+                (self.stall).has_stalled(&streams.registration, ticks, streams.progress.get());
             return (!stalled).then_some(false);
         }
-        if streams.place.is_late() {
+        if streams.registration.is_late() {
             self.tell();
         } else {
             // Another connection waits for its room: not until this client has answered, too.
@@ -215,7 +226,7 @@ where
         self.told = true;
         self.stall.count_all();
         self.streams.has_come(1);
-        self.streams.place.set(Phase::Busy, ticks);
+        self.streams.registration.set(Phase::Busy, ticks);
     }
 }
 

@@ -88,7 +88,7 @@ impl Cache {
             .and_then(|entry| ask(entry))
     }
 
-    /// Puts an entry in the place of the path's old one, and lets go of others until all fit.
+    /// Replaces the entry of the path, and evicts others until all fit.
     pub(crate) fn put(&self, path: &[u8], entry: &Rc<Entry>) {
         let old = self.entries.borrow_mut().put(path.into(), Rc::clone(entry));
         self.uncharge(old);

@@ -60,7 +60,7 @@ impl Accepted {
                 continue;
             };
             let is = |name: &str| coding.eq_ignore_ascii_case(name.as_bytes());
-            let place = if is("br") {
+            let slot = if is("br") {
                 &mut said[Encoding::Brotli as usize]
             } else if is("zstd") {
                 &mut said[Encoding::Zstd as usize]
@@ -73,7 +73,7 @@ impl Accepted {
             } else {
                 continue;
             };
-            *place = Some(quality);
+            *slot = Some(quality);
         }
         let others_or = |otherwise| move |one: Option<u16>| one.or(others).unwrap_or(otherwise);
         let mut accepted = said.map(others_or(0));

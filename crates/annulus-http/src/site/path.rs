@@ -103,7 +103,7 @@ pub fn resolve(target: &[u8], hidden: bool) -> Result<Resolved<'_>, StatusCode> 
     Ok(Resolved { path, query })
 }
 
-/// Whether a segment begins with a dot: not in the first one's place if that is `.well-known` (RFC 8615).
+/// Whether a segment begins with a dot: except the first one if that is `.well-known` (RFC 8615).
 fn is_hidden(path: &[u8]) -> bool {
     let mut segments = path[1..].split(|&byte| byte == b'/').enumerate();
     segments

@@ -59,7 +59,7 @@ fn pipes_sockets_and_devices_are_not_there() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_an_index_or_an_encoding_is_passed_over() {
+fn a_pipe_named_like_an_index_or_an_encoding_is_skipped() {
     each_way(SiteOptions::default(), async |ground| {
         ground.write("dir/a.css", "plain");
         let mode = Mode::from_raw_mode(0o666);

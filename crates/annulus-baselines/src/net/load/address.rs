@@ -128,15 +128,15 @@ fn unix(path: &std::path::Path) -> Result<KernelAddress, String> {
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = path.as_os_str().as_bytes();
-    // One place is for the zero at the end.
+    // One byte is for the zero at the end.
     if bytes.is_empty() || bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
         return Err(format!(
             "a socket's path has from 1 to {} bytes and no zero",
             address.sun_path.len() - 1
         ));
     }
-    for (place, &byte) in address.sun_path.iter_mut().zip(bytes) {
-        *place = byte as libc::c_char;
+    for (target, &byte) in address.sun_path.iter_mut().zip(bytes) {
+        *target = byte as libc::c_char;
     }
     Ok(KernelAddress::from(address))
 }

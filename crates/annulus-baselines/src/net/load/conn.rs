@@ -12,21 +12,21 @@ pub(super) enum State {
     Open,
 }
 
-/// A connection's place; the sockets in it come and go.
+/// A connection slot, which holds one socket after another.
 #[derive(Default)]
 pub(super) struct Conn<R> {
     pub(super) socket: Option<OwnedFd>,
     pub(super) state: State,
-    /// Which socket of this place it is: completions of earlier ones are of no interest.
+    /// Which socket of this slot it is: completions of earlier ones are of no interest.
     pub(super) generation: u32,
     /// Whether the ring has a receive for it.
     pub(super) armed: bool,
-    /// Whether a send that will answer is under way; the place's memory may not be stamped until then.
+    /// Whether a send that will answer is under way; the slot's memory may not be stamped until then.
     pub(super) sending: bool,
     /// Of what is being sent, where it begins and how long it is.
     pub(super) send_from: u32,
     pub(super) send_len: u32,
-    /// Where in the place's times the oldest request stands.
+    /// Where in the slot's times the oldest request stands.
     pub(super) head: u32,
     /// Requests sent and not answered.
     pub(super) in_flight: u32,
@@ -51,14 +51,14 @@ pub(super) enum What {
 /// Generations are counted modulo this: what is left of the token.
 const GENERATION_MASK: u32 = 0x00FF_FFFF;
 
-/// What, which place, which socket of it, in a ring's 64 bits.
-pub(super) fn token(what: What, place: u32, generation: u32) -> u64 {
+/// What, which slot, which socket of it, in a ring's 64 bits.
+pub(super) fn token(what: What, conn_index: u32, generation: u32) -> u64 {
     let what = match what {
         What::Connect => 1,
         What::Send => 2,
         What::Receive => 3,
     };
-    (what << 56) | (u64::from(generation & GENERATION_MASK) << 32) | u64::from(place)
+    (what << 56) | (u64::from(generation & GENERATION_MASK) << 32) | u64::from(conn_index)
 }
 
 /// The reverse; `None` for a token that is not ours.
@@ -83,9 +83,9 @@ mod tests {
     #[test]
     fn a_token_comes_back_as_it_was() {
         for what in [What::Connect, What::Send, What::Receive] {
-            for (place, generation) in [(0, 0), (29_999, 7), (u32::MAX, GENERATION_MASK)] {
-                let back = untoken(token(what, place, generation));
-                assert_eq!(back, Some((what, place, generation)));
+            for (conn_index, generation) in [(0, 0), (29_999, 7), (u32::MAX, GENERATION_MASK)] {
+                let back = untoken(token(what, conn_index, generation));
+                assert_eq!(back, Some((what, conn_index, generation)));
             }
         }
         assert_eq!(untoken(0), None);

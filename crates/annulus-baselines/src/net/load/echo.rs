@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn a_wrong_byte_anywhere_in_a_short_message_is_seen() {
         let mut echo = Echo::new(64, 7);
-        for place in 0..64 {
+        for at in 0..64 {
             let mut bytes = message(&mut echo, 1, 2);
-            bytes[place] ^= 1;
+            bytes[at] ^= 1;
             assert!(matches!(echo.read(&mut 0, 1, 2, &bytes), Step::Wrong(_)));
         }
         let other = message(&mut echo, 2, 2);

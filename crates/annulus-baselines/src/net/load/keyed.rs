@@ -32,8 +32,8 @@ impl Keys {
 /// Writes a key's digits.
 #[inline]
 pub(super) fn write_key(mut key: u64, digits: &mut [u8]) {
-    for place in digits.iter_mut().rev() {
-        *place = b'0' + (key % 10) as u8;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (key % 10) as u8;
         key /= 10;
     }
 }

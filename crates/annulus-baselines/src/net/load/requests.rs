@@ -68,19 +68,19 @@ impl<P: Protocol> Requests<P> {
         }
     }
 
-    /// The place of a connection's request number `nth`, counted from the oldest.
-    fn slot(&self, place: u32, head: u32, nth: u32) -> usize {
+    /// The slot of a connection's request number `nth`, counted from the oldest.
+    fn slot(&self, conn_index: u32, head: u32, nth: u32) -> usize {
         let mut at = head + nth;
         if at >= self.pipeline {
             at -= self.pipeline;
         }
-        place as usize * self.pipeline as usize + at as usize
+        conn_index as usize * self.pipeline as usize + at as usize
     }
 
     /// Another request for this connection, which has room for it.
     #[inline]
-    pub(super) fn due(&mut self, place: u32, conn: &mut Conn<P::Reader>, due_ns: u64) {
-        let slot = self.slot(place, conn.head, conn.in_flight + conn.to_send);
+    pub(super) fn due(&mut self, conn_index: u32, conn: &mut Conn<P::Reader>, due_ns: u64) {
+        let slot = self.slot(conn_index, conn.head, conn.in_flight + conn.to_send);
         self.times[slot] = Times {
             due_ns,
             sent_ns: due_ns,
@@ -93,7 +93,7 @@ impl<P: Protocol> Requests<P> {
     #[inline]
     pub(super) fn stamp_due(
         &mut self,
-        place: u32,
+        conn_index: u32,
         conn: &mut Conn<P::Reader>,
         memory: &mut [u8],
         request_bytes: usize,
@@ -102,10 +102,10 @@ impl<P: Protocol> Requests<P> {
         let count = conn.to_send;
         let requests = memory.chunks_exact_mut(request_bytes).take(count as usize);
         for (nth, request) in (conn.in_flight..).zip(requests) {
-            self.protocol.stamp(place, conn.sent, request);
+            self.protocol.stamp(conn_index, conn.sent, request);
             conn.sent += 1;
             if let Some(sent_ns) = sent_ns {
-                let slot = self.slot(place, conn.head, nth);
+                let slot = self.slot(conn_index, conn.head, nth);
                 self.times[slot].sent_ns = sent_ns;
             }
         }
@@ -118,7 +118,7 @@ impl<P: Protocol> Requests<P> {
     #[inline]
     pub(super) fn eat(
         &mut self,
-        place: u32,
+        conn_index: u32,
         conn: &mut Conn<P::Reader>,
         bytes: &[u8],
         now_ns: u64,
@@ -128,9 +128,9 @@ impl<P: Protocol> Requests<P> {
             if conn.in_flight == 0 {
                 return Eaten::Wrong(format!("{} bytes that nobody asked for", bytes.len() - at));
             }
-            let step = self
-                .protocol
-                .read(&mut conn.reader, place, conn.answered, &bytes[at..]);
+            let step =
+                self.protocol
+                    .read(&mut conn.reader, conn_index, conn.answered, &bytes[at..]);
             match step {
                 Step::More => break,
                 Step::Wrong(why) => return Eaten::Wrong(why),
@@ -138,7 +138,7 @@ impl<P: Protocol> Requests<P> {
                     at += used;
                     answers += 1;
                     self.take(answer, now_ns);
-                    self.answered(place, conn, now_ns);
+                    self.answered(conn_index, conn, now_ns);
                 }
             }
         }
@@ -169,8 +169,8 @@ impl<P: Protocol> Requests<P> {
 
     /// The oldest request of a connection has its answer.
     #[inline]
-    pub(super) fn answered(&mut self, place: u32, conn: &mut Conn<P::Reader>, now_ns: u64) {
-        let times = self.times[self.slot(place, conn.head, 0)];
+    pub(super) fn answered(&mut self, conn_index: u32, conn: &mut Conn<P::Reader>, now_ns: u64) {
+        let times = self.times[self.slot(conn_index, conn.head, 0)];
         conn.head = (conn.head + 1) % self.pipeline;
         conn.in_flight -= 1;
         conn.answered += 1;
@@ -199,10 +199,10 @@ impl<P: Protocol> Requests<P> {
     }
 
     /// All that this connection owes is lost. How long it was waited for counts, as the least it would have taken.
-    pub(super) fn lose(&mut self, place: u32, conn: &mut Conn<P::Reader>, now_ns: u64) -> u32 {
+    pub(super) fn lose(&mut self, conn_index: u32, conn: &mut Conn<P::Reader>, now_ns: u64) -> u32 {
         let owed = conn.in_flight + conn.to_send;
         for nth in 0..owed {
-            let times = self.times[self.slot(place, conn.head, nth)];
+            let times = self.times[self.slot(conn_index, conn.head, nth)];
             self.record_due(times.due_ns, now_ns);
         }
         (conn.in_flight, conn.to_send, conn.head) = (0, 0, 0);

@@ -200,12 +200,12 @@ impl Received {
     #[inline]
     pub(super) fn give_back(&mut self, buffer: u16) {
         let base = self.entries.as_mut_ptr().cast::<BufRingEntry>();
-        let place = usize::from(self.tail & (self.count - 1));
+        let index = usize::from(self.tail & (self.count - 1));
         let start = usize::from(buffer) * self.buffer_bytes;
-        // SAFETY: the place is below the number of entries in the map, and behind the tail, where the kernel does
+        // SAFETY: the slot is below the number of entries in the map, and behind the tail, where the kernel does
         // not look; the map is zeroed, which is a value of the entry. The tail lies within the first entry.
         unsafe {
-            let entry = &mut *base.add(place);
+            let entry = &mut *base.add(index);
             entry.set_addr(self.memory.as_mut_ptr().add(start) as u64);
             entry.set_len(self.buffer_bytes as u32);
             entry.set_bid(buffer);

@@ -4,7 +4,7 @@
 //!
 //! The kernel reads from `sends`, writes to `received` and reads `address` while entries that point there are in
 //! flight. The first two are dropped only after the ring has cancelled everything (if it cannot, they are leaked); the
-//! address is borrowed for longer than the worker lives. A place's memory in `sends` is written again only when its
+//! address is borrowed for longer than the worker lives. A slot's memory in `sends` is written again only when its
 //! send has completed, or when the answer to what it held has come: a server that answers before it has been sent
 //! everything may be sent a mixture, which is its own fault, and is memory of ours all the same.
 
@@ -73,20 +73,20 @@ struct Worker<'r, 'p, P: Protocol> {
     shared: &'p Shared<'p>,
     thread: usize,
     request_bytes: usize,
-    place_bytes: usize,
+    slot_bytes: usize,
     requests: Requests<P>,
     conns: Vec<Conn<P::Reader>>,
     to_open: VecDeque<u32>,
-    /// Places that failed, and when they are tried again.
+    /// Slots that failed, and when they are tried again.
     retry: VecDeque<(u64, u32)>,
-    /// Places whose receive found no buffer, and their generation: a kernel that hands over at once all that has come
+    /// Slots whose receive found no buffer, and their generation: a kernel that hands over at once all that has come
     /// (6.1; 6.18 does not) runs out of them. Armed as many at a time as there are buffers: all of them would mostly
     /// find none again.
     starved: VecDeque<(u32, u32)>,
     opening: usize,
     open: usize,
     opening_max: usize,
-    /// At a fixed rate: a place for each request that a connection has room for, and its generation.
+    /// At a fixed rate: a slot number for each request that a connection can take, and its generation.
     spare: VecDeque<(u32, u32)>,
     schedule: Option<Schedule>,
     phase: Phase,
@@ -159,13 +159,13 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
     ) -> io::Result<Self> {
         let count = (thread..plan.connections).step_by(plan.threads).count();
         let template = protocol.template();
-        let place_bytes = template.len() * plan.pipeline;
-        let mut sends = MmapMut::map_anon((place_bytes * count).max(1))?;
+        let slot_bytes = template.len() * plan.pipeline;
+        let mut sends = MmapMut::map_anon((slot_bytes * count).max(1))?;
         for request in sends.chunks_exact_mut(template.len()) {
             request.copy_from_slice(&template);
         }
         let answers_bytes = protocol.answer_bytes().saturating_mul(plan.pipeline);
-        let buffer_bytes = (place_bytes.max(answers_bytes))
+        let buffer_bytes = (slot_bytes.max(answers_bytes))
             .clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
             .next_power_of_two();
         let buffers = BUFFERS.min(BUFFERS_BYTES / buffer_bytes);
@@ -179,7 +179,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             shared,
             thread,
             request_bytes: template.len(),
-            place_bytes,
+            slot_bytes,
             requests: Requests::new(protocol, count, plan.pipeline, paced),
             conns: (0..count).map(|_| Conn::default()).collect(),
             to_open: if plan.reconnect {
@@ -281,11 +281,11 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                 self.plan.threads,
             ));
         }
-        for place in 0..self.conns.len() as u32 {
+        for conn_index in 0..self.conns.len() as u32 {
             if self.plan.reconnect {
-                self.reuse(place);
-            } else if self.conns[place as usize].state == State::Open {
-                self.ask(place, self.plan.pipeline as u32)?;
+                self.reuse(conn_index);
+            } else if self.conns[conn_index as usize].state == State::Open {
+                self.ask(conn_index, self.plan.pipeline as u32)?;
             }
         }
         Ok(())
@@ -331,20 +331,20 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
     /// At a fixed rate: gives what is due by now to connections that have room.
     fn send_what_is_due(&mut self) -> io::Result<()> {
         while let Some(due_ns) = self.next_due_ns().filter(|&due_ns| due_ns <= self.now_ns) {
-            let Some((place, generation)) = self.spare.pop_front() else {
+            let Some((conn_index, generation)) = self.spare.pop_front() else {
                 return Ok(());
             };
-            let conn = &mut self.conns[place as usize];
+            let conn = &mut self.conns[conn_index as usize];
             if conn.generation != generation {
                 continue;
             }
-            self.requests.due(place, conn, due_ns);
+            self.requests.due(conn_index, conn, due_ns);
             if let Some(schedule) = &mut self.schedule {
                 schedule.advance();
             }
             match self.plan.reconnect {
-                true => self.open(place)?,
-                false => self.flush(place)?,
+                true => self.open(conn_index)?,
+                false => self.flush(conn_index)?,
             }
         }
         Ok(())
@@ -352,47 +352,51 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
 
     /// A connection has room for so many requests more.
     #[inline]
-    fn ask(&mut self, place: u32, room: u32) -> io::Result<()> {
+    fn ask(&mut self, conn_index: u32, room: u32) -> io::Result<()> {
         if self.phase == Phase::Connecting {
             return Ok(());
         }
         if self.schedule.is_some() {
-            let generation = self.conns[place as usize].generation;
-            self.spare.extend((0..room).map(|_| (place, generation)));
+            let generation = self.conns[conn_index as usize].generation;
+            self.spare
+                .extend((0..room).map(|_| (conn_index, generation)));
             return Ok(());
         }
         if self.phase == Phase::Draining {
             return Ok(());
         }
         for _ in 0..room {
-            self.requests
-                .due(place, &mut self.conns[place as usize], self.now_ns);
+            self.requests.due(
+                conn_index,
+                &mut self.conns[conn_index as usize],
+                self.now_ns,
+            );
         }
-        self.flush(place)
+        self.flush(conn_index)
     }
 
-    /// A place without a connection takes the next request, with a connection of its own.
-    fn reuse(&mut self, place: u32) {
+    /// A slot without a connection takes the next request, with a connection of its own.
+    fn reuse(&mut self, conn_index: u32) {
         if self.schedule.is_some() {
-            let generation = self.conns[place as usize].generation;
-            self.spare.push_back((place, generation));
+            let generation = self.conns[conn_index as usize].generation;
+            self.spare.push_back((conn_index, generation));
         } else if self.phase != Phase::Draining {
-            self.to_open.push_back(place);
+            self.to_open.push_back(conn_index);
         }
     }
 
     /// Sends all that is due on a connection, unless a send is under way.
     #[inline]
-    fn flush(&mut self, place: u32) -> io::Result<()> {
-        let conn = &mut self.conns[place as usize];
+    fn flush(&mut self, conn_index: u32) -> io::Result<()> {
+        let conn = &mut self.conns[conn_index as usize];
         if conn.state != State::Open || conn.sending || conn.to_send == 0 {
             return Ok(());
         }
-        let start = place as usize * self.place_bytes;
-        // SAFETY: a place's part of the map, which nothing else refers to; the kernel has sent what it held, see the
+        let start = conn_index as usize * self.slot_bytes;
+        // SAFETY: a slot's part of the map, which nothing else refers to; the kernel has sent what it held, see the
         // header.
         let memory = unsafe {
-            std::slice::from_raw_parts_mut(self.sends.as_mut_ptr().add(start), self.place_bytes)
+            std::slice::from_raw_parts_mut(self.sends.as_mut_ptr().add(start), self.slot_bytes)
         };
         if conn.in_flight == 0 {
             conn.since_ns = self.now_ns;
@@ -401,39 +405,39 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         let sent_ns = (!self.plan.reconnect).then_some(self.now_ns);
         let bytes = self
             .requests
-            .stamp_due(place, conn, memory, self.request_bytes, sent_ns);
+            .stamp_due(conn_index, conn, memory, self.request_bytes, sent_ns);
         // One request at a time is known to be sent when it is answered: no need to be told.
         conn.sending = self.plan.pipeline > 1;
         (conn.send_from, conn.send_len) = (0, bytes as u32);
         self.sent_bytes += bytes as u64;
-        self.push_send(place)
+        self.push_send(conn_index)
     }
 
     #[inline]
-    fn push_send(&mut self, place: u32) -> io::Result<()> {
-        let conn = &self.conns[place as usize];
+    fn push_send(&mut self, conn_index: u32) -> io::Result<()> {
+        let conn = &self.conns[conn_index as usize];
         let Some(socket) = &conn.socket else {
             return Ok(());
         };
-        let start = place as usize * self.place_bytes + conn.send_from as usize;
+        let start = conn_index as usize * self.slot_bytes + conn.send_from as usize;
         let from = self.sends.as_ptr().wrapping_add(start);
         let len = conn.send_len - conn.send_from;
         let entry = opcode::Send::new(types::Fd(socket.as_raw_fd()), from, len)
             .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
             .build()
-            .user_data(token(What::Send, place, conn.generation));
+            .user_data(token(What::Send, conn_index, conn.generation));
         let entry = match conn.sending {
             true => entry,
             false => entry.flags(squeue::Flags::SKIP_SUCCESS),
         };
-        // SAFETY: within the place's part of `sends`, which outlives the ring's work (see the header).
+        // SAFETY: within the slot's part of `sends`, which outlives the ring's work (see the header).
         unsafe { self.channel.push(entry) }
     }
 
     /// Lets the ring receive on a connection: again and again, or once if it is for one request.
     #[inline]
-    fn arm(&mut self, place: u32) -> io::Result<()> {
-        let conn = &mut self.conns[place as usize];
+    fn arm(&mut self, conn_index: u32) -> io::Result<()> {
+        let conn = &mut self.conns[conn_index as usize];
         let Some(socket) = &conn.socket else {
             return Ok(());
         };
@@ -447,41 +451,46 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                 .flags(squeue::Flags::BUFFER_SELECT),
             false => opcode::RecvMulti::new(fd, GROUP).build(),
         };
-        let entry = entry.user_data(token(What::Receive, place, conn.generation));
+        let entry = entry.user_data(token(What::Receive, conn_index, conn.generation));
         // SAFETY: it points to nothing; what it receives goes to buffers of `received`, which outlive the ring's work.
         unsafe { self.channel.push(entry) }
     }
 
     #[inline]
     fn completed(&mut self, completion: Completion) -> io::Result<()> {
-        let Some((what, place, generation)) = untoken(completion.token) else {
+        let Some((what, conn_index, generation)) = untoken(completion.token) else {
             return Ok(());
         };
-        let conn = &self.conns[place as usize];
+        let conn = &self.conns[conn_index as usize];
         let current = conn.state != State::Closed && same_generation(conn.generation, generation);
         match what {
-            What::Receive => self.received(place, current, completion),
-            What::Send if current => self.sent(place, completion.result),
-            What::Connect if current => self.connected(place, completion.result),
+            What::Receive => self.received(conn_index, current, completion),
+            What::Send if current => self.sent(conn_index, completion.result),
+            What::Connect if current => self.connected(conn_index, completion.result),
             _ => Ok(()),
         }
     }
 
-    fn sent(&mut self, place: u32, result: i32) -> io::Result<()> {
-        let conn = &mut self.conns[place as usize];
+    fn sent(&mut self, conn_index: u32, result: i32) -> io::Result<()> {
+        let conn = &mut self.conns[conn_index as usize];
         if result < 0 {
-            return self.fail_with(place, "sending", -result);
+            return self.fail_with(conn_index, "sending", -result);
         }
         conn.send_from += result as u32;
         if conn.send_from < conn.send_len {
-            return self.push_send(place);
+            return self.push_send(conn_index);
         }
         conn.sending = false;
-        self.flush(place)
+        self.flush(conn_index)
     }
 
     #[inline]
-    fn received(&mut self, place: u32, current: bool, completion: Completion) -> io::Result<()> {
+    fn received(
+        &mut self,
+        conn_index: u32,
+        current: bool,
+        completion: Completion,
+    ) -> io::Result<()> {
         let (result, flags) = (completion.result, completion.flags);
         let buffer = cqueue::buffer_select(flags);
         if !current {
@@ -490,71 +499,71 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             }
             return Ok(());
         }
-        let conn = &mut self.conns[place as usize];
+        let conn = &mut self.conns[conn_index as usize];
         conn.armed = cqueue::more(flags);
         let generation = conn.generation;
         match (result, buffer) {
             (1.., Some(buffer)) => {
                 self.received_bytes += result as u64;
                 let bytes = self.received.bytes(buffer, result as usize);
-                let eaten = self.requests.eat(place, conn, bytes, self.now_ns);
+                let eaten = self.requests.eat(conn_index, conn, bytes, self.now_ns);
                 self.received.give_back(buffer);
                 match eaten {
                     Eaten::Answers(0) => {}
-                    Eaten::Answers(answers) => self.answered(place, answers)?,
-                    Eaten::Wrong(why) => self.fail(place, Kind::WrongAnswer, || why)?,
+                    Eaten::Answers(answers) => self.answered(conn_index, answers)?,
+                    Eaten::Wrong(why) => self.fail(conn_index, Kind::WrongAnswer, || why)?,
                 }
             }
-            (0, _) => self.ended(place)?,
+            (0, _) => self.ended(conn_index)?,
             _ if -result == libc::ENOBUFS => self.out_of_buffers += 1,
-            _ => self.fail_with(place, "receiving", -result)?,
+            _ => self.fail_with(conn_index, "receiving", -result)?,
         }
-        let conn = &self.conns[place as usize];
+        let conn = &self.conns[conn_index as usize];
         if conn.armed || conn.state != State::Open || conn.generation != generation {
             return Ok(());
         }
         if -result == libc::ENOBUFS {
-            self.starved.push_back((place, generation));
+            self.starved.push_back((conn_index, generation));
             return Ok(());
         }
-        self.arm(place)
+        self.arm(conn_index)
     }
 
     /// All buffers are free between two turns.
     fn arm_starved(&mut self) -> io::Result<()> {
         for _ in 0..self.received.count() {
-            let Some((place, generation)) = self.starved.pop_front() else {
+            let Some((conn_index, generation)) = self.starved.pop_front() else {
                 return Ok(());
             };
-            let conn = &self.conns[place as usize];
+            let conn = &self.conns[conn_index as usize];
             if conn.state == State::Open && conn.generation == generation {
-                self.arm(place)?;
+                self.arm(conn_index)?;
             }
         }
         Ok(())
     }
 
     #[inline]
-    fn answered(&mut self, place: u32, answers: u32) -> io::Result<()> {
+    fn answered(&mut self, conn_index: u32, answers: u32) -> io::Result<()> {
         if self.plan.reconnect {
-            self.close(place);
-            self.reuse(place);
+            self.close(conn_index);
+            self.reuse(conn_index);
             return Ok(());
         }
-        self.ask(place, answers)
+        self.ask(conn_index, answers)
     }
 
     /// The server has closed the connection.
-    fn ended(&mut self, place: u32) -> io::Result<()> {
-        let conn = &mut self.conns[place as usize];
+    fn ended(&mut self, conn_index: u32) -> io::Result<()> {
+        let conn = &mut self.conns[conn_index as usize];
         if conn.in_flight == 1 && self.requests.protocol.ends_with_connection(&conn.reader) {
-            self.requests.answered(place, conn, self.now_ns);
+            self.requests.answered(conn_index, conn, self.now_ns);
             if self.plan.reconnect {
-                return self.answered(place, 1);
+                return self.answered(conn_index, 1);
             }
         }
-        let owed = self.conns[place as usize].in_flight;
-        self.fail(place, Kind::ClosedEarly, || {
+        let owed = self.conns[conn_index as usize].in_flight;
+        self.fail(conn_index, Kind::ClosedEarly, || {
             format!("the server closed a connection with {owed} requests unanswered")
         })
     }
@@ -566,8 +575,8 @@ impl<P: Protocol> Worker<'_, '_, P> {
         self.next_tick_ns = self.now_ns + TICK_NS;
         let timeout = self.plan.timeout;
         let before_ns = self.now_ns.saturating_sub(timeout.as_nanos() as u64);
-        for place in 0..self.conns.len() as u32 {
-            let conn = &self.conns[place as usize];
+        for conn_index in 0..self.conns.len() as u32 {
+            let conn = &self.conns[conn_index as usize];
             if conn.since_ns >= before_ns {
                 continue;
             }
@@ -576,7 +585,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
                 State::Open if conn.in_flight > 0 => "an answer",
                 _ => continue,
             };
-            self.fail(place, Kind::Timeout, || {
+            self.fail(conn_index, Kind::Timeout, || {
                 format!("waited {} s for {waits}", timeout.as_secs_f64())
             })?;
         }

@@ -23,16 +23,16 @@ const FILL_BYTES: usize = 4 << 20;
 
 /// What one clone of a job uses.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct CloneFiles {
     pub(super) paths: Vec<PathBuf>,
     /// Of each file, the part that is used.
     pub(super) offset: u64,
     pub(super) bytes: u64,
 }
 
-/// Every file, and the places of every clone of every job.
+/// All files, and the files that each clone of each job uses.
 pub(super) struct Files {
-    pub(super) places: Vec<Vec<Place>>,
+    pub(super) clones: Vec<Vec<CloneFiles>>,
     made: Arc<Mutex<Vec<PathBuf>>>,
     /// Made and never read before they are written: emptied before every pass, as fio finds them.
     fresh: Vec<(PathBuf, u64)>,
@@ -54,17 +54,17 @@ impl Files {
     /// Finds the files and makes those that are missing.
     pub(super) fn prepare(plan: &Plan, keep: bool, overwrite: bool) -> Result<Files, Fault> {
         let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
-        let mut places = Vec::new();
+        let mut clones = Vec::new();
         for job in &plan.jobs {
-            let clones = (0..job.options.numjobs).map(|clone| place(job, clone));
-            let clones: Vec<Place> = clones.collect::<Result<_, Fault>>()?;
-            for path in clones
+            let of_job = (0..job.options.numjobs).map(|clone| clone_files(job, clone));
+            let of_job: Vec<CloneFiles> = of_job.collect::<Result<_, Fault>>()?;
+            for path in of_job
                 .iter()
-                .flat_map(|place| place.paths.iter().map(move |p| (place, p)))
+                .flat_map(|clone_files| clone_files.paths.iter().map(move |p| (clone_files, p)))
             {
                 want(&mut wanted, job, path.0, path.1);
             }
-            places.push(clones);
+            clones.push(of_job);
         }
         for (path, wanted) in &mut wanted {
             wanted.length = length(path)?;
@@ -72,7 +72,7 @@ impl Files {
         }
         let made: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
         let mut files = Files {
-            places,
+            clones,
             fresh: Vec::new(),
             _removal: (!keep).then(|| {
                 let made = Arc::clone(&made);
@@ -178,7 +178,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
 }
 
 /// The files of a clone and what it uses of them.
-fn place(job: &Job, clone: usize) -> Result<Place, Fault> {
+fn clone_files(job: &Job, clone: usize) -> Result<CloneFiles, Fault> {
     let options = &job.options;
     let folder = options.directory.as_deref().unwrap_or("");
     let paths: Vec<PathBuf> = match options.filenames.is_empty() {
@@ -225,7 +225,7 @@ fn place(job: &Job, clone: usize) -> Result<Place, Fault> {
     };
     check_part(options, offset, bytes).map_err(about)?;
     let bytes = bytes / block * block;
-    Ok(Place {
+    Ok(CloneFiles {
         paths,
         offset,
         bytes,
@@ -282,7 +282,7 @@ fn length(path: &Path) -> Result<Option<u64>, Fault> {
     Ok(Some(meta.len()))
 }
 
-fn want(wanted: &mut BTreeMap<PathBuf, Wanted>, job: &Job, place: &Place, path: &Path) {
+fn want(wanted: &mut BTreeMap<PathBuf, Wanted>, job: &Job, clone_files: &CloneFiles, path: &Path) {
     let entry = wanted.entry(path.to_path_buf()).or_insert_with(|| Wanted {
         bytes: 0,
         read: false,
@@ -290,7 +290,7 @@ fn want(wanted: &mut BTreeMap<PathBuf, Wanted>, job: &Job, place: &Place, path: 
         job: job.name.clone(),
         length: None,
     });
-    entry.bytes = entry.bytes.max(place.offset + place.bytes);
+    entry.bytes = entry.bytes.max(clone_files.offset + clone_files.bytes);
     entry.read |= job.options.reads();
     if job.options.kind != Kind::Read {
         entry.written = true;
@@ -332,7 +332,7 @@ fn fill(file: &File, from: u64, to: u64) -> io::Result<()> {
 }
 
 /// Opens the files of a clone, and takes them out of the page cache if the job wants that.
-pub(super) fn open(job: &Job, place: &Place) -> Result<Arc<[File]>, Fault> {
+pub(super) fn open(job: &Job, clone_files: &CloneFiles) -> Result<Arc<[File]>, Fault> {
     let options = &job.options;
     let mut flags = match options.sync {
         SyncFlag::None => OFlags::empty(),
@@ -355,10 +355,10 @@ pub(super) fn open(job: &Job, place: &Place) -> Result<Arc<[File]>, Fault> {
             )),
             _ => cannot("open", path, &error),
         })?;
-        advise(options, place, &file);
+        advise(options, clone_files, &file);
         Ok(file)
     };
-    let files: Vec<File> = place
+    let files: Vec<File> = clone_files
         .paths
         .iter()
         .map(open_one)
@@ -367,12 +367,12 @@ pub(super) fn open(job: &Job, place: &Place) -> Result<Arc<[File]>, Fault> {
 }
 
 /// Empties the page cache of the part that is used, and says in which order it will be read.
-fn advise(options: &Options, place: &Place, file: &File) {
+fn advise(options: &Options, clone_files: &CloneFiles, file: &File) {
     use rustix::fs::Advice::{DontNeed, Random, Sequential};
-    let part = std::num::NonZero::new(place.bytes);
+    let part = std::num::NonZero::new(clone_files.bytes);
     // Advice that is not taken is no error, in fio either: pages that others hold stay.
     if options.invalidate {
-        let _ = fadvise(file, place.offset, part, DontNeed);
+        let _ = fadvise(file, clone_files.offset, part, DontNeed);
     }
     let advice = match options.hint {
         Hint::None => return,
@@ -380,5 +380,5 @@ fn advise(options: &Options, place: &Place, file: &File) {
         Hint::AsOrdered if options.random => Random,
         Hint::AsOrdered | Hint::Sequential => Sequential,
     };
-    let _ = fadvise(file, place.offset, part, advice);
+    let _ = fadvise(file, clone_files.offset, part, advice);
 }

@@ -265,11 +265,11 @@ fn depths(job: &Job) -> Value {
         Engine::Calls | Engine::Mmap => 1,
         Engine::LinuxAio | Engine::IoUring => job.options.iodepth,
     };
-    let place = DEPTHS
+    let level = DEPTHS
         .iter()
         .rposition(|(_, least)| depth >= *least)
         .unwrap_or(0);
-    let share = |index: usize| if index == place { 100.0 } else { 0.0 };
+    let share = |index: usize| if index == level { 100.0 } else { 0.0 };
     let list = DEPTHS.iter().enumerate();
     Value::Object(
         list.map(|(index, (name, _))| (name.to_string(), json!(share(index))))

@@ -1,4 +1,4 @@
-//! The keys of a job file: one table of what is done with each, and the only place that knows their names.
+//! The keys of a job file: one table that says how each is applied. Only this module knows their names.
 //!
 //! A key is used, or accepted with a warning because it has no effect here, or refused because a run without
 //! it would measure something else. A key that is in no list is unknown, which is an error with the nearest name.
@@ -315,7 +315,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// Puts the environment's values in place of `${NAME}`, as fio does.
+/// Substitutes the environment's values for `${NAME}`, as fio does.
 fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut rest = text;
     let mut whole = String::new();

@@ -208,10 +208,10 @@ fn rw(options: &options::Options) -> String {
 
 fn machine(files: &Files) -> Machine {
     let first = files
-        .places
+        .clones
         .iter()
         .flatten()
-        .flat_map(|place| &place.paths)
+        .flat_map(|clone_files| &clone_files.paths)
         .next();
     Machine::of(
         first
@@ -224,9 +224,9 @@ fn facts(plan: &Plan, files: &Files) -> Vec<JobFacts> {
     let stage_of = |index: usize| plan.stages.iter().position(|stage| stage.contains(&index));
     let jobs = plan.jobs.iter().enumerate();
     jobs.map(|(index, job)| {
-        let places = &files.places[index];
-        let mut paths: Vec<String> = (places.iter())
-            .flat_map(|place| &place.paths)
+        let clones = &files.clones[index];
+        let mut paths: Vec<String> = (clones.iter())
+            .flat_map(|clone_files| &clone_files.paths)
             .map(|path| path.display().to_string())
             .collect();
         paths.dedup();
@@ -238,7 +238,7 @@ fn facts(plan: &Plan, files: &Files) -> Vec<JobFacts> {
             rw: rw(&job.options),
             iodepth: job.options.iodepth,
             numjobs: job.options.numjobs,
-            file_bytes: places.first().map_or(0, |place| place.bytes),
+            file_bytes: clones.first().map_or(0, |clone_files| clone_files.bytes),
             files: paths,
         }
     })
@@ -325,9 +325,9 @@ impl At<'_> {
                 .clones
                 .iter()
                 .find_map(|clone| clone.failure.as_ref());
-            let used = files.places[index].iter();
+            let used = files.clones[index].iter();
             let used = used
-                .map(|place| place.bytes * place.paths.len() as u64)
+                .map(|clone_files| clone_files.bytes * clone_files.paths.len() as u64)
                 .sum();
             let sample = Sample::of(&plan.jobs[index], outcome, used);
             if let Some(failure) = failure {

@@ -85,13 +85,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Section>, Vec<Complaint>> {
 struct File {
     globals: Vec<Entry>,
     sections: Vec<Section>,
-    place: Place,
+    scope: Scope,
     complaints: Vec<Complaint>,
 }
 
-/// Where the next key belongs.
+/// The section that the next key belongs to.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Place {
+enum Scope {
     #[default]
     Nowhere,
     Global,
@@ -139,13 +139,13 @@ impl File {
             return Err("a job without a name; write it between the brackets".into());
         }
         if name.eq_ignore_ascii_case("global") {
-            self.place = Place::Global;
+            self.scope = Scope::Global;
             return Ok(());
         }
         if self.sections.len() == SECTIONS_MAX {
             return Err(format!("more than {SECTIONS_MAX} jobs"));
         }
-        self.place = Place::Job;
+        self.scope = Scope::Job;
         self.sections.push(Section {
             name: name.to_string(),
             line: number,
@@ -175,9 +175,9 @@ impl File {
             line: number,
             global: false,
         };
-        match (self.place, self.sections.last_mut()) {
-            (Place::Job, Some(section)) => section.entries.push(entry),
-            (Place::Global, _) => {
+        match (self.scope, self.sections.last_mut()) {
+            (Scope::Job, Some(section)) => section.entries.push(entry),
+            (Scope::Global, _) => {
                 entry.global = true;
                 self.globals.push(entry);
             }

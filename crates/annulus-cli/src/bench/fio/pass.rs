@@ -9,7 +9,7 @@ use annulus_baselines::{
 };
 
 use super::annulus::OnAnnulus;
-use super::files::{self, Files, Place};
+use super::files::{self, CloneFiles, Files};
 use super::options::{Engine, Kind, Options};
 use super::plan::{Job, Plan};
 use super::tally::Tally;
@@ -93,8 +93,8 @@ fn run_stage(
     let mut clones = Vec::new();
     for &index in stage {
         let job = &plan.jobs[index];
-        for (number, place) in files.places[index].iter().enumerate() {
-            clones.push(Clone::new(job, index, number, place, who, seed)?);
+        for (number, clone_files) in files.clones[index].iter().enumerate() {
+            clones.push(Clone::new(job, index, number, clone_files, who, seed)?);
         }
     }
     let stage_clock = Arc::new(Stage::new(clones.len()));
@@ -149,12 +149,12 @@ impl Clone {
         job: &Job,
         index: usize,
         number: usize,
-        place: &Place,
+        clone_files: &CloneFiles,
         who: Who,
         seed: u64,
     ) -> Result<Clone, Fault> {
         let options = &job.options;
-        let opened = files::open(job, place)?;
+        let opened = files::open(job, clone_files)?;
         let depth = match options.engine {
             Engine::Calls | Engine::Mmap => 1,
             Engine::LinuxAio | Engine::IoUring => options.iodepth,
@@ -169,8 +169,8 @@ impl Clone {
         Ok(Clone {
             job: index,
             peers_job: annulus_baselines::Job {
-                offset_bytes: place.offset,
-                size_bytes: place.bytes,
+                offset_bytes: clone_files.offset,
+                size_bytes: clone_files.bytes,
                 block_bytes: options.block_most() as usize,
                 depth,
                 threads: Some(1),
@@ -182,7 +182,7 @@ impl Clone {
                 durable: false,
                 files: opened,
             },
-            work: work(options, place, seed),
+            work: work(options, clone_files, seed),
             contender: match who {
                 Who::Job => own_engine(options, depth),
                 Who::Annulus => Box::new(OnAnnulus::new(options)),
@@ -240,9 +240,9 @@ impl CloneOutcome {
     }
 }
 
-fn work(options: &Options, place: &Place, seed: u64) -> Work {
-    let files = place.paths.len();
-    let all = place.bytes.saturating_mul(files as u64);
+fn work(options: &Options, clone_files: &CloneFiles, seed: u64) -> Work {
+    let files = clone_files.paths.len();
+    let all = clone_files.bytes.saturating_mul(files as u64);
     let endless = options.time_based;
     let bytes = options.io_size.unwrap_or(all).saturating_mul(options.loops);
     Work {
@@ -254,8 +254,8 @@ fn work(options: &Options, place: &Place, seed: u64) -> Work {
         block_most: options.block_most(),
         uniform: options.uniform().is_some(),
         files,
-        offset: place.offset,
-        bytes: place.bytes,
+        offset: clone_files.offset,
+        bytes: clone_files.bytes,
         repeats_blocks: options.norandommap,
         bytes_most: if endless { u64::MAX } else { bytes },
         ios_most: options.number_ios.unwrap_or(u64::MAX),

@@ -31,7 +31,7 @@ pub(super) struct Job {
 pub(super) struct Plan {
     /// In the order of the file.
     pub(super) jobs: Vec<Job>,
-    /// Which run together, by their places in `jobs`; the stages run one after the other.
+    /// Which run together, by their indices in `jobs`; the stages run one after the other.
     pub(super) stages: Vec<Vec<usize>>,
     /// The keys of `[global]`, as written.
     pub(super) globals: Vec<(String, String)>,

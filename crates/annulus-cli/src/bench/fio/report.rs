@@ -62,12 +62,12 @@ pub(crate) struct JobFacts {
 pub(crate) struct Run {
     /// From 1.
     pub(crate) repeat: usize,
-    /// Place in the order of passes, from 0.
+    /// Index in the order of passes, from 0.
     pub(crate) position: usize,
     /// `job` (the engine that the file names), `annulus` or `fio`.
     pub(crate) contender: String,
     pub(crate) job: String,
-    /// Its place in `jobs`; names may repeat.
+    /// Its index in `jobs`; names may repeat.
     pub(crate) job_index: usize,
     pub(crate) sample: Option<Sample>,
     /// Why there is no sample, or what was wrong.

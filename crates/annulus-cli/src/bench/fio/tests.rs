@@ -58,15 +58,15 @@ fn a_random_job_uses_every_block_of_every_file_once_and_ends() {
         bytes_most: 3 * 100 * 4096,
         ..work(100)
     });
-    let mut places: Vec<(u32, u64)> = all(&mut worker)
+    let mut offsets: Vec<(u32, u64)> = all(&mut worker)
         .iter()
         .map(|op| (op.file, op.offset))
         .collect();
-    places.sort_unstable();
+    offsets.sort_unstable();
     let expected: Vec<(u32, u64)> = (0..3)
         .flat_map(|file| (0..100).map(move |block| (file, 8192 + block * 4096)))
         .collect();
-    assert_eq!(places, expected);
+    assert_eq!(offsets, expected);
     let (tally, _) = worker.into_parts();
     assert_eq!((tally.read.ios, tally.read.bytes), (300, 300 * 4096));
 }

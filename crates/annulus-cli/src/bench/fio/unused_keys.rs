@@ -112,7 +112,7 @@ pub(super) const NO_EFFECT: &[Group] = &[
             "exit_what",
             "error_dump",
         ],
-        why: "a wrong block makes the job fail with its place; blocks are read back when all are written",
+        why: "a wrong block makes the job fail with its offset; blocks are read back when all are written",
     },
     Group {
         names: &[
@@ -287,7 +287,7 @@ pub(super) const REFUSED: &[Group] = &[
             "gid",
             "sqthread_poll_cpu",
         ],
-        why: "it places or ranks the job; start annulus under taskset, ionice or systemd-run instead",
+        why: "it pins or prioritises the job; start annulus under taskset, ionice or systemd-run instead",
     },
     Group {
         names: &[

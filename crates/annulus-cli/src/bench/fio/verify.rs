@@ -114,7 +114,7 @@ mod tests {
             let mut block = vec![7u8; 4096];
             fill(&kind, &[], 8192, &mut block);
             assert_eq!(check(&kind, &[], 8192, &block), Ok(()));
-            assert!(check(&kind, &[], 4096, &block).is_err(), "another place");
+            assert!(check(&kind, &[], 4096, &block).is_err(), "another offset");
             block[4000] ^= 1;
             let text = check(&kind, &[], 8192, &block).unwrap_err();
             assert!(text.contains("checksum"), "{text}");

@@ -69,7 +69,7 @@ pub(super) struct Work {
     pub(super) rate: [u64; 2],
     pub(super) seed: u64,
     pub(super) verify: Option<(Verify, Vec<u8>)>,
-    /// Reads back exactly these blocks, in place of all the above.
+    /// Reads back exactly these blocks, instead of all the above.
     pub(super) read_back: Option<Arc<Written>>,
 }
 
@@ -253,7 +253,7 @@ impl JobWorker {
 
     /// File and offset within its used part.
     #[inline]
-    fn place(&mut self, direction: usize, bytes: u64) -> (usize, u64) {
+    fn choose_block(&mut self, direction: usize, bytes: u64) -> (usize, u64) {
         let least = self.work.block_least;
         let per_file = self.work.bytes / least;
         if self.work.random && self.work.uniform && !self.work.repeats_blocks {
@@ -268,16 +268,16 @@ impl JobWorker {
             }
         };
         if self.work.random {
-            let places = (self.work.bytes - bytes) / least + 1;
-            return (file, self.rng.u64(..places) * least);
+            let positions = (self.work.bytes - bytes) / least + 1;
+            return (file, self.rng.u64(..positions) * least);
         }
         let at = &mut self.next_at[direction][file];
         if *at + bytes > self.work.bytes {
             *at = 0;
         }
-        let place = *at;
+        let offset = *at;
         *at += bytes;
-        (file, place)
+        (file, offset)
     }
 
     fn next_block(&mut self) -> u64 {
@@ -331,7 +331,7 @@ impl Worker for JobWorker {
         }
         let direction = self.allowed()?;
         let bytes = self.length(direction);
-        let (file, at) = self.place(direction, bytes);
+        let (file, at) = self.choose_block(direction, bytes);
         self.handed.bytes[direction] += bytes;
         self.handed.ios[direction] += 1;
         if let Some(written) = self.written.as_mut().filter(|_| direction == 1) {

@@ -17,10 +17,11 @@ const COMPARED_BYTES: usize = 4096;
 /// Of larger ones, one in so many: comparing takes the client time that belongs to asking.
 const COMPARED_OF: u64 = 16;
 /// Where nginx is, if not on the path: distributions keep it from plain users'.
-const PLACES: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
+const FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
 /// Descriptors of nginx that are no connections.
 const OTHER_FILES: usize = 64;
-/// nginx closes idle connections when less than a sixteenth of its places is free: an eighth more than are needed.
+/// nginx closes idle connections when less than a sixteenth of its connection slots are free: an eighth more than are
+/// needed.
 const SPARE_PART: usize = 8;
 
 /// The folder, which goes with this.
@@ -124,12 +125,12 @@ fn name(size: u64) -> String {
 /// nginx, if it is installed.
 pub(super) fn find_nginx() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(PLACES.map(PathBuf::from));
+    let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
     let is_program = |path: &PathBuf| {
         let found = fs::metadata(path);
         found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
-    places.map(|place| place.join("nginx")).find(is_program)
+    folders.map(|folder| folder.join("nginx")).find(is_program)
 }
 
 #[cfg(test)]

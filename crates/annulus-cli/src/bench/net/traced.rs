@@ -133,8 +133,8 @@ fn under_load<T>(
 }
 
 pub(super) fn text(traced: &[Traced<AtCell>]) -> String {
-    tables(traced, |place| {
-        let (connections, size) = (place.connections, place.size);
+    tables(traced, |cell| {
+        let (connections, size) = (cell.connections, cell.size);
         Cell { connections, size }.words()
     })
 }

@@ -2,8 +2,8 @@
 
 mod figures;
 mod limits;
+mod location;
 mod machine;
-mod place;
 mod refused;
 
 use super::advice::Rule;
@@ -14,7 +14,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Rule> {
         refused::RULES,
         limits::RULES,
         machine::RULES,
-        place::RULES,
+        location::RULES,
         figures::RULES,
     ]
     .into_iter()

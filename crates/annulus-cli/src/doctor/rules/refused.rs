@@ -94,7 +94,7 @@ fn kernel_too_old(seen: &Seen<'_>) -> Option<Said> {
 fn not_built_in(seen: &Seen<'_>) -> Option<Said> {
     when(seen, Cause::NotBuiltIn, |env| {
         let why = match &env.kernel.configuration {
-            Some(place) => format!("ENOSYS; {place} lacks CONFIG_IO_URING=y"),
+            Some(source) => format!("ENOSYS; {source} lacks CONFIG_IO_URING=y"),
             None => {
                 "ENOSYS, no filter is loaded, and the kernel's version would have it".to_owned()
             }
@@ -175,8 +175,8 @@ fn seccomp_refuses(seen: &Seen<'_>) -> Option<Said> {
 fn seccomp_says_missing(seen: &Seen<'_>) -> Option<Said> {
     when(seen, Cause::SeccompSaysMissing, |env| {
         let why = match (&env.kernel.configuration, env.policy.io_uring_disabled) {
-            (Some(place), _) if env.kernel.has_io_uring_built_in == Some(true) => {
-                format!("ENOSYS, although {place} has CONFIG_IO_URING=y, and a filter is loaded")
+            (Some(source), _) if env.kernel.has_io_uring_built_in == Some(true) => {
+                format!("ENOSYS, although {source} has CONFIG_IO_URING=y, and a filter is loaded")
             }
             (_, Some(_)) => {
                 "ENOSYS, although the kernel has the sysctl of io_uring, and a filter is \

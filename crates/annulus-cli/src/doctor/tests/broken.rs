@@ -386,12 +386,12 @@ fn a_good_machine_is_good_and_advice_is_not_less() {
     assert!(report.advice.is_empty(), "{:?}", report.advice);
     assert_eq!((report.verdict, report.exit_code), (Verdict::Good, 0));
     let mut env = good();
-    let mut here = super::machines::place("ext4");
+    let mut here = super::machines::location("ext4");
     here.device = Some(super::machines::device("nvme0n1"));
     if let Some(device) = &mut here.device {
         device.scheduler = Some("bfq".into());
     }
-    env.place = Some(here);
+    env.location = Some(here);
     let report = Report::new(env, None, Vec::new(), 0);
     assert!(report.advice.iter().any(|one| one.rule == "scheduler"));
     assert_eq!((report.verdict, report.exit_code), (Verdict::Good, 0));

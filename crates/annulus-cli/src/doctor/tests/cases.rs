@@ -1,13 +1,13 @@
 //! The machines of `rules.rs`: for each rule one where it speaks and one that comes near and leaves it silent.
 
-use super::machines::{as_user, device, in_container, place, refused, set, tried, without};
+use super::machines::{as_user, device, in_container, location, refused, set, tried, without};
 use crate::doctor::advice::Severity::{self, Advice, Blocks, Less, Note};
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
     Environment, Mechanism, OperationFact, RefusalKind, Seccomp, SetupMode, Version,
 };
 use crate::doctor::figures::{Figures, What};
-use crate::doctor::place::Place;
+use crate::doctor::location::Location;
 use crate::doctor::surroundings::{ContainerKind, Mitigation};
 
 pub(super) type Change = fn(&mut Environment, &mut Figures);
@@ -22,8 +22,8 @@ fn no_ring(env: &mut Environment, kind: RefusalKind, errnos: [i32; 3]) {
     *env = refused(kind, errnos);
 }
 
-fn on<'a>(env: &'a mut Environment, filesystem: &str) -> &'a mut Place {
-    env.place.insert(place(filesystem))
+fn on<'a>(env: &'a mut Environment, filesystem: &str) -> &'a mut Location {
+    env.location.insert(location(filesystem))
 }
 
 pub(super) fn disk<'a>(env: &'a mut Environment, name: &str) -> &'a mut Device {
@@ -447,8 +447,8 @@ pub(super) const PLACE: [Case; 14] = [
         |env, _| {
             _ = disk(env, "nvme0n1");
             let steps = "nvme0n1 has no queues to poll; modprobe nvme poll_queues=1; then look";
-            if let Some(place) = &mut env.place {
-                place.poll_refusal = Some(steps.into());
+            if let Some(location) = &mut env.location {
+                location.poll_refusal = Some(steps.into());
             }
         },
         "→ modprobe nvme poll_queues=1; then look",

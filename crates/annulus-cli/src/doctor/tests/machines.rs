@@ -9,7 +9,7 @@ use crate::doctor::facts::{
     Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Tried, Version,
 };
 use crate::doctor::figures::{Figure, Figures, What};
-use crate::doctor::place::{Direct, Kind, Place};
+use crate::doctor::location::{Direct, Kind, Location};
 use crate::doctor::surroundings::{Container, ContainerKind, Surroundings};
 
 /// A bare machine with a current kernel, root, no limits, about which no rule has anything to say.
@@ -52,7 +52,7 @@ pub(in crate::doctor) fn good() -> Environment {
             mitigations: Vec::new(),
             huge_pages: Some("madvise".into()),
         },
-        place: None,
+        location: None,
     }
 }
 
@@ -139,8 +139,8 @@ pub(in crate::doctor) fn in_container(env: &mut Environment, kind: ContainerKind
 }
 
 /// A directory on such a file system, with direct I/O and no device.
-pub(in crate::doctor) fn place(filesystem: &str) -> Place {
-    Place {
+pub(in crate::doctor) fn location(filesystem: &str) -> Location {
+    Location {
         path: PathBuf::from("/data"),
         kind: Kind::Directory,
         filesystem: Some(filesystem.into()),

@@ -81,7 +81,7 @@ fn every_rule_is_tried_and_no_other() {
 }
 
 #[test]
-fn every_rule_has_its_place_in_the_document() {
+fn the_document_lists_every_rule() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/DOCTOR.md");
     let document = std::fs::read_to_string(document).unwrap();
     for rule in rules::all() {
@@ -125,9 +125,9 @@ fn the_other_side_of_a_comparison_is_said_as_well() {
     assert!(sqpoll.contains("would not pay"), "{sqpoll}");
     let polled = says("polled", |env, _| {
         disk(env, "nvme0n1").has_poll_queues = true;
-        if let Some(place) = &mut env.place {
-            place.can_poll = Some(false);
-            place.poll_refusal = Some("the kernel answered EOPNOTSUPP".into());
+        if let Some(location) = &mut env.location {
+            location.can_poll = Some(false);
+            location.poll_refusal = Some("the kernel answered EOPNOTSUPP".into());
         }
     });
     assert!(polled.contains("EOPNOTSUPP"), "{polled}");

@@ -12,9 +12,12 @@ impl<P: Protocol> Worker<'_, '_, P> {
     /// What this thread has counted; requests that are still owed get the least that they would have taken.
     pub(super) fn outcome(&mut self) -> Outcome {
         let unanswered = self.owed();
-        for place in 0..self.conns.len() as u32 {
-            self.requests
-                .lose(place, &mut self.conns[place as usize], self.now_ns);
+        for conn_index in 0..self.conns.len() as u32 {
+            self.requests.lose(
+                conn_index,
+                &mut self.conns[conn_index as usize],
+                self.now_ns,
+            );
         }
         let mut never_sent = 0;
         while let Some(due_ns) = self.next_due_ns() {

@@ -7,17 +7,20 @@ impl<P: Protocol> Worker<'_, '_, P> {
     pub(super) fn open_more(&mut self) -> io::Result<()> {
         while self.opening < self.opening_max && self.phase != Phase::Draining {
             let again = self.retry.pop_front_if(|(at_ns, _)| *at_ns <= self.now_ns);
-            let Some(place) = again
-                .map(|(_, place)| place)
+            let Some(conn_index) = again
+                .map(|(_, conn_index)| conn_index)
                 .or_else(|| self.to_open.pop_front())
             else {
                 break;
             };
-            if self.plan.reconnect && self.conns[place as usize].to_send == 0 {
-                self.requests
-                    .due(place, &mut self.conns[place as usize], self.now_ns);
+            if self.plan.reconnect && self.conns[conn_index as usize].to_send == 0 {
+                self.requests.due(
+                    conn_index,
+                    &mut self.conns[conn_index as usize],
+                    self.now_ns,
+                );
             }
-            self.open(place)?;
+            self.open(conn_index)?;
         }
         let all = self.open == self.conns.len() || self.plan.reconnect;
         if all && !self.reported_ready {
@@ -28,7 +31,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
     }
 
     /// Of several loopback addresses, where one would run out of ports.
-    pub(super) fn source(&mut self, place: u32) -> Option<Ipv4Addr> {
+    pub(super) fn source(&mut self, conn_index: u32) -> Option<Ipv4Addr> {
         let Target::Tcp(std::net::SocketAddr::V4(target)) = &self.plan.target else {
             return None;
         };
@@ -39,60 +42,60 @@ impl<P: Protocol> Worker<'_, '_, P> {
             self.next_source = (self.next_source + 1) % SOURCES;
             self.next_source
         } else {
-            let number = place as usize * self.plan.threads + self.thread;
+            let number = conn_index as usize * self.plan.threads + self.thread;
             (number / PORTS_OF_SOURCE) as u32
         };
         (self.plan.reconnect || index > 0).then(|| Ipv4Addr::new(127, 0, 0, 1 + index as u8))
     }
 
-    pub(super) fn open(&mut self, place: u32) -> io::Result<()> {
-        let source = self.source(place);
+    pub(super) fn open(&mut self, conn_index: u32) -> io::Result<()> {
+        let source = self.source(conn_index);
         let socket = match os::socket(self.address.family(), source) {
             Ok(socket) => socket,
             Err(error) => match error.raw_os_error() {
                 Some(errno @ (libc::EADDRNOTAVAIL | libc::EADDRINUSE)) => {
-                    return self.fail_with(place, "binding a connection", errno);
+                    return self.fail_with(conn_index, "binding a connection", errno);
                 }
                 _ => return Err(error),
             },
         };
         let fd = types::Fd(socket.as_raw_fd());
-        let conn = &mut self.conns[place as usize];
+        let conn = &mut self.conns[conn_index as usize];
         conn.socket = Some(socket);
         conn.state = State::Connecting;
         conn.since_ns = self.now_ns;
         self.opening += 1;
         let entry = opcode::Connect::new(fd, self.address.as_ptr(), self.address.len)
             .build()
-            .user_data(token(What::Connect, place, conn.generation));
+            .user_data(token(What::Connect, conn_index, conn.generation));
         // SAFETY: the address outlives the worker, whose end cancels what is in flight.
         unsafe { self.channel.push(entry) }
     }
 
-    pub(super) fn connected(&mut self, place: u32, result: i32) -> io::Result<()> {
+    pub(super) fn connected(&mut self, conn_index: u32, result: i32) -> io::Result<()> {
         // A Unix socket says so instead of letting us wait when too many others do.
         if -result == libc::EAGAIN {
-            self.close(place);
-            self.retry.push_back((self.now_ns + RETRY_NS, place));
+            self.close(conn_index);
+            self.retry.push_back((self.now_ns + RETRY_NS, conn_index));
             return Ok(());
         }
         if result < 0 {
-            return self.fail_with(place, "connecting", -result);
+            return self.fail_with(conn_index, "connecting", -result);
         }
         self.opening -= 1;
         self.open += 1;
-        self.conns[place as usize].state = State::Open;
-        self.arm(place)?;
+        self.conns[conn_index as usize].state = State::Open;
+        self.arm(conn_index)?;
         match self.plan.reconnect {
-            true => self.flush(place),
-            false => self.ask(place, self.plan.pipeline as u32),
+            true => self.flush(conn_index),
+            false => self.ask(conn_index, self.plan.pipeline as u32),
         }
     }
 
-    pub(super) fn fail_with(&mut self, place: u32, doing: &str, errno: i32) -> io::Result<()> {
+    pub(super) fn fail_with(&mut self, conn_index: u32, doing: &str, errno: i32) -> io::Result<()> {
         let error = io::Error::from_raw_os_error(errno);
         let target = &self.plan.target;
-        self.fail(place, Kind::of(errno), || {
+        self.fail(conn_index, Kind::of(errno), || {
             format!("{doing}, {target}: {error}")
         })
     }
@@ -100,33 +103,33 @@ impl<P: Protocol> Worker<'_, '_, P> {
     /// Counts an error, gives up what the connection owes, and opens it anew a little later.
     pub(super) fn fail(
         &mut self,
-        place: u32,
+        conn_index: u32,
         kind: Kind,
         text: impl FnOnce() -> String,
     ) -> io::Result<()> {
         self.requests.err(kind, self.now_ns, text);
-        let conn = &mut self.conns[place as usize];
-        let lost = self.requests.lose(place, conn, self.now_ns);
+        let conn = &mut self.conns[conn_index as usize];
+        let lost = self.requests.lose(conn_index, conn, self.now_ns);
         self.requests.lost += u64::from(lost);
         if let Some(socket) = &conn.socket {
             // Entries for this descriptor that have not left yet would go to the next socket of its number.
             self.channel.submit()?;
             os::shutdown(socket);
         }
-        self.close(place);
+        self.close(conn_index);
         if self.phase == Phase::Draining {
             return Ok(());
         }
         self.reopened += 1;
         match self.plan.reconnect && self.schedule.is_some() {
-            true => self.reuse(place),
-            false => self.retry.push_back((self.now_ns + RETRY_NS, place)),
+            true => self.reuse(conn_index),
+            false => self.retry.push_back((self.now_ns + RETRY_NS, conn_index)),
         }
         Ok(())
     }
 
-    pub(super) fn close(&mut self, place: u32) {
-        let conn = &mut self.conns[place as usize];
+    pub(super) fn close(&mut self, conn_index: u32) {
+        let conn = &mut self.conns[conn_index as usize];
         match conn.state {
             State::Closed => {}
             State::Connecting => self.opening -= 1,

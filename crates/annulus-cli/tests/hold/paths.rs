@@ -36,12 +36,12 @@ fn what_holds_no_data_is_refused() {
     assert!(pipe.unwrap().success());
     symlink("nowhere", path.join("dead")).unwrap();
     fs::write(path.join("short"), b"three").unwrap();
-    for place in ["socket", "pipe", "/dev/null", "/dev/zero", "/dev/tty"] {
-        let says = format!("{place} is neither a file nor a block device nor a directory");
-        bench(path, &[place]).ends(2, &says);
+    for name in ["socket", "pipe", "/dev/null", "/dev/zero", "/dev/tty"] {
+        let says = format!("{name} is neither a file nor a block device nor a directory");
+        bench(path, &[name]).ends(2, &says);
     }
-    for place in ["/proc/version", "/proc/self/mem"] {
-        bench(path, &[place]).ends(2, "has no length");
+    for name in ["/proc/version", "/proc/self/mem"] {
+        bench(path, &[name]).ends(2, "has no length");
     }
     bench(path, &["/proc/self/status"]).ends(2, "");
     bench(path, &["dead"]).ends(2, "it is a link to nowhere, which is not there");
@@ -74,7 +74,7 @@ fn a_folder_without_permission_is_refused() {
     };
     refused.ends(
         2,
-        "Permission denied (os error 13); run as a user who may, or choose another place",
+        "Permission denied (os error 13); run as a user who may, or choose another folder",
     );
 }
 

@@ -22,9 +22,9 @@ const OWN_BYTES: usize = 4 << 20;
 /// What every device takes.
 const PAGE_BYTES: usize = 4096;
 
-/// What there is at PATH.
+/// Facts about PATH.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     /// As it was given.
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,
@@ -72,9 +72,9 @@ pub(crate) struct Sample {
     pub(crate) bytes: u64,
 }
 
-impl Place {
+impl Location {
     /// Looks at PATH; with files to measure reads on if `measured`.
-    pub(crate) fn at(path: &Path, measured: bool) -> Result<(Place, Sample), Fault> {
+    pub(crate) fn at(path: &Path, measured: bool) -> Result<(Location, Sample), Fault> {
         let meta =
             fs::metadata(path).map_err(|error| Fault::usage(cannot("look at", path, &error)))?;
         let kind = match meta.file_type() {
@@ -107,7 +107,7 @@ impl Place {
         if direct.works != Some(true) {
             opened.direct = Err(direct.why.clone().unwrap_or_default());
         }
-        let place = Place {
+        let location = Location {
             path: path.to_path_buf(),
             kind,
             filesystem,
@@ -124,7 +124,7 @@ impl Place {
             direct: opened.direct.ok(),
             bytes: opened.bytes,
         };
-        Ok((place, sample))
+        Ok((location, sample))
     }
 }
 

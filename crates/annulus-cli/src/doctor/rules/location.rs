@@ -2,7 +2,7 @@
 
 use crate::doctor::advice::{Rule, Said, Seen, Severity};
 use crate::doctor::device::Device;
-use crate::doctor::place::Place;
+use crate::doctor::location::Location;
 
 /// Fewer, and a deep queue of operations waits above the device instead of in it.
 const REQUESTS_LEAST: u64 = 64;
@@ -68,18 +68,18 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-fn filesystem<'a>(seen: &'a Seen<'_>) -> Option<(&'a Place, &'a str)> {
-    let place = seen.env.place.as_ref()?;
-    Some((place, place.filesystem.as_deref()?))
+fn filesystem<'a>(seen: &'a Seen<'_>) -> Option<(&'a Location, &'a str)> {
+    let location = seen.env.location.as_ref()?;
+    Some((location, location.filesystem.as_deref()?))
 }
 
 fn device<'a>(seen: &'a Seen<'_>) -> Option<&'a Device> {
-    seen.env.place.as_ref()?.device.as_ref()
+    seen.env.location.as_ref()?.device.as_ref()
 }
 
 fn in_memory(seen: &Seen<'_>) -> Option<Said> {
-    let (place, name) = filesystem(seen)?;
-    let what = format!("{} is in memory ({name})", place.path.display());
+    let (location, name) = filesystem(seen)?;
+    let what = format!("{} is in memory ({name})", location.path.display());
     let why = "there is no device and nothing to wait for: a plain read is the fastest there is";
     ["tmpfs", "ramfs"].contains(&name).then(|| {
         Said::new(Severity::Advice, what, why)
@@ -88,16 +88,16 @@ fn in_memory(seen: &Seen<'_>) -> Option<Said> {
 }
 
 fn overlay(seen: &Seen<'_>) -> Option<Said> {
-    let (place, name) = filesystem(seen)?;
-    let what = format!("{} is on overlayfs", place.path.display());
+    let (location, name) = filesystem(seen)?;
+    let what = format!("{} is on overlayfs", location.path.display());
     let why = "the image of a container: the first write copies the whole file, and which device it is on is hidden";
     let next = "put data on a volume: docker run -v DIRECTORY:/data";
     (name == "overlay").then(|| Said::new(Severity::Advice, what, why).next(next))
 }
 
 fn fuse(seen: &Seen<'_>) -> Option<Said> {
-    let (place, name) = filesystem(seen)?;
-    let what = format!("{} is on {name}", place.path.display());
+    let (location, name) = filesystem(seen)?;
+    let what = format!("{} is on {name}", location.path.display());
     let why = "each operation goes to a process and back, from a blocking thread, because a ring may give wrong \
                bytes at the end of such a file: that process decides how fast it is";
     name.starts_with("fuse")
@@ -105,10 +105,10 @@ fn fuse(seen: &Seen<'_>) -> Option<Said> {
 }
 
 fn network(seen: &Seen<'_>) -> Option<Said> {
-    let (place, name) = filesystem(seen)?;
+    let (location, name) = filesystem(seen)?;
     let what = format!(
         "{} is on a network file system ({name})",
-        place.path.display()
+        location.path.display()
     );
     let why = "operations wait for the server, most on worker threads of the kernel; nothing is polled for";
     [
@@ -122,19 +122,22 @@ fn network(seen: &Seen<'_>) -> Option<Said> {
 }
 
 fn no_direct(seen: &Seen<'_>) -> Option<Said> {
-    let (place, name) = filesystem(seen)?;
+    let (location, name) = filesystem(seen)?;
     // Said by a rule of its own.
-    if ["tmpfs", "ramfs"].contains(&name) || place.direct.works != Some(false) {
+    if ["tmpfs", "ramfs"].contains(&name) || location.direct.works != Some(false) {
         return None;
     }
     let what = format!("no direct I/O on {name}");
-    let why = place.direct.why.clone().unwrap_or_default();
+    let why = location.direct.why.clone().unwrap_or_default();
     Some(Said::new(Severity::Advice, what, why).next("use buffered files there, or ext4 or XFS"))
 }
 
 fn alignment(seen: &Seen<'_>) -> Option<Said> {
-    let place = seen.env.place.as_ref()?;
-    let needed = place.direct.offset_bytes?.max(place.direct.memory_bytes?);
+    let location = seen.env.location.as_ref()?;
+    let needed = location
+        .direct
+        .offset_bytes?
+        .max(location.direct.memory_bytes?);
     let what = format!("direct I/O needs an alignment of {needed} bytes");
     let why = "reads of less are read around and copied";
     (needed > ALIGN_BYTES).then(|| {
@@ -197,14 +200,14 @@ fn write_cache(seen: &Seen<'_>) -> Option<Said> {
 
 /// NVMe could have them and has none.
 fn poll_queues(seen: &Seen<'_>) -> Option<Said> {
-    let place = seen.env.place.as_ref()?;
-    let device = place.device.as_ref()?;
+    let location = seen.env.location.as_ref()?;
+    let device = location.device.as_ref()?;
     let lacks = device.is_nvme() && !device.has_poll_queues;
     let what = format!("{} has no queues to poll", device.name);
     let why =
         "EngineBuilder::iopoll would spare an interrupt per read, for a processor's whole time";
     lacks.then(|| {
-        let steps = place
+        let steps = location
             .poll_refusal
             .as_deref()
             .and_then(|why| why.split_once("; "));
@@ -214,17 +217,17 @@ fn poll_queues(seen: &Seen<'_>) -> Option<Said> {
 }
 
 fn polled(seen: &Seen<'_>) -> Option<Said> {
-    let place = seen.env.place.as_ref()?;
-    let device = place.device.as_ref()?;
+    let location = seen.env.location.as_ref()?;
+    let device = location.device.as_ref()?;
     if !device.has_poll_queues {
         return None;
     }
-    if place.can_poll == Some(false) {
+    if location.can_poll == Some(false) {
         let what = format!(
             "{} has queues to poll, and this file can't use them",
             device.name
         );
-        let why = place.poll_refusal.clone().unwrap_or_default();
+        let why = location.poll_refusal.clone().unwrap_or_default();
         return Some(Said::new(Severity::Note, what, why));
     }
     let what = format!("{} has queues to poll", device.name);

@@ -105,7 +105,7 @@ fn a_unix_socket_serves_and_is_removed_at_the_end() {
         let common = ["--addr", &addr, "--threads", "2", "--backend", backend];
         let files = [root, "--listing", "--access-log", log.to_str().unwrap()];
         let server = Server::start_as("http", &[&common[..], &files].concat());
-        assert_eq!(server.place, addr);
+        assert_eq!(server.address, addr);
         for _ in 0..8 {
             assert!(ask_unix(path).starts_with("HTTP/1.1 404 "));
             let mut stream = UnixStream::connect(path).unwrap();
@@ -175,7 +175,7 @@ fn sockets_that_systemd_passes_are_listened_on() {
         let unix = UnixListener::bind(&path).unwrap();
         let path = path.to_str().unwrap();
         let server = Server::start_of(passed(unix.into(), 1, backend));
-        assert_eq!(server.place, format!("unix:{path}"));
+        assert_eq!(server.address, format!("unix:{path}"));
         for _ in 0..8 {
             assert!(ask_unix(path).ends_with("Hello, World!"));
         }

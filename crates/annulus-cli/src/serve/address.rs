@@ -1,4 +1,4 @@
-//! Where a server listens: at one place with all its cores.
+//! The address that all cores of a server listen at.
 
 use std::fmt;
 use std::fs;
@@ -21,45 +21,45 @@ use crate::signals::Removal;
 const TAKEN_TRIES: u32 = 40;
 const TAKEN_PAUSE: Duration = Duration::from_millis(10);
 
-/// Where, and by what.
-pub(crate) enum Place {
+/// The address of an echo server, with what its cores need to listen at it.
+pub(crate) enum EchoAddr {
     /// Each core binds its own.
-    Tcp(Address),
-    Udp(Address),
+    Tcp(SharedAddr),
+    Udp(SharedAddr),
     /// One for all, of which each core gets a clone.
-    Unix(UnixListener, PathOfOurs),
+    Unix(UnixListener, SocketPath),
 }
 
-/// What was typed.
-pub(crate) struct Wanted<'a> {
+/// The options that choose the address.
+pub(crate) struct Options<'a> {
     pub(crate) addr: SocketAddr,
     pub(crate) unix: Option<&'a Path>,
     pub(crate) udp: bool,
 }
 
-impl Place {
-    pub(crate) fn of(args: &Wanted<'_>) -> Result<Place, Fault> {
+impl EchoAddr {
+    pub(crate) fn of(args: &Options<'_>) -> Result<EchoAddr, Fault> {
         if let Some(path) = args.unix {
             let listener = bind_path(path)?;
-            let ours = PathOfOurs::new(path.to_owned())
+            let own_path = SocketPath::new(path.to_owned())
                 .map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
-            return Ok(Place::Unix(listener, ours));
+            return Ok(EchoAddr::Unix(listener, own_path));
         }
-        let address = Address::new(args.addr);
+        let address = SharedAddr::new(args.addr);
         Ok(if args.udp {
-            Place::Udp(address)
+            EchoAddr::Udp(address)
         } else {
-            Place::Tcp(address)
+            EchoAddr::Tcp(address)
         })
     }
 }
 
 /// An address that all cores bind.
-pub(crate) struct Address(Mutex<SocketAddr>);
+pub(crate) struct SharedAddr(Mutex<SocketAddr>);
 
-impl Address {
-    pub(crate) fn new(wanted: SocketAddr) -> Address {
-        Address(Mutex::new(wanted))
+impl SharedAddr {
+    pub(crate) fn new(address: SocketAddr) -> SharedAddr {
+        SharedAddr(Mutex::new(address))
     }
 
     /// A listener of the calling core's.
@@ -98,18 +98,18 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for SharedAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         at.fmt(f)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EchoAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Tcp(address) | Place::Udp(address) => address.fmt(f),
-            Place::Unix(_, ours) => write!(f, "unix:{}", ours.path.display()),
+            EchoAddr::Tcp(address) | EchoAddr::Udp(address) => address.fmt(f),
+            EchoAddr::Unix(_, own_path) => write!(f, "unix:{}", own_path.path.display()),
         }
     }
 }
@@ -165,22 +165,22 @@ pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
         .map_err(|error| Fault::failed(format!("can't replace the old socket {shown}: {error}")))
 }
 
-/// A path that is removed at the end, if it is still the same socket.
-pub(crate) struct PathOfOurs {
+/// The path of a Unix socket. It is removed at the end if it is still the same socket.
+pub(crate) struct SocketPath {
     path: PathBuf,
     _removal: Removal,
 }
 
-impl PathOfOurs {
-    pub(super) fn new(path: PathBuf) -> io::Result<PathOfOurs> {
-        let (ours, removed) = (identity(&path)?, path.clone());
+impl SocketPath {
+    pub(super) fn new(path: PathBuf) -> io::Result<SocketPath> {
+        let (own_path, removed) = (identity(&path)?, path.clone());
         let removal = Removal::new(move || {
-            if identity(&removed).is_ok_and(|found| found == ours) {
+            if identity(&removed).is_ok_and(|found| found == own_path) {
                 // It may have gone since.
                 let _ = fs::remove_file(&removed);
             }
         });
-        Ok(PathOfOurs {
+        Ok(SocketPath {
             path,
             _removal: removal,
         })

@@ -1,6 +1,6 @@
 //! What `annulus bench` measures Annulus against: the other ways to read and write a file on Linux.
 //!
-//! Each contender is one file and implements [`Contender`]: it keeps a given number of operations
+//! Each contender is one file and implements [`Contender`]: it keeps a inherited number of operations
 //! outstanding, takes each from a [`Worker`] and gives each answer back to it. The worker decides what is
 //! asked, checks what came and measures how long it took, so every contender is measured alike.
 //!
@@ -9,7 +9,7 @@
 
 mod call;
 mod failure;
-mod given;
+mod inherited;
 mod job;
 mod libaio;
 mod memory;
@@ -26,7 +26,7 @@ mod tokio_fs;
 mod usage;
 
 pub use failure::Failure;
-pub use given::give_on;
+pub use inherited::restore_inherited;
 pub use job::{Answer, Bench, Contender, Finished, Job, Op, Worker};
 pub use libaio::LinuxAio;
 pub use memory::Memory;
@@ -34,7 +34,7 @@ pub use mmap::MappedFile;
 pub use nop::{NopRing, context_switches};
 pub use pread::Pread;
 pub use residency::resident_bytes;
-pub use ring::{Handover, Registered, Ring, Setup};
+pub use ring::{Registered, Ring, Setup, SubmitPolicy};
 pub use threads::on_owning_threads;
 pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;

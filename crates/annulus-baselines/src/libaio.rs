@@ -172,7 +172,7 @@ impl Context {
         loop {
             if !drains || self.in_flight <= self.batching.refill_at {
                 while let Some(slot) = self.idle.pop() {
-                    if !self.ask(worker, slot) {
+                    if !self.prepare_next(worker, slot) {
                         break;
                     }
                 }
@@ -201,7 +201,9 @@ impl Context {
                 worker.finish(op, result, &bytes[..op.bytes as usize]);
                 if drains {
                     self.idle.push(slot);
-                } else if self.ask(worker, slot) && self.fresh.len() >= self.batching.submit_every {
+                } else if self.prepare_next(worker, slot)
+                    && self.fresh.len() >= self.batching.submit_every
+                {
                     let submits = self.submit()?;
                     calls += submits;
                     (0..submits).for_each(|_| worker.called());
@@ -211,7 +213,7 @@ impl Context {
     }
 
     /// Prepares the next operation in `slot`, if the worker has one; if not, the slot is idle.
-    fn ask<L: Worker>(&mut self, worker: &mut L, slot: usize) -> bool {
+    fn prepare_next<L: Worker>(&mut self, worker: &mut L, slot: usize) -> bool {
         let Some(op) = worker.next() else {
             self.idle.push(slot);
             return false;

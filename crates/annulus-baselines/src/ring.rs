@@ -41,7 +41,7 @@ pub enum Setup {
 
 /// When the loop enters the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handover {
+pub enum SubmitPolicy {
     /// Once per harvest, waiting for one completion.
     Once,
     /// As `Once`, and also after every so many new operations while completions are being taken.
@@ -49,7 +49,7 @@ pub enum Handover {
     /// Once per harvest, waiting for half the depth (at most 32).
     Batch,
     /// As the batch options of a job file say.
-    Said {
+    Configured {
         /// Submit after so many new operations while completions are being taken.
         submit_every: usize,
         /// Completions to wait for.
@@ -78,7 +78,7 @@ pub struct Ring {
     name: &'static str,
     about: &'static str,
     setup: Setup,
-    handover: Handover,
+    submit_policy: SubmitPolicy,
     registered: Registered,
     /// `IOPOLL`: completions are looked for at the device.
     device_polled: bool,
@@ -86,9 +86,9 @@ pub struct Ring {
 
 impl Ring {
     /// A ring as a job file asks for it.
-    pub fn said(
+    pub fn with_options(
         setup: Setup,
-        handover: Handover,
+        submit_policy: SubmitPolicy,
         registered: Registered,
         device_polled: bool,
     ) -> Ring {
@@ -96,7 +96,7 @@ impl Ring {
             name: "io_uring",
             about: "hand-written ring as the job file says",
             setup,
-            handover,
+            submit_policy,
             registered,
             device_polled,
         }
@@ -106,14 +106,14 @@ impl Ring {
         name: &'static str,
         about: &'static str,
         setup: Setup,
-        handover: Handover,
+        submit_policy: SubmitPolicy,
         registered: Registered,
     ) -> Ring {
         Ring {
             name,
             about,
             setup,
-            handover,
+            submit_policy,
             registered,
             device_polled: false,
         }
@@ -121,9 +121,9 @@ impl Ring {
 
     /// The base and its variants, the base first.
     pub fn variants() -> Vec<Ring> {
-        use Handover::{Batch, Every, Once};
         use Registered::{Buffers, FilesAndBuffers, Nothing};
         use Setup::{Deferred, Plain, Polled};
+        use SubmitPolicy::{Batch, Every, Once};
         let ring = Ring::new;
         vec![
             ring(
@@ -289,19 +289,19 @@ impl Driver {
             registered: kind.registered,
             slots_per_buffer: depth.div_ceil(BUFFERS_MAX),
             write_flags: if job.durable { libc::RWF_DSYNC } else { 0 },
-            chunk: match kind.handover {
-                Handover::Every(count) => count,
-                Handover::Said { submit_every, .. } => submit_every,
-                Handover::Once | Handover::Batch => usize::MAX,
+            chunk: match kind.submit_policy {
+                SubmitPolicy::Every(count) => count,
+                SubmitPolicy::Configured { submit_every, .. } => submit_every,
+                SubmitPolicy::Once | SubmitPolicy::Batch => usize::MAX,
             },
-            wait_for: match kind.handover {
-                Handover::Batch => (depth / 2).clamp(1, BATCH_MAX),
-                Handover::Said { wait_for, .. } => wait_for.max(1),
-                Handover::Once | Handover::Every(_) => 1,
+            wait_for: match kind.submit_policy {
+                SubmitPolicy::Batch => (depth / 2).clamp(1, BATCH_MAX),
+                SubmitPolicy::Configured { wait_for, .. } => wait_for.max(1),
+                SubmitPolicy::Once | SubmitPolicy::Every(_) => 1,
             },
-            refill_at: match kind.handover {
-                Handover::Said { refill_at, .. } => refill_at,
-                Handover::Once | Handover::Every(_) | Handover::Batch => depth,
+            refill_at: match kind.submit_policy {
+                SubmitPolicy::Configured { refill_at, .. } => refill_at,
+                SubmitPolicy::Once | SubmitPolicy::Every(_) | SubmitPolicy::Batch => depth,
             },
             in_flight: 0,
         })

@@ -38,10 +38,10 @@ fn churn(name: &'static str, serve: fn(TcpListener) -> io::Result<Infallible>) {
     });
     // The server has made its own descriptors when it answers; those of connections are counted with the others
     // while they are open, so a held one shows what there is.
-    let mut held = TcpStream::connect(address).unwrap();
-    held.set_read_timeout(Some(PATIENCE)).unwrap();
-    held.write_all(b"x").unwrap();
-    held.read_exact(&mut [0]).unwrap();
+    let mut idle = TcpStream::connect(address).unwrap();
+    idle.set_read_timeout(Some(PATIENCE)).unwrap();
+    idle.write_all(b"x").unwrap();
+    idle.read_exact(&mut [0]).unwrap();
     let before = descriptors();
     for turn in 0..200 {
         visit(address, turn % 2 == 0);

@@ -26,11 +26,12 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
 pub(crate) use http::{HttpArgs, LogFormatName};
 pub(crate) use net::{
-    LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName, What,
+    LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
+    ResponseLength,
 };
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
-pub(crate) use release::{ReleaseArgs, ResumeArgs, Whom};
+pub(crate) use release::{ReleaseArgs, ResumeArgs, TargetProcesses};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use run::RunArgs;
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use annulus::metrics::switch::{Switch, Told};
 
-use crate::args::Whom;
+use crate::args::TargetProcesses;
 use crate::fault::Fault;
 use crate::top::Process;
 
@@ -20,25 +20,25 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Request {
     Release,
     Resume,
 }
 
-pub(crate) fn release(whom: &Whom) -> Result<ExitCode, Fault> {
-    each(whom, Asked::Release)
+pub(crate) fn release(whom: &TargetProcesses) -> Result<ExitCode, Fault> {
+    each(whom, Request::Release)
 }
 
-pub(crate) fn resume(whom: &Whom) -> Result<ExitCode, Fault> {
-    each(whom, Asked::Resume)
+pub(crate) fn resume(whom: &TargetProcesses) -> Result<ExitCode, Fault> {
+    each(whom, Request::Resume)
 }
 
-fn each(whom: &Whom, asked: Asked) -> Result<ExitCode, Fault> {
+fn each(whom: &TargetProcesses, request: Request) -> Result<ExitCode, Fault> {
     // All are asked before the first is waited for.
     let pending: Vec<_> = whom
         .pids
         .iter()
-        .map(|&pid| Pending::ask(pid, asked))
+        .map(|&pid| Pending::ask(pid, request))
         .collect();
     let until = Instant::now() + whom.wait;
     let (mut late, mut failed) = (false, None);
@@ -75,7 +75,7 @@ struct Pending {
     pid: u32,
     process: Process,
     switch: Switch,
-    asked: Asked,
+    request: Request,
     /// It was asked for something else before.
     is_new: bool,
     /// Sets and connections that it had done this to.
@@ -83,16 +83,16 @@ struct Pending {
 }
 
 impl Pending {
-    fn ask(pid: u32, asked: Asked) -> Result<Pending, Fault> {
+    fn ask(pid: u32, request: Request) -> Result<Pending, Fault> {
         let process = Process::find(pid)?;
         let switch = Switch::of(pid).map_err(|error| refused(pid, &error))?;
-        let before = done(&switch, asked);
-        let is_new = switch.ask(asked == Asked::Release);
+        let before = done(&switch, request);
+        let is_new = switch.ask(request == Request::Release);
         Ok(Pending {
             pid,
             process,
             switch,
-            asked,
+            request,
             is_new,
             before,
         })
@@ -100,9 +100,9 @@ impl Pending {
 
     /// Sets that are as they were.
     fn left(&self) -> u64 {
-        self.switch.told(match self.asked {
-            Asked::Release => Told::Serving,
-            Asked::Resume => Told::Released,
+        self.switch.told(match self.request {
+            Request::Release => Told::Serving,
+            Request::Resume => Told::Released,
         })
     }
 
@@ -115,13 +115,13 @@ impl Pending {
             thread::sleep(LOOK);
         }
         let left = self.left();
-        let [sets, connections] = done(&self.switch, self.asked);
+        let [sets, connections] = done(&self.switch, self.request);
         // A process may write there what it likes.
         let done = [
             sets.wrapping_sub(self.before[0]),
             connections.wrapping_sub(self.before[1]),
         ];
-        let says = told(self.asked, self.is_new, done, left);
+        let says = describe(self.request, self.is_new, done, left);
         Ok(Outcome {
             says: format!("process {pid}: {says}"),
             is_done: left == 0,
@@ -130,30 +130,30 @@ impl Pending {
 }
 
 /// Sets and connections that the process has done this to since its start.
-fn done(switch: &Switch, asked: Asked) -> [u64; 2] {
-    let counts = match asked {
-        Asked::Release => [Told::SetsHandedBack, Told::HandedBack],
-        Asked::Resume => [Told::SetsServedAgain, Told::ServedAgain],
+fn done(switch: &Switch, request: Request) -> [u64; 2] {
+    let counts = match request {
+        Request::Release => [Told::SetsHandedBack, Told::HandedBack],
+        Request::Resume => [Told::SetsServedAgain, Told::ServedAgain],
     };
     counts.map(|what| switch.told(what))
 }
 
 /// What has been done, what is left, and how it is undone.
-fn told(asked: Asked, is_new: bool, [sets, connections]: [u64; 2], left: u64) -> String {
+fn describe(request: Request, is_new: bool, [sets, connections]: [u64; 2], left: u64) -> String {
     let (sets, connections) = (count(sets, "epoll set"), count(connections, "connection"));
-    let done = match asked {
-        Asked::Release if !is_new => "was handed back before, and is not served".to_owned(),
-        Asked::Resume if !is_new => "is served, and was not handed back".to_owned(),
-        Asked::Release => format!("{sets} with {connections} handed back to the kernel"),
-        Asked::Resume => format!("{sets} with {connections} served again"),
+    let done = match request {
+        Request::Release if !is_new => "was handed back before, and is not served".to_owned(),
+        Request::Resume if !is_new => "is served, and was not handed back".to_owned(),
+        Request::Release => format!("{sets} with {connections} handed back to the kernel"),
+        Request::Resume => format!("{sets} with {connections} served again"),
     };
-    let rest = match asked {
+    let rest = match request {
         _ if left == 0 => String::new(),
-        Asked::Release => format!(
+        Request::Release => format!(
             "; {} still served: handed back at the next wait of each thread",
             count(left, "epoll set")
         ),
-        Asked::Resume => format!(
+        Request::Resume => format!(
             "; {} still the kernel's: served again at the next event of each",
             count(left, "epoll set")
         ),
@@ -197,16 +197,16 @@ mod tests {
     #[test]
     fn what_was_done_is_said_in_numbers_with_what_is_left() {
         assert_eq!(
-            told(Asked::Release, true, [1, 300], 0),
+            describe(Request::Release, true, [1, 300], 0),
             "1 epoll set with 300 connections handed back to the kernel"
         );
         assert_eq!(
-            told(Asked::Release, true, [0, 0], 2),
+            describe(Request::Release, true, [0, 0], 2),
             "0 epoll sets with 0 connections handed back to the kernel; 2 epoll sets still served: handed back at the \
              next wait of each thread"
         );
         assert_eq!(
-            told(Asked::Resume, true, [2, 1], 1),
+            describe(Request::Resume, true, [2, 1], 1),
             "2 epoll sets with 1 connection served again; 1 epoll set still the kernel's: served again at the next \
              event of each"
         );

@@ -1,9 +1,10 @@
 //! SIGINT, SIGTERM and SIGHUP for the whole tool: the first asks for an end in order, the second is the end.
 //!
 //! One thread waits for them, from [`listen`] on. As long as there is nothing to tell yet, until [`end_in_order`], the
-//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, whoever works looks at [`asked`]
-//! between two steps, or has [`on_first`] wake it. Whoever makes something that must not stay behind gives its removal
-//! to [`Removal`], which is done when it is dropped or, if there is no time for that, before the process ends.
+//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, whoever works looks at
+//! [`received`] between two steps, or has [`on_first`] wake it. Whoever makes something that must not stay behind gives
+//! its removal to [`Removal`], which is done when it is dropped or, if there is no time for that, before the process
+//! ends.
 //!
 //! A server also takes SIGUSR1 ([`on_reopen`]), by the same thread: it opens its log again, as after a rotation.
 
@@ -68,12 +69,12 @@ impl fmt::Display for Signal {
 pub(crate) fn listen() -> Result<(), Fault> {
     let failed = |error| Fault::failed(format!("listening to signals: {error}"));
     // SIGXFSZ is taken so that a write beyond RLIMIT_FSIZE is an error (EFBIG) and not the end of the process.
-    let mut wanted = vec![SIGINT, SIGTERM, SIGXFSZ];
+    let mut handled = vec![SIGINT, SIGTERM, SIGXFSZ];
     // `nohup` has it ignored: that is a wish, too.
     if !is_ignored(SIGHUP) {
-        wanted.push(SIGHUP);
+        handled.push(SIGHUP);
     }
-    let mut signals = Signals::new(wanted).map_err(failed)?;
+    let mut signals = Signals::new(handled).map_err(failed)?;
     let _ = HANDLE.set(signals.handle());
     let wait = move || {
         for number in signals.forever() {
@@ -122,7 +123,7 @@ pub(crate) fn end_in_order() {
 }
 
 /// The first signal, if there was one.
-pub(crate) fn asked() -> Option<Signal> {
+pub(crate) fn received() -> Option<Signal> {
     Some(FIRST.load(SeqCst))
         .filter(|&number| number != 0)
         .map(Signal)
@@ -134,7 +135,7 @@ pub(crate) fn flag() -> &'static AtomicBool {
 }
 
 /// Does work that cannot be stopped; it is left alone where a signal comes first.
-pub(crate) fn unless_asked<T: Send + 'static>(
+pub(crate) fn unless_interrupted<T: Send + 'static>(
     doing: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Fault> {
@@ -152,14 +153,14 @@ pub(crate) fn unless_asked<T: Send + 'static>(
 
 /// An error as soon as there was a signal; for steps of work that has no result before its end.
 pub(crate) fn check(doing: &'static str) -> Result<(), Fault> {
-    asked().map_or(Ok(()), |signal| Err(Fault::Interrupted { signal, doing }))
+    received().map_or(Ok(()), |signal| Err(Fault::Interrupted { signal, doing }))
 }
 
 /// Sleeps for so long; less if a signal comes, or has come.
 pub(crate) fn sleep(time: Duration) {
     let until = Instant::now() + time;
     let mut hooks = locked(&HOOKS);
-    while asked().is_none() {
+    while received().is_none() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return;
@@ -177,7 +178,7 @@ pub(crate) fn on_first(action: impl FnOnce() + Send + 'static) -> Hook {
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let mut hooks = locked(&HOOKS);
     // Under the lock: either the signal's thread has not taken the hooks yet, or it is known to have come.
-    if asked().is_none() {
+    if received().is_none() {
         hooks.push((id, Box::new(action)));
         return Hook(id);
     }

@@ -8,7 +8,7 @@ mod sysctl;
 
 use std::os::unix::process::CommandExt;
 
-use command::{command, report, rules, said};
+use command::{command, output, report, rules};
 use sysctl::{Changed, DISABLED};
 
 const GROUP: &str = "/proc/sys/kernel/io_uring_group";
@@ -26,12 +26,12 @@ fn as_user(group: u32) -> std::process::Command {
 fn the_sysctl_is_named_with_its_value_and_its_group() {
     {
         let _changed = Changed::to(DISABLED, "2");
-        let said = said(command(&["--quick"]));
-        assert_eq!(said.code, Some(77), "{}", said.out);
+        let output = output(command(&["--quick"]));
+        assert_eq!(output.code, Some(77), "{}", output.out);
         assert!(
-            said.out.contains("kernel.io_uring_disabled = 2"),
+            output.out.contains("kernel.io_uring_disabled = 2"),
             "{}",
-            said.out
+            output.out
         );
         let report = report(command(&["--quick", "--json"]));
         assert_eq!(rules(&report)[0], "sysctl-forbids", "{}", report["advice"]);

@@ -79,8 +79,8 @@ async fn answer(stream: TcpStream, content: Rc<Content>, way: Way) -> io::Result
         }
         _ => None,
     };
-    while let Some(asked) = stream.recv_multishot().next().await {
-        drop(asked?);
+    while let Some(received) = stream.recv_multishot().next().await {
+        drop(received?);
         match way {
             Way::Copied => {
                 buffer.clear();
@@ -146,7 +146,7 @@ type Figures = [f64; 3];
 fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result<Figures> {
     let bytes = content.0.len();
     let turns = (RUN_BYTES / bytes).clamp(CONNECTIONS, RUN_ANSWERS_MAX) / CONNECTIONS;
-    let (tell, told) = mpsc::channel();
+    let (send_address, addresses) = mpsc::channel();
     let server = std::thread::spawn(move || -> io::Result<u64> {
         pin(cpus.0)?;
         Runtime::builder()
@@ -159,7 +159,7 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
                     bytes: content.0,
                     file: content.1,
                 });
-                let _ = tell.send(listener.local_addr()?);
+                let _ = send_address.send(listener.local_addr()?);
                 let mut tasks = Vec::new();
                 for _ in 0..CONNECTIONS {
                     let stream = listener.accept().await?;
@@ -172,10 +172,10 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
                 Ok(thread_ns() - begun)
             })?
     });
-    let address = told
+    let address = addresses
         .recv()
         .map_err(|_| io::Error::other("the server did not begin"))?;
-    let client = std::thread::spawn(move || ask(address, bytes, turns, cpus.1));
+    let client = std::thread::spawn(move || request(address, bytes, turns, cpus.1));
     let ended = || io::Error::other("a thread ended");
     let (client_ns, seconds) = client.join().map_err(|_| ended())??;
     let server_ns = server.join().map_err(|_| ended())??;
@@ -187,7 +187,7 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
     ])
 }
 
-fn ask(address: SocketAddr, bytes: usize, turns: usize, cpu: usize) -> io::Result<(u64, f64)> {
+fn request(address: SocketAddr, bytes: usize, turns: usize, cpu: usize) -> io::Result<(u64, f64)> {
     pin(cpu)?;
     let connect = |_| Client::connect(address);
     let mut clients = (0..CONNECTIONS)
@@ -213,12 +213,9 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut given = std::env::args().skip(1).map(|arg| arg.parse::<usize>());
-    let rounds = given.next().unwrap_or(Ok(5))?.max(1);
-    let cpus = (
-        given.next().unwrap_or(Ok(0))?,
-        given.next().unwrap_or(Ok(1))?,
-    );
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<usize>());
+    let rounds = args.next().unwrap_or(Ok(5))?.max(1);
+    let cpus = (args.next().unwrap_or(Ok(0))?, args.next().unwrap_or(Ok(1))?);
     println!("| body | way | server µs | client µs | answers/s | × copied |");
     println!("|--:|---|--:|--:|--:|--:|");
     for bytes in SIZES {

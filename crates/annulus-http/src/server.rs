@@ -33,7 +33,7 @@ use crate::watch::{Phase, Registration};
 /// A client that says nothing is accepted after so many seconds, and then has its time.
 const DEFER_S: u32 = 1;
 /// Why nothing can be accepted is said at most so often.
-const SAY_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Descriptors of the process and of each core besides connections and files: standard streams, the log, rings,
 /// listeners. A generous count.
 const PROCESS_DESCRIPTORS: usize = 16;
@@ -70,7 +70,7 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
     }
     drop(runtime::spawn(look(Rc::clone(&core))));
     let mut incoming = Listeners::new(listeners);
-    let mut said: Option<Instant> = None;
+    let mut last_report: Option<Instant> = None;
     let connections = connections_max(core.limits.connections);
     loop {
         let open = core.watches.connections() + incoming.queued();
@@ -87,8 +87,8 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
                 ) {
                     core.free_descriptors();
                 }
-                if said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
-                    said = Some(Instant::now());
+                if last_report.is_none_or(|last_report| last_report.elapsed() >= REPORT_EVERY) {
+                    last_report = Some(Instant::now());
                     eprintln!(
                         "annulus: accepting a connection: {error}; the next attempt is in 10 ms"
                     );
@@ -101,13 +101,13 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
 
 /// The number of connections of each core: as many as wanted, within its share of the descriptors that the process
 /// may have, of which a part is left for files and for the runtime.
-fn connections_max(wanted: usize) -> usize {
+fn connections_max(requested: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok());
     let fit = limit.map_or(usize::MAX, |limit| {
         connections_that_fit(limit, runtime::handle().cores())
     });
-    wanted.min(fit).max(1)
+    requested.min(fit).max(1)
 }
 
 fn connections_that_fit(descriptors: usize, cores: usize) -> usize {

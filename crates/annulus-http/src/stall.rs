@@ -70,12 +70,12 @@ impl Stall {
             self.is_answer = true;
             self.since = now;
         }
-        if let Ok(Some(seen)) = self.progress.look() {
-            let before = self.acknowledged.replace(seen.bytes);
-            if self.is_answer && before != Some(seen.bytes) {
+        if let Ok(Some(state)) = self.progress.look() {
+            let before = self.acknowledged.replace(state.bytes);
+            if self.is_answer && before != Some(state.bytes) {
                 self.since = now;
             }
-            self.is_answer = self.all_answers || (self.is_answer && !seen.all);
+            self.is_answer = self.all_answers || (self.is_answer && !state.all);
         }
         let left = (self.since + ticks.send).saturating_sub(now);
         if left > 0 {

@@ -253,7 +253,7 @@ impl Registration {
     }
 
     /// It is to end: no request has begun, and the core stops.
-    pub(crate) fn is_unwanted(&self) -> bool {
+    pub(crate) fn should_close(&self) -> bool {
         let waits = matches!(self.watch.phase.get(), Phase::Fresh | Phase::Idle);
         waits && self.watches.is_stopping()
     }

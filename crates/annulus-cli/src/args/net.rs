@@ -66,7 +66,7 @@ pub(crate) enum NetProtocol {
         /// after the other
         #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "respond", value_parser = parse_what)]
         #[arg(conflicts_with_all = ["addr", "path"])]
-        what: Vec<What>,
+        what: Vec<ResponseLength>,
         /// What stands in the header `Host` [default: ADDR]
         #[arg(long)]
         host: Option<String>,
@@ -120,14 +120,14 @@ pub(crate) struct StoreArgs {
 
 /// What HTTP servers that are compared answer: a file of that length, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct What(pub(crate) Option<u64>);
+pub(crate) struct ResponseLength(pub(crate) Option<u64>);
 
-fn parse_what(text: &str) -> Result<What, String> {
+fn parse_what(text: &str) -> Result<ResponseLength, String> {
     if text == "respond" {
-        return Ok(What(None));
+        return Ok(ResponseLength(None));
     }
     match parse_bytes(text) {
-        Ok(bytes) if bytes > 0 => Ok(What(Some(bytes))),
+        Ok(bytes) if bytes > 0 => Ok(ResponseLength(Some(bytes))),
         _ => Err("write `respond`, or the length of a file such as 1k, 64k, 1m".into()),
     }
 }

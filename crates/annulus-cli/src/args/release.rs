@@ -26,18 +26,18 @@ const WAITS: std::ops::RangeInclusive<f64> = 0.0..=3600.0;
 #[command(after_long_help = RELEASE_HELP)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
-    pub(crate) whom: Whom,
+    pub(crate) whom: TargetProcesses,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = RESUME_HELP)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
-    pub(crate) whom: Whom,
+    pub(crate) whom: TargetProcesses,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Whom {
+pub(crate) struct TargetProcesses {
     /// The processes, which run under `annulus run`
     #[arg(value_name = "PID", required = true, value_parser = parse_pid)]
     pub(crate) pids: Vec<u32>,

@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn a_port_is_a_number_and_a_range_is_two() {
-        let said = |text| parse_ports(text).map(|ports| ports.to_string());
-        assert_eq!(said("80"), Ok("80".to_owned()));
-        assert_eq!(said("6000-6010"), Ok("6000-6010".to_owned()));
-        assert_eq!(said("7-7"), Ok("7".to_owned()));
+        let parsed = |text| parse_ports(text).map(|ports| ports.to_string());
+        assert_eq!(parsed("80"), Ok("80".to_owned()));
+        assert_eq!(parsed("6000-6010"), Ok("6000-6010".to_owned()));
+        assert_eq!(parsed("7-7"), Ok("7".to_owned()));
         for bad in ["0", "-1", "65536", "http", "6010-6000", "1-", "-", "1-2-3"] {
-            assert!(said(bad).is_err(), "{bad}");
+            assert!(parsed(bad).is_err(), "{bad}");
         }
     }
 }

@@ -99,7 +99,7 @@ fn within_limit(plan: &Plan, limit: u64) -> Result<u64, Fault> {
 
 fn cool(file: &TestFile) -> Result<Readiness, Fault> {
     evict(file)?;
-    if !may_ask(&file.buffered[0]) {
+    if !may_query_residency(&file.buffered[0]) {
         return Ok(Readiness::NotReady(NOT_KNOWN.into()));
     }
     let Some(mut now) = resident(file)? else {
@@ -120,7 +120,7 @@ fn cool(file: &TestFile) -> Result<Readiness, Fault> {
 }
 
 fn warm(file: &TestFile) -> Result<Readiness, Fault> {
-    if !may_ask(&file.buffered[0]) {
+    if !may_query_residency(&file.buffered[0]) {
         return Ok(Readiness::NotReady(NOT_KNOWN.into()));
     }
     let Some(mut now) = resident(file)? else {
@@ -165,7 +165,7 @@ fn evict(file: &TestFile) -> Result<(), Fault> {
 }
 
 /// Whether `mincore` tells us the truth: to others than the owner or a writer it says that all is in memory.
-fn may_ask(file: &File) -> bool {
+fn may_query_residency(file: &File) -> bool {
     let user = rustix::process::geteuid();
     let owns = file
         .metadata()

@@ -125,16 +125,16 @@ pub(crate) fn afterwards(
     contents: Contents,
     run: u64,
 ) -> io::Result<Afterwards> {
-    let mut found = Afterwards::default();
+    let mut result = Afterwards::default();
     if samples.is_empty() {
-        return Ok(found);
+        return Ok(result);
     }
     let mut memory = Memory::new(1, block_bytes).map_err(io::Error::other)?;
     for sample in samples {
         let bytes = memory.only();
         let read = files[sample.file as usize].read_exact_at(bytes, sample.offset);
         let dataset_offset = dataset_offset(sample.file, file_bytes, sample.offset);
-        found.compared += 1;
+        result.compared += 1;
         let complaint: Option<String> = match (read, sample.kind) {
             (Err(error), _) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Some("is no longer there: the file has become shorter".into())
@@ -148,8 +148,8 @@ pub(crate) fn afterwards(
                 .then(|| "is not what was written there".into()),
         };
         if let Some(complaint) = complaint {
-            found.wrong += 1;
-            found.first_wrong.get_or_insert_with(|| {
+            result.wrong += 1;
+            result.first_wrong.get_or_insert_with(|| {
                 let file = match files.len() {
                     1 => String::new(),
                     _ => format!(" of file {}", sample.file),
@@ -158,7 +158,7 @@ pub(crate) fn afterwards(
             });
         }
     }
-    Ok(found)
+    Ok(result)
 }
 
 fn written_by(bytes: &[u8], dataset_offset: u64, contents: Contents, run: u64) -> bool {

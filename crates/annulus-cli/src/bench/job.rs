@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) durable: bool,
     pub(crate) cache: Cache,
     /// Whether `cache` was asked for by name, and must not be replaced.
-    pub(crate) cache_asked: bool,
+    pub(crate) cache_requested: bool,
     pub(crate) depths: Vec<usize>,
     pub(crate) threads: Option<usize>,
     pub(crate) drivers: Option<usize>,
@@ -77,7 +77,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(args: &FileArgs) -> Result<Plan, Fault> {
         let load = preset(args.load);
-        let (cache, cache_asked) = match args {
+        let (cache, cache_requested) = match args {
             _ if args.hot => (Cache::Hot, true),
             _ if args.cold || args.buffered => (Cache::Cold, true),
             _ if load.buffered && !args.direct => (Cache::Cold, true),
@@ -102,7 +102,7 @@ impl Plan {
             memory_bytes: args.memory,
             durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),
             cache,
-            cache_asked,
+            cache_requested,
             depths: depths(&args.depth, load.depths)?,
             threads: args.threads.or(load.threads),
             drivers: args.drivers,
@@ -218,9 +218,13 @@ impl Plan {
 }
 
 /// The depths asked for, or those of the load, none of them twice.
-fn depths(asked: &[usize], load: &[usize]) -> Result<Vec<usize>, Fault> {
+fn depths(requested: &[usize], load: &[usize]) -> Result<Vec<usize>, Fault> {
     let mut depths = Vec::new();
-    for &depth in if asked.is_empty() { load } else { asked } {
+    for &depth in if requested.is_empty() {
+        load
+    } else {
+        requested
+    } {
         if depth == 0 || depth > DEPTH_MAX {
             return Err(Fault::usage(format!(
                 "--depth {depth}: a depth is from 1 to {DEPTH_MAX}"

@@ -189,11 +189,11 @@ fn sweep(parent: &Path) {
 impl MemoryController {
     /// From the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
     fn find(mounts: &str, cgroups: &str) -> Option<MemoryController> {
-        let own = |wanted: &dyn Fn(&str, &str) -> bool| {
+        let own = |matches: &dyn Fn(&str, &str) -> bool| {
             cgroups.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':');
                 let (number, controllers) = (fields.next()?, fields.next()?);
-                wanted(number, controllers).then_some(fields.next()?)
+                matches(number, controllers).then_some(fields.next()?)
             })
         };
         let has_memory = |list: &str| list.split(',').any(|word| word == "memory");
@@ -222,15 +222,15 @@ impl MemoryController {
     }
 }
 
-/// The folder of the cgroup `path` in the first mount that is `wanted` by type and options.
-fn home(mounts: &str, path: &str, wanted: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
+/// The folder of the cgroup `path` in the first mount that is `matches` by type and options.
+fn home(mounts: &str, path: &str, matches: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
         let (root, point) = (left.next()?, left.next()?);
         let mut right = right.split(' ');
         let (kind, options) = (right.next()?, right.nth(1)?);
-        if !wanted(kind, options) {
+        if !matches(kind, options) {
             return None;
         }
         // In a container the mount shows a part of the tree only.

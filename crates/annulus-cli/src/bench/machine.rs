@@ -146,11 +146,12 @@ fn line_value(path: &str, key: &str) -> Option<String> {
 
 /// The type of the file system that has this device number.
 fn filesystem(device: u64) -> Option<String> {
-    let wanted = format!("{}:{}", major(device), minor(device));
+    let device_id = format!("{}:{}", major(device), minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
-        (left.split(' ').nth(2)? == wanted).then(|| right.split(' ').next().map(str::to_string))?
+        (left.split(' ').nth(2)? == device_id)
+            .then(|| right.split(' ').next().map(str::to_string))?
     })
 }
 

@@ -66,7 +66,7 @@ const WARM_UP_POSITION: usize = usize::MAX - 1;
 /// Runs the command.
 pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if args.list {
-        return say(&contender::list()).map(|()| ExitCode::SUCCESS);
+        return print_text(&contender::list()).map(|()| ExitCode::SUCCESS);
     }
     signals::listen()?;
     let _watching = crate::watching::begin(args.watch.metrics)?;
@@ -86,7 +86,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
     let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
-    let trace = traced::Asked::new(args, &plan, &contenders)?;
+    let trace = traced::TraceRequest::new(args, &plan, &contenders)?;
     let started = SystemTime::now();
     machine::allow_many_open_files();
     let limit = plan.memory_bytes.map(Limit::make).transpose()?;
@@ -94,12 +94,12 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     cache::check_fits(&plan, &file)?;
     add_notes(&plan, limit.as_ref(), &mut file);
     let machine = Machine::of(Some(&file.buffered[0]));
-    say(&heading(&plan, &file, &machine))?;
+    print_text(&heading(&plan, &file, &machine))?;
     if let Some(limit) = &limit {
         limit.enter()?;
     }
     let (runs, hung) = measure(&plan, &file, &contenders)?;
-    let interrupted = signals::asked();
+    let interrupted = signals::received();
     let traced = match hung || interrupted.is_some() {
         true => Vec::new(),
         false => trace.runs(&plan, &file, &contenders)?,
@@ -120,12 +120,12 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     }
     text += &traced::text(&report.traced);
     // What cannot be printed may still be written.
-    let said = say(&text);
+    let printed = print_text(&text);
     if let Some(destination) = &destination {
         destination.write(&report, args.timeline)?;
     }
     pictures.of_files(&report)?;
-    said?;
+    printed?;
     let alerts = watching::judge_file(&judge, &report.runs);
     match interrupted {
         Some(signal) => Ok(ExitCode::from(signal.exit_code())),
@@ -237,7 +237,7 @@ fn measure(
             let mut order: Vec<&AnyContender> = contenders.iter().collect();
             rng.shuffle(&mut order);
             for contender in order {
-                if signals::asked().is_some() {
+                if signals::received().is_some() {
                     break 'runs;
                 }
                 let name = contender.name();
@@ -452,7 +452,7 @@ pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
 }
 
 /// Prints; a reader who has gone away is no fault of the run.
-pub(crate) fn say(text: &str) -> Result<(), Fault> {
+pub(crate) fn print_text(text: &str) -> Result<(), Fault> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn a_pass_has_every_block_once() {
         for blocks in [1, 2, 3, 5, 64, 65, 1000, 4096, 4097, 100_003] {
-            let mut seen = pass(&order(blocks, true, false));
-            seen.sort_unstable();
-            assert!(seen.iter().copied().eq(0..blocks), "{blocks} blocks");
+            let mut positions = pass(&order(blocks, true, false));
+            positions.sort_unstable();
+            assert!(positions.iter().copied().eq(0..blocks), "{blocks} blocks");
         }
     }
 

@@ -138,7 +138,7 @@ impl Bench for Harness {
         let end = from + self.shared.runtime.as_nanos() as u64;
         // Not a plain store: if a signal has already set an end, this reads it and then knows of the signal.
         self.shared.end_ns.swap(end, AcqRel);
-        if signals::asked().is_some() {
+        if signals::received().is_some() {
             self.shared.stop();
         }
         self.shared.measured_from_ns.store(from, Release);

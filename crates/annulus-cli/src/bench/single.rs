@@ -151,7 +151,7 @@ fn judge(
     resident: f64,
     stamp: u64,
 ) -> Result<Outcome, Fault> {
-    let again = look_again(plan, file, &ended, stamp)?;
+    let again = check_afterwards(plan, file, &ended, stamp)?;
     let complaint = ended
         .tally
         .complaint
@@ -172,11 +172,11 @@ fn judge(
         });
     }
     if ended.cut_short {
-        let said = super::cut_short(ended.measured, plan.runtime);
+        let note = super::cut_short(ended.measured, plan.runtime);
         if !super::is_enough(ended.measured, plan.runtime) || sample.ops == 0 {
-            return Ok(Outcome::Interrupted { reason: said });
+            return Ok(Outcome::Interrupted { reason: note });
         }
-        sample.add_note(&said);
+        sample.add_note(&note);
     }
     if sample.ops == 0 {
         let reason = if sample.ran_out_of_blocks {
@@ -192,7 +192,7 @@ fn judge(
     Ok(Outcome::Measured(sample))
 }
 
-fn look_again(
+fn check_afterwards(
     plan: &Plan,
     file: &TestFile,
     ended: &RunOutcome,

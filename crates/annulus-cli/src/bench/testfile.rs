@@ -357,7 +357,7 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
         enough_blocks(plan, size)?;
         return Ok(size - size % bs);
     }
-    let wanted = match plan.cache {
+    let preferred = match plan.cache {
         Cache::Cold => {
             let rate = (FAST_OPS_PER_SECOND * plan.block_bytes as f64).min(FAST_BYTES_PER_SECOND);
             let bytes = rate * (plan.runtime.as_secs_f64() + 0.3);
@@ -366,10 +366,10 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
         Cache::Direct | Cache::Hot => OWN_BYTES,
     };
     // A deep queue must go round, and memory made small must not hold the data.
-    let wanted = wanted
+    let preferred = preferred
         .max(plan.block_bytes * plan.depth_max() as u64 * OWN_ROUNDS)
         .max(plan.memory_bytes.unwrap_or(0) * OWN_MEMORIES);
-    let size = wanted.min(free / OWN_FREE_SHARE);
+    let size = preferred.min(free / OWN_FREE_SHARE);
     let size = size - size % bs;
     let least = (plan.depth_max() as u64 * plan.block_bytes).max(bs);
     if size < least {
@@ -412,7 +412,7 @@ fn settle_direct(
         (Ok(_), _) => None,
     };
     match (impossible, direct) {
-        (Some(why), _) if plan.cache == Cache::Direct && plan.cache_asked => Err(Fault::usage(
+        (Some(why), _) if plan.cache == Cache::Direct && plan.cache_requested => Err(Fault::usage(
             format!("--direct: {why}; leave it out, or choose another folder"),
         )),
         (Some(why), _) if plan.cache == Cache::Direct => {

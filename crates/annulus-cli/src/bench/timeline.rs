@@ -58,8 +58,8 @@ impl Timeline {
         let cut = recorder.slices()?;
         let used = length_ns.div_ceil(cut.slice_ns.max(1)) as usize;
         let slices = cut.slices.get(..used.max(1)).unwrap_or(&cut.slices);
-        let told: Vec<u64> = slices.iter().map(|slice| slice.calls).collect();
-        let told = told.iter().any(|calls| *calls > 0).then_some(told);
+        let recorded: Vec<u64> = slices.iter().map(|slice| slice.calls).collect();
+        let recorded = recorded.iter().any(|calls| *calls > 0).then_some(recorded);
         let mut errors: Vec<u64> = slices.iter().map(|slice| slice.errors).collect();
         if errors.iter().all(|count| *count == 0) {
             errors.clear();
@@ -77,7 +77,7 @@ impl Timeline {
                     calls.resize(slices.len(), 0);
                     calls
                 })
-                .or(told),
+                .or(recorded),
             latency: spectra.iter().map(Spectrum::encoded).collect(),
         })
     }
@@ -107,11 +107,11 @@ impl Timeline {
         for (bucket, count) in self.latency.iter().flat_map(|row| Spectrum::decoded(row).0) {
             counts[bucket] += count;
         }
-        let found = counts
+        let bucket = counts
             .into_iter()
             .enumerate()
             .filter(|(_, count)| *count > 0);
-        Spectrum(found.collect())
+        Spectrum(bucket.collect())
     }
 
     /// The same in at most so many slices: neighbours are put together.
@@ -150,15 +150,15 @@ impl Spectrum {
 
     /// The latency that a share `quantile` did not exceed, ns, rounded up to the end of its bucket.
     pub(crate) fn quantile_ns(&self, quantile: f64) -> Option<u64> {
-        let wanted = (quantile.clamp(0.0, 1.0) * self.count() as f64)
+        let threshold = (quantile.clamp(0.0, 1.0) * self.count() as f64)
             .ceil()
             .max(1.0) as u64;
-        let mut seen = 0;
-        let found = self.0.iter().find(|(_, count)| {
-            seen += count;
-            seen >= wanted
+        let mut cumulative = 0;
+        let bucket = self.0.iter().find(|(_, count)| {
+            cumulative += count;
+            cumulative >= threshold
         })?;
-        Some(bounds(found.0).1)
+        Some(bounds(bucket.0).1)
     }
 
     fn plus(&self, other: &Spectrum) -> Spectrum {
@@ -212,19 +212,19 @@ pub(crate) fn on_one_line<S: Serializer>(
 pub(crate) struct CallSamples {
     /// Slices before this one have been looked at.
     next: AtomicUsize,
-    seen: Mutex<Seen>,
+    state: Mutex<CallState>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct CallState {
     read: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
     /// At the beginning of which slice there were how many.
     samples: Vec<(usize, u64)>,
 }
 
 impl CallSamples {
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, CallState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From where the number of calls so far is read.
@@ -234,21 +234,21 @@ impl CallSamples {
 
     /// A worker has come to a slice.
     #[cold]
-    pub(crate) fn turned(&self, slice: usize) {
+    pub(crate) fn enter_slice(&self, slice: usize) {
         if self.next.load(Relaxed) > slice || self.next.fetch_max(slice + 1, Relaxed) > slice {
             return;
         }
-        let mut seen = self.lock();
-        if let Some(read) = &seen.read {
+        let mut state = self.lock();
+        if let Some(read) = &state.read {
             let calls = read();
-            seen.samples.push((slice, calls));
+            state.samples.push((slice, calls));
         }
     }
 
     /// The measured time is over.
     #[cold]
     pub(crate) fn ended(&self) {
-        self.turned(END);
+        self.enter_slice(END);
     }
 
     /// Lets go of what is read from, which would otherwise live as long as the harness.
@@ -324,14 +324,14 @@ mod tests {
         let p50 = timeline.spectrum().quantile_ns(0.5).unwrap();
         assert!((1_200..1_300).contains(&p50), "{p50}");
         #[derive(Serialize)]
-        struct Holds {
+        struct Wrapper {
             #[serde(serialize_with = "on_one_line")]
             timeline: Option<Timeline>,
         }
-        let held = Holds {
+        let wrapper = Wrapper {
             timeline: Some(timeline.clone()),
         };
-        let text = serde_json::to_string_pretty(&held).unwrap();
+        let text = serde_json::to_string_pretty(&wrapper).unwrap();
         assert_eq!(text.lines().count(), 3, "{text}");
         let back: serde_json::Value = serde_json::from_str(&text).unwrap();
         let back: Timeline = serde_json::from_value(back["timeline"].clone()).unwrap();
@@ -365,7 +365,7 @@ mod tests {
         samples.read_from(Box::new(move || read.load(Relaxed)));
         for (slice, calls) in [(0, 100), (0, 105), (1, 110), (4, 120), (5, 125)] {
             now.store(calls, Relaxed);
-            samples.turned(slice);
+            samples.enter_slice(slice);
         }
         now.store(133, Relaxed);
         samples.ended();

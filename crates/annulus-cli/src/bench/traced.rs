@@ -24,17 +24,17 @@ pub(super) const RECORDED: Duration = Duration::from_secs(1);
 const FIRST_POSITION: usize = usize::MAX / 2;
 
 /// What was asked for, and which graphs go where.
-pub(super) struct Asked {
+pub(super) struct TraceRequest {
     trace: Trace,
     graphs: Vec<(usize, String, PathBuf)>,
 }
 
-impl Asked {
+impl TraceRequest {
     pub(super) fn new(
         args: &FileArgs,
         plan: &Plan,
         contenders: &[AnyContender],
-    ) -> Result<Asked, Fault> {
+    ) -> Result<TraceRequest, Fault> {
         let trace = Trace::new(&args.trace, args.replace)?;
         // The base comes along unasked; its graph does not, unless it is named.
         let sets = ["all", "default"];
@@ -42,15 +42,16 @@ impl Asked {
             .contenders
             .iter()
             .any(|name| sets.contains(&name.trim()));
-        let named = |name: &str| every || args.contenders.iter().any(|asked| asked.trim() == name);
-        let mut wanted = Vec::new();
+        let named =
+            |name: &str| every || args.contenders.iter().any(|listed| listed.trim() == name);
+        let mut requested = Vec::new();
         for &depth in &plan.depths {
             let names = contenders.iter().map(|contender| contender.name());
             let names = names.filter(|name| named(name));
-            wanted.extend(names.map(|name| (depth, name.to_string())));
+            requested.extend(names.map(|name| (depth, name.to_string())));
         }
-        let graphs = files(trace.graphs.as_ref(), wanted)?;
-        Ok(Asked { trace, graphs })
+        let graphs = files(trace.graphs.as_ref(), requested)?;
+        Ok(TraceRequest { trace, graphs })
     }
 
     /// The runs, if any were asked for.
@@ -61,7 +62,7 @@ impl Asked {
         contenders: &[AnyContender],
     ) -> Result<Vec<Traced<AtDepth>>, Fault> {
         let mut traced = Vec::new();
-        if !self.trace.is_asked() {
+        if !self.trace.is_requested() {
             return Ok(traced);
         }
         let mut contenders = contenders.to_vec();
@@ -74,7 +75,7 @@ impl Asked {
             for contender in &contenders {
                 let name = contender.name();
                 progress.begin(format!("depth {depth}, looked into: {name}"));
-                let mut look = Look {
+                let mut run = TracedRun {
                     plan,
                     file,
                     contender,
@@ -83,10 +84,10 @@ impl Asked {
                     hangs: false,
                 };
                 let mut one = Traced::new(name, AtDepth { depth });
-                self.one(&mut look, &mut one)?;
+                self.one(&mut run, &mut one)?;
                 traced.push(one);
                 progress.step();
-                if look.hangs {
+                if run.hangs {
                     progress.clear();
                     return Ok(traced);
                 }
@@ -96,26 +97,26 @@ impl Asked {
         Ok(traced)
     }
 
-    fn one(&self, look: &mut Look<'_>, one: &mut Traced<AtDepth>) -> Result<(), Fault> {
+    fn one(&self, run: &mut TracedRun<'_>, one: &mut Traced<AtDepth>) -> Result<(), Fault> {
         match self.trace.refusal() {
             Some(why) => one.counted(Err(why)),
             None if self.trace.counts() => {
                 let start = || self.trace.count(&[std::process::id()]);
-                let short = look.plan.runtime.min(RECORDED);
-                one.counted(look.during(short, start, Counter::stop)?);
+                let short = run.plan.runtime.min(RECORDED);
+                one.counted(run.during(short, start, Counter::stop)?);
             }
             None => {}
         }
         let of = |(depth, name, _): &&(usize, String, PathBuf)| {
-            *depth == look.depth && name == look.contender.name()
+            *depth == run.depth && name == run.contender.name()
         };
         if let (Some(graphs), Some((depth, name, path))) =
             (&self.trace.graphs, self.graphs.iter().find(of))
-            && !look.hangs
+            && !run.hangs
         {
-            let title = format!("{name}, depth {depth}: {}", look.plan.words());
+            let title = format!("{name}, depth {depth}: {}", run.plan.words());
             let start = || graphs.record(&[std::process::id()]);
-            let recorded = look.during(RECORDED, start, |recorder| recorder.end())?;
+            let recorded = run.during(RECORDED, start, |recorder| recorder.end())?;
             one.drawn(
                 path,
                 recorded.and_then(|(recorded, _)| graphs.draw(recorded, &title, path)),
@@ -126,7 +127,7 @@ impl Asked {
 }
 
 /// One contender at one depth.
-struct Look<'r> {
+struct TracedRun<'r> {
     plan: &'r Plan,
     file: &'r TestFile,
     contender: &'r AnyContender,
@@ -135,7 +136,7 @@ struct Look<'r> {
     hangs: bool,
 }
 
-impl Look<'_> {
+impl TracedRun<'_> {
     /// Runs it with something attached; what that saw, and how many operations were answered.
     fn during<A, B>(
         &mut self,
@@ -148,11 +149,11 @@ impl Look<'_> {
             ..self.plan.clone()
         };
         self.position += 1;
-        let mut seen = Err("it was not run".to_string());
+        let mut result = Err("it was not run".to_string());
         let around = |contender: &AnyContender, spec| {
             let attached = start();
             let outcome = run::run(contender, spec);
-            seen = attached.and_then(&mut stop);
+            result = attached.and_then(&mut stop);
             outcome
         };
         let contender = Arc::clone(self.contender);
@@ -166,24 +167,24 @@ impl Look<'_> {
         )?;
         self.hangs = done.hangs;
         Ok(match done.outcome {
-            Outcome::Measured(sample) => seen.map(|seen| (seen, sample.checks.answers)),
+            Outcome::Measured(sample) => result.map(|result| (result, sample.checks.answers)),
             other => Err(other.reason().unwrap_or_default()),
         })
     }
 }
 
-/// The file of each graph: `wanted` are depths and names.
+/// The file of each graph: `requested` are depths and names.
 pub(super) fn files(
     graphs: Option<&Graphs>,
-    wanted: Vec<(usize, String)>,
+    requested: Vec<(usize, String)>,
 ) -> Result<Vec<(usize, String, PathBuf)>, Fault> {
     let Some(graphs) = graphs else {
         return Ok(Vec::new());
     };
     let label = |(depth, name): &(usize, String)| format!("{name}-{depth}");
-    let labels: Vec<String> = wanted.iter().map(label).collect();
+    let labels: Vec<String> = requested.iter().map(label).collect();
     let files = graphs.files(&labels)?;
-    let files = wanted.into_iter().zip(files);
+    let files = requested.into_iter().zip(files);
     Ok(files
         .map(|((depth, name), file)| (depth, name, file))
         .collect())

@@ -280,7 +280,7 @@ impl Worker for BenchWorker {
             self.tally.measured += 1;
             self.tally.latency.saturating_record(latency_ns);
             if self.tally.recorder.answer(now, latency_ns) {
-                self.shared.calls.turned(self.tally.recorder.slice());
+                self.shared.calls.enter_slice(self.tally.recorder.slice());
             }
         }
     }

@@ -7,7 +7,7 @@ use super::facts::Environment;
 use super::figures::Figures;
 
 /// What rules look at.
-pub(crate) struct Seen<'a> {
+pub(crate) struct Findings<'a> {
     pub(crate) env: &'a Environment,
     /// Absent with `--quick`.
     pub(crate) figures: Option<&'a Figures>,
@@ -42,20 +42,24 @@ pub(crate) enum Severity {
 /// A rule: pure, so that a test can show it any machine.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    pub(crate) check: fn(&Seen<'_>) -> Option<Said>,
+    pub(crate) check: fn(&Findings<'_>) -> Option<RuleReport>,
 }
 
 /// What a rule says, without its name.
-pub(crate) struct Said {
+pub(crate) struct RuleReport {
     pub(crate) severity: Severity,
     pub(crate) what: String,
     pub(crate) why: String,
     pub(crate) next: Option<String>,
 }
 
-impl Said {
-    pub(crate) fn new(severity: Severity, what: impl Into<String>, why: impl Into<String>) -> Said {
-        Said {
+impl RuleReport {
+    pub(crate) fn new(
+        severity: Severity,
+        what: impl Into<String>,
+        why: impl Into<String>,
+    ) -> RuleReport {
+        RuleReport {
             severity,
             what: what.into(),
             why: why.into(),
@@ -63,8 +67,8 @@ impl Said {
         }
     }
 
-    pub(crate) fn next(self, next: impl Into<String>) -> Said {
-        Said {
+    pub(crate) fn next(self, next: impl Into<String>) -> RuleReport {
+        RuleReport {
             next: Some(next.into()),
             ..self
         }
@@ -72,16 +76,16 @@ impl Said {
 }
 
 /// What every rule says, the worst first.
-pub(crate) fn advice(seen: &Seen<'_>) -> Vec<Advice> {
+pub(crate) fn advice(findings: &Findings<'_>) -> Vec<Advice> {
     let mut advice: Vec<Advice> = super::rules::all()
         .filter_map(|rule| {
-            let said = (rule.check)(seen)?;
+            let report = (rule.check)(findings)?;
             Some(Advice {
                 rule: rule.name.to_owned(),
-                severity: said.severity,
-                what: said.what,
-                why: said.why,
-                next: said.next,
+                severity: report.severity,
+                what: report.what,
+                why: report.why,
+                next: report.next,
             })
         })
         .collect();

@@ -53,11 +53,11 @@ pub(crate) struct RingFacts {
     pub(crate) refusal: Option<Refusal>,
     /// The newest set-up mode; absent without a ring.
     pub(crate) setup_mode: Option<SetupMode>,
-    pub(crate) setup_flags: Vec<Tried>,
-    pub(crate) features: Vec<Has>,
-    pub(crate) opcodes: Vec<Has>,
+    pub(crate) setup_flags: Vec<ProbeFact>,
+    pub(crate) features: Vec<FeatureFact>,
+    pub(crate) opcodes: Vec<FeatureFact>,
     pub(crate) operations: Vec<OperationFact>,
-    pub(crate) registrations: Vec<Tried>,
+    pub(crate) registrations: Vec<ProbeFact>,
     /// What kernels of the same version do differently.
     pub(crate) quirks: Vec<Quirk>,
     /// What an engine with all its defaults came to.
@@ -99,7 +99,7 @@ pub(crate) enum SetupMode {
 
 /// Something that was tried on a ring of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub(crate) struct Tried {
+pub(crate) struct ProbeFact {
     pub(crate) name: String,
     /// The first kernel that is known to have it.
     pub(crate) since: String,
@@ -111,7 +111,7 @@ pub(crate) struct Tried {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub(crate) struct Has {
+pub(crate) struct FeatureFact {
     pub(crate) name: String,
     pub(crate) is_there: bool,
 }
@@ -145,7 +145,7 @@ pub(crate) struct EngineFact {
     /// In its own words.
     pub(crate) backend: String,
     /// Entries of its submission queue: asked for, and got.
-    pub(crate) entries_asked: u32,
+    pub(crate) entries_requested: u32,
     pub(crate) entries_got: Option<u32>,
 }
 

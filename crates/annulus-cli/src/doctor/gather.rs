@@ -8,8 +8,8 @@ use annulus::{Engine, EngineBackend, SetupError};
 use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
 
 use super::facts::{
-    Call, EngineFact, Environment, Has, Kernel, Limits, Mechanism, OperationFact, Policy, Quirk,
-    Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Tried,
+    Call, EngineFact, Environment, FeatureFact, Kernel, Limits, Mechanism, OperationFact, Policy,
+    ProbeFact, Quirk, Refusal, RefusalKind, RingFacts, Seccomp, SetupMode,
 };
 use super::location::Location;
 use super::surroundings::{Surroundings, text};
@@ -54,11 +54,11 @@ fn ring(support: &Support) -> RingFacts {
             annulus::engine::SetupMode::Cooperative => SetupMode::Cooperative,
             _ => SetupMode::Plain,
         }),
-        setup_flags: tried(support.setup_flags()),
+        setup_flags: probe_facts(support.setup_flags()),
         features: has(support.features().map(|one| (one.name, one.supported))),
         opcodes: has(support.opcodes().map(|one| (one.name, one.supported))),
         operations: support.operations().map(operation).collect(),
-        registrations: tried(support.registrations()),
+        registrations: probe_facts(support.registrations()),
         quirks: (support.quirks().into_iter())
             .map(|one| Quirk {
                 name: one.name.to_owned(),
@@ -85,8 +85,8 @@ fn refusal(error: &SetupError) -> Refusal {
     }
 }
 
-fn tried(probes: &[Probe]) -> Vec<Tried> {
-    let one = |probe: &Probe| Tried {
+fn probe_facts(probes: &[Probe]) -> Vec<ProbeFact> {
+    let one = |probe: &Probe| ProbeFact {
         name: probe.name.to_owned(),
         since: probe.since.to_owned(),
         works: probe.result.is_ok(),
@@ -96,8 +96,8 @@ fn tried(probes: &[Probe]) -> Vec<Tried> {
     probes.iter().map(one).collect()
 }
 
-fn has<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> Vec<Has> {
-    all.map(|(name, is_there)| Has {
+fn has<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> Vec<FeatureFact> {
+    all.map(|(name, is_there)| FeatureFact {
         name: name.to_owned(),
         is_there,
     })
@@ -119,7 +119,7 @@ fn operation(operation: annulus::support::OperationSupport) -> OperationFact {
 /// An engine with all its defaults: as many entries as the limits allow.
 fn engine() -> Option<EngineFact> {
     let builder = Engine::builder();
-    let entries_asked = builder.ring_entries_requested();
+    let entries_requested = builder.ring_entries_requested();
     let engine = builder.build().ok()?;
     let entries_got = match engine.backend() {
         EngineBackend::Uring { sq_entries, .. } => Some(*sq_entries),
@@ -127,7 +127,7 @@ fn engine() -> Option<EngineFact> {
     };
     Some(EngineFact {
         backend: engine.backend().to_string(),
-        entries_asked,
+        entries_requested,
         entries_got,
     })
 }
@@ -170,8 +170,8 @@ fn policy(support: &Support) -> Policy {
 /// Of a mask in hexadecimal digits.
 fn capabilities(mask: &str) -> Vec<String> {
     let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
-    let held = CAPABILITIES.iter().filter(|(bit, _)| mask & 1 << bit != 0);
-    held.map(|(_, name)| (*name).to_owned()).collect()
+    let capabilities = CAPABILITIES.iter().filter(|(bit, _)| mask & 1 << bit != 0);
+    capabilities.map(|(_, name)| (*name).to_owned()).collect()
 }
 
 fn limits(support: &Support) -> Limits {

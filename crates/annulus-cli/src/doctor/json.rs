@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::advice::{Advice, Seen, Verdict, advice, next_command};
+use super::advice::{Advice, Findings, Verdict, advice, next_command};
 use super::cause::{Cause, causes};
 use super::facts::Environment;
 use super::figures::Figures;
@@ -47,11 +47,11 @@ impl Report {
         command: Vec<String>,
         started_unix_s: u64,
     ) -> Report {
-        let seen = Seen {
+        let findings = Findings {
             env: &environment,
             figures: figures.as_ref(),
         };
-        let advice = advice(&seen);
+        let advice = advice(&findings);
         let verdict = Verdict::of(&advice);
         Report {
             version: VERSION,

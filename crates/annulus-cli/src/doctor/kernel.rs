@@ -134,8 +134,8 @@ mod tests {
             ("7.2-rc1", "#1 SMP", None, Version(7, 2, 0), None),
             ("odd", "", None, Version(0, 0, 0), None),
         ] {
-            let found = upstream(release, build, signature);
-            assert_eq!(found, (version, vendor.map(str::to_owned)), "{release}");
+            let result = upstream(release, build, signature);
+            assert_eq!(result, (version, vendor.map(str::to_owned)), "{release}");
         }
     }
 
@@ -146,8 +146,8 @@ mod tests {
         fs::create_dir_all(root.path().join("boot")).unwrap();
         let plain = root.path().join("boot/config-6.1");
         fs::write(&plain, "# CONFIG_IO_URING is not set\nCONFIG_AIO=y\n").unwrap();
-        let found = configured(root.path(), "6.1");
-        assert_eq!(found, Some((false, "/boot/config-6.1".to_owned())));
+        let result = configured(root.path(), "6.1");
+        assert_eq!(result, Some((false, "/boot/config-6.1".to_owned())));
         fs::create_dir_all(root.path().join("proc")).unwrap();
         let file = File::create(root.path().join("proc/config.gz")).unwrap();
         let mut packer = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
@@ -155,7 +155,7 @@ mod tests {
             .write_all(b"CONFIG_AIO=y\nCONFIG_IO_URING=y\n")
             .unwrap();
         packer.finish().unwrap();
-        let found = configured(root.path(), "6.1");
-        assert_eq!(found, Some((true, "/proc/config.gz".to_owned())));
+        let result = configured(root.path(), "6.1");
+        assert_eq!(result, Some((true, "/proc/config.gz".to_owned())));
     }
 }

@@ -101,7 +101,7 @@ impl Location {
             .is_some_and(|name| ["tmpfs", "ramfs"].contains(&name));
         let mut opened = Opened::of(path, kind, measured, in_memory);
         let (direct, poll) = match &opened.direct {
-            Ok(file) => asked(file),
+            Ok(file) => direct_facts(file),
             Err(why) => (refused(why), None),
         };
         if direct.works != Some(true) {
@@ -270,7 +270,7 @@ fn refused(why: &str) -> Direct {
 }
 
 /// What the engine finds out when such a file is opened on it.
-fn asked(direct: &File) -> (Direct, Option<Result<(), String>>) {
+fn direct_facts(direct: &File) -> (Direct, Option<Result<(), String>>) {
     let file = direct.try_clone().and_then(|copy| {
         let engine = Engine::builder().iopoll(true).build()?;
         engine.file(copy)

@@ -59,7 +59,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
         }
         false => text::text(&report),
     };
-    bench::say(&text)?;
+    bench::print_text(&text)?;
     Ok(ExitCode::from(report.exit_code))
 }
 

@@ -111,10 +111,10 @@ fn container(root: &Path, release: &str) -> Option<Container> {
         return of(ContainerKind::Docker, "/.dockerenv");
     }
     // What systemd and LXC tell their children: for root only.
-    let told = fs::read(root.join("proc/1/environ")).unwrap_or_default();
-    let told = told.split(|&byte| byte == 0);
-    let told = told.filter_map(|one| one.strip_prefix(b"container="));
-    if let Some(name) = told.map(String::from_utf8_lossy).next() {
+    let environ = fs::read(root.join("proc/1/environ")).unwrap_or_default();
+    let environ = environ.split(|&byte| byte == 0);
+    let environ = environ.filter_map(|one| one.strip_prefix(b"container="));
+    if let Some(name) = environ.map(String::from_utf8_lossy).next() {
         let kind = match &*name {
             "docker" => ContainerKind::Docker,
             "podman" => ContainerKind::Podman,
@@ -162,17 +162,17 @@ fn hypervisor(root: &Path) -> Option<String> {
         ("microsoft corporation", "Hyper-V"),
     ];
     let dmi = |name: &str| text(&root.join("sys/class/dmi/id").join(name)).unwrap_or_default();
-    let told = [
+    let vendor = [
         dmi("sys_vendor"),
         dmi("product_name"),
         dmi("chassis_vendor"),
         text(&root.join("sys/hypervisor/type")).unwrap_or_default(),
     ];
-    let told = told.join("\n").to_ascii_lowercase();
-    if told.contains("xen") {
+    let vendor = vendor.join("\n").to_ascii_lowercase();
+    if vendor.contains("xen") {
         return Some("Xen".to_owned());
     }
-    let known = KNOWN.iter().find(|(sign, _)| told.contains(sign));
+    let known = KNOWN.iter().find(|(sign, _)| vendor.contains(sign));
     if let Some((_, name)) = known {
         return Some((*name).to_owned());
     }
@@ -242,8 +242,12 @@ mod tests {
             ),
             ("proc/1/cgroup", "0::/docker/0123\n", ContainerKind::Docker),
         ] {
-            let found = with(&[(path, content)], "6.1.0").container;
-            assert_eq!(found.map(|one| one.kind), Some(kind), "{path} {content:?}");
+            let surroundings = with(&[(path, content)], "6.1.0").container;
+            assert_eq!(
+                surroundings.map(|one| one.kind),
+                Some(kind),
+                "{path} {content:?}"
+            );
         }
         let pod = with(
             &[
@@ -286,7 +290,7 @@ mod tests {
     #[test]
     fn only_faults_that_are_worked_around_are_listed() {
         let folder = "sys/devices/system/cpu/vulnerabilities";
-        let found = with(
+        let surroundings = with(
             &[
                 (&format!("{folder}/meltdown"), "Mitigation: PTI\n"),
                 (&format!("{folder}/l1tf"), "Not affected\n"),
@@ -294,8 +298,12 @@ mod tests {
             ],
             "",
         );
-        let names: Vec<_> = found.mitigations.iter().map(|one| &*one.name).collect();
+        let names: Vec<_> = surroundings
+            .mitigations
+            .iter()
+            .map(|one| &*one.name)
+            .collect();
         assert_eq!(names, ["meltdown"]);
-        assert_eq!(found.mitigations[0].says, "Mitigation: PTI");
+        assert_eq!(surroundings.mitigations[0].says, "Mitigation: PTI");
     }
 }

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use super::advice::Severity;
 use super::device::Device;
 use super::facts::{
-    Environment, Has, Limits, Mechanism, Policy, RingFacts, Seccomp, SetupMode, Tried, Version,
+    Environment, FeatureFact, Limits, Mechanism, Policy, ProbeFact, RingFacts, Seccomp, SetupMode,
+    Version,
 };
 use super::figures::Figures;
 use super::json::Report;
@@ -130,11 +131,11 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
     if let Some(engine) = &ring.engine {
         lines.row("engine", &engine.backend);
     }
-    lines.row("set-up flags", &tried(&ring.setup_flags));
+    lines.row("set-up flags", &probe_list(&ring.setup_flags));
     lines.row("features", &has(&ring.features));
     lines.row("opcodes", &opcodes(&ring.opcodes));
     lines.row("operations", &operations(ring));
-    lines.row("registrations", &tried(&ring.registrations));
+    lines.row("registrations", &probe_list(&ring.registrations));
     for quirk in &ring.quirks {
         let answer = match quirk.works {
             Some(true) => "yes",
@@ -151,10 +152,10 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
 /// Whether the preload library has what it needs.
 fn servers(env: &Environment) -> String {
     let group = env.ring.registrations.iter();
-    let mut group = group.filter(|tried| tried.name == BUFFER_GROUPS);
+    let mut group = group.filter(|probe| probe.name == BUFFER_GROUPS);
     let lacks = match env.ring.setup_mode {
         None => "no ring",
-        Some(SetupMode::Deferred) if group.all(|tried| tried.works) => {
+        Some(SetupMode::Deferred) if group.all(|probe| probe.works) => {
             let by_parts = match env.kernel.version >= INCREMENTAL_SINCE {
                 true => "",
                 false => ", with more memory for receives than on Linux 6.12 and later",
@@ -193,12 +194,12 @@ fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
     }
 }
 
-fn has(all: &[Has]) -> String {
+fn has(all: &[FeatureFact]) -> String {
     list(all.iter().map(|one| (&*one.name, one.is_there)))
 }
 
 /// What found no locked memory may still be there.
-fn tried(all: &[Tried]) -> String {
+fn probe_list(all: &[ProbeFact]) -> String {
     let known = list(
         all.iter()
             .filter(|one| !one.is_starved)
@@ -220,7 +221,7 @@ fn tried(all: &[Tried]) -> String {
     }
 }
 
-fn opcodes(all: &[Has]) -> String {
+fn opcodes(all: &[FeatureFact]) -> String {
     let missing: Vec<&str> = all
         .iter()
         .filter(|one| !one.is_there)
@@ -439,11 +440,11 @@ fn measured(lines: &mut Lines, figures: &Figures) {
         );
         let _ = writeln!(lines.0, "{:LABEL_COLUMNS$}{cell}", "");
     }
-    let mut told: Vec<&str> = Vec::new();
+    let mut printed: Vec<&str> = Vec::new();
     for missing in &figures.missing {
         // One reason for many is said once.
-        if !told.contains(&&*missing.why) {
-            told.push(&missing.why);
+        if !printed.contains(&&*missing.why) {
+            printed.push(&missing.why);
             lines.row(
                 "not measured",
                 &format!("{}: {}", missing.what.name(), missing.why),
@@ -467,7 +468,7 @@ mod tests {
         };
         let groups = |env: &mut Environment| -> usize {
             let mut registrations = env.ring.registrations.iter();
-            let groups = registrations.position(|tried| tried.name == BUFFER_GROUPS);
+            let groups = registrations.position(|probe| probe.name == BUFFER_GROUPS);
             groups.unwrap()
         };
         let can = "annulus run puts installed epoll servers on rings";

@@ -184,9 +184,9 @@ pub(super) fn unlike(first: &Story, second: &Story) -> Vec<String> {
 
 /// The comparison in a sentence.
 pub(super) fn sentence(differences: &[Difference]) -> String {
-    let of = |wanted: Judgement| {
+    let of = |selected: Judgement| {
         let list: Vec<String> = (differences.iter())
-            .filter(|one| one.judgement == wanted)
+            .filter(|one| one.judgement == selected)
             .map(|one| {
                 format!(
                     "{} at {} ({})",

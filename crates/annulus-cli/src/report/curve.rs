@@ -4,12 +4,12 @@
 
 use maud::{Markup, html};
 
+use super::format::{count, duration, percent_words};
 use super::heatmap::Scale;
 use super::story::{Group, Story, Strand};
 use super::svg::{
     HEIGHT, LEFT, PLOT_HEIGHT, PLOT_WIDTH, TOP, WIDTH, across, fine, step, time_axis,
 };
-use super::words::{count, duration, percent_words};
 use crate::bench::timeline::{Slice, Spectrum, Timeline};
 
 /// Colours and dashes repeat after so many contenders; the style has one class for each.
@@ -109,13 +109,13 @@ fn plot_over_time(caption: &str, group: &Group, series: Vec<Series>, length_ns: 
     let lines = series
         .into_iter()
         .map(|series| {
-            let seen: Vec<f64> = series
+            let values: Vec<f64> = series
                 .values
                 .iter()
                 .filter_map(|(_, value)| *value)
                 .collect();
-            let low = seen.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = seen.iter().copied().fold(0.0, f64::max);
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = values.iter().copied().fold(0.0, f64::max);
             let point = |(at, value): &(f64, Option<f64>)| {
                 value.map(|value| (at / length_ns.max(1) as f64, value / top))
             };
@@ -190,7 +190,7 @@ fn percentile_line(name: &str, style: usize, spectrum: &Spectrum, scale: &Scale)
         let ns = spectrum.quantile_ns(1.0 - 10f64.powf(-nines))?;
         Some((nines / NINES_MAX, scale.height(ns)))
     };
-    let said = MARKED[1..]
+    let percentiles = MARKED[1..]
         .iter()
         .filter(|share| nines(**share) <= known)
         .filter_map(|share| {
@@ -201,7 +201,7 @@ fn percentile_line(name: &str, style: usize, spectrum: &Spectrum, scale: &Scale)
         name: name.to_string(),
         style,
         points: (0..=steps).map(point).collect(),
-        words: format!("{name} {}", said.collect::<Vec<_>>().join(", ")),
+        words: format!("{name} {}", percentiles.collect::<Vec<_>>().join(", ")),
     }
 }
 

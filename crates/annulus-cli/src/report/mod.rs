@@ -8,13 +8,14 @@ use std::process::ExitCode;
 use crate::args::{Heatmap, PictureArgs, ReportArgs};
 use crate::bench::json::{Destination, Report as FileReport};
 use crate::bench::net::json::Report as NetReport;
-use crate::bench::say;
+use crate::bench::print_text;
 use crate::bench::timeline::Timeline;
 use crate::fault::Fault;
 
 mod compare;
 mod curve;
 mod files;
+mod format;
 mod guide;
 mod heatmap;
 mod network;
@@ -24,7 +25,6 @@ mod svg;
 mod terminal;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use heatmap::Scale;
 use story::Story;
@@ -113,10 +113,10 @@ impl Pictures {
         }
         match (&self.maps, &scale) {
             (None, _) => Ok(()),
-            (Some(_), None) if stories.iter().any(Story::has_runs) => say(
+            (Some(_), None) if stories.iter().any(Story::has_runs) => print_text(
                 "note: no heat map, because the JSON has no timelines; measure again with --json FILE --timeline\n",
             ),
-            (Some(_), None) => say("note: no heat map, because nothing was answered\n"),
+            (Some(_), None) => print_text("note: no heat map, because nothing was answered\n"),
             (Some(Maps::File(file)), Some(scale)) => {
                 file.write_text(&svg::document(&stories[0], scale))
             }
@@ -126,7 +126,7 @@ impl Pictures {
                 let maps = stories
                     .iter()
                     .map(|story| terminal::maps(story, scale, colours));
-                say(&maps.collect::<String>())
+                print_text(&maps.collect::<String>())
             }
         }
     }

@@ -6,10 +6,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use super::compare::{self, Difference};
+use super::format::{duration, moment, quoted};
 use super::heatmap::Scale;
 use super::story::{Group, Story, Strand};
 use super::svg::{self, DataRef};
-use super::words::{duration, moment, quoted};
 use super::{curve, guide};
 
 const STYLE: &str = include_str!("page.css");

@@ -75,11 +75,11 @@ pub(crate) struct Shot {
 impl Story {
     /// A contender's number, the same in every picture.
     pub(crate) fn number(&self, contender: &str) -> usize {
-        let found = self
+        let matched = self
             .contenders
             .iter()
             .position(|(name, _)| name == contender);
-        found.unwrap_or(0)
+        matched.unwrap_or(0)
     }
 }
 

@@ -4,9 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use maud::{Markup, html};
 
+use super::format::{count, duration, percent_words};
 use super::heatmap::{LEVELS, Map, Scale, colour};
 use super::story::{Shot, Story, Strand};
-use super::words::{count, duration, percent_words};
 use crate::bench::timeline::Timeline;
 
 /// The picture, and within it the part with cells or lines.

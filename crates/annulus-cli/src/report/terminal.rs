@@ -1,8 +1,8 @@
 //! Heat maps in a terminal: two rows to a character where it has colours, else a ramp of characters.
 
+use super::format::{count, duration};
 use super::heatmap::{LEVELS, Map, Scale, colour};
 use super::story::Story;
-use super::words::{count, duration};
 
 /// Columns with cells; with the axis it fits into 80.
 const COLUMNS_MAX: usize = 64;
@@ -159,8 +159,8 @@ mod tests {
 
     fn colours(is_terminal: bool, variables: &[(&str, &str)]) -> Colours {
         Colours::of(is_terminal, |name| {
-            let found = variables.iter().find(|(known, _)| *known == name);
-            found.map(|(_, value)| value.to_string())
+            let matched = variables.iter().find(|(known, _)| *known == name);
+            matched.map(|(_, value)| value.to_string())
         })
     }
 

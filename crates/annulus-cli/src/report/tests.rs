@@ -133,10 +133,10 @@ fn the_page_names_no_address_and_allows_only_what_is_in_it() {
     assert!(page.contains("default-src &#39;none&#39;") || page.contains("default-src 'none'"));
     for scheme in ["http://", "https://", "//", "url(", "@import", "style=\""] {
         let body = page.replace("data:image/png;base64,", "");
-        let found = body
+        let matched = body
             .match_indices(scheme)
             .find(|(at, _)| !in_picture(&body, *at));
-        assert_eq!(found, None, "{scheme}");
+        assert_eq!(matched, None, "{scheme}");
     }
 }
 

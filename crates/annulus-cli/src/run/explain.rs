@@ -22,7 +22,7 @@ const SHARED_BYTES: u64 = 1 << 30;
 const OWN_DESCRIPTORS: u64 = 4;
 
 /// What is looked at.
-pub(super) struct Asked<'a> {
+pub(super) struct Request<'a> {
     pub(super) args: &'a RunArgs,
     pub(super) name: &'a OsStr,
     pub(super) program: &'a Path,
@@ -50,12 +50,12 @@ impl Text {
 }
 
 /// What there is to say, and whether the program will be served.
-pub(super) fn explain(asked: &Asked<'_>) -> (String, bool) {
+pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
     let mut text = Text::default();
-    program(&mut text, asked);
-    library(&mut text, asked);
-    kernel(&mut text, asked);
-    variables(&mut text, asked.variables);
+    program(&mut text, request);
+    library(&mut text, request);
+    kernel(&mut text, request);
+    variables(&mut text, request.variables);
     limits(&mut text);
     manager(&mut text);
     text.row(
@@ -68,7 +68,7 @@ pub(super) fn explain(asked: &Asked<'_>) -> (String, bool) {
          wait on; poll, select; raw system calls; programs that it starts if they are static, for musl, setuid or Go \
          (docs/PRELOAD.md)",
     );
-    let name = asked.name.display();
+    let name = request.name.display();
     let head = match &text.reasons[..] {
         [] => format!("{name} will be served by the library\n"),
         [first, ..] => format!("{name} will not be served: {first}\n"),
@@ -76,11 +76,11 @@ pub(super) fn explain(asked: &Asked<'_>) -> (String, bool) {
     (head + &text.lines.0, text.reasons.is_empty())
 }
 
-fn program(text: &mut Text, asked: &Asked<'_>) {
-    let path = asked.program.display();
-    match super::look::started(asked.program) {
+fn program(text: &mut Text, request: &Request<'_>) {
+    let path = request.program.display();
+    match super::inspect::started(request.program) {
         Some((file, facts)) => {
-            let through = match file == asked.program {
+            let through = match file == request.program {
                 true => String::new(),
                 false => format!(", run by {}", file.display()),
             };
@@ -95,18 +95,18 @@ fn program(text: &mut Text, asked: &Asked<'_>) {
         }
         None => text.row("program", &format!("{path}: its file tells nothing")),
     }
-    for remark in &asked.obstacles.remarks {
+    for remark in &request.obstacles.remarks {
         text.against("", remark.to_string());
     }
 }
 
-fn library(text: &mut Text, asked: &Asked<'_>) {
-    let path = asked.library.display();
-    let build = elf::build_id(asked.library).unwrap_or_else(|| "unknown".to_owned());
+fn library(text: &mut Text, request: &Request<'_>) {
+    let path = request.library.display();
+    let build = elf::build_id(request.library).unwrap_or_else(|| "unknown".to_owned());
     text.row("library", &format!("{path}, build {build}"));
 }
 
-fn kernel(text: &mut Text, asked: &Asked<'_>) {
+fn kernel(text: &mut Text, request: &Request<'_>) {
     let support = Support::detect();
     let release = support.kernel_release();
     let version = support.kernel_version();
@@ -115,10 +115,10 @@ fn kernel(text: &mut Text, asked: &Asked<'_>) {
         false => "",
     };
     let groups = support.registrations().iter();
-    let mut groups = groups.filter(|tried| tried.name == BUFFER_GROUPS);
+    let mut groups = groups.filter(|probe| probe.name == BUFFER_GROUPS);
     match support.ring() {
         Err(error) => text.against("kernel", format!("Linux {release}: {error}")),
-        Ok(SetupMode::Deferred) if groups.all(|tried| tried.result.is_ok()) => {
+        Ok(SetupMode::Deferred) if groups.all(|probe| probe.result.is_ok()) => {
             let buffers = match version >= INCREMENTAL_SINCE {
                 true => "receives share buffers",
                 false => "receives take a buffer each, which Linux 6.12 spares",
@@ -147,7 +147,7 @@ fn kernel(text: &mut Text, asked: &Asked<'_>) {
         "filters",
         "one that COMMAND sets itself has its sets handed back before; it is not seen if set by a raw call",
     );
-    if asked.args.sqpoll {
+    if request.args.sqpoll {
         let warning = cores::warning();
         let says = "on; off for a program that changes its user or group";
         text.row("SQPOLL", warning.as_deref().unwrap_or(says));
@@ -195,14 +195,15 @@ fn are_ports(value: &str) -> bool {
 }
 
 fn limits(text: &mut Text) {
-    let said = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let shown =
+        |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
     let files = getrlimit(Resource::Nofile);
     text.row(
         "limits",
         &format!(
             "{} descriptors ({} at most), of which the library takes about {OWN_DESCRIPTORS}",
-            said(files.current),
-            said(files.maximum)
+            shown(files.current),
+            shown(files.maximum)
         ),
     );
     let locked = getrlimit(Resource::Memlock).current;
@@ -210,7 +211,7 @@ fn limits(text: &mut Text) {
         "",
         &format!(
             "{} bytes of locked memory; a ring that does not fit is refused",
-            said(locked)
+            shown(locked)
         ),
     );
     if let Some(bytes) = getrlimit(Resource::Fsize)

@@ -22,10 +22,10 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Fault> {
     }
     let own = env::current_exe().and_then(fs::canonicalize).ok();
     let candidates = candidates(own.as_deref().and_then(Path::parent));
-    let found = candidates
+    let first = candidates
         .iter()
         .find_map(|candidate| fs::canonicalize(candidate).ok());
-    found.map_or_else(|| Err(Fault::failed(nowhere(&candidates))), check)
+    first.map_or_else(|| Err(Fault::failed(nowhere(&candidates))), check)
 }
 
 fn candidates(own_folder: Option<&Path>) -> Vec<PathBuf> {

@@ -6,8 +6,8 @@
 mod cores;
 mod elf;
 mod explain;
+mod inspect;
 mod library;
-mod look;
 mod program;
 
 use std::env;
@@ -24,8 +24,8 @@ use nix::unistd::execve;
 
 use crate::args::RunArgs;
 use crate::fault::Fault;
-use look::Remark;
-use program::Lost;
+use inspect::Remark;
+use program::FindError;
 
 /// What the loader puts in front of libc.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     }
     options(args, &mut variables)?;
     if args.explain {
-        let (text, is_served) = explain::explain(&explain::Asked {
+        let (text, is_served) = explain::explain(&explain::Request {
             args,
             name,
             program: &program,
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     }
     obstacles.say(name);
     let error = become_program(&program, &args.command, &variables.0);
-    Ok(lost_program(&Lost::of(
+    Ok(lost_program(&FindError::of(
         name,
         &program,
         io::Error::from(error),
@@ -88,7 +88,7 @@ struct Obstacles {
 
 impl Obstacles {
     fn to(program: &Path) -> Obstacles {
-        let remarks = look::at(program);
+        let remarks = inspect::at(program);
         let is_harmless = remarks.iter().all(Remark::is_harmless);
         let ring = || Support::detect().ring().err().map(ToString::to_string);
         Obstacles {
@@ -227,13 +227,13 @@ fn become_program(program: &Path, args: &[OsString], variables: &[(OsString, OsS
         // Of text that holds a zero byte; what this process was given holds none.
         return Errno::EINVAL;
     };
-    annulus_baselines::give_on();
+    annulus_baselines::restore_inherited();
     let Err(error) = execve(&paths[0], &args, &variables);
     if error != Errno::ENOEXEC {
         return error;
     }
-    let given = args.into_iter().skip(1);
-    let through_shell: Vec<CString> = (paths.iter().rev().cloned()).chain(given).collect();
+    let shell_args = args.into_iter().skip(1);
+    let through_shell: Vec<CString> = (paths.iter().rev().cloned()).chain(shell_args).collect();
     let Err(error) = execve(&paths[1], &through_shell, &variables);
     error
 }
@@ -243,7 +243,7 @@ fn c_strings(texts: impl IntoIterator<Item = OsString>) -> Result<Vec<CString>, 
     strings.map(|text| CString::new(text.into_vec())).collect()
 }
 
-fn lost_program(lost: &Lost) -> ExitCode {
+fn lost_program(lost: &FindError) -> ExitCode {
     say(&lost.to_string());
     ExitCode::from(lost.exit_code())
 }

@@ -10,34 +10,34 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::look;
+use super::inspect;
 
 /// Where commands are looked for if nobody says, as in glibc.
 const PATH: &str = "/bin:/usr/bin";
 
 /// A program that can't be started.
 #[derive(Debug)]
-pub(super) enum Lost {
+pub(super) enum FindError {
     /// Nothing of that name.
     Missing(String),
     /// It is there.
     Unusable(String),
 }
 
-impl Lost {
+impl FindError {
     /// As shells and `env` have it.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Lost::Missing(_) => 127,
-            Lost::Unusable(_) => 126,
+            FindError::Missing(_) => 127,
+            FindError::Unusable(_) => 126,
         }
     }
 
     /// Why it did not start that had been found.
-    pub(super) fn of(name: &OsStr, program: &Path, error: io::Error) -> Lost {
+    pub(super) fn of(name: &OsStr, program: &Path, error: io::Error) -> FindError {
         let name = name.display();
         match error.kind() {
-            io::ErrorKind::NotFound => Lost::Missing(match look::interpreter(program) {
+            io::ErrorKind::NotFound => FindError::Missing(match inspect::interpreter(program) {
                 Some(missing) => {
                     let missing = missing.display();
                     format!(
@@ -46,38 +46,40 @@ impl Lost {
                 }
                 None => format!("{name} can't be started: {error}"),
             }),
-            _ => Lost::Unusable(format!("{name} can't be started: {error}")),
+            _ => FindError::Unusable(format!("{name} can't be started: {error}")),
         }
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for FindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Lost::Missing(says) | Lost::Unusable(says)) = self;
+        let (FindError::Missing(says) | FindError::Unusable(says)) = self;
         f.write_str(says)
     }
 }
 
 /// The file of the command `name`.
-pub(super) fn find(name: &OsStr) -> Result<PathBuf, Lost> {
+pub(super) fn find(name: &OsStr) -> Result<PathBuf, FindError> {
     let path = env::var_os("PATH").unwrap_or_else(|| OsString::from(PATH));
     find_in(name, &path)
 }
 
-fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Lost> {
+fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, FindError> {
     let shown = name.display();
     if name.is_empty() {
-        return Err(Lost::Missing(
+        return Err(FindError::Missing(
             "the command has no name; write one behind `--`".to_owned(),
         ));
     }
     if name.as_bytes().contains(&b'/') {
         return match usable(Path::new(name)) {
             Ok(()) => Ok(name.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Lost::Missing(format!(
-                "there is no file {shown}; look at its name and its folder"
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FindError::Missing(
+                format!("there is no file {shown}; look at its name and its folder"),
+            )),
+            Err(error) => Err(FindError::Unusable(format!(
+                "{shown} can't be run: {error}"
             ))),
-            Err(error) => Err(Lost::Unusable(format!("{shown} can't be run: {error}"))),
         };
     }
     let mut refused = None;
@@ -91,8 +93,10 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Lost> {
         }
     }
     Err(match refused {
-        Some((file, error)) => Lost::Unusable(format!("{} can't be run: {error}", file.display())),
-        None => Lost::Missing(format!(
+        Some((file, error)) => {
+            FindError::Unusable(format!("{} can't be run: {error}", file.display()))
+        }
+        None => FindError::Missing(format!(
             "there is no command {shown} in PATH; install it, or name its file with a slash: ./{shown}"
         )),
     })
@@ -133,8 +137,8 @@ mod tests {
         file(&second, "plain", 0o755);
         fs::create_dir(first.join("folder")).unwrap();
         let path = env::join_paths([&first.join("plain"), &first, &second]).unwrap();
-        let found = find_in(OsStr::new("plain"), &path);
-        assert_eq!(found.unwrap(), second.join("plain"));
+        let matched = find_in(OsStr::new("plain"), &path);
+        assert_eq!(matched.unwrap(), second.join("plain"));
         let lost = |name: &str| find_in(OsStr::new(name), &path).unwrap_err();
         for (name, code, says) in [
             ("nothing", 127, "there is no command nothing in PATH"),

@@ -3,8 +3,8 @@
 use super::*;
 
 fn value<'a>(variables: &'a Variables, name: &str) -> Option<&'a str> {
-    let found = variables.0.iter().find(|(known, _)| known == name);
-    found.and_then(|(_, value)| value.to_str())
+    let matched = variables.0.iter().find(|(known, _)| known == name);
+    matched.and_then(|(_, value)| value.to_str())
 }
 
 #[test]

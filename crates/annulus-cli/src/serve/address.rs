@@ -84,8 +84,8 @@ impl SharedAddr {
         let mut tries = 0;
         loop {
             match bind(*at) {
-                Ok((found, bound)) => {
-                    *at = found;
+                Ok((bound_to, bound)) => {
+                    *at = bound_to;
                     return Ok(bound);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < TAKEN_TRIES => {
@@ -148,7 +148,8 @@ pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
         }
         _ => return Err(Fault::failed(format!("can't listen at {shown}: {error}"))),
     }
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let is_socket =
+        fs::symlink_metadata(path).is_ok_and(|bound_to| bound_to.file_type().is_socket());
     if !is_socket {
         let says = format!("{shown} exists and is no socket; choose another path");
         return Err(Fault::usage(says));
@@ -175,7 +176,7 @@ impl SocketPath {
     pub(super) fn new(path: PathBuf) -> io::Result<SocketPath> {
         let (own_path, removed) = (identity(&path)?, path.clone());
         let removal = Removal::new(move || {
-            if identity(&removed).is_ok_and(|found| found == own_path) {
+            if identity(&removed).is_ok_and(|bound_to| bound_to == own_path) {
                 // It may have gone since.
                 let _ = fs::remove_file(&removed);
             }
@@ -188,6 +189,6 @@ impl SocketPath {
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let found = fs::symlink_metadata(path)?;
-    Ok((found.dev(), found.ino()))
+    let bound_to = fs::symlink_metadata(path)?;
+    Ok((bound_to.dev(), bound_to.ino()))
 }

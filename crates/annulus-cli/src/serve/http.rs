@@ -124,7 +124,7 @@ fn options(args: &HttpArgs) -> Result<Options, Fault> {
 fn check_dir(dir: &Path) -> Result<(), Fault> {
     let shown = dir.display();
     match fs::metadata(dir) {
-        Ok(found) if found.is_dir() => Ok(()),
+        Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(Fault::usage(format!(
             "{shown} is no directory; name the one whose files are to be served"
         ))),

@@ -64,7 +64,7 @@ impl fmt::Display for ListenAddr {
 }
 
 /// The address itself, with a port, if this machine has it. Whether it is free the cores find out.
-fn found(address: SocketAddr) -> io::Result<SocketAddr> {
+fn check_address(address: SocketAddr) -> io::Result<SocketAddr> {
     match StdTcpListener::bind(address) {
         Ok(listener) => listener.local_addr(),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(address),
@@ -74,18 +74,18 @@ fn found(address: SocketAddr) -> io::Result<SocketAddr> {
 
 /// All addresses of a host, as nginx does it; those of a family that this machine does not have are left out.
 fn of_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
-    let asked = (host.to_owned(), port);
-    let found = signals::unless_asked("asking for the addresses of a host", move || {
-        asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>)
+    let query = (host.to_owned(), port);
+    let resolved = signals::unless_interrupted("asking for the addresses of a host", move || {
+        query.to_socket_addrs().map(Iterator::collect::<Vec<_>>)
     })?;
-    let found = found.map_err(|error| {
+    let resolved = resolved.map_err(|error| {
         Fault::failed(format!(
             "can't find the addresses of `{host}`: {error}; give an address, such as 127.0.0.1"
         ))
     })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     let mut left_out = None;
-    for mut address in found {
+    for mut address in resolved {
         // Where any port will do, it is one for all.
         if let (0, Some(first)) = (port, addresses.first()) {
             address.set_port(first.port());
@@ -93,7 +93,7 @@ fn of_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
         if addresses.contains(&address) {
             continue;
         }
-        match self::found(address) {
+        match self::check_address(address) {
             Ok(address) => addresses.push(address),
             Err(error) if is_of_no_use(&error) => left_out = Some((address, error)),
             Err(error) => return Err(Fault::failed(refused(address, &error).to_string())),

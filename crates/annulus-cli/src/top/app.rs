@@ -32,7 +32,7 @@ pub(super) struct App {
 
 /// What a key asks of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum KeyAction {
     Nothing,
     Quit,
     /// The interval is another one now.
@@ -64,48 +64,52 @@ impl App {
         self.report = Some(report);
     }
 
-    pub(super) fn key(&mut self, key: KeyEvent) -> Asked {
+    pub(super) fn key(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
-            return Asked::Nothing;
+            return KeyAction::Nothing;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             let quits = matches!(key.code, KeyCode::Char('c' | 'd'));
-            return if quits { Asked::Quit } else { Asked::Nothing };
+            return if quits {
+                KeyAction::Quit
+            } else {
+                KeyAction::Nothing
+            };
         }
         if std::mem::take(&mut self.confirms) {
             return match (key.code, self.released) {
-                (KeyCode::Char('y'), Some(released)) => Asked::Switch(!released),
-                _ => Asked::Nothing,
+                (KeyCode::Char('y'), Some(released)) => KeyAction::Switch(!released),
+                _ => KeyAction::Nothing,
             };
         }
         match key.code {
             KeyCode::Char('r') => self.confirms = self.released.is_some(),
             KeyCode::Esc if self.help => self.help = false,
-            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char('?' | 'h') => self.help = !self.help,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('p' | ' ') => {
                 self.paused = !self.paused;
                 return if self.paused {
-                    Asked::Nothing
+                    KeyAction::Nothing
                 } else {
-                    Asked::GoOn
+                    KeyAction::GoOn
                 };
             }
             KeyCode::Char('+' | '=') => return self.set_interval(longer(self.interval)),
             KeyCode::Char('-' | '_') => return self.set_interval(shorter(self.interval)),
             _ => {}
         }
-        Asked::Nothing
+        KeyAction::Nothing
     }
 
-    fn set_interval(&mut self, interval: Option<Duration>) -> Asked {
+    fn set_interval(&mut self, interval: Option<Duration>) -> KeyAction {
         match interval {
             Some(interval) => {
                 self.interval = interval;
-                Asked::Interval
+                KeyAction::Interval
             }
-            None => Asked::Nothing,
+            None => KeyAction::Nothing,
         }
     }
 }
@@ -127,7 +131,7 @@ fn shorter(than: Duration) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn press(app: &mut App, c: char) -> Asked {
+    fn press(app: &mut App, c: char) -> KeyAction {
         app.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE))
     }
 
@@ -138,42 +142,42 @@ mod tests {
     #[test]
     fn q_escape_and_control_c_quit_and_escape_closes_the_help_first() {
         let mut app = app();
-        assert_eq!(press(&mut app, 'q'), Asked::Quit);
+        assert_eq!(press(&mut app, 'q'), KeyAction::Quit);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(app.key(control_c), Asked::Quit);
+        assert_eq!(app.key(control_c), KeyAction::Quit);
         let escape = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
         press(&mut app, '?');
         assert!(app.help);
-        assert_eq!(app.key(escape), Asked::Nothing);
+        assert_eq!(app.key(escape), KeyAction::Nothing);
         assert!(!app.help);
-        assert_eq!(app.key(escape), Asked::Quit);
+        assert_eq!(app.key(escape), KeyAction::Quit);
         let released = KeyEvent {
             kind: KeyEventKind::Release,
             ..control_c
         };
-        assert_eq!(app.key(released), Asked::Nothing);
-        assert_eq!(press(&mut app, 'x'), Asked::Nothing);
+        assert_eq!(app.key(released), KeyAction::Nothing);
+        assert_eq!(press(&mut app, 'x'), KeyAction::Nothing);
     }
 
     #[test]
     fn a_pause_ends_with_a_look_that_counts_from_then_on() {
         let mut app = app();
-        assert_eq!(press(&mut app, 'p'), Asked::Nothing);
+        assert_eq!(press(&mut app, 'p'), KeyAction::Nothing);
         assert!(app.paused);
-        assert_eq!(press(&mut app, 'p'), Asked::GoOn);
+        assert_eq!(press(&mut app, 'p'), KeyAction::GoOn);
         assert!(!app.paused);
     }
 
     #[test]
     fn the_interval_grows_and_shrinks_within_bounds_whatever_was_typed() {
         let mut app = App::new(Duration::from_millis(700), true);
-        assert_eq!(press(&mut app, '+'), Asked::Interval);
+        assert_eq!(press(&mut app, '+'), KeyAction::Interval);
         assert_eq!(app.interval, Duration::from_secs(1));
         press(&mut app, '-');
         press(&mut app, '-');
         assert_eq!(app.interval, Duration::from_millis(200));
         press(&mut app, '-');
-        assert_eq!(press(&mut app, '-'), Asked::Nothing);
+        assert_eq!(press(&mut app, '-'), KeyAction::Nothing);
         assert_eq!(app.interval, Duration::from_millis(100));
         for _ in 0..20 {
             press(&mut app, '+');
@@ -184,36 +188,36 @@ mod tests {
     #[test]
     fn a_process_is_switched_only_if_it_can_be_and_the_key_is_confirmed() {
         let mut app = app();
-        assert_eq!(press(&mut app, 'r'), Asked::Nothing);
+        assert_eq!(press(&mut app, 'r'), KeyAction::Nothing);
         assert!(!app.confirms, "it has no switch");
         app.released = Some(false);
-        for (key, asked) in [
-            ('n', Asked::Nothing),
-            ('q', Asked::Nothing),
-            ('y', Asked::Switch(true)),
+        for (key, action) in [
+            ('n', KeyAction::Nothing),
+            ('q', KeyAction::Nothing),
+            ('y', KeyAction::Switch(true)),
         ] {
-            assert_eq!(press(&mut app, 'r'), Asked::Nothing);
+            assert_eq!(press(&mut app, 'r'), KeyAction::Nothing);
             assert!(app.confirms);
-            assert_eq!(press(&mut app, key), asked);
+            assert_eq!(press(&mut app, key), action);
             assert!(!app.confirms);
         }
-        assert_eq!(press(&mut app, 'y'), Asked::Nothing);
+        assert_eq!(press(&mut app, 'y'), KeyAction::Nothing);
         app.released = Some(true);
         press(&mut app, 'r');
-        assert_eq!(press(&mut app, 'y'), Asked::Switch(false));
+        assert_eq!(press(&mut app, 'y'), KeyAction::Switch(false));
     }
 
     #[test]
     fn sorting_goes_round() {
         let mut app = app();
-        let mut seen = vec![app.sort.name()];
+        let mut names = vec![app.sort.name()];
         loop {
             press(&mut app, 's');
             if app.sort == Sort::default() {
                 break;
             }
-            seen.push(app.sort.name());
+            names.push(app.sort.name());
         }
-        assert_eq!(seen, ["ops/s", "p99", "max", "err/s", "name"]);
+        assert_eq!(names, ["ops/s", "p99", "max", "err/s", "name"]);
     }
 }

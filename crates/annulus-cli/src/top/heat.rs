@@ -63,7 +63,7 @@ fn block(ns: u64) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::planted;
+    use crate::top::corrupted;
 
     #[test]
     fn a_block_higher_is_four_times_as_long() {
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn intervals_without_an_answer_are_seen_and_the_latest_is_last() {
         let mut history = History::default();
-        let busy = planted::report();
+        let busy = corrupted::report();
         let mut idle = busy.clone();
         idle.total.operations.truncate(1);
         idle.total.operations[0].latency = None;

@@ -6,7 +6,7 @@ use std::thread;
 use annulus::metrics::Snapshot;
 
 use super::grid::{Align, Column, Grid, Tone};
-use super::look::Look;
+use super::observer::Observed;
 use super::process::{Process, Sharing};
 use super::report::Report;
 use super::rows;
@@ -58,11 +58,11 @@ fn nobody(hidden: usize) -> String {
 /// What all of them did within one interval; one that can't be looked at, or ends, is left out.
 fn look_at(pids: &[u32], args: &TopArgs) -> Vec<Report> {
     let processes = pids.iter().filter_map(|pid| Process::running(*pid));
-    let seen: Vec<(Process, Snapshot)> = processes
+    let observed: Vec<(Process, Snapshot)> = processes
         .filter_map(|mut process| process.snapshot().ok().map(|snapshot| (process, snapshot)))
         .collect();
     thread::sleep(args.interval);
-    let reports = seen.into_iter().filter_map(|(mut process, earlier)| {
+    let reports = observed.into_iter().filter_map(|(mut process, earlier)| {
         let now = process.snapshot().ok()?;
         Some(Report::between(process.facts(), &earlier, &now))
     });
@@ -111,7 +111,7 @@ fn list(reports: &[Report]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::planted;
+    use crate::top::corrupted;
 
     #[test]
     fn where_nobody_shares_it_is_said_how_and_who_else_might_see_more() {
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn the_list_says_who_by_what_and_how_much() {
-        let mut other = planted::report();
+        let mut other = corrupted::report();
         other.process.pid = 99;
-        let text = list(&[planted::report(), other]);
+        let text = list(&[corrupted::report(), other]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert!(

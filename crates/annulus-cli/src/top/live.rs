@@ -10,8 +10,8 @@ use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
-use super::app::{App, Asked};
-use super::look::{Look, Looker, Seen};
+use super::app::{App, KeyAction};
+use super::observer::{Observation, Observed, Observer};
 use super::report::Report;
 use super::screen;
 use crate::fault::Fault;
@@ -22,7 +22,7 @@ const SLICE: Duration = Duration::from_millis(100);
 /// Why the view ended.
 pub(super) enum End {
     /// A key, or a signal.
-    Asked,
+    Quit,
     /// The process has ended; what was seen of it last.
     Ended(Option<Box<Report>>),
 }
@@ -54,13 +54,13 @@ impl Drop for Screen {
     }
 }
 
-pub(super) fn run<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result<End, Fault> {
+pub(super) fn run<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> Result<End, Fault> {
     let failed = |error: io::Error| Fault::failed(format!("the terminal: {error}"));
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         flag::register(signal, stop.clone()).map_err(failed)?;
     }
-    let mut app = App::new(interval, screen::colours_wanted());
+    let mut app = App::new(interval, screen::use_colours());
     let mut screen = Screen::take().map_err(failed)?;
     let mut next = Instant::now() + app.interval;
     loop {
@@ -69,25 +69,25 @@ pub(super) fn run<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result
             .draw(|frame| screen::draw(frame, &app))
             .map_err(failed)?;
         match keys(&mut app, looker, next, &stop).map_err(failed)? {
-            Asked::Quit => return Ok(End::Asked),
-            Asked::Nothing => {}
-            Asked::Interval => next = Instant::now() + app.interval,
-            Asked::Switch(released) => {
+            KeyAction::Quit => return Ok(End::Quit),
+            KeyAction::Nothing => {}
+            KeyAction::Interval => next = Instant::now() + app.interval,
+            KeyAction::Switch(released) => {
                 app.refused = looker.switch(released).err().map(|error| error.to_string());
                 app.released = looker.is_released();
             }
-            Asked::GoOn => {
+            KeyAction::GoOn => {
                 looker.begin_anew()?;
                 next = Instant::now() + app.interval;
             }
         }
         if !app.paused && next <= Instant::now() {
             match looker.look()? {
-                Seen::Report(report) => {
+                Observation::Report(report) => {
                     app.show(report);
                     app.released = looker.is_released();
                 }
-                Seen::Ended => return Ok(End::Ended(app.report)),
+                Observation::Ended => return Ok(End::Ended(app.report)),
             }
             next = Instant::now() + app.interval;
         }
@@ -95,15 +95,15 @@ pub(super) fn run<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result
 }
 
 /// Waits until the next look is due, a key has been pressed, or the screen has another size.
-fn keys<L: Look>(
+fn keys<L: Observed>(
     app: &mut App,
-    looker: &mut Looker<L>,
+    looker: &mut Observer<L>,
     next: Instant,
     stop: &AtomicBool,
-) -> io::Result<Asked> {
+) -> io::Result<KeyAction> {
     loop {
         if stop.load(Ordering::Relaxed) {
-            return Ok(Asked::Quit);
+            return Ok(KeyAction::Quit);
         }
         let left = next.saturating_duration_since(Instant::now());
         let due = left.is_zero() && !app.paused;
@@ -111,11 +111,11 @@ fn keys<L: Look>(
         if event::poll(wait)? {
             return Ok(match event::read()? {
                 Event::Key(key) => app.key(key),
-                _ => Asked::Nothing,
+                _ => KeyAction::Nothing,
             });
         }
         if due {
-            return Ok(Asked::Nothing);
+            return Ok(KeyAction::Nothing);
         }
         if !app.paused {
             looker.renew();

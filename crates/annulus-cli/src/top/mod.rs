@@ -1,14 +1,14 @@
 //! `annulus top`: the rings of a running process, live.
 
 mod app;
+#[cfg(test)]
+mod corrupted;
 mod grid;
 mod heat;
 mod list;
 mod live;
-mod look;
 mod notes;
-#[cfg(test)]
-mod planted;
+mod observer;
 mod preload;
 mod process;
 mod report;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use crate::args::TopArgs;
 use crate::fault::Fault;
 use live::End;
-use look::{Look, Looker, Seen};
+use observer::{Observation, Observed, Observer};
 pub(crate) use process::Process;
 use report::Report;
 
@@ -42,7 +42,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Fault> {
             None => return Ok(ExitCode::SUCCESS),
         },
     };
-    let mut looker = Looker::at(pid, &args.alert)?;
+    let mut looker = Observer::at(pid, &args.alert)?;
     match (args.json, args.once) {
         (true, false) => lines(&mut looker, args.interval),
         (true, true) => once(&mut looker, args.interval, json),
@@ -63,14 +63,14 @@ fn on_a_terminal() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
 }
 
-fn once<L: Look>(
-    looker: &mut Looker<L>,
+fn once<L: Observed>(
+    looker: &mut Observer<L>,
     interval: Duration,
     shown: fn(&Report) -> String,
 ) -> Result<ExitCode, Fault> {
     looker.wait(interval);
     match looker.look()? {
-        Seen::Report(report) => {
+        Observation::Report(report) => {
             say(&shown(&report))?;
             let raised = report.alerts.iter().any(|alert| alert.raised);
             Ok(if raised {
@@ -79,7 +79,7 @@ fn once<L: Look>(
                 ExitCode::SUCCESS
             })
         }
-        Seen::Ended => Err(Fault::failed(format!(
+        Observation::Ended => Err(Fault::failed(format!(
             "process {} ended before the interval did, so there is nothing to show",
             looker.facts().pid
         ))),
@@ -87,16 +87,16 @@ fn once<L: Look>(
 }
 
 /// A line for each interval, until the process ends or nobody reads them any more.
-fn lines<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result<ExitCode, Fault> {
+fn lines<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
     loop {
         looker.wait(interval);
         match looker.look()? {
-            Seen::Report(report) => {
+            Observation::Report(report) => {
                 if !say(&json(&report))? {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            Seen::Ended => {
+            Observation::Ended => {
                 eprintln!("annulus: process {} has ended", looker.facts().pid);
                 return Ok(ExitCode::SUCCESS);
             }
@@ -104,7 +104,7 @@ fn lines<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result<ExitCode
     }
 }
 
-fn live<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result<ExitCode, Fault> {
+fn live<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
     if let End::Ended(last) = live::run(looker, interval)? {
         if let Some(report) = last {
             say(&text::text(&report))?;

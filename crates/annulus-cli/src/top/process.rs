@@ -7,7 +7,7 @@ use std::path::Path;
 use annulus::metrics::Snapshot;
 use annulus::metrics::switch::Switch;
 
-use super::look::Look;
+use super::observer::Observed;
 use super::report::ProcessFacts;
 use super::units::harmless;
 use crate::fault::Fault;
@@ -49,7 +49,7 @@ impl Process {
     }
 }
 
-impl Look for Process {
+impl Observed for Process {
     fn snapshot(&mut self) -> io::Result<Snapshot> {
         let snapshot = Snapshot::of(self.pid);
         if self.lives() {

@@ -43,7 +43,7 @@ const BACKENDS_MAX: usize = 2;
 const NOTES_MAX: usize = 4;
 
 /// By the convention of https://no-color.org.
-pub(super) fn colours_wanted() -> bool {
+pub(super) fn use_colours() -> bool {
     env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -124,8 +124,8 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
     let fixed = head.len() + tail.len() + footer + blanks;
     let room = usize::from(area.height).saturating_sub(fixed);
     // With the headings.
-    let wanted = [&sources, &operations].map(|grid| grid.rows.len() + 1);
-    let (for_sources, for_operations) = shares(room, wanted[0], wanted[1]);
+    let lines_needed = [&sources, &operations].map(|grid| grid.rows.len() + 1);
+    let (for_sources, for_operations) = shares(room, lines_needed[0], lines_needed[1]);
     let blank = || tall.then(Vec::new);
     let mut lines = head;
     lines.extend(blank());

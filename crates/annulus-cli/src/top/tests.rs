@@ -10,9 +10,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 
 use super::app::App;
-use super::look::{Look, Looker, Seen};
+use super::observer::{Observation, Observed, Observer};
 use super::report::{ProcessFacts, Report};
-use super::{json, planted, screen, text};
+use super::{corrupted, json, screen, text};
 use crate::bench::schema_is_current;
 
 fn app(report: Report) -> App {
@@ -36,11 +36,11 @@ fn drawn(app: &App, width: u16, height: u16) -> Vec<String> {
 /// The only line that begins like that.
 #[track_caller]
 fn line<'a>(lines: &'a [String], begins: &str) -> &'a str {
-    let mut found = lines.iter().filter(|line| line.starts_with(begins));
-    let first = found.next();
+    let mut matching = lines.iter().filter(|line| line.starts_with(begins));
+    let first = matching.next();
     let first =
         first.unwrap_or_else(|| panic!("no line begins with {begins:?}:\n{}", lines.join("\n")));
-    assert!(found.next().is_none(), "{begins:?}: {lines:#?}");
+    assert!(matching.next().is_none(), "{begins:?}: {lines:#?}");
     first
 }
 
@@ -69,7 +69,7 @@ ERRORS  EIO 5+  ECONNRESET 3
 ! receives found no buffer free (ENOBUFS) 4.00 times/s, most of core 1.0; give
   each core more receive buffers, or larger ones
 ! threads 2.0: 7 in flight, and none was answered within the interval";
-    let lines = drawn(&app(planted::report()), 80, 24);
+    let lines = drawn(&app(corrupted::report()), 80, 24);
     assert_eq!(lines[..18].join("\n"), expected);
     assert_eq!(lines[18..23], [""; 5]);
     assert_eq!(
@@ -80,7 +80,7 @@ ERRORS  EIO 5+  ECONNRESET 3
 
 #[test]
 fn of_a_program_under_the_preload_library_it_is_shown_what_is_served_and_what_is_not() {
-    let report = planted::report_of_preload();
+    let report = corrupted::report_of_preload();
     let expected = "\
 4321  up 1:02:03  redis-server *:6379
 io_uring (deferred task work)
@@ -113,13 +113,13 @@ ERRORS  EPIPE 3+
     assert_eq!(preload["passed"][0]["per_second"], 1.0);
     assert_eq!(preload["handed_back"][0]["since_start"], 4);
     assert_eq!(json["sources"][1]["preload"]["rings"], 0);
-    let other: serde_json::Value = serde_json::from_str(&self::json(&planted::report())).unwrap();
+    let other: serde_json::Value = serde_json::from_str(&self::json(&corrupted::report())).unwrap();
     assert!(other["total"]["preload"].is_null());
 }
 
 #[test]
 fn where_the_library_has_given_up_every_ring_that_is_said_with_its_reasons() {
-    let mut report = planted::report_of_preload();
+    let mut report = corrupted::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();
     preload.rings = 0;
     let notes = super::preload::notes(&report);
@@ -129,7 +129,7 @@ fn where_the_library_has_given_up_every_ring_that_is_said_with_its_reasons() {
 
 #[test]
 fn a_wider_screen_has_more_columns() {
-    let lines = drawn(&app(planted::report()), 120, 40);
+    let lines = drawn(&app(corrupted::report()), 120, 40);
     let heading = "SOURCE       ops/s  flight  ent/enter  enters/s  waits/s  wakes/s  sqwk/s  ENOBUFS  CQovf  short  \
                    cancels  timeouts";
     assert_eq!(line(&lines, "SOURCE"), heading);
@@ -141,7 +141,7 @@ fn a_wider_screen_has_more_columns() {
 
 #[test]
 fn a_process_that_can_be_switched_shows_the_key_and_how_it_was_left() {
-    let mut app = app(planted::report_of_preload());
+    let mut app = app(corrupted::report_of_preload());
     app.released = Some(false);
     let foot = |app: &App| drawn(app, 80, 24)[23].clone();
     assert_eq!(
@@ -167,7 +167,7 @@ fn a_process_that_can_be_switched_shows_the_key_and_how_it_was_left() {
 
 #[test]
 fn a_small_screen_shows_the_operations_and_their_latencies() {
-    let lines = drawn(&app(planted::report()), 40, 10);
+    let lines = drawn(&app(corrupted::report()), 40, 10);
     let expected = [
         "4321  up 1:02:03  annulus serve echo --a",
         "io_uring",
@@ -187,7 +187,7 @@ fn a_small_screen_shows_the_operations_and_their_latencies() {
 fn no_size_of_the_screen_is_too_small_or_too_large() {
     for (width, height) in [(1, 1), (1, 24), (3, 2), (80, 1), (80, 5), (300, 100)] {
         for cores in [1, 200] {
-            let mut app = app(planted::report_of_many(cores));
+            let mut app = app(corrupted::report_of_many(cores));
             drawn(&app, width, height);
             app.help = true;
             drawn(&app, width, height);
@@ -200,7 +200,7 @@ fn no_size_of_the_screen_is_too_small_or_too_large() {
 
 #[test]
 fn many_sources_leave_room_for_the_operations() {
-    let lines = drawn(&app(planted::report_of_many(64)), 80, 24);
+    let lines = drawn(&app(corrupted::report_of_many(64)), 80, 24);
     assert!(line(&lines, "all ").contains("1.60M"), "{lines:#?}");
     assert!(line(&lines, "… ").ends_with("more sources"));
     for operation in ["recv ", "send ", "read_at "] {
@@ -212,7 +212,7 @@ fn many_sources_leave_room_for_the_operations() {
 
 #[test]
 fn keys_change_what_is_shown() {
-    let mut app = self::app(planted::report());
+    let mut app = self::app(corrupted::report());
     let press = |app: &mut App, c| app.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE));
     let order = |app: &App| -> Vec<String> {
         let lines = drawn(app, 80, 24);
@@ -234,7 +234,7 @@ fn keys_change_what_is_shown() {
     let report = app.report.as_mut().unwrap();
     report.total.operations[1].completed_per_second = 30_000.0;
     assert_eq!(order(&app)[0], "send");
-    app = self::app(planted::report());
+    app = self::app(corrupted::report());
     for _ in 0..3 {
         press(&mut app, 's');
     }
@@ -260,7 +260,7 @@ fn keys_change_what_is_shown() {
 #[test]
 fn without_colours_the_same_is_said() {
     let coloured = |colours| {
-        let mut app = app(planted::report());
+        let mut app = app(corrupted::report());
         app.colours = colours;
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
         terminal.draw(|frame| screen::draw(frame, &app)).unwrap();
@@ -278,7 +278,7 @@ fn without_colours_the_same_is_said() {
 
 #[test]
 fn text_has_every_column_and_json_every_counter() {
-    let report = planted::report();
+    let report = corrupted::report();
     let text = text::text(&report);
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     assert_eq!(
@@ -312,12 +312,12 @@ fn a_process_that_ends_is_told_from_one_that_cannot_be_looked_at() {
         looks: usize,
         lives: bool,
     }
-    impl Look for Ends {
+    impl Observed for Ends {
         fn snapshot(&mut self) -> io::Result<Snapshot> {
             self.looks += 1;
             match self.looks {
-                1 => Ok(planted::earlier()),
-                2 => Ok(planted::now()),
+                1 => Ok(corrupted::earlier()),
+                2 => Ok(corrupted::now()),
                 _ => Err(io::Error::other("another version of the layout")),
             }
         }
@@ -325,13 +325,15 @@ fn a_process_that_ends_is_told_from_one_that_cannot_be_looked_at() {
             self.lives
         }
         fn facts(&self) -> ProcessFacts {
-            planted::facts()
+            corrupted::facts()
         }
     }
     let rules = ["recv.p99 > 500us", "rate < 1/s"].map(|rule| rule.parse().unwrap());
     for lives in [true, false] {
-        let mut looker = Looker::new(Ends { looks: 0, lives }, &rules).ok().unwrap();
-        let Ok(Seen::Report(report)) = looker.look() else {
+        let mut looker = Observer::new(Ends { looks: 0, lives }, &rules)
+            .ok()
+            .unwrap();
+        let Ok(Observation::Report(report)) = looker.look() else {
             panic!("the second look is a report");
         };
         assert_eq!(report.total.rate("completed"), 25_000.0);
@@ -344,12 +346,12 @@ fn a_process_that_ends_is_told_from_one_that_cannot_be_looked_at() {
         );
         assert_eq!(line(&lines, "quiet "), "quiet rate < 1/s");
         match looker.look() {
-            Ok(Seen::Ended) => assert!(!lives),
+            Ok(Observation::Ended) => assert!(!lives),
             Err(fault) => {
                 assert!(lives);
                 assert!(fault.to_string().contains("another version"), "{fault}");
             }
-            Ok(Seen::Report(_)) => panic!("there was no third snapshot"),
+            Ok(Observation::Report(_)) => panic!("there was no third snapshot"),
         }
     }
 }

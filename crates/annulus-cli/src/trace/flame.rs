@@ -178,7 +178,7 @@ impl Recorder {
             &pids.join(","),
         ];
         let mut tracer = Tracer::start("perf", &words.map(String::from), Some(output))?;
-        tracer.tell("enable\n")?;
+        tracer.send("enable\n")?;
         tracer
             .wait_for(|line| line == "ack")
             .map_err(|why| format!("perf: {why}; {CURE}"))?;
@@ -187,10 +187,10 @@ impl Recorder {
 
     /// Detaches; what was recorded.
     pub(crate) fn end(self) -> Result<Recorded, String> {
-        let said = self.tracer.end().map_err(|why| format!("perf: {why}"))?;
+        let messages = self.tracer.end().map_err(|why| format!("perf: {why}"))?;
         Ok(Recorded {
             file: self.recorded,
-            cut_short: said.contains(CUT_SHORT),
+            cut_short: messages.contains(CUT_SHORT),
         })
     }
 }
@@ -232,8 +232,8 @@ fn fold(mut recorded: File) -> Result<Folded, String> {
         Some(Ok(_)) if status.success() => fold_text(&text).map_err(failed),
         Some(Err(error)) => Err(failed(error)),
         _ => {
-            let said = complaints.unwrap_or_default();
-            Err(format!("perf script: {status}: {}", said.trim()))
+            let messages = complaints.unwrap_or_default();
+            Err(format!("perf script: {status}: {}", messages.trim()))
         }
     }
 }

@@ -46,7 +46,7 @@ impl Trace {
         self.tool.is_some()
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.counts() || self.graphs.is_some()
     }
 

@@ -106,7 +106,7 @@ impl Counter {
         }
         let refused = |why: String| format!("perf: {why}; {CURE}");
         let mut tracer = Tracer::start("perf", &arguments(pids, &names), None)?;
-        tracer.tell("enable\n")?;
+        tracer.send("enable\n")?;
         tracer.wait_for(|line| line == "ack").map_err(refused)?;
         Ok(Counter { tracer, names })
     }

@@ -21,7 +21,7 @@ pub(super) struct Tracer {
     input: Option<ChildStdin>,
     /// What it says on standard error, line by line.
     lines: Receiver<String>,
-    said: String,
+    output: String,
 }
 
 impl Tracer {
@@ -64,12 +64,12 @@ impl Tracer {
             input: child.stdin.take(),
             child,
             lines,
-            said: String::new(),
+            output: String::new(),
         })
     }
 
     /// Gives it a command.
-    pub(super) fn tell(&mut self, text: &str) -> Result<(), String> {
+    pub(super) fn send(&mut self, text: &str) -> Result<(), String> {
         let input = self.input.as_mut().ok_or("it reads no commands")?;
         // If it has ended already, what it said on the way is the better reason.
         let _ = input
@@ -87,7 +87,7 @@ impl Tracer {
                 .recv_timeout(until.saturating_duration_since(Instant::now()))
             {
                 Ok(line) if is_it(line.trim_end()) => return Ok(()),
-                Ok(line) => self.said += &line,
+                Ok(line) => self.output += &line,
                 Err(RecvTimeoutError::Disconnected) => return Err(self.reason()),
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!("not attached after {} s", PATIENCE.as_secs()));
@@ -109,8 +109,8 @@ impl Tracer {
                 .lines
                 .recv_timeout(until.saturating_duration_since(Instant::now()))
             {
-                Ok(line) => self.said += &line,
-                Err(RecvTimeoutError::Disconnected) => return Ok(std::mem::take(&mut self.said)),
+                Ok(line) => self.output += &line,
+                Err(RecvTimeoutError::Disconnected) => return Ok(std::mem::take(&mut self.output)),
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!("did not end within {} s", PATIENCE.as_secs()));
                 }
@@ -120,7 +120,7 @@ impl Tracer {
 
     /// The first line with something in it that is no frame around a message.
     fn reason(&self) -> String {
-        let mut lines = self.said.lines().map(str::trim);
+        let mut lines = self.output.lines().map(str::trim);
         let line = lines.find(|line| !line.is_empty() && *line != "Error:");
         line.unwrap_or("it ended without a word").to_string()
     }

@@ -108,7 +108,7 @@ impl Judge {
     /// Each time that a rule's alert was raised.
     fn raised(&self, rule: &Rule, depth: usize, slices: &[Interval]) -> Vec<Event> {
         let lasting = Some(rule.lasting()).filter(|lasting| !lasting.is_zero());
-        let wanted = lasting.unwrap_or(INTERVAL).min(INTERVAL);
+        let target = lasting.unwrap_or(INTERVAL).min(INTERVAL);
         let mut alerts = Alerts::new([rule.clone()]);
         let mut now = Snapshot::default();
         let mut source = Source::default();
@@ -119,7 +119,7 @@ impl Judge {
         now.sources.push(source);
         alerts.look(&now);
         let mut events = Vec::new();
-        for interval in joined(slices, wanted.as_nanos() as u64) {
+        for interval in joined(slices, target.as_nanos() as u64) {
             now.at_ns += interval.length_ns;
             let operation = &mut now.sources[0].operations[0];
             operation.completed += interval.answers;
@@ -166,14 +166,14 @@ fn useless(rule: &Rule, measured: &Measured<'_>) -> Option<String> {
     None
 }
 
-/// Slices put together until each is at least `wanted_ns` long; what is left at the end goes with the last.
-fn joined(slices: &[Interval], wanted_ns: u64) -> Vec<Interval> {
+/// Slices put together until each is at least `target_ns` long; what is left at the end goes with the last.
+fn joined(slices: &[Interval], target_ns: u64) -> Vec<Interval> {
     let mut joined: Vec<Interval> = Vec::new();
     let mut left: u64 = slices.iter().map(|slice| slice.length_ns).sum();
     let mut is_full = true;
     for slice in slices {
         // Not the last, if too little comes after it for another one.
-        if is_full && (joined.is_empty() || left >= wanted_ns) {
+        if is_full && (joined.is_empty() || left >= target_ns) {
             joined.push(Interval::default());
         }
         let Some(last) = joined.last_mut() else {
@@ -184,7 +184,7 @@ fn joined(slices: &[Interval], wanted_ns: u64) -> Vec<Interval> {
         last.errors += slice.errors;
         last.latency.add(&slice.latency);
         left -= slice.length_ns;
-        is_full = last.length_ns >= wanted_ns;
+        is_full = last.length_ns >= target_ns;
     }
     joined
 }
@@ -267,8 +267,8 @@ mod tests {
 
     #[test]
     fn what_is_left_at_the_end_is_judged_with_the_last_interval() {
-        let lengths = |count: usize, wanted_ms: u64| -> Vec<u64> {
-            let joined = joined(&slices(&vec![1; count]), wanted_ms * MS);
+        let lengths = |count: usize, target_ms: u64| -> Vec<u64> {
+            let joined = joined(&slices(&vec![1; count]), target_ms * MS);
             joined.iter().map(|one| one.length_ns / MS).collect()
         };
         assert_eq!(lengths(25, 1_000), [1_000, 1_500]);

@@ -19,7 +19,7 @@ pub(crate) struct Workspace {
 }
 
 /// What the command said.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) pid: u32,
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -75,7 +75,7 @@ impl Workspace {
         command
     }
 
-    pub(crate) fn run(&self, args: &[impl AsRef<OsStr>]) -> Said {
+    pub(crate) fn run(&self, args: &[impl AsRef<OsStr>]) -> CommandOutput {
         let child = self.command(args).spawn().unwrap();
         let pid = child.id();
         let Output {
@@ -83,7 +83,7 @@ impl Workspace {
             stdout,
             stderr,
         } = child.wait_with_output().unwrap();
-        Said {
+        CommandOutput {
             pid,
             code: status.code(),
             out: String::from_utf8(stdout).unwrap(),
@@ -92,14 +92,14 @@ impl Workspace {
     }
 
     /// Runs; and again where nothing but the machine's other work can be why it did not measure.
-    pub(crate) fn run_patiently(&self, args: &[&str]) -> Said {
+    pub(crate) fn run_patiently(&self, args: &[&str]) -> CommandOutput {
         let mut args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
         for _ in 1..ATTEMPTS {
-            let said = self.run(&args);
-            if !said.out.contains(NOT_COLD) {
-                return said;
+            let output = self.run(&args);
+            if !output.out.contains(NOT_COLD) {
+                return output;
             }
-            println!("once more, after:\n{}", said.out);
+            println!("once more, after:\n{}", output.out);
             let has = |name: &str| args.iter().any(|arg| arg == name);
             if has("--json") && !has("--replace") {
                 args.push("--replace".to_owned());
@@ -111,8 +111,8 @@ impl Workspace {
     /// Runs with `--json` and reads it; the run must succeed.
     pub(crate) fn report(&self, args: &[&str]) -> Value {
         let json = self.path().join("report.json");
-        let said = self.run_patiently(&[args, &["--json", "report.json"]].concat());
-        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        let output = self.run_patiently(&[args, &["--json", "report.json"]].concat());
+        assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
         let report = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
         fs::remove_file(json).unwrap();
         report

@@ -131,9 +131,9 @@ fn an_existing_json_is_replaced_when_asked() {
         "--contenders",
         "pread",
     ];
-    let said =
+    let output =
         workspace.run_patiently(&[&args[..], &["--json", "kept.json", "--replace"]].concat());
-    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     let files = workspace.files();
     assert_eq!(files.len(), 1);
     assert!(serde_json::from_slice::<Value>(&files[0].1).is_ok());

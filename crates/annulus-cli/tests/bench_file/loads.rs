@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::command::{NOT_COLD, Said, Workspace};
+use crate::command::{CommandOutput, NOT_COLD, Workspace};
 use crate::runs::{SHORT, all_right, outcomes};
 use crate::skip::skip;
 
@@ -75,8 +75,8 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
     ];
     // A pass of 1,792 blocks may be over before the ramp is, or not. At depth 1 no worker keeps blocks that it has
     // leased and not asked for, so the pass is a whole one.
-    let said = workspace.run_patiently(&args);
-    if said.out.contains(NOT_COLD) {
+    let output = workspace.run_patiently(&args);
+    if output.out.contains(NOT_COLD) {
         return skip("the page cache cannot be emptied here");
     }
     let text = std::fs::read(workspace.path().join("report.json")).unwrap();
@@ -228,7 +228,7 @@ fn a_load_by_name_sets_what_was_not_typed() {
 
 /// The cgroups of the tool that there are now, anywhere under the mounts.
 fn cgroups() -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(folder) = folders.pop() {
         let Ok(entries) = std::fs::read_dir(folder) else {
@@ -243,12 +243,12 @@ fn cgroups() -> Vec<PathBuf> {
                 .to_string_lossy()
                 .starts_with("annulus-bench-")
             {
-                true => found.push(entry.path()),
+                true => files.push(entry.path()),
                 false => folders.push(entry.path()),
             }
         }
     }
-    found
+    files
 }
 
 fn ours(pid: u32) -> bool {
@@ -278,7 +278,7 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         "--json",
         "report.json",
     ];
-    let Said {
+    let CommandOutput {
         pid,
         code,
         out,
@@ -343,11 +343,11 @@ fn an_interrupt_leaves_no_cgroup_behind() {
 #[test]
 fn depths_that_do_not_fit_the_memory_are_refused() {
     let workspace = Workspace::new();
-    let said = workspace.run(&["--memory", "16M", "--size", "64M", "--depth", "512"]);
-    if said.err.contains("--memory needs root") || said.err.contains("mounts no cgroup") {
+    let output = workspace.run(&["--memory", "16M", "--size", "64M", "--depth", "512"]);
+    if output.err.contains("--memory needs root") || output.err.contains("mounts no cgroup") {
         return skip("no memory cgroup can be made here");
     }
-    assert_eq!(said.code, Some(2), "{}{}", said.out, said.err);
+    assert_eq!(output.code, Some(2), "{}{}", output.out, output.err);
     let text = "the buffers and threads of --depth 512 may take";
-    assert!(said.err.contains(text), "{}", said.err);
+    assert!(output.err.contains(text), "{}", output.err);
 }

@@ -116,8 +116,8 @@ fn a_users_file_is_read_from_cold_and_stays_as_it_is() {
     workspace.file("data", 64 << 20);
     let before = workspace.files();
     let args = [&SHORT[..], &["data", "--cold", "--contenders", "default"]].concat();
-    let said = workspace.run_patiently(&args);
-    if said.out.contains(NOT_COLD) {
+    let output = workspace.run_patiently(&args);
+    if output.out.contains(NOT_COLD) {
         skip("the page cache cannot be emptied here");
         return;
     }
@@ -157,8 +157,8 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
         "--json",
         "report.json",
     ];
-    let said = workspace.run(&args);
-    if said.code == Some(0) {
+    let output = workspace.run(&args);
+    if output.code == Some(0) {
         // A disk so slow that 256 blocks lasted for longer than the ramp of 0.2 s.
         let text = std::fs::read(workspace.path().join("report.json")).unwrap();
         let report: Value = serde_json::from_slice(&text).unwrap();
@@ -167,15 +167,15 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
         }
         return;
     }
-    assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+    assert_eq!(output.code, Some(1), "{}{}", output.out, output.err);
     let residency_notes = [
         "every block had been read before the ramp was over",
         NOT_COLD,
     ];
     assert!(
-        residency_notes.iter().any(|text| said.out.contains(text)),
+        residency_notes.iter().any(|text| output.out.contains(text)),
         "{}",
-        said.out
+        output.out
     );
 }
 
@@ -247,19 +247,20 @@ fn in_memory_the_default_is_buffered_and_says_so() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let dir = memory.path().to_str().unwrap();
     let workspace = Workspace::new();
-    let said = workspace.run_patiently(
+    let output = workspace.run_patiently(
         &[
             &SHORT[..],
             &["--dir", dir, "--size", "1M", "--contenders", "pread"],
         ]
         .concat(),
     );
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     assert!(
-        said.out
+        output
+            .out
             .contains("measured buffered, hot instead of direct"),
         "{}",
-        said.out
+        output.out
     );
 }
 
@@ -286,20 +287,20 @@ fn a_reader_who_goes_away_is_no_error() {
 #[test]
 fn no_progress_bar_is_drawn_into_a_pipe() {
     let workspace = Workspace::new();
-    let said =
+    let output =
         workspace.run_patiently(&[&SHORT[..], &["--size", "1M", "--contenders", "pread"]].concat());
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
     assert!(
-        !said.out.contains('\r') && !said.out.contains('\u{1b}'),
+        !output.out.contains('\r') && !output.out.contains('\u{1b}'),
         "{:?}",
-        said.out
+        output.out
     );
 }
 
 #[test]
 fn the_list_names_every_contender_and_what_it_is() {
-    let said = Workspace::new().run(&["--list"]);
-    assert_eq!(said.code, Some(0));
+    let output = Workspace::new().run(&["--list"]);
+    assert_eq!(output.code, Some(0));
     for name in [
         "annulus",
         "annulus-many",
@@ -315,11 +316,12 @@ fn the_list_names_every_contender_and_what_it_is() {
         "null",
     ] {
         assert!(
-            said.out
+            output
+                .out
                 .lines()
                 .any(|line| line[2..].starts_with(&format!("{name} "))),
             "{name}: {}",
-            said.out
+            output.out
         );
     }
 }

@@ -13,17 +13,23 @@ const NOBODY: u32 = 65534;
 /// The command must end with `code`, say `text`, and leave the folder as it was.
 fn refuses(workspace: &Workspace, args: &[&str], code: i32, text: &str) {
     let before = workspace.files();
-    let said = workspace.run(args);
-    assert_eq!(said.code, Some(code), "{args:?}: {}{}", said.out, said.err);
-    assert!(
-        said.err.contains(text),
-        "{args:?} should say {text:?}, says:\n{}",
-        said.err
+    let output = workspace.run(args);
+    assert_eq!(
+        output.code,
+        Some(code),
+        "{args:?}: {}{}",
+        output.out,
+        output.err
     );
     assert!(
-        said.out.is_empty(),
+        output.err.contains(text),
+        "{args:?} should say {text:?}, says:\n{}",
+        output.err
+    );
+    assert!(
+        output.out.is_empty(),
         "{args:?}: nothing was measured: {}",
-        said.out
+        output.out
     );
     assert_eq!(
         workspace.files().len(),
@@ -242,10 +248,10 @@ fn buffers_that_memory_does_not_hold_are_refused() {
     // Sparse, so that the disk need not have it.
     let file = std::fs::File::create_new(workspace.path().join("sparse")).unwrap();
     file.set_len(1 << 40).unwrap();
-    let said = workspace.run(&["sparse", "--depth", "16384", "--bs", "64M"]);
-    assert_eq!(said.code, Some(2), "{}{}", said.out, said.err);
+    let output = workspace.run(&["sparse", "--depth", "16384", "--bs", "64M"]);
+    assert_eq!(output.code, Some(2), "{}{}", output.out, output.err);
     let text = "--depth 16384 of --bs 67108864 needs 1099511627776 bytes of buffers";
-    assert!(said.err.contains(text), "{}", said.err);
+    assert!(output.err.contains(text), "{}", output.err);
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub(crate) struct Workspace {
 }
 
 /// What the command said.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -54,7 +54,7 @@ impl Workspace {
     }
 
     /// Runs `annulus bench file --job job.fio` with `args` behind it.
-    pub(crate) fn run(&self, args: &[&str]) -> Said {
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         let output = Command::new(env!("CARGO_BIN_EXE_annulus"))
             .args(["bench", "file", "--job", "job.fio"])
             .args(args)
@@ -62,7 +62,7 @@ impl Workspace {
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        Said {
+        CommandOutput {
             code: output.status.code(),
             out: String::from_utf8(output.stdout).unwrap(),
             err: String::from_utf8(output.stderr).unwrap(),

@@ -53,10 +53,10 @@ fn missing(path: &str, theirs: &Value, ours: &Value, list: &mut Vec<String>) {
 fn every_key_of_fios_json_is_there_with_its_type() {
     let theirs: Value = serde_json::from_slice(include_bytes!("fio-3.33.json")).unwrap();
     let workspace = Workspace::new();
-    let said = workspace
+    let output = workspace
         .job(JOB)
         .run(&["--repeat", "1", "--fio-json", "ours.json"]);
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     let ours = workspace.json("ours.json");
     let mut list = Vec::new();
     missing("", &theirs, &ours, &mut list);

@@ -13,9 +13,9 @@ fn the_job_files_of_the_repository_are_read_as_they_are_and_say_what_threads_mea
     for entry in fs::read_dir(folder).unwrap() {
         let workspace = Workspace::new();
         workspace.job(fs::read(entry.unwrap().path()).unwrap());
-        let said = workspace.run(&["--parse-only"]);
-        assert_eq!(said.code, Some(0), "{}", said.err);
-        let warning = said
+        let output = workspace.run(&["--parse-only"]);
+        assert_eq!(output.code, Some(0), "{}", output.err);
+        let warning = output
             .out
             .lines()
             .find(|line| line.contains("`threads`"))
@@ -25,9 +25,9 @@ fn the_job_files_of_the_repository_are_read_as_they_are_and_say_what_threads_mea
             "{warning}"
         );
         assert!(
-            said.out.contains("randread, blocks of 4096 bytes"),
+            output.out.contains("randread, blocks of 4096 bytes"),
             "{}",
-            said.out
+            output.out
         );
         assert_eq!(workspace.names(), ["job.fio"]);
         count += 1;
@@ -73,10 +73,10 @@ time_based
 #[test]
 fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_nothing() {
     let workspace = Workspace::new();
-    let said = workspace
+    let output = workspace
         .job(EVERYTHING)
         .run(&["--repeat", "1", "--json", "report.json"]);
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     assert_eq!(workspace.names(), ["job.fio", "report.json"]);
     let report = workspace.json("report.json");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-job.json");
@@ -93,8 +93,8 @@ fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_
     assert_eq!(stages, [0, 0, 1, 2]);
     let run = |job: usize, contender: &str| {
         let mut runs = report["runs"].as_array().unwrap().iter();
-        let found = runs.find(|run| run["job_index"] == job && run["contender"] == contender);
-        found.unwrap()["sample"].clone()
+        let matching = runs.find(|run| run["job_index"] == job && run["contender"] == contender);
+        matching.unwrap()["sample"].clone()
     };
     for contender in ["job", "annulus"] {
         // Every block that was written is read back and checked, and read again by the next job.
@@ -125,20 +125,21 @@ fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_
 fn data_that_nobody_wrote_with_verify_fails_the_job() {
     let workspace = Workspace::new();
     workspace.file("mine", 65536);
-    let said = workspace
+    let output = workspace
         .job("[check]\nthread\nfilename=mine\nrw=read\nbs=4k\nverify=crc32c\n")
         .run(&["--repeat", "1"]);
-    assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+    assert_eq!(output.code, Some(1), "{}{}", output.out, output.err);
     assert!(
-        said.out.contains("FAILED: 16 wrong answers or errors"),
+        output.out.contains("FAILED: 16 wrong answers or errors"),
         "{}",
-        said.out
+        output.out
     );
     assert!(
-        said.out
+        output
+            .out
             .contains("the block was not written by a job with `verify`"),
         "{}",
-        said.out
+        output.out
     );
 }
 
@@ -149,7 +150,7 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
     }
     let job = "[global]\nthread\nthreads=2\nsize=1M\nbs=4k\n[w]\nrw=write\nverify=pattern\nverify_pattern=0xabcd\n";
     let workspace = Workspace::new();
-    let said = workspace.job(job).run(&[
+    let output = workspace.job(job).run(&[
         "--repeat",
         "1",
         "--with-fio",
@@ -157,12 +158,13 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
         "--json",
         "report.json",
     ]);
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     assert!(
-        said.out
+        output
+            .out
             .contains("fio got the job file without line 3 (`threads=2`)"),
         "{}",
-        said.out
+        output.out
     );
     let report = workspace.json("report.json");
     let runs = report["runs"].as_array().unwrap();
@@ -170,7 +172,7 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
     assert_eq!(of_fio["sample"]["write"]["ops"], 256, "{of_fio}");
     // Ours is checked by fio, on the file that was kept.
     let ours = "[r]\nthread\nfilename=w.0.0\nsize=1M\nrw=read\nbs=4k\nverify=pattern\nverify_pattern=0xabcd\n";
-    let said = workspace.job(ours).run(&["--repeat", "1", "--with-fio"]);
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    assert!(!said.out.contains("fio failed"), "{}", said.out);
+    let output = workspace.job(ours).run(&["--repeat", "1", "--with-fio"]);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    assert!(!output.out.contains("fio failed"), "{}", output.out);
 }

@@ -5,12 +5,18 @@ use crate::command::Workspace;
 /// The command must end with 2, say `text`, and make no file.
 fn refuses(workspace: &Workspace, args: &[&str], text: &str) {
     let before = workspace.names();
-    let said = workspace.run(args);
-    assert_eq!(said.code, Some(2), "{args:?}: {}{}", said.out, said.err);
+    let output = workspace.run(args);
+    assert_eq!(
+        output.code,
+        Some(2),
+        "{args:?}: {}{}",
+        output.out,
+        output.err
+    );
     assert!(
-        said.err.contains(text),
+        output.err.contains(text),
         "{args:?} should say {text:?}, says:\n{}",
-        said.err
+        output.err
     );
     assert_eq!(workspace.names(), before, "{args:?}");
 }

@@ -58,11 +58,11 @@ fn contenders_take_turns_and_each_cell_has_a_row_for_each() {
         "--json",
         json.to_str().unwrap(),
     ];
-    let said = net(&[&line[..], &SHORT].concat());
-    if said.is_skipped() {
+    let output = net(&[&line[..], &SHORT].concat());
+    if output.is_skipped() {
         return;
     }
-    assert_eq!(said.code, Some(0), "{}", said.both());
+    assert_eq!(output.code, Some(0), "{}", output.both());
     let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!(report["runs"].as_array().unwrap().len(), 2 * 2 * 4);
     let rows = report["rows"].as_array().unwrap();
@@ -91,15 +91,15 @@ fn a_contender_that_cannot_start_is_named_with_what_it_said() {
         "--repeats",
         "1",
     ];
-    let said = net(&[&line[..], &SHORT].concat());
-    if said.is_skipped() {
+    let output = net(&[&line[..], &SHORT].concat());
+    if output.is_skipped() {
         return;
     }
-    assert_eq!(said.code, Some(1), "{}", said.both());
-    assert!(said.out.contains("bad: FAILED"), "{}", said.out);
-    assert!(said.out.contains("no such luck"), "{}", said.out);
+    assert_eq!(output.code, Some(1), "{}", output.both());
+    assert!(output.out.contains("bad: FAILED"), "{}", output.out);
+    assert!(output.out.contains("no such luck"), "{}", output.out);
     // The others are measured all the same.
-    assert!(said.out.contains("\nepoll "), "{}", said.out);
+    assert!(output.out.contains("\nepoll "), "{}", output.out);
 }
 
 /// 1. The command starts a contender. 2. It is killed, and can clean up nothing. 3. The contender ends all the same.
@@ -158,12 +158,12 @@ fn http_servers_are_compared_by_an_answer_without_a_file_and_by_files() {
         "--server-cmd",
         &mine,
     ];
-    let said = net(&[&line[..], &SHORT].concat());
-    if said.is_skipped() {
+    let output = net(&[&line[..], &SHORT].concat());
+    if output.is_skipped() {
         return;
     }
     // Mine answers with the file, whatever is asked.
-    assert_eq!(said.code, Some(1), "{}", said.both());
+    assert_eq!(output.code, Some(1), "{}", output.both());
     let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
     for row in rows {
@@ -181,8 +181,8 @@ fn http_servers_are_compared_by_an_answer_without_a_file_and_by_files() {
         );
     }
     let has_nginx = rows.iter().any(|row| row["contender"] == "nginx");
-    assert_eq!(has_nginx, !said.out.contains("nginx is not installed"));
-    assert!(said.out.contains("× nginx"), "{}", said.out);
+    assert_eq!(has_nginx, !output.out.contains("nginx is not installed"));
+    assert!(output.out.contains("× nginx"), "{}", output.out);
     let of = |row: &&Value| has_nginx && row["contender"] == "annulus";
     for row in rows.iter().filter(of) {
         let ratio = &row["medians"]["ratio_to_nginx"]["median"];

@@ -11,13 +11,13 @@ mod there;
 use std::process::{Command, Output, Stdio};
 
 /// What the command said.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// Whether this machine has no ring for the generator; that is said, and is no failure.
     pub(crate) fn is_skipped(&self) -> bool {
         if self.code == Some(77) {
@@ -31,13 +31,13 @@ impl Said {
     }
 }
 
-pub(crate) fn net(args: &[&str]) -> Said {
+pub(crate) fn net(args: &[&str]) -> CommandOutput {
     let Output {
         status,
         stdout,
         stderr,
     } = command(args).output().unwrap();
-    Said {
+    CommandOutput {
         code: status.code(),
         out: String::from_utf8(stdout).unwrap(),
         err: String::from_utf8(stderr).unwrap(),

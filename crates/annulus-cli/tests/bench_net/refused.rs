@@ -121,10 +121,10 @@ const REFUSED: &[(&[&str], &str)] = &[
 #[test]
 fn bad_input_is_refused_with_what_to_write_instead() {
     for (args, text) in REFUSED {
-        let said = net(args);
-        assert_eq!(said.code, Some(2), "{args:?}: {}", said.both());
-        assert!(said.err.contains(text), "{args:?}: {}", said.err);
-        assert!(said.out.is_empty(), "{args:?}: {}", said.out);
+        let output = net(args);
+        assert_eq!(output.code, Some(2), "{args:?}: {}", output.both());
+        assert!(output.err.contains(text), "{args:?}: {}", output.err);
+        assert!(output.out.is_empty(), "{args:?}: {}", output.out);
     }
 }
 
@@ -134,14 +134,14 @@ fn a_server_that_is_not_there_is_a_failed_run() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()
     };
-    let said = net(&["echo", &port, "--connections", "1"]);
-    if said.is_skipped() {
+    let output = net(&["echo", &port, "--connections", "1"]);
+    if output.is_skipped() {
         return;
     }
-    assert_eq!(said.code, Some(1), "{}", said.both());
+    assert_eq!(output.code, Some(1), "{}", output.both());
     assert!(
-        said.out.contains("is the server running"),
+        output.out.contains("is the server running"),
         "{}",
-        said.both()
+        output.both()
     );
 }

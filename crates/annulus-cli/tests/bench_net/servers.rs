@@ -53,11 +53,11 @@ pub(crate) fn answering(
 /// Answers each HTTP request with the same.
 pub(crate) fn http(answer: &'static str) -> String {
     serve(move |mut stream| {
-        let (mut buffer, mut seen) = ([0; 4096], Vec::new());
+        let (mut buffer, mut received) = ([0; 4096], Vec::new());
         while let Ok(len @ 1..) = stream.read(&mut buffer) {
-            seen.extend_from_slice(&buffer[..len]);
-            while let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") {
-                seen.drain(..end + 4);
+            received.extend_from_slice(&buffer[..len]);
+            while let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
+                received.drain(..end + 4);
                 if stream.write_all(answer.as_bytes()).is_err() {
                     return;
                 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Said, net, servers};
+use super::{CommandOutput, net, servers};
 
 const SHORT: [&str; 6] = ["--runtime", "0.2", "--warmup", "0.02", "--connections", "5"];
 
-fn run(protocol: &str, addr: &str, more: &[&str]) -> Said {
+fn run(protocol: &str, addr: &str, more: &[&str]) -> CommandOutput {
     net(&[&[protocol, addr], &SHORT[..], more].concat())
 }
 
@@ -17,15 +17,15 @@ fn run(protocol: &str, addr: &str, more: &[&str]) -> Said {
 fn report(protocol: &str, addr: &str, more: &[&str], code: i32) -> Option<Value> {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let json = dir.path().join("net.json");
-    let said = run(
+    let output = run(
         protocol,
         addr,
         &[more, &["--json", json.to_str().unwrap()]].concat(),
     );
-    if said.is_skipped() {
+    if output.is_skipped() {
         return None;
     }
-    assert_eq!(said.code, Some(code), "{}", said.both());
+    assert_eq!(output.code, Some(code), "{}", output.both());
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-net.json");
     let schema = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
@@ -68,15 +68,15 @@ fn a_server_that_does_right_is_measured_and_all_counts_agree() {
 #[test]
 fn without_a_pid_the_servers_costs_are_missing_and_it_says_why() {
     let addr = servers::echo();
-    let said = run("echo", &addr, &[]);
-    if said.is_skipped() {
+    let output = run("echo", &addr, &[]);
+    if output.is_skipped() {
         return;
     }
-    assert_eq!(said.code, Some(0), "{}", said.both());
+    assert_eq!(output.code, Some(0), "{}", output.both());
     assert!(
-        said.out.contains("--pid PID watches the server"),
+        output.out.contains("--pid PID watches the server"),
         "{}",
-        said.out
+        output.out
     );
 }
 
@@ -172,18 +172,18 @@ fn a_pause_shows_in_the_percentiles_of_a_fixed_rate() {
         "--warmup",
         "0.05",
     ];
-    let said = net(&[&line[..], &["--runtime", "2", "--json", json_path]].concat());
-    if said.is_skipped() {
+    let output = net(&[&line[..], &["--runtime", "2", "--json", json_path]].concat());
+    if output.is_skipped() {
         return;
     }
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let sample = &report["runs"][0]["sample"];
     let due = |name: &str| sample["latency_since_due"][name].as_f64().unwrap();
-    assert!(due("p99_9_us") >= 250_000.0, "{}", said.both());
-    assert!(due("max_us") >= 250_000.0, "{}", said.both());
+    assert!(due("p99_9_us") >= 250_000.0, "{}", output.both());
+    assert!(due("max_us") >= 250_000.0, "{}", output.both());
     assert!(
-        said.out.contains("corrected for coordinated omission"),
+        output.out.contains("corrected for coordinated omission"),
         "{}",
-        said.out
+        output.out
     );
 }

@@ -2,7 +2,7 @@
 
 use annulus::support::Support;
 
-use crate::command::{command, report, rules, said};
+use crate::command::{command, output, report, rules};
 
 #[test]
 fn what_is_here_is_found_measured_and_judged_and_nothing_stays_behind() {
@@ -54,8 +54,8 @@ fn what_is_here_is_found_measured_and_judged_and_nothing_stays_behind() {
 
 #[test]
 fn the_text_ends_with_one_verdict_and_one_command() {
-    let said = said(command(&["--quick"]));
-    assert!(said.err.is_empty(), "{}", said.err);
+    let output = output(command(&["--quick"]));
+    assert!(output.err.is_empty(), "{}", output.err);
     for label in [
         "kernel",
         "io_uring",
@@ -66,14 +66,14 @@ fn the_text_ends_with_one_verdict_and_one_command() {
     ] {
         let row = format!("\n{label:<16}");
         assert!(
-            format!("\n{}", said.out).contains(&row),
+            format!("\n{}", output.out).contains(&row),
             "no {label:?} in:\n{}",
-            said.out
+            output.out
         );
     }
-    assert_eq!(said.out.matches("\nso  ").count(), 1, "{}", said.out);
-    let verdict = said.out.split("\nso  ").nth(1).unwrap();
+    assert_eq!(output.out.matches("\nso  ").count(), 1, "{}", output.out);
+    let verdict = output.out.split("\nso  ").nth(1).unwrap();
     assert_eq!(verdict.matches("Next: annulus ").count(), 1, "{verdict}");
-    assert!(!said.out.contains("\nmeasured"), "{}", said.out);
-    assert!(matches!(said.code, Some(0 | 1 | 77)), "{:?}", said.code);
+    assert!(!output.out.contains("\nmeasured"), "{}", output.out);
+    assert!(matches!(output.code, Some(0 | 1 | 77)), "{:?}", output.code);
 }

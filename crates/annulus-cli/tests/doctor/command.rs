@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -16,13 +16,13 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-pub(crate) fn said(mut command: Command) -> Said {
+pub(crate) fn output(mut command: Command) -> CommandOutput {
     let Output {
         status,
         stdout,
         stderr,
     } = command.output().unwrap();
-    Said {
+    CommandOutput {
         code: status.code(),
         out: String::from_utf8(stdout).unwrap(),
         err: String::from_utf8(stderr).unwrap(),
@@ -32,9 +32,9 @@ pub(crate) fn said(mut command: Command) -> Said {
 /// The JSON of a command that was given `--json`; it must be as the schema says, and the exit code as the JSON does.
 #[track_caller]
 pub(crate) fn report(command: Command) -> Value {
-    let said = said(command);
-    let report: Value = serde_json::from_str(&said.out)
-        .unwrap_or_else(|error| panic!("{error}: {}{}", said.out, said.err));
+    let output = output(command);
+    let report: Value = serde_json::from_str(&output.out)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", output.out, output.err));
     let schema = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/schema/doctor.json"));
     let schema = serde_json::from_str(schema).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn report(command: Command) -> Value {
         .map(|error| error.to_string())
         .collect();
     assert!(errors.is_empty(), "{errors:?}");
-    assert_eq!(report["exit_code"].as_i64(), said.code.map(i64::from));
+    assert_eq!(report["exit_code"].as_i64(), output.code.map(i64::from));
     report
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::below::below;
-use crate::command::{command, report, rules, said};
+use crate::command::{command, output, report, rules};
 use crate::skip::{root_or_skip, skip};
 
 /// The user who owns nothing.
@@ -35,10 +35,10 @@ fn a_path_that_is_not_there_or_is_no_file_is_refused() {
             "annulus: /dev/null is neither a file nor a directory nor a block device",
         ),
     ] {
-        let said = said(command(&[path]));
-        assert_eq!(said.code, Some(2), "{}", said.err);
-        assert!(said.err.starts_with(text), "{}", said.err);
-        assert!(said.out.is_empty(), "{}", said.out);
+        let output = output(command(&[path]));
+        assert_eq!(output.code, Some(2), "{}", output.err);
+        assert!(output.err.starts_with(text), "{}", output.err);
+        assert!(output.out.is_empty(), "{}", output.out);
     }
 }
 

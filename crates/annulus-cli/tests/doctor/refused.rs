@@ -7,7 +7,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 
 use crate::below::below;
-use crate::command::{command, report, rules, said};
+use crate::command::{command, output, report, rules};
 use crate::skip::{root_or_skip, skip};
 
 const SETUP: i64 = 425;
@@ -81,11 +81,11 @@ fn a_filter_that_lets_a_ring_be_made_and_not_used_is_named() {
 
 #[test]
 fn a_refusal_is_said_in_words_with_what_to_change() {
-    let said = filtered(&[SETUP, ENTER, REGISTER], EPERM, || {
-        said(command(&["--quick"]))
+    let output = filtered(&[SETUP, ENTER, REGISTER], EPERM, || {
+        output(command(&["--quick"]))
     });
-    assert_eq!(said.code, Some(77), "{}", said.err);
-    let text = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(output.code, Some(77), "{}", output.err);
+    let text = output.out.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "refused a seccomp filter refuses io_uring: EPERM",
         "→ allow io_uring_setup, io_uring_enter and io_uring_register:",

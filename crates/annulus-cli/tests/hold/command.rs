@@ -22,13 +22,13 @@ const LOOK: Duration = Duration::from_millis(5);
 const ROLE: &str = "ANNULUS_TEST_MOUNTS";
 
 /// What the command said.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Said {
+impl CommandOutput {
     #[track_caller]
     pub(crate) fn ends(&self, code: i32, text: &str) {
         let both = format!("{}{}", self.out, self.err);
@@ -66,12 +66,12 @@ pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
     command
 }
 
-pub(crate) fn run(folder: &Path, args: &[&str]) -> Said {
-    said(command(folder, args).output().unwrap())
+pub(crate) fn run(folder: &Path, args: &[&str]) -> CommandOutput {
+    result_of(command(folder, args).output().unwrap())
 }
 
-pub(crate) fn said(output: Output) -> Said {
-    Said {
+pub(crate) fn result_of(output: Output) -> CommandOutput {
+    CommandOutput {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
@@ -108,21 +108,21 @@ impl Running {
     /// Waits until it prints this; what it prints after that is lost.
     pub(crate) fn says(&mut self, text: &'static str) {
         let out = self.0.as_mut().unwrap().stdout.take().unwrap();
-        let (sender, found) = channel();
+        let (sender, receiver) = channel();
         thread::spawn(move || {
             let mut lines = BufReader::new(out).lines();
             let _ = sender.send(lines.any(|line| line.unwrap().contains(text)));
         });
-        match found.recv_timeout(PATIENCE) {
-            Ok(found) => assert!(found, "it ended without saying {text:?}"),
+        match receiver.recv_timeout(PATIENCE) {
+            Ok(appeared) => assert!(appeared, "it ended without saying {text:?}"),
             Err(_) => panic!("it never says {text:?}"),
         }
     }
 
-    pub(crate) fn end(mut self) -> Said {
+    pub(crate) fn end(mut self) -> CommandOutput {
         let mut child = self.0.take().unwrap();
         until("the command ends", || child.try_wait().unwrap().is_some());
-        said(child.wait_with_output().unwrap())
+        result_of(child.wait_with_output().unwrap())
     }
 }
 
@@ -163,22 +163,22 @@ pub(crate) fn with_own_mounts(test: &str, body: impl FnOnce(&Path)) {
         .env(ROLE, test)
         .stdin(Stdio::null())
         .output();
-    let said = said(unshared.unwrap());
+    let output = result_of(unshared.unwrap());
     assert!(
-        said.code == Some(0) && said.out.contains("1 passed"),
+        output.code == Some(0) && output.out.contains("1 passed"),
         "{:?}: {}{}",
-        said.code,
-        said.out,
-        said.err
+        output.code,
+        output.out,
+        output.err
     );
-    println!("{}", said.out);
+    println!("{}", output.out);
 }
 
 /// Mounts, or says why not.
 pub(crate) fn mount(args: &[&str]) -> bool {
-    let said = said(Command::new("mount").args(args).output().unwrap());
-    if said.code != Some(0) {
-        skip(format_args!("mount {args:?}: {}", said.err.trim()));
+    let output = result_of(Command::new("mount").args(args).output().unwrap());
+    if output.code != Some(0) {
+        skip(format_args!("mount {args:?}: {}", output.err.trim()));
     }
-    said.code == Some(0)
+    output.code == Some(0)
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::{command, json, mount, names, run, said, with_own_mounts};
+use crate::command::{command, json, mount, names, result_of, run, with_own_mounts};
 
 /// One short run.
 const SHORT: [&str; 8] = [
@@ -48,9 +48,9 @@ fn a_disk_that_is_too_small_is_told_before_and_nothing_stays_on_it() {
             if !small_disk(folder) {
                 return;
             }
-            let asked = run(folder, &file(&["disk", "--size", "64M"]));
-            asked.ends(1, "no room for a test file of 67108864 bytes in disk");
-            asked.ends(
+            let refused = run(folder, &file(&["disk", "--size", "64M"]));
+            refused.ends(1, "no room for a test file of 67108864 bytes in disk");
+            refused.ends(
                 1,
                 "bytes are free; choose a smaller --size or another --dir",
             );
@@ -96,7 +96,7 @@ fn a_report_that_finds_no_room_is_printed_all_the_same() {
             // The other way round: what cannot be printed is written.
             let full = fs::File::options().write(true).open("/dev/full").unwrap();
             let mut command = command(folder, &file(&["--size", "1M", "--json", "out.json"]));
-            let heading = said(command.stdout(full).output().unwrap());
+            let heading = result_of(command.stdout(full).output().unwrap());
             heading.ends(1, "annulus: printing: No space left on device");
         },
     );

@@ -7,13 +7,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::{Said, command, folder, is_root, run, said};
+use crate::command::{CommandOutput, command, folder, is_root, result_of, run};
 use crate::skip::skip;
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;
 
-fn bench(folder: &Path, args: &[&str]) -> Said {
+fn bench(folder: &Path, args: &[&str]) -> CommandOutput {
     let short = [
         "--runtime",
         "0.05",
@@ -65,7 +65,7 @@ fn a_folder_without_permission_is_refused() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = command(dir.path(), &["bench", "file", "--size", "1M"]);
     let refused = match command.uid(NOBODY).gid(NOBODY).output() {
-        Ok(output) => said(output),
+        Ok(output) => result_of(output),
         Err(error) => {
             return skip(format_args!(
                 "cannot run the command as another user: {error}"
@@ -90,7 +90,7 @@ fn a_block_device_is_read_and_not_written_to_unless_asked_for() {
         .args(["--find", "--show"])
         .arg(&image)
         .output();
-    let attached = said(attached.unwrap());
+    let attached = result_of(attached.unwrap());
     if attached.code != Some(0) {
         return skip(format_args!("losetup: {}", attached.err));
     }

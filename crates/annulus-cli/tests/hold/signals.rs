@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::command::{Running, Said, command, folder, is_root, json, names, run, until};
+use crate::command::{CommandOutput, Running, command, folder, is_root, json, names, run, until};
 use crate::skip::skip;
 
 /// Longer than any test waits.
@@ -17,8 +17,8 @@ fn bench(folder: &Path, args: &[&str]) -> Command {
 }
 
 /// The interrupted command has told of it everywhere.
-fn is_interrupted(said: &Said, folder: &Path, signal: &str, code: i32) {
-    said.ends(code, &format!("note: interrupted by {signal}: "));
+fn is_interrupted(output: &CommandOutput, folder: &Path, signal: &str, code: i32) {
+    output.ends(code, &format!("note: interrupted by {signal}: "));
     let report = json(&folder.join("out.json"));
     assert_eq!(report["interrupted"], true);
     assert_eq!(names(folder), ["out.json"]);
@@ -46,8 +46,8 @@ fn a_signal_ends_the_present_run_of_files_and_the_rest_is_left_out() {
     // The warm-up is the base's; the first run that counts is one of the others', or lasts.
     until("a run began", || running.has_thread("run"));
     running.send(Signal::INT);
-    let said = running.end();
-    is_interrupted(&said, dir.path(), "SIGINT", 130);
+    let output = running.end();
+    is_interrupted(&output, dir.path(), "SIGINT", 130);
     let report = json(&dir.path().join("out.json"));
     let runs = report["runs"].as_array().unwrap();
     assert!(runs.len() < 6, "{runs:?}");
@@ -74,9 +74,9 @@ fn runs_that_were_whole_are_in_the_tables_of_an_interrupted_comparison() {
     // Some time for some runs; how many they are decides nothing.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     running.send(Signal::TERM);
-    let said = running.end();
-    is_interrupted(&said, dir.path(), "SIGTERM", 143);
-    assert!(said.out.contains("depth 1\n"), "{}", said.out);
+    let output = running.end();
+    is_interrupted(&output, dir.path(), "SIGTERM", 143);
+    assert!(output.out.contains("depth 1\n"), "{}", output.out);
 }
 
 #[test]
@@ -104,11 +104,11 @@ fn a_signal_ends_the_load_of_a_server_and_the_server() {
         running.has_thread("annulus") && threads(running.pid()) >= 3
     });
     running.send(Signal::INT);
-    let said = running.end();
-    if said.code == Some(77) {
-        return skip(&said.err);
+    let output = running.end();
+    if output.code == Some(77) {
+        return skip(&output.err);
     }
-    is_interrupted(&said, dir.path(), "SIGINT", 130);
+    is_interrupted(&output, dir.path(), "SIGINT", 130);
     assert!(!Path::new(&format!("/proc/{server}")).exists(), "it stays");
 }
 
@@ -140,13 +140,13 @@ fn the_second_signal_is_the_end_and_a_cgroup_is_removed_all_the_same() {
     until("it is in its cgroup", cgroup);
     running.send(Signal::TERM);
     running.send(Signal::INT);
-    let said = running.end();
+    let output = running.end();
     assert!(
-        matches!(said.code, Some(143 | 130)),
+        matches!(output.code, Some(143 | 130)),
         "{:?}{}{}",
-        said.code,
-        said.out,
-        said.err
+        output.code,
+        output.out,
+        output.err
     );
     let left = Command::new("find")
         .args(["/sys/fs/cgroup", "-type", "d", "-name", &ours])
@@ -164,12 +164,12 @@ fn a_signal_before_anything_is_measured_is_the_end_at_once() {
     let running = Running::start(bench(dir.path(), &line));
     until("it listens to signals", || running.has_thread("signals"));
     running.send(Signal::INT);
-    let said = running.end();
-    match said.err.contains("no room") || said.err.contains("no space") {
+    let output = running.end();
+    match output.err.contains("no room") || output.err.contains("no space") {
         true => skip("no 4 GiB free for a file that is filled"),
-        false => said.ends(130, "interrupted before anything was measured"),
+        false => output.ends(130, "interrupted before anything was measured"),
     }
-    assert_eq!(said.out, "");
+    assert_eq!(output.out, "");
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
@@ -188,8 +188,8 @@ fn a_report_that_was_not_interrupted_says_so() {
         "--json",
         "out.json",
     ];
-    let said = run(dir.path(), &line);
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let output = run(dir.path(), &line);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     assert_eq!(json(&dir.path().join("out.json"))["interrupted"], false);
 }
 

@@ -132,27 +132,27 @@ fn a_file_that_shrinks_fails_the_run() {
     until("a run began", || running.has_thread("run"));
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.set_len(4096).unwrap();
-    let said = running.end();
-    said.ends(1, "FAILED: ");
-    said.ends(1, "bytes instead of 4096");
+    let output = running.end();
+    output.ends(1, "FAILED: ");
+    output.ends(1, "bytes instead of 4096");
 }
 
-/// Holds every read from [`Held::from_now_on`] on until it is dropped, which a test that fails does, too: a process
-/// does not end, not even killed, as long as one of its reads is with the file system.
-struct Held<'a>(&'a Reads);
+/// Holds every read from [`PausedReads::from_now_on`] on until it is dropped, which a test that fails does, too: a
+/// process does not end, not even killed, as long as one of its reads is with the file system.
+struct PausedReads<'a>(&'a Reads);
 
 #[derive(Default)]
 struct Reads {
-    seen: AtomicU64,
-    held: AtomicU64,
+    calls: AtomicU64,
+    paused: AtomicU64,
     hold: AtomicBool,
 }
 
 impl Reads {
     fn one(&self) {
-        self.seen.fetch_add(1, SeqCst);
+        self.calls.fetch_add(1, SeqCst);
         if self.hold.load(SeqCst) {
-            self.held.fetch_add(1, SeqCst);
+            self.paused.fetch_add(1, SeqCst);
         }
         while self.hold.load(SeqCst) {
             thread::sleep(Duration::from_millis(5));
@@ -160,14 +160,14 @@ impl Reads {
     }
 }
 
-impl Held<'_> {
-    fn from_now_on(reads: &Reads) -> Held<'_> {
+impl PausedReads<'_> {
+    fn from_now_on(reads: &Reads) -> PausedReads<'_> {
         reads.hold.store(true, SeqCst);
-        Held(reads)
+        PausedReads(reads)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for PausedReads<'_> {
     fn drop(&mut self) {
         self.0.hold.store(false, SeqCst);
     }
@@ -206,14 +206,14 @@ fn a_contender_that_does_not_come_back_is_given_up_after_a_signal() {
         ];
         let mut running = Running::start(command(folder, &line));
         until("a run began", || running.has_thread("run pread"));
-        let before = reads.seen.load(SeqCst);
-        until("reads arrive", || reads.seen.load(SeqCst) > before + CALLS);
-        let held = Held::from_now_on(&reads);
+        let before = reads.calls.load(SeqCst);
+        until("reads arrive", || reads.calls.load(SeqCst) > before + CALLS);
+        let paused = PausedReads::from_now_on(&reads);
         // Without one the run could still end in order.
-        until("a read is held", || reads.held.load(SeqCst) > 0);
+        until("a read is held", || reads.paused.load(SeqCst) > 0);
         running.send(Signal::INT);
         running.says("given up: it took more than 5 s");
-        drop(held);
+        drop(paused);
         assert_eq!(running.end().code, Some(130));
     });
 }

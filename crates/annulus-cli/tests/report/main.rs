@@ -61,7 +61,7 @@ fn a_run_is_told_by_a_page_and_by_maps_and_its_json_tells_the_same_later() {
             .contains("data:image/png")
     );
     timelines_are_whole(here);
-    told_later(here, &page);
+    renders_the_same_later(here, &page);
     refuses(here, &run, "--json run.json exists; --replace replaces it");
 }
 
@@ -92,7 +92,7 @@ fn timelines_are_whole(here: &Path) {
 }
 
 /// The JSON gives the same page again, and can be compared.
-fn told_later(here: &Path, page: &str) {
+fn renders_the_same_later(here: &Path, page: &str) {
     let later = annulus(
         here,
         &[
@@ -171,10 +171,10 @@ fn without_timelines_the_json_has_a_line_per_run_and_the_report_says_what_it_can
         ],
     );
     assert!(later.status.success(), "{}", text(&later.stderr));
-    let said = text(&later.stdout);
+    let output = text(&later.stdout);
     assert!(
-        said.contains("no heat map, because the JSON has no timelines"),
-        "{said}"
+        output.contains("no heat map, because the JSON has no timelines"),
+        "{output}"
     );
     let page = std::fs::read_to_string(here.join("later.html")).unwrap();
     assert!(page.contains("no heat maps, no speed over time and no percentile curves"));

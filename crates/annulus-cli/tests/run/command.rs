@@ -46,8 +46,8 @@ pub(crate) fn compiled(into: &Path, source: &str, flags: &[&str]) {
         .args(flags)
         .output()
         .expect("the C compiler, which Rust links by, is there");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
 }
 
 /// A stand-in for the real library.
@@ -83,19 +83,19 @@ pub(crate) fn run_by_shell(script: &str, words: &[&str]) -> Command {
     command
 }
 
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) out: String,
     pub(crate) err: String,
     pub(crate) code: Option<i32>,
 }
 
-pub(crate) fn said(mut command: Command) -> Said {
+pub(crate) fn output(mut command: Command) -> CommandOutput {
     let Output {
         status,
         stdout,
         stderr,
     } = command.output().unwrap();
-    Said {
+    CommandOutput {
         out: String::from_utf8(stdout).unwrap(),
         err: String::from_utf8(stderr).unwrap(),
         code: status.code(),
@@ -105,12 +105,12 @@ pub(crate) fn said(mut command: Command) -> Said {
 /// What a program said that succeeded, where nothing else was said.
 #[track_caller]
 pub(crate) fn quiet(command: Command) -> String {
-    let said = said(command);
+    let output = output(command);
     assert_eq!(
-        (said.err.as_str(), said.code),
+        (output.err.as_str(), output.code),
         ("", Some(0)),
         "{}",
-        said.out
+        output.out
     );
-    said.out
+    output.out
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::command::{MARK, compiled, folder, library, run, said};
+use crate::command::{MARK, compiled, folder, library, output, run};
 use crate::remarks::without_io_uring;
 
 const PROGRAM: &str = "int main(void) { return 7; }\n";
@@ -17,13 +17,13 @@ fn explained(words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
         command.env_remove(name);
     }
     command.env(MARK, &mark).envs(variables.iter().copied());
-    let said = said(command);
-    assert_eq!(said.err, "", "{}", said.out);
-    assert!(!mark.exists(), "it was started: {}", said.out);
+    let output = output(command);
+    assert_eq!(output.err, "", "{}", output.out);
+    assert!(!mark.exists(), "it was started: {}", output.out);
     // Lines are broken where they are full.
-    let mut says = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    says.insert(said.out.lines().next().unwrap().len(), '\n');
-    (says, said.code.unwrap())
+    let mut says = output.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    says.insert(output.out.lines().next().unwrap().len(), '\n');
+    (says, output.code.unwrap())
 }
 
 #[test]
@@ -89,11 +89,11 @@ fn options_are_explained_as_the_library_would_get_them_and_leave_nothing_behind(
 
 #[test]
 fn a_command_that_is_not_there_cannot_be_explained() {
-    let said = said(run(&["--explain", "--", "no-such-command"]));
+    let output = output(run(&["--explain", "--", "no-such-command"]));
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(127), ""),
         "{}",
-        said.err
+        output.err
     );
 }

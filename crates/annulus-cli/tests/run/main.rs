@@ -2,7 +2,7 @@
 
 mod command;
 mod explained;
-mod given;
+mod inherited;
 #[path = "../../../annulus/tests/child/once.rs"]
 mod once;
 mod remarks;

@@ -10,7 +10,7 @@ use std::thread;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-use crate::command::{compiled, folder, quiet, run, said};
+use crate::command::{compiled, folder, output, quiet, run};
 use crate::skip::{root_or_skip, skip};
 
 /// Says what it was given of the library, and who it is.
@@ -28,14 +28,14 @@ int main(void) {
 /// One line about the program that has these words in it, and the program ran.
 #[track_caller]
 fn remarked(program: &Path, words: &[&str], out: &str) {
-    let said = said(run(&["--", program.to_str().unwrap()]));
-    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    let output = output(run(&["--", program.to_str().unwrap()]));
+    assert_eq!(output.err.lines().count(), 1, "{}", output.err);
     let begins = format!("annulus: {} ", program.display());
-    assert!(said.err.starts_with(&begins), "{}", said.err);
+    assert!(output.err.starts_with(&begins), "{}", output.err);
     for word in words {
-        assert!(said.err.contains(word), "{word}: {}", said.err);
+        assert!(output.err.contains(word), "{word}: {}", output.err);
     }
-    assert_eq!((said.out.as_str(), said.code), (out, Some(0)));
+    assert_eq!((output.out.as_str(), output.code), (out, Some(0)));
 }
 
 #[test]
@@ -91,9 +91,13 @@ fn a_program_of_another_c_library_runs_without_the_library() {
     let words = ["linked to musl", "ld-musl-x86_64.so.1", "glibc"];
     remarked(&program, &words, &format!("unset {user}\n"));
     fs::remove_file(&musl).unwrap();
-    let said = said(run(&["--", program.to_str().unwrap()]));
-    assert_eq!(said.code, Some(127), "{}", said.err);
-    assert!(said.err.contains("ld-musl-x86_64.so.1, which is not there"));
+    let output = output(run(&["--", program.to_str().unwrap()]));
+    assert_eq!(output.code, Some(127), "{}", output.err);
+    assert!(
+        output
+            .err
+            .contains("ld-musl-x86_64.so.1, which is not there")
+    );
 }
 
 #[test]
@@ -158,17 +162,17 @@ fn a_program_for_another_processor_is_not_given_the_library() {
     const SPARC: u8 = 2;
     bytes[MACHINE] = SPARC;
     fs::write(&program, bytes).unwrap();
-    let said = said(run(&["--", program.to_str().unwrap()]));
+    let output = output(run(&["--", program.to_str().unwrap()]));
     assert!(
-        said.err.contains("is for machine 2 of ELF's list"),
+        output.err.contains("is for machine 2 of ELF's list"),
         "{}",
-        said.err
+        output.err
     );
     // The shell is asked to run it, as by execvp, and can't.
     assert!(
-        ![Some(0), Some(101)].contains(&said.code),
+        ![Some(0), Some(101)].contains(&output.code),
         "{:?}",
-        said.code
+        output.code
     );
 }
 
@@ -207,11 +211,11 @@ fn where_processors_are_few_sqpoll_is_warned_of() {
     bound.args(["-c", "0"]);
     bound.arg(command.get_program()).args(command.get_args());
     bound.env_remove("LD_PRELOAD");
-    let said = said(bound);
-    assert_eq!((said.out.as_str(), said.code), ("1\n", Some(0)));
-    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
-    assert!(said.err.contains("--sqpoll: this "), "{}", said.err);
-    assert!(said.err.contains("leave it out"), "{}", said.err);
+    let output = output(bound);
+    assert_eq!((output.out.as_str(), output.code), ("1\n", Some(0)));
+    assert_eq!(output.err.lines().count(), 1, "{}", output.err);
+    assert!(output.err.contains("--sqpoll: this "), "{}", output.err);
+    assert!(output.err.contains("leave it out"), "{}", output.err);
 }
 
 #[test]
@@ -224,5 +228,5 @@ fn a_name_that_is_no_text_is_a_name() {
     quiet(command);
     let mut command = run(&["--"]);
     command.arg(program.join("below"));
-    assert_eq!(said(command).code, Some(127));
+    assert_eq!(output(command).code, Some(127));
 }

@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use annulus::metrics::switch::{self, Told};
 
-use crate::command::{Said, library, said};
+use crate::command::{CommandOutput, library, output};
 use crate::skip::skip;
 
-fn asked(words: &[&str]) -> Said {
+fn switch_command(words: &[&str]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
     command.args(words);
-    said(command)
+    output(command)
 }
 
 #[track_caller]
 fn refuses(words: &[&str], code: i32, text: &str) {
-    let said = asked(words);
-    assert_eq!(said.code, Some(code), "{words:?}: {}", said.err);
-    assert!(said.err.contains(text), "{words:?}: {}", said.err);
-    assert_eq!(said.out, "");
+    let output = switch_command(words);
+    assert_eq!(output.code, Some(code), "{words:?}: {}", output.err);
+    assert!(output.err.contains(text), "{words:?}: {}", output.err);
+    assert_eq!(output.out, "");
 }
 
 /// Does what it is asked, as the library does, until it is over.
@@ -51,26 +51,27 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_said() {
     switch::tell(Told::Serving, 1);
     let own = std::process::id().to_string();
     // It has no time for that yet.
-    let said = asked(&["release", &own, "--wait", "0.01"]);
-    assert_eq!(said.code, Some(4), "{}", said.err);
+    let output = switch_command(&["release", &own, "--wait", "0.01"]);
+    assert_eq!(output.code, Some(4), "{}", output.err);
     assert!(
-        said.out.contains("1 epoll set still served"),
+        output.out.contains("1 epoll set still served"),
         "{}",
-        said.out
+        output.out
     );
     assert!(switch::is_released());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| obey(&over));
         let says = |word: &str| {
-            let said = asked(&[word, &own, "--wait", "60"]);
+            let output = switch_command(&[word, &own, "--wait", "60"]);
             assert_eq!(
-                (said.code, said.err.as_str()),
+                (output.code, output.err.as_str()),
                 (Some(0), ""),
                 "{}",
-                said.out
+                output.out
             );
-            said.out
+            output
+                .out
                 .strip_prefix(&format!("process {own}: "))
                 .unwrap()
                 .to_owned()
@@ -118,7 +119,7 @@ fn a_process_that_cannot_be_asked_is_named_with_the_reason() {
     let pid = sleeper.id().to_string();
     refuses(&["release", &pid], 1, "does not run under `annulus run`");
     // All of several are tried.
-    let several = asked(&["release", "2147483647", &pid]);
+    let several = switch_command(&["release", "2147483647", &pid]);
     assert_eq!(several.err.lines().count(), 2, "{}", several.err);
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();

@@ -3,15 +3,15 @@
 use std::fs;
 use std::process::Command;
 
-use crate::command::{folder, run, said};
+use crate::command::{folder, output, run};
 
 #[track_caller]
 fn refused(command: Command, code: i32, says: &str) {
-    let said = said(command);
-    assert_eq!(said.code, Some(code), "{}", said.err);
-    assert!(said.err.contains(says), "{}", said.err);
-    assert!(!said.err.contains("panicked"), "{}", said.err);
-    assert_eq!(said.out, "");
+    let output = output(command);
+    assert_eq!(output.code, Some(code), "{}", output.err);
+    assert!(output.err.contains(says), "{}", output.err);
+    assert!(!output.err.contains("panicked"), "{}", output.err);
+    assert_eq!(output.out, "");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn without_an_installed_library_the_message_lists_every_path_and_one_beside_the_
     refused(alone(), 1, "--library FILE");
     let beside = dir.path().join("libannulus_preload.so");
     fs::copy(crate::command::library(), &beside).unwrap();
-    let found = said(alone());
-    assert_eq!(found.out.trim_end(), beside.to_str().unwrap());
-    assert_eq!((found.err.as_str(), found.code), ("", Some(0)));
+    let located = output(alone());
+    assert_eq!(located.out.trim_end(), beside.to_str().unwrap());
+    assert_eq!((located.err.as_str(), located.code), ("", Some(0)));
 }

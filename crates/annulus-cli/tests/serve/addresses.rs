@@ -65,9 +65,9 @@ fn each_address_of_a_host_is_listened_on_at_one_port() {
         let server = Server::start_as("http", &args("localhost:0", backend));
         let port = server.address().port();
         // What the machine's resolver has for it: 127.0.0.1, ::1 or both.
-        let found = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", port)).unwrap();
+        let resolved = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", port)).unwrap();
         let mut count = 0;
-        for address in found {
+        for address in resolved {
             let here = TcpListener::bind(SocketAddr::new(address.ip(), 0));
             if here.is_ok() {
                 assert!(ask_tcp(address).ends_with("Hello, World!"), "{address}");

@@ -97,14 +97,17 @@ fn streams_without_a_window_hold_nothing_of_their_files_and_leave_nothing_behind
         let before = resident_bytes(&server);
         let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| ask(&server, 0)).collect();
         streams.iter_mut().for_each(is_answered);
-        let held = resident_bytes(&server) - before;
-        assert!(held < GROWTH_BYTES_MAX, "{backend}: {held} bytes");
+        let growth = resident_bytes(&server) - before;
+        assert!(growth < GROWTH_BYTES_MAX, "{backend}: {growth} bytes");
         drop(streams);
         let until = Instant::now() + PATIENCE;
         // A few stay: caches of the allocator, and what the first requests left for the next.
         while resident_bytes(&server) > before + (GROWTH_BYTES_MAX / 6) {
             let left = resident_bytes(&server) - before;
-            assert!(Instant::now() < until, "{backend}: {left} of {held} bytes");
+            assert!(
+                Instant::now() < until,
+                "{backend}: {left} of {growth} bytes"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         is_well(&server);
@@ -123,8 +126,8 @@ fn clients_that_let_everything_through_and_read_nothing_have_a_few_pieces_each()
             .collect();
         // Meanwhile it serves others: all that was asked before has been looked at.
         (0..20).for_each(|_| is_well(&server));
-        let held = resident_bytes(&server).saturating_sub(before);
-        assert!(held < GROWTH_BYTES_MAX, "{backend}: {held} bytes");
+        let growth = resident_bytes(&server).saturating_sub(before);
+        assert!(growth < GROWTH_BYTES_MAX, "{backend}: {growth} bytes");
         drop(streams);
     }
 }

@@ -76,7 +76,7 @@ impl Terminal {
         })
     }
 
-    fn seen(&self) -> String {
+    fn shown(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
 
@@ -87,9 +87,9 @@ impl Terminal {
     #[track_caller]
     fn wait_for(&self, text: &str) {
         let until = Instant::now() + PATIENCE;
-        while !self.seen().contains(text) {
-            let seen = self.seen();
-            assert!(Instant::now() < until, "{text:?} is not shown:\n{seen}");
+        while !self.shown().contains(text) {
+            let shown = self.shown();
+            assert!(Instant::now() < until, "{text:?} is not shown:\n{shown}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -108,16 +108,16 @@ impl Terminal {
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
         assert!(!screen.alternate_screen() && !screen.hide_cursor());
-        let seen = screen.contents();
-        assert!(seen.contains("code 0"), "{seen}");
-        let (_, settings) = seen.rsplit_once("after ").unwrap();
+        let shown = screen.contents();
+        assert!(shown.contains("code 0"), "{shown}");
+        let (_, settings) = shown.rsplit_once("after ").unwrap();
         let settings = settings.trim_end();
         assert!(!settings.is_empty());
         // Where the first line has not been moved off the screen.
-        if let Some((_, before)) = seen.split_once("before ") {
-            assert!(before.starts_with(&format!("{settings}\n")), "{seen}");
+        if let Some((_, before)) = shown.split_once("before ") {
+            assert!(before.starts_with(&format!("{settings}\n")), "{shown}");
         }
-        seen
+        shown
     }
 }
 

@@ -27,7 +27,7 @@ const SHORT: [&str; 11] = [
     "1",
 ];
 
-struct Said {
+struct CommandOutput {
     code: Option<i32>,
     out: String,
     err: String,
@@ -46,23 +46,23 @@ fn command(workspace: &TempDir, args: &[&str]) -> Command {
     command
 }
 
-fn said(command: &mut Command) -> Said {
+fn output(command: &mut Command) -> CommandOutput {
     let output = command.output().unwrap();
-    Said {
+    CommandOutput {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
-fn found(program: &str) -> Option<std::path::PathBuf> {
+fn find_program(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
-    let found = candidates.find(|file| file.is_file());
-    if found.is_none() {
+    let find_program = candidates.find(|file| file.is_file());
+    if find_program.is_none() {
         skip::skip(format_args!("{program} is not installed"));
     }
-    found
+    find_program
 }
 
 fn report(workspace: &TempDir, schema: &str) -> Value {
@@ -143,13 +143,13 @@ fn expect(is_so: bool, spoilt: impl FnOnce() -> String) -> Result<(), String> {
 /// Calls of the beginning and the end of a run, by one name.
 const CALLS_OF_RUN: u64 = 16;
 
-fn near(value: f64, wanted: f64) -> bool {
-    (value - wanted).abs() <= 0.1 * wanted
+fn near(value: f64, expected: f64) -> bool {
+    (value - expected).abs() <= 0.1 * expected
 }
 
 #[test]
 fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
-    if found("perf").is_none() {
+    if find_program("perf").is_none() {
         return;
     }
     let workspace = workspace();
@@ -167,9 +167,9 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
     ];
     let mut out = String::new();
     undisturbed(|| {
-        let said = said(&mut command(&workspace, &[&SHORT[..], &more].concat()));
-        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-        out = said.out;
+        let output = output(&mut command(&workspace, &[&SHORT[..], &more].concat()));
+        assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+        out = output.out;
         let report = report(&workspace, "bench-file.json");
         let (calls, ops) = counts(&report, "pread", "pread64");
         assert!((ops..=ops + CALLS_OF_RUN).contains(&calls), "{report:#}");
@@ -207,7 +207,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
 
 #[test]
 fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
-    let Some(strace) = found("strace") else {
+    let Some(strace) = find_program("strace") else {
         return;
     };
     let workspace = workspace();
@@ -223,7 +223,7 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
         "report.json",
     ];
     let args = [&SHORT[..], &more].concat();
-    let without = said(command(&workspace, &args).env("PATH", &programs));
+    let without = output(command(&workspace, &args).env("PATH", &programs));
     assert_eq!(without.code, Some(0), "{}{}", without.out, without.err);
     let reason = "not available: perf is not installed (Debian: apt install linux-perf); strace is not installed \
                   (Debian: apt install strace)";
@@ -235,7 +235,7 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
 
     symlink(strace, programs.join("strace")).unwrap();
     let with =
-        said(command(&workspace, &[&args[..], &["--replace"]].concat()).env("PATH", &programs));
+        output(command(&workspace, &[&args[..], &["--replace"]].concat()).env("PATH", &programs));
     assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
     let report = report(&workspace, "bench-file.json");
     assert_eq!(
@@ -260,7 +260,7 @@ impl Drop for Server {
 
 #[test]
 fn a_servers_calls_are_counted_and_drawn_by_its_process() {
-    if found("perf").is_none() {
+    if find_program("perf").is_none() {
         return;
     }
     let workspace = workspace();
@@ -288,25 +288,25 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
         "0.05",
     ];
     let looks = ["--syscalls", "--flamegraph", "graph.svg"];
-    let refused = said(&mut command(&workspace, &[&net[..], &looks].concat()));
+    let refused = output(&mut command(&workspace, &[&net[..], &looks].concat()));
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(refused.err.contains("give its --pid"), "{}", refused.err);
 
     let more = ["--pid", &pid, "--json", "report.json", "--replace"];
     undisturbed(|| {
-        let said = said(&mut command(
+        let output = output(&mut command(
             &workspace,
             &[&net[..], &looks, &more].concat(),
         ));
         let stood_still = ["no answer within the measured time", "no flame graph of"];
-        if let Some(why) = stood_still.iter().find(|why| said.err.contains(**why)) {
+        if let Some(why) = stood_still.iter().find(|why| output.err.contains(**why)) {
             return Err((*why).into());
         }
-        if said.code == Some(77) {
-            skip::skip(&said.err);
+        if output.code == Some(77) {
+            skip::skip(&output.err);
             return Ok(());
         }
-        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
         let report = report(&workspace, "bench-net.json");
         let note = &report["traced"][0]["syscalls_note"];
         expect(note != "nothing was answered meanwhile", || {
@@ -349,16 +349,16 @@ fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
         if let Some(path) = path {
             command.env("PATH", path);
         }
-        let said = said(&mut command);
-        assert_eq!(said.code, Some(2), "{file}: {}{}", said.out, said.err);
-        assert!(said.err.contains(text), "{file}: {}", said.err);
-        assert!(said.out.is_empty(), "{}", said.out);
+        let output = output(&mut command);
+        assert_eq!(output.code, Some(2), "{file}: {}{}", output.out, output.err);
+        assert!(output.err.contains(text), "{file}: {}", output.err);
+        assert!(output.out.is_empty(), "{}", output.out);
     };
     refuses("nowhere/graph.svg", None, "there is no directory nowhere");
     refuses(".", None, "is a directory; name a file");
     let lacks = "perf is not installed (Debian: apt install linux-perf)";
     refuses("graph.svg", Some(workspace.path()), lacks);
-    if found("perf").is_some() {
+    if find_program("perf").is_some() {
         refuses(
             "there.svg",
             None,

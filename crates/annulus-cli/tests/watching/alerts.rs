@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::server::{annulus, said};
+use crate::server::{annulus, errors_and_code};
 
 #[test]
 fn a_bench_in_which_an_alert_was_raised_ends_with_3_and_says_which() {
@@ -34,7 +34,7 @@ fn a_bench_in_which_an_alert_was_raised_ends_with_3_and_says_which() {
         "127.0.0.1:0",
     ]);
     let output = command.current_dir(dir.path()).output().unwrap();
-    let (err, code) = said(&output);
+    let (err, code) = errors_and_code(&output);
     assert_eq!(code, Some(3), "{err}");
     let raised = |who: &str| {
         let mut lines = err
@@ -62,7 +62,7 @@ fn silence_is_not_mistaken_for_a_check() {
         "--runtime",
         "0.01",
     ]);
-    let (err, code) = said(
+    let (err, code) = errors_and_code(
         &command
             .args(["--alert", "error_rate > 1/s"])
             .output()
@@ -103,7 +103,7 @@ fn rules_that_are_none_or_make_no_sense_are_refused_before_anything_is_done() {
         ),
     ] {
         let output = annulus(command).args(["--alert", rule]).output().unwrap();
-        let (err, code) = said(&output);
+        let (err, code) = errors_and_code(&output);
         assert_eq!(code, Some(2), "{command:?}: {err}");
         assert!(
             err.contains(says),
@@ -125,7 +125,7 @@ fn an_address_that_somebody_else_has_is_refused_in_words() {
             .args(["--metrics", &addr])
             .output()
             .unwrap();
-        let (err, code) = said(&output);
+        let (err, code) = errors_and_code(&output);
         assert_eq!(code, Some(1), "{err}");
         assert!(
             err.contains(&format!("can't listen for readers of metrics at {addr}")),

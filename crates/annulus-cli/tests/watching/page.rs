@@ -28,7 +28,7 @@ fn a_server_answers_prometheus_and_reports_its_alerts() {
         line.starts_with("annulus: alert raised: recv.rate >= 0/s: "),
         "{line}"
     );
-    let page = server.asked("GET /metrics", "");
+    let page = server.exchange("GET /metrics", "");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
     assert!(
         page.contains("content-type: text/plain; version=0.0.4"),
@@ -45,7 +45,7 @@ fn a_server_answers_prometheus_and_reports_its_alerts() {
     let sent = sent_at_least(&server, 100.0);
     server.echo(10);
     sent_at_least(&server, sent + 10.0);
-    let open = server.asked(
+    let open = server.exchange(
         "GET /metrics?x=1",
         "Accept: application/openmetrics-text; version=1.0.0",
     );
@@ -58,9 +58,13 @@ fn a_server_answers_prometheus_and_reports_its_alerts() {
     assert!(then >= sent + 10.0, "{then} after {sent}");
     names_are_on(&page);
 
-    assert!(server.asked("GET /", "").contains("/metrics"));
-    assert!(server.asked("GET /nothing", "").starts_with("HTTP/1.1 404"));
-    let refused = server.asked("POST /metrics", "Content-Length: 0");
+    assert!(server.exchange("GET /", "").contains("/metrics"));
+    assert!(
+        server
+            .exchange("GET /nothing", "")
+            .starts_with("HTTP/1.1 404")
+    );
+    let refused = server.exchange("POST /metrics", "Content-Length: 0");
     assert!(
         refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"),
         "{refused}"
@@ -72,7 +76,9 @@ fn a_server_answers_prometheus_and_reports_its_alerts() {
     let _ = stream.read_to_end(&mut refusal);
     assert!(!refusal.starts_with(b"HTTP/1.1 200"), "it was refused");
     assert!(
-        server.asked("GET /metrics", "").starts_with("HTTP/1.1 200"),
+        server
+            .exchange("GET /metrics", "")
+            .starts_with("HTTP/1.1 200"),
         "it goes on"
     );
 }
@@ -81,7 +87,7 @@ fn a_server_answers_prometheus_and_reports_its_alerts() {
 fn sent_at_least(server: &Watched, expected: f64) -> f64 {
     let until = Instant::now() + PATIENCE;
     loop {
-        let sent = value(&server.asked("GET /metrics", ""), SENDS);
+        let sent = value(&server.exchange("GET /metrics", ""), SENDS);
         if sent >= expected {
             return sent;
         }

@@ -15,7 +15,7 @@ pub(crate) fn annulus(args: &[&str]) -> Command {
 }
 
 /// What a command said to standard error, and its exit code.
-pub(crate) fn said(output: &Output) -> (String, Option<i32>) {
+pub(crate) fn errors_and_code(output: &Output) -> (String, Option<i32>) {
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     (err, output.status.code())
 }
@@ -94,7 +94,7 @@ impl Watched {
     }
 
     /// The whole answer to a request with this first line, but for the protocol.
-    pub(crate) fn asked(&self, request: &str, header: &str) -> String {
+    pub(crate) fn exchange(&self, request: &str, header: &str) -> String {
         ask(&self.metrics, &format!("{request} HTTP/1.1"), header)
     }
 }

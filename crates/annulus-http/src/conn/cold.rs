@@ -8,7 +8,7 @@ use super::body::Discard;
 use super::head::{self, Framing, Head, Verb};
 use super::{Connection, End, LINGER_BYTES_MAX, Received, Refusal, Unread, refusal};
 use crate::log::Line;
-use crate::site::{Answer, Asked, Body, FieldLines, Method};
+use crate::site::{Answer, Body, FieldLines, Method, SiteRequest};
 use crate::stall::taken;
 use crate::transport::Transport;
 use crate::watch::Phase;
@@ -30,7 +30,7 @@ impl<T: Transport> Connection<T> {
     /// The request at the start of `bytes`: it is answered, or its body is going to be read. Returns the bytes of its
     /// head.
     pub(super) async fn begin(&mut self, bytes: &[u8]) -> Result<usize, End> {
-        let mut room = head::room();
+        let mut room = head::header_array();
         let head = match head::parse(bytes, &mut room, &self.core.limits) {
             Ok(Some(head)) => head,
             // It was there a moment ago.
@@ -71,7 +71,7 @@ impl<T: Transport> Connection<T> {
         let Some(unread) = self.unread.take() else {
             return Ok(());
         };
-        let mut room = head::room();
+        let mut room = head::header_array();
         match head::parse(&unread.head, &mut room, &self.core.limits) {
             // Who pipelines behind a body is not told apart from who does not: the next look does it.
             Ok(Some(head)) => self.answer(&head, false, true).await,
@@ -93,12 +93,12 @@ impl<T: Transport> Connection<T> {
             Verb::Unknown => answer::refused(refusal(501, "that method is not known")),
             _ => {
                 let fields = Lines(head.fields);
-                let asked = Asked {
+                let site_request = SiteRequest {
                     method,
                     target: head.target,
                     fields: &fields,
                 };
-                self.core.site.answer(&asked).await
+                self.core.site.answer(&site_request).await
             }
         };
         let manner = match self.count(head) {
@@ -158,7 +158,7 @@ impl<T: Transport> Connection<T> {
 
     /// The client took too long. Who has begun a request is told.
     pub(super) async fn late(&mut self) -> End {
-        if self.held.is_empty() && self.unread.is_none() {
+        if self.unparsed.is_empty() && self.unread.is_none() {
             return End::Answered;
         }
         let late = StatusCode::REQUEST_TIMEOUT.as_u16();

@@ -13,9 +13,9 @@ use crate::options::Limits;
 pub(crate) const FIELDS_MAX: usize = 128;
 
 /// Where the parser puts the fields.
-pub(crate) type Room<'b> = [MaybeUninit<Header<'b>>; FIELDS_MAX];
+pub(crate) type HeaderArray<'b> = [MaybeUninit<Header<'b>>; FIELDS_MAX];
 
-pub(crate) const fn room<'b>() -> Room<'b> {
+pub(crate) const fn header_array<'b>() -> HeaderArray<'b> {
     [const { MaybeUninit::uninit() }; FIELDS_MAX]
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct Head<'h, 'b> {
 /// Reads a head from the start of `bytes`. `None`: it is not there as a whole yet.
 pub(crate) fn parse<'h, 'b>(
     bytes: &'b [u8],
-    room: &'h mut Room<'b>,
+    header_array: &'h mut HeaderArray<'b>,
     limits: &Limits,
 ) -> Result<Option<Head<'h, 'b>>, Refusal> {
     let mut request = Request::new(&mut []);
     let fields_max = limits.fields.min(FIELDS_MAX);
     let within = &bytes[..bytes.len().min(limits.head_bytes)];
-    let read = match request.parse_with_uninit_headers(within, &mut room[..fields_max]) {
+    let read = match request.parse_with_uninit_headers(within, &mut header_array[..fields_max]) {
         Ok(Status::Complete(read)) => read,
         Ok(Status::Partial) if bytes.len() == within.len() => return Ok(None),
         Ok(Status::Partial) => return Err(too_long(within, limits)),
@@ -100,12 +100,12 @@ pub(crate) fn parse<'h, 'b>(
     let verb = verb(method);
     let (target, authority) = target(path.as_bytes(), verb, method)?;
     let fields: &'h [Header<'b>] = request.headers;
-    let mut said = Said::default();
+    let mut noted = ConnectionFields::default();
     for field in fields {
-        said.note(field)?;
+        noted.note(field)?;
     }
-    said.check_host(minor, authority)?;
-    let framing = said.framing(minor)?;
+    noted.check_host(minor, authority)?;
+    let framing = noted.framing(minor)?;
     Ok(Some(Head {
         verb,
         method,
@@ -113,17 +113,17 @@ pub(crate) fn parse<'h, 'b>(
         fields,
         bytes: read,
         minor,
-        keep_alive: !said.close && (minor == 1 || said.keep_alive),
+        keep_alive: !noted.close && (minor == 1 || noted.keep_alive),
         framing,
-        expects_continue: said.expects_continue && minor == 1,
-        plain: !said.conditional && framing == Framing::Empty && !said.expects_continue,
-        accept_encoding: said.accept_encoding,
+        expects_continue: noted.expects_continue && minor == 1,
+        plain: !noted.conditional && framing == Framing::Empty && !noted.expects_continue,
+        accept_encoding: noted.accept_encoding,
     }))
 }
 
 /// What the fields say that concerns the connection.
 #[derive(Default)]
-struct Said<'b> {
+struct ConnectionFields<'b> {
     host: Option<&'b [u8]>,
     length: Option<&'b [u8]>,
     chunked: bool,
@@ -134,7 +134,7 @@ struct Said<'b> {
     accept_encoding: Option<&'b [u8]>,
 }
 
-impl<'b> Said<'b> {
+impl<'b> ConnectionFields<'b> {
     fn note(&mut self, field: &Header<'b>) -> Result<(), Refusal> {
         let (name, value) = (field.name, field.value);
         let is = |other: &str| name.eq_ignore_ascii_case(other);

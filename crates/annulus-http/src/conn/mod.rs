@@ -42,16 +42,16 @@ pub(crate) struct Connection<T> {
     /// Answers on their way into a send.
     out: Vec<u8>,
     /// A head of which there is only a part.
-    held: Vec<u8>,
+    unparsed: Vec<u8>,
     /// A request whose body is being read.
     unread: Option<Box<Unread>>,
     requests: u64,
     /// How many there had been when the head began that has a deadline now.
     timed: u64,
     /// Bytes that have been given to be sent.
-    given: u64,
+    queued_bytes: u64,
     /// The client has said that it sends nothing behind its last request.
-    is_asked_last: bool,
+    is_last_request: bool,
     peer: Option<SocketAddr>,
 }
 
@@ -110,12 +110,12 @@ impl<T: Transport> Connection<T> {
             core,
             registration,
             out: Vec::new(),
-            held: Vec::new(),
+            unparsed: Vec::new(),
             unread: None,
             requests: 0,
             timed: 0,
-            given: 0,
-            is_asked_last: false,
+            queued_bytes: 0,
+            is_last_request: false,
             peer,
         }
     }
@@ -148,7 +148,7 @@ impl<T: Transport> Connection<T> {
 
     /// Whether all that was answered fits into the socket: nobody needs to wait for it.
     fn ends_unwatched(&self) -> bool {
-        T::ENDS_WHEN_DROPPED && self.given + self.out.len() as u64 <= UNWATCHED_BYTES
+        T::ENDS_WHEN_DROPPED && self.queued_bytes + self.out.len() as u64 <= UNWATCHED_BYTES
     }
 
     /// Ends with the last answer, which leaves together with the end.
@@ -173,7 +173,7 @@ impl<T: Transport> Connection<T> {
             if self.registration.take_expired() {
                 return Poll::Ready(Received::Late);
             }
-            if self.registration.is_unwanted() {
+            if self.registration.should_close() {
                 return Poll::Ready(Received::End);
             }
             self.registration.wait(context);
@@ -188,10 +188,10 @@ impl<T: Transport> Connection<T> {
             0 => self.unless_http2(chunk)?,
             _ => chunk,
         };
-        if self.held.is_empty() {
+        if self.unparsed.is_empty() {
             let taken = self.consume(&chunk).await?;
             if taken < chunk.len() {
-                self.held.extend_from_slice(&chunk[taken..]);
+                self.unparsed.extend_from_slice(&chunk[taken..]);
             }
         } else {
             self.take_behind(chunk).await?;
@@ -203,7 +203,7 @@ impl<T: Transport> Connection<T> {
 
     /// Whether the first bytes are those of HTTP/2: then nothing has been taken.
     fn unless_http2(&mut self, chunk: T::Chunk) -> Result<T::Chunk, End> {
-        match self.held.is_empty() && chunk.starts_with(PREFACE) {
+        match self.unparsed.is_empty() && chunk.starts_with(PREFACE) {
             true => self.io.unread(chunk).ok_or(End::Http2),
             false => Ok(chunk),
         }
@@ -211,21 +211,21 @@ impl<T: Transport> Connection<T> {
 
     /// A head has come in several pieces.
     async fn take_behind(&mut self, chunk: T::Chunk) -> Result<(), End> {
-        let mut held = std::mem::take(&mut self.held);
-        let was_waiting = held.len();
-        held.extend_from_slice(&chunk);
+        let mut unparsed = std::mem::take(&mut self.unparsed);
+        let was_waiting = unparsed.len();
+        unparsed.extend_from_slice(&chunk);
         // A head ends with a line. Bytes that come one by one are not worth a look each.
         let limit = self.core.limits.head_bytes;
-        if held.len() <= limit && memchr::memchr(b'\n', &chunk).is_none() {
-            self.held = held;
+        if unparsed.len() <= limit && memchr::memchr(b'\n', &chunk).is_none() {
+            self.unparsed = unparsed;
             return Ok(());
         }
         drop(chunk);
-        let taken = self.consume(&held).await?;
+        let taken = self.consume(&unparsed).await?;
         debug_assert!(taken == 0 || taken > was_waiting);
-        if taken < held.len() {
-            held.drain(..taken);
-            self.held = held;
+        if taken < unparsed.len() {
+            unparsed.drain(..taken);
+            self.unparsed = unparsed;
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl<T: Transport> Connection<T> {
             // Its time runs from the head on.
             return;
         }
-        if self.held.is_empty() {
+        if self.unparsed.is_empty() {
             self.registration.set(Phase::Idle, ticks.idle);
         } else if self.registration.phase() != Phase::Head || self.timed != self.requests {
             // From its first byte on, however many follow.
@@ -272,7 +272,7 @@ impl<T: Transport> Connection<T> {
     /// Sends what waits, behind which nothing follows. `alone`: the client has not sent more.
     async fn last(&mut self, alone: bool) -> End {
         // A client that might send more would get a reset, and not see an answer that has not left.
-        if alone && self.is_asked_last && self.ends_unwatched() {
+        if alone && self.is_last_request && self.ends_unwatched() {
             return End::LastAnswer;
         }
         match self.flush().await {
@@ -301,7 +301,7 @@ impl<T: Transport> Connection<T> {
             if self.out.len() >= OUT_BYTES_MAX {
                 return Step::Full;
             }
-            let mut room = head::room();
+            let mut room = head::header_array();
             let head = match head::parse(&bytes[*at..], &mut room, &self.core.limits) {
                 Ok(Some(head)) => head,
                 Ok(None) => return Step::More,
@@ -341,7 +341,7 @@ impl<T: Transport> Connection<T> {
     #[inline]
     fn count(&mut self, head: &Head<'_, '_>) -> Manner {
         self.requests += 1;
-        self.is_asked_last = !head.keep_alive;
+        self.is_last_request = !head.keep_alive;
         let limit = self.core.limits.requests;
         let goes_on = (limit == 0 || self.requests < limit) && !self.core.watches.is_stopping();
         Manner::of(head, goes_on)
@@ -354,11 +354,11 @@ impl<T: Transport> Connection<T> {
             return;
         };
         let field = |name: &str| {
-            let found = head
+            let field = head
                 .fields
                 .iter()
                 .find(|field| field.name.eq_ignore_ascii_case(name));
-            found.map(|field| field.value)
+            field.map(|field| field.value)
         };
         let line = Line {
             peer: self.peer,

@@ -24,7 +24,7 @@ impl<T: Transport> Connection<T> {
             return Ok(());
         }
         let out = std::mem::take(&mut self.out);
-        self.given += out.len() as u64;
+        self.queued_bytes += out.len() as u64;
         match self.io.try_send(out, &self.core.buffers) {
             Ok(()) => Ok(()),
             Err(out) => Box::pin(self.send_slowly(out)).await,
@@ -134,7 +134,7 @@ impl<T: Transport> Connection<T> {
             let sending = self.io.send_file(&head, file, at..next, has_room);
             match taken(registration, ticks, progress, sending).await {
                 Some(Ok(Some(sent))) if sent == next - at => {
-                    self.given += head.len() as u64 + sent;
+                    self.queued_bytes += head.len() as u64 + sent;
                     self.core.buffers.give_back(head);
                 }
                 Some(Ok(None)) => {
@@ -153,14 +153,14 @@ impl<T: Transport> Connection<T> {
         let mut at = offset;
         let mut piece_bytes = PIECE_BYTES_MIN;
         while at < end {
-            let wanted = usize::try_from(end - at)
+            let piece_len = usize::try_from(end - at)
                 .unwrap_or(usize::MAX)
                 .min(piece_bytes);
-            let piece = self.read(file, at, wanted).await?;
+            let piece = self.read(file, at, piece_len).await?;
             let began = self.registration.now();
             self.flush().await?;
             self.out = piece;
-            at += wanted as u64;
+            at += piece_len as u64;
             piece_bytes = match self.registration.now() - began {
                 0 | 1 => (piece_bytes * 2).min(PIECE_BYTES_MAX),
                 _ => PIECE_BYTES_MIN,

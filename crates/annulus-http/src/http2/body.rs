@@ -51,8 +51,8 @@ struct Read {
 }
 
 impl Read {
-    /// Waits until the connection may read, and counts what that is: at most `wanted` bytes.
-    async fn turn(streams: &Rc<Streams>, wanted: u64) -> Read {
+    /// Waits until the connection may read, and counts what that is: at most `max_bytes` bytes.
+    async fn turn(streams: &Rc<Streams>, max_bytes: u64) -> Read {
         let turn = match streams.pieces.try_acquire_arc() {
             Some(turn) => turn,
             None => Arc::clone(&streams.pieces).acquire_arc().await,
@@ -62,7 +62,7 @@ impl Read {
             true => PIECE_BYTES,
             false => SMALL_PIECE_BYTES,
         };
-        let bytes = wanted.min(most) as usize;
+        let bytes = max_bytes.min(most) as usize;
         all.set(all.get() + bytes);
         Read {
             streams: Rc::clone(streams),
@@ -141,8 +141,8 @@ impl Sending {
     async fn file(&mut self, file: &Rc<OpenFile>, mut at: u64, bytes: u64) -> Result<(), End> {
         let end = at.saturating_add(bytes);
         while at < end {
-            let wanted = (end - at).min(PIECE_BYTES) as usize;
-            let room = self.room(wanted).await?;
+            let max_bytes = (end - at).min(PIECE_BYTES) as usize;
+            let room = self.room(max_bytes).await?;
             let read = Read::turn(&self.open.0, room as u64).await;
             let buf = Vec::with_capacity(read.bytes);
             match file.file().read_exact_at(buf, at).await {
@@ -157,12 +157,12 @@ impl Sending {
     }
 
     /// How many of so many bytes the windows let through; at least one.
-    async fn room(&mut self, wanted: usize) -> Result<usize, End> {
+    async fn room(&mut self, max_bytes: usize) -> Result<usize, End> {
         let stream = &mut self.stream;
-        stream.reserve_capacity(wanted);
+        stream.reserve_capacity(max_bytes);
         poll_fn(|context| {
             loop {
-                let room = stream.capacity().min(wanted);
+                let room = stream.capacity().min(max_bytes);
                 if room > 0 {
                     return Poll::Ready(Ok(room));
                 }

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::log::Line;
 use crate::per_core::PerCore;
-use crate::site::{Answer, Asked, Body, FieldLines, Method};
+use crate::site::{Answer, Body, FieldLines, Method, SiteRequest};
 use crate::stall::{FIRST_LOOK, Stall};
 use crate::watch::{Phase, Registration};
 use body::Data;
@@ -122,7 +122,7 @@ pub(crate) async fn serve<S>(
         connection,
         streams,
         stall,
-        told: false,
+        goaway_sent: false,
     };
     poll_fn(|context| speaking.poll(context)).await;
 }
@@ -149,7 +149,7 @@ where
         if let Poll::Ready(connection) = handshake.as_mut().poll(context) {
             return Poll::Ready(connection.ok());
         }
-        if registration.take_expired() || registration.is_unwanted() {
+        if registration.take_expired() || registration.should_close() {
             return Poll::Ready(None);
         }
         registration.wait(context);
@@ -164,7 +164,7 @@ struct Speaking<S> {
     streams: Rc<Streams>,
     stall: Stall,
     /// That it ends.
-    told: bool,
+    goaway_sent: bool,
 }
 
 impl<S> Speaking<S>
@@ -188,8 +188,8 @@ where
                     None => return Poll::Ready(()),
                 }
             }
-            if self.streams.core.watches.is_stopping() && !self.told {
-                self.tell();
+            if self.streams.core.watches.is_stopping() && !self.goaway_sent {
+                self.send_shutdown();
                 continue;
             }
             self.streams.registration.wait(context);
@@ -200,30 +200,30 @@ where
     /// It is time to look at it. True: there is something to be sent now. `None`: it ends.
     fn late(&mut self) -> Option<bool> {
         let streams = &self.streams;
-        if self.told || streams.open.get() > 0 {
+        if self.goaway_sent || streams.open.get() > 0 {
             let ticks = &streams.core.ticks;
             let stalled =
                 (self.stall).has_stalled(&streams.registration, ticks, streams.progress.get());
             return (!stalled).then_some(false);
         }
         if streams.registration.is_late() {
-            self.tell();
+            self.send_shutdown();
         } else {
             // Another connection waits for its room: not until this client has answered, too.
             self.connection.abrupt_shutdown(Reason::NO_ERROR);
-            self.told_with(self.streams.core.ticks.linger);
+            self.send_goaway(self.streams.core.ticks.linger);
         }
         Some(true)
     }
 
     /// Tells the client that the connection ends; requests that it has sent by then are answered.
-    fn tell(&mut self) {
+    fn send_shutdown(&mut self) {
         self.connection.graceful_shutdown();
-        self.told_with(FIRST_LOOK);
+        self.send_goaway(FIRST_LOOK);
     }
 
-    fn told_with(&mut self, ticks: u64) {
-        self.told = true;
+    fn send_goaway(&mut self, ticks: u64) {
+        self.goaway_sent = true;
         self.stall.count_all();
         self.streams.has_come(1);
         self.streams.registration.set(Phase::Busy, ticks);
@@ -302,12 +302,12 @@ async fn answer(
         .uri()
         .path_and_query()
         .map_or("/", |path| path.as_str());
-    let asked = Asked {
+    let site_request = SiteRequest {
         method,
         target: path.as_bytes(),
         fields: request.headers(),
     };
-    let answer = core.site.answer(&asked).await;
+    let answer = core.site.answer(&site_request).await;
     note(&request, &answer, &streams);
     *response.status_mut() = answer.status;
     for (name, value) in answer.fields {

@@ -124,10 +124,10 @@ fn open(path: &Path) -> io::Result<Option<OwnedFd>> {
 
 /// `poll` says of a regular file that there is room, always.
 fn is_regular(file: &OwnedFd) -> bool {
-    let found = rustix::fs::fstat(file);
-    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file())
+    let metadata = rustix::fs::fstat(file);
+    metadata.is_ok_and(|metadata| FileType::from_raw_mode(metadata.st_mode).is_file())
 }
 
 fn is_fifo(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }

@@ -18,7 +18,7 @@ use super::sink::{Sink, Stuck};
 /// A file that failed is tried again this often.
 const RETRY: Duration = Duration::from_secs(1);
 /// Lost lines are told at most this often.
-const SAY_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How long the end of a log waits for a file that takes nothing.
 const END_WITHIN: Duration = Duration::from_secs(2);
 /// By how much longer it waits for the thread, which may be inside a write to a file system that does not answer.
@@ -89,7 +89,7 @@ impl Writer {
         });
         let shared = Arc::clone(&writer);
         let thread = thread::Builder::new().name("access-log".into());
-        thread.spawn(move || Turn::new(shared, sink).run())?;
+        thread.spawn(move || WriterThread::new(shared, sink).run())?;
         Ok(writer)
     }
 
@@ -152,25 +152,25 @@ impl Writer {
 }
 
 /// What the thread has of its own.
-struct Turn {
+struct WriterThread {
     shared: Arc<Writer>,
     sink: Sink,
     batches: VecDeque<Batch>,
     /// Lost lines that have not been told, and when some were told last.
     lost: u64,
-    told: Option<Instant>,
+    reported: Option<Instant>,
     /// What is wrong with the file, as it was said.
     trouble: Option<String>,
 }
 
-impl Turn {
-    fn new(shared: Arc<Writer>, sink: Sink) -> Turn {
-        Turn {
+impl WriterThread {
+    fn new(shared: Arc<Writer>, sink: Sink) -> WriterThread {
+        WriterThread {
             shared,
             sink,
             batches: VecDeque::new(),
             lost: 0,
-            told: None,
+            reported: None,
             trouble: None,
         }
     }
@@ -185,7 +185,7 @@ impl Turn {
             drop(orders);
             if reopen && let Err(error) = self.sink.reopen(&mut self.batches) {
                 let says = format!("opening it again: {error}; the old file stays in use");
-                self.say(&says);
+                self.report(&says);
             }
             let any = !self.batches.is_empty();
             let stuck = self.sink.write(&mut self.batches).err();
@@ -196,7 +196,7 @@ impl Turn {
             if ends {
                 self.give_up();
             }
-            self.tell_lost(closed || ends_at.is_some());
+            self.report_lost(closed || ends_at.is_some());
             if self.batches.is_empty() && self.settle(closed) {
                 return;
             }
@@ -234,26 +234,31 @@ impl Turn {
         if trouble != self.trouble {
             match &trouble {
                 Some(trouble) => {
-                    self.say(&format!("{trouble}; lines wait, at most 1 MiB per core"))
+                    self.report(&format!("{trouble}; lines wait, at most 1 MiB per core"))
                 }
-                None => self.say("written again"),
+                None => self.report("written again"),
             }
             self.trouble = trouble;
         }
     }
 
     /// Says how many lines were lost, if it is `now` or long enough ago that it was said last.
-    fn tell_lost(&mut self, now: bool) {
-        if self.lost > 0 && (now || self.told.is_none_or(|told| told.elapsed() >= SAY_EVERY)) {
+    fn report_lost(&mut self, now: bool) {
+        if self.lost > 0
+            && (now
+                || self
+                    .reported
+                    .is_none_or(|reported| reported.elapsed() >= REPORT_EVERY))
+        {
             let why = self.trouble.as_deref();
             let why = why.unwrap_or("lines came faster than the file takes them");
-            self.say(&format!("{} lines are lost: {why}", self.lost));
+            self.report(&format!("{} lines are lost: {why}", self.lost));
             self.lost = 0;
-            self.told = Some(Instant::now());
+            self.reported = Some(Instant::now());
         }
     }
 
-    fn say(&self, what: &str) {
+    fn report(&self, what: &str) {
         eprintln!("annulus: access log {}: {what}", self.sink.path().display());
     }
 
@@ -264,9 +269,12 @@ impl Turn {
             Some(Stuck::Failed(_) | Stuck::NoReader) => Some(now + RETRY),
             Some(Stuck::Full) | None => None,
         };
-        let say = (self.lost > 0).then(|| self.told.map_or(now, |told| told + SAY_EVERY));
+        let report = (self.lost > 0).then(|| {
+            self.reported
+                .map_or(now, |reported| reported + REPORT_EVERY)
+        });
         let end = ends_at.filter(|_| !self.batches.is_empty());
-        let until = [retry, say, end].into_iter().flatten().min();
+        let until = [retry, report, end].into_iter().flatten().min();
         let left = until.map(|until| until.saturating_duration_since(now));
         // What is no `Timespec` is longer than any of the times above.
         let left = left.and_then(|left| Timespec::try_from(left).ok());

@@ -122,8 +122,8 @@ async fn turns() {
 
 /// What the client has acknowledged; fails if the server has ended the connection.
 fn acknowledged(progress: &SendProgress) -> u64 {
-    let seen = progress.look().unwrap();
-    seen.expect("the connection was ended").bytes
+    let state = progress.look().unwrap();
+    state.expect("the connection was ended").bytes
 }
 
 /// What there is to be read.

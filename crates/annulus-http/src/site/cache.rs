@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(20);
 
 /// What a path turned out to be.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// A file and its encodings; a directory's index is one, too.
     Page(Page),
     /// An answer that is always the same: an error, a listing.
@@ -33,28 +33,28 @@ pub(crate) enum Found {
 
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) found: Found,
+    pub(crate) lookup: Lookup,
     /// When the file system was asked last.
     pub(crate) checked: Cell<Instant>,
     charged: Cell<usize>,
 }
 
 impl Entry {
-    pub(crate) fn new(found: Found, checked: Instant) -> Rc<Entry> {
+    pub(crate) fn new(lookup: Lookup, checked: Instant) -> Rc<Entry> {
         Rc::new(Entry {
-            found,
+            lookup,
             checked: Cell::new(checked),
             charged: Cell::new(0),
         })
     }
 
     fn bytes(&self, path: &[u8]) -> usize {
-        let found = match &self.found {
-            Found::Page(page) => page.bytes(),
-            Found::Fixed(ready) => ready.bytes(),
-            Found::Directory => 0,
+        let lookup = match &self.lookup {
+            Lookup::Page(page) => page.bytes(),
+            Lookup::Fixed(ready) => ready.bytes(),
+            Lookup::Directory => 0,
         };
-        ENTRY_BYTES + path.len() + found
+        ENTRY_BYTES + path.len() + lookup
     }
 }
 
@@ -101,7 +101,7 @@ impl Cache {
             .entries
             .borrow()
             .peek(path)
-            .is_some_and(|held| Rc::ptr_eq(held, entry));
+            .is_some_and(|cached| Rc::ptr_eq(cached, entry));
         if here {
             self.recount(path, entry);
         }
@@ -190,7 +190,7 @@ mod tests {
 
     fn fixed(bytes: usize) -> Rc<Entry> {
         let ready = Ready::new(StatusCode::OK, Vec::new(), &vec![b'x'; bytes]);
-        Entry::new(Found::Fixed(Rc::new(ready)), Instant::now())
+        Entry::new(Lookup::Fixed(Rc::new(ready)), Instant::now())
     }
 
     #[test]
@@ -219,8 +219,8 @@ mod tests {
             }
             assert!(cache.used_bytes() <= bound);
         }
-        let held = cache.entries.borrow();
-        let sum: usize = held.iter().map(|(path, entry)| entry.bytes(path)).sum();
+        let cached = cache.entries.borrow();
+        let sum: usize = cached.iter().map(|(path, entry)| entry.bytes(path)).sum();
         assert_eq!(sum, cache.used_bytes());
     }
 

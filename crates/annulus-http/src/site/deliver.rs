@@ -13,7 +13,7 @@ use super::answer::{Answer, Body, Fields, Piece};
 use super::conditional::{self, Conditions, Outcome};
 use super::load::{Head, OpenFile};
 use super::range::{self, Part, Selected};
-use super::service::{Asked, Method};
+use super::service::{Method, SiteRequest};
 
 /// Where a body is.
 pub(crate) enum Source {
@@ -79,24 +79,24 @@ impl Boundaries {
 
 /// Answers a GET or HEAD for a representation.
 pub(crate) fn deliver(
-    asked: &Asked<'_>,
+    request: &SiteRequest<'_>,
     head: &Head,
     source: &Source,
     boundaries: &Boundaries,
 ) -> Answer {
     let conditions = Conditions {
-        if_match: asked.joined("if-match"),
-        if_none_match: asked.joined("if-none-match"),
-        if_modified_since: asked.only("if-modified-since"),
-        if_unmodified_since: asked.only("if-unmodified-since"),
-        if_range: asked.only("if-range"),
+        if_match: request.joined("if-match"),
+        if_none_match: request.joined("if-none-match"),
+        if_modified_since: request.only("if-modified-since"),
+        if_unmodified_since: request.only("if-unmodified-since"),
+        if_range: request.only("if-range"),
     };
     let bytes = source.bytes();
     let selected = match conditional::evaluate(&conditions, &head.validators()) {
         Outcome::NotModified => return not_modified(head),
         Outcome::Failed => return Answer::of(StatusCode::PRECONDITION_FAILED),
         // Ranges are of GET alone.
-        Outcome::Send if asked.method == Method::Get => match asked.only("range") {
+        Outcome::Send if request.method == Method::Get => match request.only("range") {
             Some(value) => range::select(value, bytes),
             None => Selected::Whole,
         },

@@ -49,7 +49,7 @@ impl Accepted {
 
     /// Reads the field's value, lines joined by commas. What is malformed is as if it were not there.
     pub(crate) fn parse(value: &[u8]) -> Accepted {
-        let mut said: [Option<u16>; ENCODINGS] = [None; ENCODINGS];
+        let mut qualities: [Option<u16>; ENCODINGS] = [None; ENCODINGS];
         let mut others = None;
         for element in value.split(|&byte| byte == b',') {
             let mut parameters = element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
@@ -61,13 +61,13 @@ impl Accepted {
             };
             let is = |name: &str| coding.eq_ignore_ascii_case(name.as_bytes());
             let slot = if is("br") {
-                &mut said[Encoding::Brotli as usize]
+                &mut qualities[Encoding::Brotli as usize]
             } else if is("zstd") {
-                &mut said[Encoding::Zstd as usize]
+                &mut qualities[Encoding::Zstd as usize]
             } else if is("gzip") || is("x-gzip") {
-                &mut said[Encoding::Gzip as usize]
+                &mut qualities[Encoding::Gzip as usize]
             } else if is("identity") {
-                &mut said[Encoding::Identity as usize]
+                &mut qualities[Encoding::Identity as usize]
             } else if is("*") {
                 &mut others
             } else {
@@ -76,10 +76,10 @@ impl Accepted {
             *slot = Some(quality);
         }
         let others_or = |otherwise| move |one: Option<u16>| one.or(others).unwrap_or(otherwise);
-        let mut accepted = said.map(others_or(0));
+        let mut accepted = qualities.map(others_or(0));
         // Acceptable unless ruled out, but the last choice if not named.
         let identity = &mut accepted[Encoding::Identity as usize];
-        if said[Encoding::Identity as usize].is_none() && others != Some(0) {
+        if qualities[Encoding::Identity as usize].is_none() && others != Some(0) {
             *identity = 1;
         }
         Accepted(accepted)

@@ -40,14 +40,17 @@ const SEEN: Duration = Duration::from_secs(1);
 pub struct OpenFile {
     file: File,
     /// How much of it, from its beginning on, was seen in the page cache, and when.
-    seen: Cell<Option<(u64, Instant)>>,
+    length_checked: Cell<Option<(u64, Instant)>>,
 }
 
 impl OpenFile {
     fn new(std: std::fs::File) -> Result<OpenFile, Errno> {
         let file = runtime::fs::from_std(std).map_err(|error| errno_of(&error))?;
-        let seen = Cell::new(None);
-        Ok(OpenFile { file, seen })
+        let length_checked = Cell::new(None);
+        Ok(OpenFile {
+            file,
+            length_checked,
+        })
     }
 
     /// For [`read_exact_at`](File::read_exact_at), whose `UnexpectedEof` says that the file has been cut: the
@@ -85,7 +88,7 @@ impl OpenFile {
     /// Whether a range that is not empty is in the page cache, as far as its first byte and its last one show: sending
     /// it waits for no disk then.
     pub(crate) fn cached(&self, range: &Range<u64>, now: Instant) -> Cached {
-        if let Some((bytes, when)) = self.seen.get()
+        if let Some((bytes, when)) = self.length_checked.get()
             && range.end <= bytes
             && now.saturating_duration_since(when) < SEEN
         {
@@ -115,7 +118,7 @@ impl OpenFile {
     /// A range has been seen in the page cache.
     pub(crate) fn note_cached(&self, range: &Range<u64>, now: Instant) {
         if range.start == 0 {
-            self.seen.set(Some((range.end, now)));
+            self.length_checked.set(Some((range.end, now)));
         }
     }
 }
@@ -231,17 +234,17 @@ pub(crate) fn time_of((seconds, nanoseconds): (i64, u32)) -> SystemTime {
 
 /// A file in one of its states as an answer: a small one in memory, of a large one all but the body.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct CachedFile {
     state: FileState,
     pub(crate) head: Head,
     pub(crate) ready: Rc<Ready>,
 }
 
-impl Held {
+impl CachedFile {
     /// `body`: all of it, or nothing.
-    pub(crate) fn new(state: FileState, head: Head, body: &[u8]) -> Held {
+    pub(crate) fn new(state: FileState, head: Head, body: &[u8]) -> CachedFile {
         let ready = Ready::new(StatusCode::OK, head.whole(state.bytes), body);
-        Held {
+        CachedFile {
             state,
             head,
             ready: Rc::new(ready),

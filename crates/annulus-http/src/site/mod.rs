@@ -28,4 +28,4 @@ pub(crate) use answer::put_field;
 pub use answer::{Answer, Body, Fields, Piece, Ready};
 pub(crate) use load::Cached;
 pub use load::OpenFile;
-pub use service::{Asked, CONDITIONAL, FieldLines, Method, Prompt, Site, SiteOptions};
+pub use service::{CONDITIONAL, FieldLines, Method, Prompt, Site, SiteOptions, SiteRequest};

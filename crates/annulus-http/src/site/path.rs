@@ -255,7 +255,7 @@ mod tests {
     fn targets_name_what_they_name() {
         for (target, expected) in TARGETS {
             let resolved = resolve(target.as_bytes(), false);
-            let resolved = resolved.map(|found| String::from_utf8(found.path).unwrap());
+            let resolved = resolved.map(|target| String::from_utf8(target.path).unwrap());
             let resolved = resolved.map_err(|status| status.as_u16());
             assert_eq!(
                 resolved.as_deref(),

@@ -247,10 +247,10 @@ mod tests {
                 .collect();
             format!("bytes={}", specs.join(","))
         };
-        let Selected::Parts(found) = select(value(RANGES_MAX).as_bytes(), 10_000) else {
+        let Selected::Parts(parts) = select(value(RANGES_MAX).as_bytes(), 10_000) else {
             panic!()
         };
-        assert_eq!(found.len(), RANGES_MAX);
+        assert_eq!(parts.len(), RANGES_MAX);
         assert_eq!(
             select(value(RANGES_MAX + 1).as_bytes(), 10_000),
             Selected::Whole

@@ -15,10 +15,10 @@ use rustix::io::Errno;
 
 use super::answer::{ALLOW, Answer, Body, Ready};
 use super::beneath::{FileState, Reach, Root};
-use super::cache::{Cache, Entry, Found, OpenFiles};
+use super::cache::{Cache, Entry, Lookup, OpenFiles};
 use super::deliver::{Boundaries, Source, deliver};
 use super::encoding::{Accepted, Encoding};
-use super::load::{Head, Held, Loaded, OpenFile, in_background, load};
+use super::load::{CachedFile, Head, Loaded, OpenFile, in_background, load};
 use super::path::{self, Resolved};
 use super::survey::{Page, Rules, Surveyed, Variant, status_of, survey};
 
@@ -97,7 +97,7 @@ pub trait FieldLines {
 
 /// A request.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct SiteRequest<'a> {
     /// Its method.
     pub method: Method,
     /// Path and query as in the request line or in `:path`; `*` with OPTIONS. Of an absolute form, what follows the
@@ -146,7 +146,7 @@ pub enum Prompt {
 
 /// A page's content, chosen for a request.
 enum Content {
-    Held(Rc<Held>),
+    CachedFile(Rc<CachedFile>),
     Open(Rc<OpenFile>, FileState),
     /// One that is being written to, as it was at some moment.
     Unsteady(Bytes),
@@ -201,17 +201,17 @@ impl Site {
             return Some(Prompt::Whole(Rc::clone(respond)));
         }
         self.cache
-            .ask(path::plain(target)?, |entry| match &entry.found {
+            .ask(path::plain(target)?, |entry| match &entry.lookup {
                 _ if !self.is_fresh(entry, now) => None,
-                Found::Fixed(ready) => Some(Prompt::Whole(Rc::clone(ready))),
-                Found::Page(page) => {
+                Lookup::Fixed(ready) => Some(Prompt::Whole(Rc::clone(ready))),
+                Lookup::Page(page) => {
                     let variant = self.choose(page, accept_encoding)?;
-                    match &*variant.held.borrow() {
-                        Some(held) => Some(Prompt::Whole(Rc::clone(&held.ready))),
+                    match &*variant.cached.borrow() {
+                        Some(cached) => Some(Prompt::Whole(Rc::clone(&cached.ready))),
                         None => self.opened(variant, now),
                     }
                 }
-                Found::Directory => None,
+                Lookup::Directory => None,
             })
     }
 
@@ -229,25 +229,25 @@ impl Site {
     }
 
     /// What a request is answered. Never fails: an error is an answer.
-    pub async fn answer(&self, asked: &Asked<'_>) -> Answer {
-        match asked.method {
+    pub async fn answer(&self, request: &SiteRequest<'_>) -> Answer {
+        match request.method {
             Method::Other => return Answer::of(StatusCode::METHOD_NOT_ALLOWED),
-            Method::Options => return self.options(asked.target),
+            Method::Options => return self.options(request.target),
             Method::Get | Method::Head => {}
         }
         if let Some(respond) = &self.respond {
             return respond.answer();
         }
-        let resolved = match path::resolve(asked.target, self.rules.hidden) {
+        let resolved = match path::resolve(request.target, self.rules.hidden) {
             Ok(resolved) => resolved,
             Err(status) => return Answer::of(status),
         };
         self.sweep(Instant::now());
-        let answer = match self.look_up(asked, &resolved).await {
+        let answer = match self.look_up(request, &resolved).await {
             // Those that are open for nobody are the first to go.
             Err(Errno::MFILE | Errno::NFILE) => {
                 self.close_kept();
-                self.look_up(asked, &resolved).await
+                self.look_up(request, &resolved).await
             }
             other => other,
         };
@@ -282,21 +282,25 @@ impl Site {
         now.saturating_duration_since(entry.checked.get()) < self.recheck
     }
 
-    async fn look_up(&self, asked: &Asked<'_>, resolved: &Resolved<'_>) -> Result<Answer, Errno> {
+    async fn look_up(
+        &self,
+        request: &SiteRequest<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Result<Answer, Errno> {
         let entry = self.entry(&resolved.path).await?;
-        let page = match &entry.found {
-            Found::Fixed(ready) => return Ok(ready.answer()),
-            Found::Directory => return Ok(redirect(resolved)),
-            Found::Page(page) => page,
+        let page = match &entry.lookup {
+            Lookup::Fixed(ready) => return Ok(ready.answer()),
+            Lookup::Directory => return Ok(redirect(resolved)),
+            Lookup::Page(page) => page,
         };
-        let Some(variant) = self.choose(page, asked.joined("accept-encoding").as_deref()) else {
+        let Some(variant) = self.choose(page, request.joined("accept-encoding").as_deref()) else {
             return Err(Errno::NOENT);
         };
         let content = self.content(&resolved.path, &entry, page, variant).await?;
         Ok(match content {
-            Content::Held(held) => {
-                let source = Source::Memory(held.ready.body());
-                deliver(asked, &held.head, &source, &self.boundaries)
+            Content::CachedFile(cached) => {
+                let source = Source::Memory(cached.ready.body());
+                deliver(request, &cached.head, &source, &self.boundaries)
             }
             Content::Open(file, state) => {
                 let source = Source::File {
@@ -304,7 +308,7 @@ impl Site {
                     bytes: state.bytes,
                 };
                 let described = self.describe(&resolved.path, &entry, page, variant, &state);
-                deliver(asked, &described.head, &source, &self.boundaries)
+                deliver(request, &described.head, &source, &self.boundaries)
             }
             Content::Unsteady(body) => Answer {
                 status: StatusCode::OK,
@@ -322,12 +326,12 @@ impl Site {
         page: &Page,
         variant: &Variant,
         state: &FileState,
-    ) -> Rc<Held> {
+    ) -> Rc<CachedFile> {
         let mut kept = variant.described.borrow_mut();
         if let Some(described) = kept.as_ref().filter(|described| described.is_still(state)) {
             return Rc::clone(described);
         }
-        let described = Rc::new(Held::new(*state, head(page, variant, state), b""));
+        let described = Rc::new(CachedFile::new(*state, head(page, variant, state), b""));
         *kept = Some(Rc::clone(&described));
         drop(kept);
         self.cache.grown(path, entry);
@@ -374,7 +378,7 @@ impl Site {
         }
         match survey(root, &self.rules, path, Reach::Now) {
             Err(Errno::AGAIN) => {}
-            surveyed => return Ok(self.found(path, surveyed?, now)),
+            surveyed => return Ok(self.cache_lookup(path, surveyed?, now)),
         }
         let _turn = self.loads.acquire().await;
         let now = Instant::now();
@@ -383,34 +387,38 @@ impl Site {
         }
         let (root, rules, below) = (Arc::clone(root), Arc::clone(&self.rules), path.to_vec());
         let surveyed = in_background(move || survey(&root, &rules, &below, Reach::Wait)).await?;
-        Ok(self.found(path, surveyed, now))
+        Ok(self.cache_lookup(path, surveyed, now))
     }
 
     /// Puts what was found into the cache; of what is as it was before, the old entry stays.
-    fn found(&self, path: &[u8], surveyed: Surveyed, now: Instant) -> Rc<Entry> {
-        let found = match surveyed {
+    fn cache_lookup(&self, path: &[u8], surveyed: Surveyed, now: Instant) -> Rc<Entry> {
+        let lookup = match surveyed {
             Surveyed::Page {
-                path: found_as,
+                path: resolved_path,
                 states,
             } => {
                 let old = self.cache.get(path);
-                let before = old.as_ref().and_then(|entry| match &entry.found {
-                    Found::Page(page) => Some((entry, page)),
+                let before = old.as_ref().and_then(|entry| match &entry.lookup {
+                    Lookup::Page(page) => Some((entry, page)),
                     _ => None,
                 });
                 if let Some((entry, page)) = before
-                    && page.is_still(&found_as, &states)
+                    && page.is_still(&resolved_path, &states)
                 {
                     entry.checked.set(now);
                     return Rc::clone(entry);
                 }
-                Found::Page(Page::new(found_as, &states, before.map(|(_, page)| page)))
+                Lookup::Page(Page::new(
+                    resolved_path,
+                    &states,
+                    before.map(|(_, page)| page),
+                ))
             }
-            Surveyed::Directory => Found::Directory,
-            Surveyed::Missing(status) => Found::Fixed(Rc::new(fixed_error(status))),
-            Surveyed::Listed(page) => Found::Fixed(Rc::new(listing(&page))),
+            Surveyed::Directory => Lookup::Directory,
+            Surveyed::Missing(status) => Lookup::Fixed(Rc::new(fixed_error(status))),
+            Surveyed::Listed(page) => Lookup::Fixed(Rc::new(listing(&page))),
         };
-        let entry = Entry::new(found, now);
+        let entry = Entry::new(lookup, now);
         self.cache.put(path, &entry);
         entry
     }
@@ -426,14 +434,14 @@ impl Site {
         let Some(root) = &self.root else {
             return Err(Errno::NOENT);
         };
-        let held = || {
+        let cached = || {
             variant
-                .held
+                .cached
                 .borrow()
                 .as_ref()
-                .map(|held| Content::Held(Rc::clone(held)))
+                .map(|cached| Content::CachedFile(Rc::clone(cached)))
         };
-        if let Some(content) = held() {
+        if let Some(content) = cached() {
             return Ok(content);
         }
         if variant.state.bytes > u64::from(self.cache_file_bytes)
@@ -444,7 +452,7 @@ impl Site {
             return Ok(Content::Open(file, state));
         }
         let _turn = self.loads.acquire().await;
-        if let Some(content) = held() {
+        if let Some(content) = cached() {
             return Ok(content);
         }
         Ok(
@@ -461,17 +469,18 @@ impl Site {
                     ..
                 } => Content::Unsteady(Bytes::from(body)),
                 Loaded::Whole { state, body, .. } => {
-                    let held = Rc::new(Held::new(state, head(page, variant, &state), &body));
-                    variant.held.replace(Some(Rc::clone(&held)));
+                    let cached =
+                        Rc::new(CachedFile::new(state, head(page, variant, &state), &body));
+                    variant.cached.replace(Some(Rc::clone(&cached)));
                     self.cache.grown(path, entry);
-                    Content::Held(held)
+                    Content::CachedFile(cached)
                 }
             },
         )
     }
 }
 
-impl Asked<'_> {
+impl SiteRequest<'_> {
     /// All lines of a list, joined.
     pub(crate) fn joined(&self, name: &str) -> Option<Vec<u8>> {
         let mut joined: Option<Vec<u8>> = None;
@@ -487,12 +496,12 @@ impl Asked<'_> {
 
     /// The only line of a name; none if there are several.
     pub(crate) fn only(&self, name: &str) -> Option<&[u8]> {
-        let (mut found, mut lines) = (None, 0);
+        let (mut first, mut lines) = (None, 0);
         self.fields.each(name, &mut |value| {
-            found = Some(value);
+            first = Some(value);
             lines += 1;
         });
-        found.filter(|_| lines == 1)
+        first.filter(|_| lines == 1)
     }
 }
 

@@ -12,7 +12,7 @@ use super::cache::FileId;
 use super::content_type;
 use super::encoding::{ENCODINGS, Encoding};
 use super::listing::Listing;
-use super::load::Held;
+use super::load::CachedFile;
 
 /// What of the options matters here; shared with blocking threads.
 #[derive(Debug)]
@@ -55,9 +55,9 @@ pub(crate) struct Variant {
     /// When it was surveyed.
     pub(crate) state: FileState,
     /// Its content, if it is small and has been asked for.
-    pub(crate) held: RefCell<Option<Rc<Held>>>,
+    pub(crate) cached: RefCell<Option<Rc<CachedFile>>>,
     /// What precedes its content, if it is large and has been asked for: as its open file was then.
-    pub(crate) described: RefCell<Option<Rc<Held>>>,
+    pub(crate) described: RefCell<Option<Rc<CachedFile>>>,
 }
 
 impl Page {
@@ -76,7 +76,7 @@ impl Page {
                 path,
                 encoding,
                 state,
-                held: RefCell::new(None),
+                cached: RefCell::new(None),
                 described: RefCell::new(None),
             }))
         });
@@ -110,11 +110,11 @@ impl Page {
     /// The memory that it takes, about.
     pub(crate) fn bytes(&self) -> usize {
         let variant = |variant: &Rc<Variant>| {
-            let bytes = |held: &RefCell<Option<Rc<Held>>>| {
-                let held = held.borrow();
-                held.as_ref().map_or(0, |held| held.ready.bytes())
+            let bytes = |cached: &RefCell<Option<Rc<CachedFile>>>| {
+                let cached = cached.borrow();
+                cached.as_ref().map_or(0, |cached| cached.ready.bytes())
             };
-            let kept = bytes(&variant.held) + bytes(&variant.described);
+            let kept = bytes(&variant.cached) + bytes(&variant.described);
             size_of::<Variant>() + variant.path.len() + kept
         };
         self.path.len() + self.variants.iter().flatten().map(variant).sum::<usize>()
@@ -128,8 +128,8 @@ impl Variant {
     }
 
     fn is_still(&self, state: &FileState) -> bool {
-        let held = self.held.borrow();
-        self.state == *state && held.as_ref().is_none_or(|held| held.is_still(state))
+        let cached = self.cached.borrow();
+        self.state == *state && cached.as_ref().is_none_or(|cached| cached.is_still(state))
     }
 }
 
@@ -225,8 +225,8 @@ fn page(
         {
             match root.look(&with_suffix(&path, encoding), reach) {
                 // One that is older than the file is of an older file.
-                Ok(found) if found.kind == Kind::File && found.modified >= state.modified => {
-                    states[encoding as usize] = Some(found);
+                Ok(encoded) if encoded.kind == Kind::File && encoded.modified >= state.modified => {
+                    states[encoding as usize] = Some(encoded);
                 }
                 Err(error) if !is_of_the_path(error) => return Err(error),
                 Ok(_) | Err(_) => {}

@@ -36,19 +36,19 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
             _ => {}
         }
         let dir = below.last().map_or(root, AsFd::as_fd);
-        let found = open_one(dir, &name, OFlags::PATH)?;
-        match FileType::from_raw_mode(fs::fstat(&found)?.st_mode) {
+        let entry = open_one(dir, &name, OFlags::PATH)?;
+        match FileType::from_raw_mode(fs::fstat(&entry)?.st_mode) {
             FileType::Symlink => {
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Errno::LOOP);
                 }
-                let target = fs::readlinkat(&found, c"", Vec::new())?;
+                let target = fs::readlinkat(&entry, c"", Vec::new())?;
                 push_names(&mut names, target.as_bytes())?;
             }
-            FileType::Directory if !names.is_empty() => below.push(found),
+            FileType::Directory if !names.is_empty() => below.push(entry),
             _ if !names.is_empty() => return Err(Errno::NOTDIR),
-            _ if flags.contains(OFlags::PATH) => return Ok(found),
+            _ if flags.contains(OFlags::PATH) => return Ok(entry),
             _ => match open_one(dir, &name, flags) {
                 // It is a link now. Followed like any other, and counted.
                 Err(Errno::LOOP) => {

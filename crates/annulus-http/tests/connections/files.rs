@@ -105,15 +105,15 @@ fn files_that_are_open_come_whole_in_order_from_memory_and_from_the_disk() {
                 comes_whole(&mut stream, bytes, round);
             }
         }
-        let asked = [300_000, 1024, 65_536, 0, 9_000_001, 1 << 20];
-        let mut all: Vec<u8> = asked
+        let lengths = [300_000, 1024, 65_536, 0, 9_000_001, 1 << 20];
+        let mut all: Vec<u8> = lengths
             .iter()
             .flat_map(|bytes| get(&bytes.to_string(), ""))
             .collect();
         all.extend(b"HEAD /300000 HTTP/1.1\r\nHost: a\r\n\r\n");
         all.extend(get("65537", "Connection: close\r\n"));
         stream.write_all(&all).unwrap();
-        for bytes in asked {
+        for bytes in lengths {
             let (head, body) = answer(&mut stream);
             assert!(body == content(bytes, bytes), "{bytes} bytes: {head}");
         }

@@ -165,9 +165,9 @@ pub(crate) fn status(head: &str) -> u16 {
 
 /// The statuses of answers that follow each other.
 pub(crate) fn statuses(mut answers: &[u8]) -> Vec<u16> {
-    let mut found = Vec::new();
+    let mut statuses = Vec::new();
     while !answers.is_empty() {
-        found.push(status(&answer(&mut answers).0));
+        statuses.push(status(&answer(&mut answers).0));
     }
-    found
+    statuses
 }

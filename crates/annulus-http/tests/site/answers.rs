@@ -57,7 +57,7 @@ fn the_short_cut_knows_what_has_been_asked() {
         for target in ["/a", "/missing", "/b%20c"] {
             ground.get(target).await;
         }
-        while !written_and_asked_for(&ground, LARGE).await {}
+        while !request_during_write(&ground, LARGE).await {}
         let ready = ground.at_hand("/a?query", Some(b"gzip, br")).unwrap();
         assert_eq!(&ready.body()[..], b"content");
         assert_eq!(ready.tail().len(), ready.head().len() + 7);
@@ -78,7 +78,7 @@ fn the_short_cut_knows_what_has_been_asked() {
 
 /// Writes the large file and asks for it. True: so soon that it may still be being written to, which is not known of
 /// it if the machine stood still meanwhile.
-async fn written_and_asked_for(ground: &Ground, bytes: usize) -> bool {
+async fn request_during_write(ground: &Ground, bytes: usize) -> bool {
     let before = Instant::now();
     ground.write("large", bytes_of(bytes));
     let answer = ground.get("/large").await;
@@ -104,7 +104,7 @@ fn the_short_cut_knows_large_files_as_long_as_they_are_what_they_were() {
         // In place: the file that is open.
         ground.write("large", bytes_of(LARGE + 1));
         assert_eq!(ground.open_bytes("/large"), None);
-        while !written_and_asked_for(&ground, LARGE + 1).await {}
+        while !request_during_write(&ground, LARGE + 1).await {}
         assert_eq!(ground.open_bytes("/large"), None);
         let after = ground.get("/large").await;
         assert_ne!(before.field("etag"), after.field("etag"));

@@ -126,17 +126,17 @@ fn ranges_are_parts_of_small_and_large_files() {
                 let answer = part(&ground, target, range).await;
                 assert_eq!(answer.status, 206, "{range}");
                 let (first, last) = (expected.start, expected.end - 1);
-                let said = format!("bytes {first}-{last}/{len}");
-                assert_eq!(answer.field("content-range"), Some(&*said));
+                let content_range = format!("bytes {first}-{last}/{len}");
+                assert_eq!(answer.field("content-range"), Some(&*content_range));
                 assert!(answer.field("etag").is_some());
                 assert!(answer.body == whole[expected]);
             }
             for range in ["bytes=999999-", "bytes=-0", "bytes=999999-,888888-"] {
                 let answer = part(&ground, target, range).await;
-                let said = format!("bytes */{len}");
+                let content_range = format!("bytes */{len}");
                 assert_eq!(
                     (answer.status, answer.field("content-range")),
-                    (416, Some(&*said))
+                    (416, Some(&*content_range))
                 );
             }
             for range in ["bytes=", "lines=1-2", "bytes=5-4", "bytes=0-,0-,0-"] {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use annulus::Backend;
 use annulus::runtime::Runtime;
 use annulus_http::site::{
-    Answer, Asked, Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site,
-    SiteOptions,
+    Answer, Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site,
+    SiteOptions, SiteRequest,
 };
 use tempfile::TempDir;
 
@@ -152,12 +152,12 @@ impl Ground {
         target: &[u8],
         fields: &[(&str, &str)],
     ) -> Answer {
-        let asked = Asked {
+        let request = SiteRequest {
             method,
             target,
             fields: &Lines(fields),
         };
-        self.site.answer(&asked).await
+        self.site.answer(&request).await
     }
 }
 
@@ -236,9 +236,13 @@ impl Shown {
 
     /// The only field of a name.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        let mut found = self.fields.iter().filter(|(named, _)| named == name);
-        let first = found.next();
-        assert!(found.next().is_none(), "{name} twice in {:?}", self.fields);
+        let mut matching = self.fields.iter().filter(|(named, _)| named == name);
+        let first = matching.next();
+        assert!(
+            matching.next().is_none(),
+            "{name} twice in {:?}",
+            self.fields
+        );
         first.map(|(_, value)| value.as_str())
     }
 
@@ -271,15 +275,15 @@ pub(crate) fn in_child(test: &str, nobody: bool, body: impl FnOnce()) {
         Err(error) if nobody => return skip(format_args!("as nobody: {error}")),
         output => output.unwrap(),
     };
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    let passed = output.status.success() && said.contains("1 passed");
+    let passed = output.status.success() && text.contains("1 passed");
     assert!(
         passed,
-        "the child of {test}: {}\n{said}\n{complained}",
+        "the child of {test}: {}\n{text}\n{complained}",
         output.status
     );
-    for line in said.lines() {
+    for line in text.lines() {
         println!("{line}");
         if let Some(at) = line.find("skip: ") {
             log(&line[at..]);

@@ -49,11 +49,11 @@ fn expected(ground: &Ground, path: &str, slash: bool) -> (u16, Vec<u8>) {
             .ok()
             .filter(|real| real.starts_with(&root))
     };
-    let asked = ground.path(path);
-    match within(&asked) {
+    let requested = ground.path(path);
+    match within(&requested) {
         Some(real) if real.is_file() && !slash => (200, std::fs::read(real).unwrap()),
         Some(real) if real.is_dir() && !slash => (301, Vec::new()),
-        Some(real) if real.is_dir() => match within(&asked.join("index.html")) {
+        Some(real) if real.is_dir() => match within(&requested.join("index.html")) {
             Some(index) if index.is_file() => (200, std::fs::read(index).unwrap()),
             _ => (403, Vec::new()),
         },
@@ -65,7 +65,7 @@ fn agrees_with_the_file_system(options: SiteOptions) {
     each_way(options, async |ground| {
         ground.write("../outside/a", "not to be seen");
         let mut random = fastrand::Rng::with_seed(20);
-        let mut seen: HashMap<(String, String), Vec<u8>> = HashMap::new();
+        let mut versions: HashMap<(String, String), Vec<u8>> = HashMap::new();
         let mut counts: HashMap<u16, u32> = HashMap::new();
         for round in 0..ROUNDS {
             change(&ground, &mut random, round);
@@ -82,7 +82,7 @@ fn agrees_with_the_file_system(options: SiteOptions) {
             // A strong tag is of one content only.
             let tag = answer.field("etag").unwrap();
             if tag.starts_with('"') {
-                let before = seen
+                let before = versions
                     .entry((target, tag.to_owned()))
                     .or_insert_with(|| body.clone());
                 assert!(*before == body, "round {round}: {tag}");

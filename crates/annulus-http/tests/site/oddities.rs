@@ -33,7 +33,7 @@ fn pipes_sockets_and_devices_are_not_there() {
             if let Err(error) = device {
                 skip(format_args!("a device: {error}"));
             }
-            let asked = async {
+            let requests = async {
                 for target in [
                     "/pipe",
                     "/socket",
@@ -51,7 +51,7 @@ fn pipes_sockets_and_devices_are_not_there() {
                 }
                 assert!(page.text().contains(">file<"));
             };
-            annulus::time::timeout(Duration::from_secs(20), asked)
+            annulus::time::timeout(Duration::from_secs(20), requests)
                 .await
                 .unwrap();
         },

@@ -32,10 +32,10 @@ impl Target {
                 Err(why) => Err(format!("`{text}`: {why}")),
             };
         }
-        let mut found = text.to_socket_addrs().map_err(|error| {
+        let mut resolved = text.to_socket_addrs().map_err(|error| {
             format!("`{text}` is no address ({error}); write for example 127.0.0.1:6379 or unix:/run/app.sock")
         })?;
-        let first = found.next().filter(|address| address.port() != 0);
+        let first = resolved.next().filter(|address| address.port() != 0);
         first.map(Target::Tcp).ok_or_else(|| {
             format!(
                 "`{text}` names no port; write for example 127.0.0.1:6379 or unix:/run/app.sock"

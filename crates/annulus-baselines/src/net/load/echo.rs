@@ -47,10 +47,10 @@ impl Protocol for Echo {
     }
 
     #[inline]
-    fn read(&mut self, seen: &mut usize, connection: u32, sequence: u64, bytes: &[u8]) -> Step {
+    fn read(&mut self, received: &mut usize, connection: u32, sequence: u64, bytes: &[u8]) -> Step {
         let size = self.pattern.len();
-        let take = bytes.len().min(size - *seen);
-        let (from, to) = (*seen, *seen + take);
+        let take = bytes.len().min(size - *received);
+        let (from, to) = (*received, *received + take);
         let stamp_len = size.min(STAMP_BYTES);
         let bytes = &bytes[..take];
         let stamped = stamp_len.saturating_sub(from).min(take);
@@ -66,11 +66,11 @@ impl Protocol for Echo {
                 "message {sequence} of connection {connection} came back with other bytes within {from}..{to}"
             ));
         }
-        *seen = to;
+        *received = to;
         if to < size {
             return Step::More;
         }
-        *seen = 0;
+        *received = 0;
         Step::Done(take, Answer::Right)
     }
 }
@@ -91,11 +91,11 @@ mod tests {
             let mut echo = Echo::new(size, 7);
             let bytes = message(&mut echo, 3, 16);
             for cut in [0, 1 % size, size / 2, size - 1] {
-                let mut seen = 0;
+                let mut received = 0;
                 if cut > 0 {
-                    assert_eq!(echo.read(&mut seen, 3, 16, &bytes[..cut]), Step::More);
+                    assert_eq!(echo.read(&mut received, 3, 16, &bytes[..cut]), Step::More);
                 }
-                let rest = echo.read(&mut seen, 3, 16, &bytes[cut..]);
+                let rest = echo.read(&mut received, 3, 16, &bytes[cut..]);
                 assert_eq!(rest, Step::Done(size - cut, Answer::Right));
             }
         }
@@ -117,13 +117,13 @@ mod tests {
     fn what_follows_an_answer_is_left_for_the_next() {
         let mut echo = Echo::new(20, 7);
         let two = [message(&mut echo, 1, 0), message(&mut echo, 1, 1)].concat();
-        let mut seen = 0;
+        let mut received = 0;
         assert_eq!(
-            echo.read(&mut seen, 1, 0, &two),
+            echo.read(&mut received, 1, 0, &two),
             Step::Done(20, Answer::Right)
         );
         assert_eq!(
-            echo.read(&mut seen, 1, 1, &two[20..]),
+            echo.read(&mut received, 1, 1, &two[20..]),
             Step::Done(20, Answer::Right)
         );
     }

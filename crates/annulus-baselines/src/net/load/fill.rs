@@ -68,8 +68,8 @@ fn each(
             line.clear();
             (stream.by_ref().take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
             if line.trim_ascii_end() != done {
-                let said = String::from_utf8_lossy(&line).trim_end().to_string();
-                return Err(io::Error::other(format!("a set was answered `{said}`")));
+                let reply = String::from_utf8_lossy(&line).trim_end().to_string();
+                return Err(io::Error::other(format!("a set was answered `{reply}`")));
             }
         }
     }

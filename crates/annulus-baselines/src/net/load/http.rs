@@ -59,7 +59,7 @@ pub(super) struct Reader {
     status: u16,
     body: Body,
     /// How many bytes of the body have come, lengths of chunks and the like not counted.
-    seen: usize,
+    received: usize,
     /// A head or a line of which only a part has come.
     part: Vec<u8>,
 }
@@ -190,14 +190,14 @@ impl Reader {
 
     /// Holds bytes of the body to what is expected there.
     fn compare(&mut self, expected: Option<&[u8]>, bytes: &[u8]) -> Result<(), String> {
-        let rest = expected.map(|expected| expected.get(self.seen..).unwrap_or_default());
+        let rest = expected.map(|expected| expected.get(self.received..).unwrap_or_default());
         if rest.is_some_and(|rest| !rest.starts_with(bytes)) {
             return Err(format!(
                 "a body with other bytes than expected from byte {} on",
-                self.seen
+                self.received
             ));
         }
-        self.seen += bytes.len();
+        self.received += bytes.len();
         Ok(())
     }
 
@@ -258,7 +258,7 @@ impl Protocol for Http {
                 };
             }
             reader.in_body = true;
-            reader.seen = 0;
+            reader.received = 0;
         }
         let expected = self.expected.as_deref();
         // What goes with another status is another body.
@@ -269,10 +269,12 @@ impl Protocol for Http {
             Ok((_, false)) => Step::More,
             Ok((used, true)) => {
                 reader.in_body = false;
-                if let Some(expected) = expected.filter(|expected| expected.len() != reader.seen) {
+                if let Some(expected) =
+                    expected.filter(|expected| expected.len() != reader.received)
+                {
                     return Step::Wrong(format!(
                         "a body of {} bytes instead of {}",
-                        reader.seen,
+                        reader.received,
                         expected.len()
                     ));
                 }
@@ -292,7 +294,7 @@ impl Protocol for Http {
     fn ends_with_connection(&self, reader: &Reader) -> bool {
         reader.in_body
             && reader.body == Body::UntilClosed
-            && (self.expected.as_ref()).is_none_or(|expected| expected.len() == reader.seen)
+            && (self.expected.as_ref()).is_none_or(|expected| expected.len() == reader.received)
     }
 }
 

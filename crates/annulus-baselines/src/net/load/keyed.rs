@@ -82,17 +82,17 @@ mod tests {
     #[test]
     fn keys_are_among_those_there_are_and_come_again() {
         let keys = Keys { count: 10, seed: 7 };
-        let mut seen = [0; 10];
+        let mut counts = [0; 10];
         for connection in 0..10 {
             for sequence in 0..1000 {
                 let key = keys.of(connection, sequence);
                 assert_eq!(key, keys.of(connection, sequence));
-                seen[key as usize] += 1;
+                counts[key as usize] += 1;
             }
         }
         assert!(
-            seen.iter().all(|count| (800..1200).contains(count)),
-            "{seen:?}"
+            counts.iter().all(|count| (800..1200).contains(count)),
+            "{counts:?}"
         );
     }
 

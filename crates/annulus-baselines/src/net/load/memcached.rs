@@ -32,7 +32,7 @@ pub(super) struct Reader {
     /// Of a value, how many bytes are still to come, with the line's end behind them.
     left: usize,
     /// There was a value; `END` follows.
-    found: bool,
+    has_value: bool,
 }
 
 enum Meaning {
@@ -73,12 +73,12 @@ impl Memcached {
     }
 
     /// What a line means, or how long the value is that follows it.
-    fn meaning(&self, found: bool, key: u64, line: &[u8]) -> Result<Meaning, String> {
+    fn meaning(&self, has_value: bool, key: u64, line: &[u8]) -> Result<Meaning, String> {
         let shown = || format!("answered `{}`", String::from_utf8_lossy(line));
         let whole = |answer| Ok(Meaning::Whole(answer));
         match self.command {
-            _ if found && line == b"END" => whole(Answer::Right),
-            _ if found => Err(shown()),
+            _ if has_value && line == b"END" => whole(Answer::Right),
+            _ if has_value => Err(shown()),
             MemcachedCommand::Set if line == b"STORED" => whole(Answer::Right),
             MemcachedCommand::Get if line == b"END" => match self.value_bytes {
                 None => whole(Answer::Nil),
@@ -88,9 +88,9 @@ impl Memcached {
                 let (digits, rest) = line[FOUND.len()..]
                     .split_at_checked(KEY_DIGITS)
                     .ok_or_else(shown)?;
-                let mut asked = [0; KEY_DIGITS];
-                write_key(key, &mut asked);
-                if digits != asked {
+                let mut key_digits = [0; KEY_DIGITS];
+                write_key(key, &mut key_digits);
+                if digits != key_digits {
                     return Err(format!("{} where key {key} was asked for", shown()));
                 }
                 let rest = rest.strip_prefix(b" 0 ").ok_or_else(shown)?;
@@ -129,10 +129,10 @@ impl Memcached {
             };
         };
         let meaning = if reader.line.is_empty() {
-            self.meaning(reader.found, key, bytes[..end].trim_ascii_end())
+            self.meaning(reader.has_value, key, bytes[..end].trim_ascii_end())
         } else {
             reader.line.extend_from_slice(&bytes[..end]);
-            let meaning = self.meaning(reader.found, key, reader.line.trim_ascii_end());
+            let meaning = self.meaning(reader.has_value, key, reader.line.trim_ascii_end());
             reader.line.clear();
             meaning
         };
@@ -161,12 +161,12 @@ impl Protocol for Memcached {
                     Err(why) => return Step::Wrong(why),
                     Ok(None) => return Step::More,
                     Ok(Some((used, Meaning::Whole(answer)))) => {
-                        reader.found = false;
+                        reader.has_value = false;
                         return Step::Done(at + used, answer);
                     }
                     Ok(Some((used, Meaning::Follow(length)))) => {
                         at += used;
-                        reader.found = true;
+                        reader.has_value = true;
                         reader.length = length;
                         reader.left = length.saturating_add(2);
                     }

@@ -15,7 +15,7 @@ pub(super) struct Times {
 }
 
 /// What came of received bytes.
-pub(super) enum Eaten {
+pub(super) enum Parsed {
     /// So many requests were answered.
     Answers(u32),
     /// The connection is of no use any more.
@@ -116,24 +116,24 @@ impl<P: Protocol> Requests<P> {
 
     /// Reads what came on a connection.
     #[inline]
-    pub(super) fn eat(
+    pub(super) fn parse(
         &mut self,
         conn_index: u32,
         conn: &mut Conn<P::Reader>,
         bytes: &[u8],
         now_ns: u64,
-    ) -> Eaten {
+    ) -> Parsed {
         let (mut at, mut answers) = (0, 0);
         while at < bytes.len() {
             if conn.in_flight == 0 {
-                return Eaten::Wrong(format!("{} bytes that nobody asked for", bytes.len() - at));
+                return Parsed::Wrong(format!("{} bytes that nobody asked for", bytes.len() - at));
             }
             let step =
                 self.protocol
                     .read(&mut conn.reader, conn_index, conn.answered, &bytes[at..]);
             match step {
                 Step::More => break,
-                Step::Wrong(why) => return Eaten::Wrong(why),
+                Step::Wrong(why) => return Parsed::Wrong(why),
                 Step::Done(used, answer) => {
                     at += used;
                     answers += 1;
@@ -142,7 +142,7 @@ impl<P: Protocol> Requests<P> {
                 }
             }
         }
-        Eaten::Answers(answers)
+        Parsed::Answers(answers)
     }
 
     /// Counts an error.

@@ -123,15 +123,15 @@ fn connections_are_shared_among_threads_and_all_are_held() {
 
 /// Answers all connections together, when all have asked, or no more do. Returns when the client ends one.
 fn answer_together(streams: &[TcpStream]) {
-    let mut asked = vec![None; streams.len()];
+    let mut pending = vec![None; streams.len()];
     let (mut count, mut silent) = (0, 0);
     loop {
         let before = count;
-        for (mut stream, asked) in streams.iter().zip(&mut asked) {
+        for (mut stream, pending) in streams.iter().zip(&mut pending) {
             let mut message = [0; 64];
-            if asked.is_none() {
+            if pending.is_none() {
                 match stream.read(&mut message) {
-                    Ok(1..) => (*asked, count) = (Some(message), count + 1),
+                    Ok(1..) => (*pending, count) = (Some(message), count + 1),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Ok(0) | Err(_) => return,
                 }
@@ -143,8 +143,8 @@ fn answer_together(streams: &[TcpStream]) {
             thread::sleep(Duration::from_millis(1));
             continue;
         }
-        for (mut stream, asked) in streams.iter().zip(&mut asked) {
-            if let Some(message) = asked.take() {
+        for (mut stream, pending) in streams.iter().zip(&mut pending) {
+            if let Some(message) = pending.take() {
                 let _ = stream.write_all(&message);
             }
         }
@@ -237,20 +237,20 @@ fn at_a_fixed_rate_the_clock_decides_how_much_is_asked() {
         assert_eq!(outcome.errors.total(), 0, "{:?}", outcome.faults);
         // Each request that the clock asks for is recorded, however slow this machine is today.
         let due = outcome.due_latency.unwrap().len() as f64;
-        let asked = outcome.measured.as_secs_f64() * 1000.0;
-        assert!((due - asked).abs() <= 2.0, "{due} of {asked}");
+        let pending = outcome.measured.as_secs_f64() * 1000.0;
+        assert!((due - pending).abs() <= 2.0, "{due} of {pending}");
     }
 }
 
 #[test]
 fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
     let measures = Arc::new(AtomicBool::new(false));
-    let (seen, begun) = (AtomicUsize::new(0), Arc::clone(&measures));
+    let (observed, begun) = (AtomicUsize::new(0), Arc::clone(&measures));
     let target = serve(move |mut stream, _| {
         let mut buffer = [0; 32];
         while stream.read_exact(&mut buffer).is_ok() {
             // Once, in the middle of the measured time.
-            if begun.load(Ordering::SeqCst) && seen.fetch_add(1, Ordering::SeqCst) == 400 {
+            if begun.load(Ordering::SeqCst) && observed.fetch_add(1, Ordering::SeqCst) == 400 {
                 thread::sleep(Duration::from_millis(300));
             }
             if stream.write_all(&buffer).is_err() {
@@ -392,11 +392,11 @@ fn a_server_that_is_not_there_is_said() {
 /// Answers each request, which ends with an empty line, with `answer`.
 fn http(answer: &'static [u8]) -> Target {
     serve(move |mut stream, _| {
-        let (mut buffer, mut seen) = ([0; 4096], Vec::new());
+        let (mut buffer, mut observed) = ([0; 4096], Vec::new());
         while let Ok(len @ 1..) = stream.read(&mut buffer) {
-            seen.extend_from_slice(&buffer[..len]);
-            while let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") {
-                seen.drain(..end + 4);
+            observed.extend_from_slice(&buffer[..len]);
+            while let Some(end) = observed.windows(4).position(|four| four == b"\r\n\r\n") {
+                observed.drain(..end + 4);
                 if stream.write_all(answer).is_err() {
                     return;
                 }

@@ -28,7 +28,7 @@ use super::conn::{Conn, State, What, same_generation, token, untoken};
 use super::os;
 use super::plan::{Pace, Plan};
 use super::protocol::Protocol;
-use super::requests::{Eaten, Requests};
+use super::requests::{Parsed, Requests};
 use super::ring::{Channel, Completion, GROUP, Received, SUBMISSIONS, build};
 use super::run::{Phase, Shared};
 use super::schedule::Schedule;
@@ -246,7 +246,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             }
             match next {
                 Phase::Connecting => {}
-                Phase::WarmUp => self.begin_to_ask()?,
+                Phase::WarmUp => self.begin_requests()?,
                 Phase::Measured => {
                     self.begin = self.mark();
                     self.requests.recording = true;
@@ -270,7 +270,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         Ok(())
     }
 
-    fn begin_to_ask(&mut self) -> io::Result<()> {
+    fn begin_requests(&mut self) -> io::Result<()> {
         self.phase = Phase::WarmUp;
         if let Pace::Rate(rate) = self.plan.pace {
             let start_ns = self.shared.start_ns();
@@ -285,7 +285,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             if self.plan.reconnect {
                 self.reuse(conn_index);
             } else if self.conns[conn_index as usize].state == State::Open {
-                self.ask(conn_index, self.plan.pipeline as u32)?;
+                self.queue_requests(conn_index, self.plan.pipeline as u32)?;
             }
         }
         Ok(())
@@ -309,8 +309,8 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
     fn next_due_ns(&self) -> Option<u64> {
         let next_ns = self.schedule.as_ref()?.next_ns();
         // Those due after the measured time are of no use once it is over.
-        let wanted = self.phase != Phase::Draining || next_ns < self.requests.due_until_ns;
-        wanted.then_some(next_ns)
+        let is_needed = self.phase != Phase::Draining || next_ns < self.requests.due_until_ns;
+        is_needed.then_some(next_ns)
     }
 
     fn is_drained(&self) -> bool {
@@ -352,7 +352,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
 
     /// A connection has room for so many requests more.
     #[inline]
-    fn ask(&mut self, conn_index: u32, room: u32) -> io::Result<()> {
+    fn queue_requests(&mut self, conn_index: u32, room: u32) -> io::Result<()> {
         if self.phase == Phase::Connecting {
             return Ok(());
         }
@@ -506,12 +506,12 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             (1.., Some(buffer)) => {
                 self.received_bytes += result as u64;
                 let bytes = self.received.bytes(buffer, result as usize);
-                let eaten = self.requests.eat(conn_index, conn, bytes, self.now_ns);
+                let parsed = self.requests.parse(conn_index, conn, bytes, self.now_ns);
                 self.received.give_back(buffer);
-                match eaten {
-                    Eaten::Answers(0) => {}
-                    Eaten::Answers(answers) => self.answered(conn_index, answers)?,
-                    Eaten::Wrong(why) => self.fail(conn_index, Kind::WrongAnswer, || why)?,
+                match parsed {
+                    Parsed::Answers(0) => {}
+                    Parsed::Answers(answers) => self.answered(conn_index, answers)?,
+                    Parsed::Wrong(why) => self.fail(conn_index, Kind::WrongAnswer, || why)?,
                 }
             }
             (0, _) => self.ended(conn_index)?,
@@ -550,7 +550,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             self.reuse(conn_index);
             return Ok(());
         }
-        self.ask(conn_index, answers)
+        self.queue_requests(conn_index, answers)
     }
 
     /// The server has closed the connection.

@@ -14,7 +14,7 @@ use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File};
 use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Worker, on_owning_threads};
 use futures_executor::block_on;
 
-use super::ask::{Buffer, buffer, many, tasks, tasks_on};
+use super::submit::{Buffer, buffer, many, tasks, tasks_on};
 
 /// What an engine lets each driver's kernel hold unless told otherwise; to say so where the depth is larger.
 const IN_FLIGHT: usize = 1024;
@@ -316,11 +316,14 @@ impl Opened {
             note += &format!("; {callers} threads ask");
         }
         let uring = matches!(backend, EngineBackend::Uring { .. });
-        let held = self.drivers * IN_FLIGHT.min((IN_FLIGHT_BYTES / job.block_bytes).max(1));
+        let in_flight = self.drivers * IN_FLIGHT.min((IN_FLIGHT_BYTES / job.block_bytes).max(1));
         if uring && own {
             note += "; the asking threads drive rings of their own";
-        } else if uring && job.depth > held {
-            note += &format!("; of {} asked the kernel holds {held} at once", job.depth);
+        } else if uring && job.depth > in_flight {
+            note += &format!(
+                "; of {} asked the kernel holds {in_flight} at once",
+                job.depth
+            );
         }
         let metrics = self.engine.metrics();
         let percent = metrics.inline * 100 / (metrics.inline + metrics.completed).max(1);

@@ -10,8 +10,8 @@ use super::run::{AnyContender, Harness};
 use crate::fault::Fault;
 
 mod annulus;
-mod ask;
 mod null;
+mod submit;
 mod tokio;
 
 /// Measured in every repeat, so that there is always a ring by hand to compare with.
@@ -76,16 +76,16 @@ pub(crate) fn all() -> Vec<AnyContender> {
 /// The contenders that `names` ask for, without repetition, the base among them.
 pub(crate) fn choose(names: &[String]) -> Result<Vec<AnyContender>, Fault> {
     let all = all();
-    let mut wanted: Vec<&str> = vec![BASE];
+    let mut selected: Vec<&str> = vec![BASE];
     for name in names
         .iter()
         .map(|name| name.trim())
         .filter(|name| !name.is_empty())
     {
         match name {
-            "all" => wanted.extend(all.iter().map(|contender| contender.name())),
-            "default" => wanted.extend(DEFAULT),
-            _ if all.iter().any(|contender| contender.name() == name) => wanted.push(name),
+            "all" => selected.extend(all.iter().map(|contender| contender.name())),
+            "default" => selected.extend(DEFAULT),
+            _ if all.iter().any(|contender| contender.name() == name) => selected.push(name),
             _ => return Err(unknown(name, &all)),
         }
     }
@@ -94,7 +94,7 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<AnyContender>, Fault> {
     }
     Ok(all
         .iter()
-        .filter(|contender| wanted.contains(&contender.name()))
+        .filter(|contender| selected.contains(&contender.name()))
         .map(Arc::clone)
         .collect())
 }

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::annulus::{Memory, Opened, arena_buffer};
-use super::ask::{Buffer, ask, buffer, settle};
+use super::submit::{Buffer, buffer, finish, submit};
 
 /// Workers of the multi-thread runtime unless `--threads` says otherwise: as many as its peers get.
 const WORKERS: usize = 2;
@@ -153,8 +153,8 @@ async fn task<L: Worker, B: Buffer>(
         if op.write {
             worker.fill(&op, &mut buffer);
         }
-        let answer = ask(&files, &op, buffer, durable).await;
-        match settle(&mut worker, op, answer) {
+        let answer = submit(&files, &op, buffer, durable).await;
+        match finish(&mut worker, op, answer) {
             Some(back) => buffer = back,
             None => break,
         }

@@ -156,12 +156,12 @@ async fn task<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
         if op.write {
             worker.borrow().fill(&op, &mut buffer[..bytes]);
         }
-        buffer = ask(files, &worker, op, buffer, bytes).await?;
+        buffer = submit(files, &worker, op, buffer, bytes).await?;
     }
 }
 
 /// One operation, on the part of the buffer that it needs.
-async fn ask<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+async fn submit<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     files: &[File],
     worker: &RefCell<L>,
     op: Op,

@@ -25,7 +25,7 @@ pub(super) struct External {
 }
 
 /// What fio said of one job: a sample, or why there is none.
-pub(super) type Said = Result<Sample, String>;
+pub(super) type FioReport = Result<Sample, String>;
 
 impl External {
     /// Looks for fio; gives it the job file without the lines that it could not take.
@@ -66,7 +66,7 @@ impl External {
     }
 
     /// Runs fio; what it said of each job of the plan.
-    pub(super) fn pass(&self, plan: &Plan) -> Result<Vec<Said>, Fault> {
+    pub(super) fn pass(&self, plan: &Plan) -> Result<Vec<FioReport>, Fault> {
         let json = self.folder.join("output.json");
         let failed = |error: std::io::Error| Fault::failed(format!("running fio: {error}"));
         let child = Command::new("fio")
@@ -103,10 +103,10 @@ impl External {
             return Ok(plan.jobs.iter().map(|_| Err(complaint())).collect());
         };
         let entries = report["jobs"].as_array().cloned().unwrap_or_default();
-        let said = (0..plan.jobs.len()).map(|index| said(plan, index, &entries));
-        Ok(said
-            .map(|said| {
-                said.map_err(|why| {
+        let reports = (0..plan.jobs.len()).map(|index| report_of(plan, index, &entries));
+        Ok(reports
+            .map(|report| {
+                report.map_err(|why| {
                     if output.status.success() {
                         why
                     } else {
@@ -146,7 +146,7 @@ fn without_lines(bytes: &[u8], plan: &Plan) -> Option<(Vec<u8>, Vec<String>)> {
 }
 
 /// What the entries of fio's JSON say of a job: one of them, or one for each clone.
-fn said(plan: &Plan, index: usize, entries: &[Value]) -> Said {
+fn report_of(plan: &Plan, index: usize, entries: &[Value]) -> FioReport {
     let job = &plan.jobs[index];
     let together = plan
         .jobs

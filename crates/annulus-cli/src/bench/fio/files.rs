@@ -41,7 +41,7 @@ pub(super) struct Files {
 }
 
 /// What all jobs together want of a file.
-struct Wanted {
+struct FileNeeds {
     bytes: u64,
     read: bool,
     written: bool,
@@ -53,7 +53,7 @@ struct Wanted {
 impl Files {
     /// Finds the files and makes those that are missing.
     pub(super) fn prepare(plan: &Plan, keep: bool, overwrite: bool) -> Result<Files, Fault> {
-        let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+        let mut needs: BTreeMap<PathBuf, FileNeeds> = BTreeMap::new();
         let mut clones = Vec::new();
         for job in &plan.jobs {
             let of_job = (0..job.options.numjobs).map(|clone| clone_files(job, clone));
@@ -62,13 +62,13 @@ impl Files {
                 .iter()
                 .flat_map(|clone_files| clone_files.paths.iter().map(move |p| (clone_files, p)))
             {
-                want(&mut wanted, job, path.0, path.1);
+                add_needs(&mut needs, job, path.0, path.1);
             }
             clones.push(of_job);
         }
-        for (path, wanted) in &mut wanted {
-            wanted.length = length(path)?;
-            may_be_used(path, wanted, overwrite)?;
+        for (path, needs) in &mut needs {
+            needs.length = length(path)?;
+            may_be_used(path, needs, overwrite)?;
         }
         let made: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
         let mut files = Files {
@@ -82,8 +82,8 @@ impl Files {
             notes: Vec::new(),
         };
         let mut count = 0;
-        for (path, wanted) in &wanted {
-            count += usize::from(files.lay_out(path, wanted)?);
+        for (path, needs) in &needs {
+            count += usize::from(files.lay_out(path, needs)?);
         }
         if count > 0 {
             let then = if keep {
@@ -97,44 +97,44 @@ impl Files {
     }
 
     /// Makes or extends a file; true if it is ours now.
-    fn lay_out(&mut self, path: &Path, wanted: &Wanted) -> Result<bool, Fault> {
-        if wanted.length.is_some_and(|length| length >= wanted.bytes) {
+    fn lay_out(&mut self, path: &Path, needs: &FileNeeds) -> Result<bool, Fault> {
+        if needs.length.is_some_and(|length| length >= needs.bytes) {
             return Ok(false);
         }
         let failed = |error: &io::Error| {
             let shown = path.display();
-            let bytes = wanted.bytes;
+            let bytes = needs.bytes;
             Fault::failed(format!(
                 "laying out {shown} with {bytes} bytes: {error}; choose a smaller `size` or another `directory`"
             ))
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let file = match wanted.length {
+        let file = match needs.length {
             Some(_) => options.open(path),
             None => options.create_new(true).open(path),
         };
         let file = file.map_err(|error| cannot("make", path, &error))?;
-        let from = wanted.length.unwrap_or(0);
-        if wanted.length.is_none() {
+        let from = needs.length.unwrap_or(0);
+        if needs.length.is_none() {
             self.made
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(path.to_path_buf());
         }
-        match fallocate(&file, FallocateFlags::empty(), from, wanted.bytes - from) {
+        match fallocate(&file, FallocateFlags::empty(), from, needs.bytes - from) {
             Ok(()) => {}
             Err(rustix::io::Errno::OPNOTSUPP) => {
-                file.set_len(wanted.bytes).map_err(|error| failed(&error))?;
+                file.set_len(needs.bytes).map_err(|error| failed(&error))?;
             }
             Err(error) => return Err(failed(&error.into())),
         }
-        if wanted.read {
-            fill(&file, from, wanted.bytes).map_err(|error| failed(&error))?;
-        } else if wanted.length.is_none() {
-            self.fresh.push((path.to_path_buf(), wanted.bytes));
+        if needs.read {
+            fill(&file, from, needs.bytes).map_err(|error| failed(&error))?;
+        } else if needs.length.is_none() {
+            self.fresh.push((path.to_path_buf(), needs.bytes));
         }
-        Ok(wanted.length.is_none())
+        Ok(needs.length.is_none())
     }
 
     /// Before every pass: files that are only written are as they were when they were made.
@@ -282,14 +282,21 @@ fn length(path: &Path) -> Result<Option<u64>, Fault> {
     Ok(Some(meta.len()))
 }
 
-fn want(wanted: &mut BTreeMap<PathBuf, Wanted>, job: &Job, clone_files: &CloneFiles, path: &Path) {
-    let entry = wanted.entry(path.to_path_buf()).or_insert_with(|| Wanted {
-        bytes: 0,
-        read: false,
-        written: false,
-        job: job.name.clone(),
-        length: None,
-    });
+fn add_needs(
+    needs: &mut BTreeMap<PathBuf, FileNeeds>,
+    job: &Job,
+    clone_files: &CloneFiles,
+    path: &Path,
+) {
+    let entry = needs
+        .entry(path.to_path_buf())
+        .or_insert_with(|| FileNeeds {
+            bytes: 0,
+            read: false,
+            written: false,
+            job: job.name.clone(),
+            length: None,
+        });
     entry.bytes = entry.bytes.max(clone_files.offset + clone_files.bytes);
     entry.read |= job.options.reads();
     if job.options.kind != Kind::Read {
@@ -299,21 +306,21 @@ fn want(wanted: &mut BTreeMap<PathBuf, Wanted>, job: &Job, clone_files: &CloneFi
 }
 
 /// Refuses what would change a file of the user's that he did not offer.
-fn may_be_used(path: &Path, wanted: &Wanted, overwrite: bool) -> Result<(), Fault> {
+fn may_be_used(path: &Path, needs: &FileNeeds, overwrite: bool) -> Result<(), Fault> {
     let shown = path.display();
-    let Some(length) = wanted.length else {
+    let Some(length) = needs.length else {
         return Ok(());
     };
-    if wanted.written && !overwrite {
+    if needs.written && !overwrite {
         return Err(Fault::usage(format!(
             "{shown} exists and [{}] would write to it; --overwrite allows that and destroys its content",
-            wanted.job
+            needs.job
         )));
     }
-    if length < wanted.bytes && !overwrite {
+    if length < needs.bytes && !overwrite {
         return Err(Fault::usage(format!(
             "{shown} has {length} bytes and [{}] wants {}; --overwrite lets it grow, or use a smaller `size`",
-            wanted.job, wanted.bytes
+            needs.job, needs.bytes
         )));
     }
     Ok(())

@@ -17,16 +17,16 @@ pub(super) struct Key {
     pub(super) example: &'static str,
     /// What it means, and where that differs from fio.
     pub(super) meaning: &'static str,
-    set: fn(&mut Options, &Given<'_>) -> Result<(), String>,
+    set: fn(&mut Options, &RawValue<'_>) -> Result<(), String>,
 }
 
 /// A value, and what is needed to read it.
-struct Given<'a> {
+struct RawValue<'a> {
     text: Option<&'a str>,
     base: Base,
 }
 
-impl Given<'_> {
+impl RawValue<'_> {
     fn text(&self) -> Result<&str, String> {
         self.text.ok_or_else(|| "needs a value".to_string())
     }
@@ -258,12 +258,12 @@ fn apply(
     };
     let has = |names: &[&str]| names.contains(&name);
     if let Some(key) = USED.iter().find(|key| has(key.names)) {
-        let given = Given {
+        let raw = RawValue {
             text: expanded.as_deref(),
             base,
         };
         let (hint, example) = (comment_hint(expanded.as_deref()), key.example);
-        return (key.set)(options, &given).map(|()| None).map_err(|text| {
+        return (key.set)(options, &raw).map(|()| None).map_err(|text| {
             format!(
                 "`{name}`: {text}{hint}. It means: {}; for example {name}={example}",
                 key.meaning
@@ -332,8 +332,8 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
     Ok(whole + rest)
 }
 
-fn rw(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
-    let text = given.text()?.to_ascii_lowercase();
+fn rw(options: &mut Options, raw: &RawValue<'_>) -> Result<(), String> {
+    let text = raw.text()?.to_ascii_lowercase();
     if text.contains("trim") {
         return Err("trims are not supported; they destroy what a device holds".into());
     }
@@ -357,8 +357,8 @@ fn rw(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn engine(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
-    let text = given.text()?;
+fn engine(options: &mut Options, raw: &RawValue<'_>) -> Result<(), String> {
+    let text = raw.text()?;
     options.engine = match text {
         "psync" | "sync" | "vsync" | "pvsync" | "pvsync2" => Engine::Calls,
         "libaio" => Engine::LinuxAio,
@@ -375,8 +375,8 @@ fn engine(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn verify(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
-    options.verify = match given.text()? {
+fn verify(options: &mut Options, raw: &RawValue<'_>) -> Result<(), String> {
+    options.verify = match raw.text()? {
         "0" => None,
         "crc32c" | "crc32c-intel" => Some(Verify::Crc32c),
         "xxhash" => Some(Verify::Xxhash),

@@ -11,8 +11,8 @@ use annulus_baselines::Failure;
 
 use super::json::Destination;
 use super::machine::{Machine, allow_many_open_files};
+use super::print_text;
 use super::progress::Progress;
-use super::say;
 use crate::args::FileArgs;
 use crate::fault::Fault;
 
@@ -57,13 +57,13 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
             args.repeat
         )));
     }
-    say(&heading(args, path, &plan))?;
+    print_text(&heading(args, path, &plan))?;
     if args.job.parse_only {
         return Ok(ExitCode::SUCCESS);
     }
-    let ours = destination("--json", args.json.as_deref(), args.replace)?;
+    let own_json = destination("--json", args.json.as_deref(), args.replace)?;
     let as_fio = destination("--fio-json", args.job.fio_json.as_deref(), args.replace)?;
-    if ours.is_some() && args.json == args.job.fio_json {
+    if own_json.is_some() && args.json == args.job.fio_json {
         return Err(Fault::usage(
             "--json and --fio-json name the same file; they need one each",
         ));
@@ -76,13 +76,13 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     allow_many_open_files();
     let files = Files::prepare(&plan, args.job.keep_files, args.overwrite)?;
     let machine = machine(&files);
-    say(&format!("{}\n", machine.line()))?;
+    print_text(&format!("{}\n", machine.line()))?;
     for note in files
         .notes
         .iter()
         .chain(external.iter().flat_map(|fio| &fio.notes))
     {
-        say(&format!("note: {note}\n"))?;
+        print_text(&format!("note: {note}\n"))?;
     }
     let (runs, passes) = measure(args, &plan, &files, external.as_ref())?;
     let contenders = contenders(external.as_ref());
@@ -101,12 +101,12 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
         warnings: plan.warnings.iter().map(Complaint::to_string).collect(),
         notes: files.notes.clone(),
     };
-    say(&format!(
+    print_text(&format!(
         "\n(latency and CPU in µs)\n{}",
         table::table(&report.rows)
     ))?;
-    say(&checks(&report.runs))?;
-    if let Some(destination) = &ours {
+    print_text(&checks(&report.runs))?;
+    if let Some(destination) = &own_json {
         destination.write_figures(&report)?;
     }
     if let (Some(destination), Some(outcomes)) = (&as_fio, middle(&passes)) {
@@ -143,8 +143,8 @@ fn destination(
     path: Option<&Path>,
     replace: bool,
 ) -> Result<Option<Destination>, Fault> {
-    let found = path.map(|path| Destination::new(path, replace)).transpose();
-    found.map_err(|fault| match fault {
+    let destination = path.map(|path| Destination::new(path, replace)).transpose();
+    destination.map_err(|fault| match fault {
         Fault::Usage(text) => Fault::Usage(text.replacen("--json", option, 1)),
         failed => failed,
     })
@@ -360,17 +360,18 @@ impl At<'_> {
         .collect()
     }
 
-    fn runs_of_fio(&self, plan: &Plan, said: Vec<external::Said>) -> Vec<Run> {
-        let said = said.into_iter().enumerate();
-        said.map(|(index, said)| {
-            let mut run = self.run(plan, index);
-            match said {
-                Ok(sample) => run.sample = Some(sample),
-                Err(reason) => run.reason = Some(reason),
-            }
-            run
-        })
-        .collect()
+    fn runs_of_fio(&self, plan: &Plan, reports: Vec<external::FioReport>) -> Vec<Run> {
+        let reports = reports.into_iter().enumerate();
+        reports
+            .map(|(index, report)| {
+                let mut run = self.run(plan, index);
+                match report {
+                    Ok(sample) => run.sample = Some(sample),
+                    Err(reason) => run.reason = Some(reason),
+                }
+                run
+            })
+            .collect()
     }
 }
 

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use annulus_baselines::{
-    Bench, Contender, Failure, Finished, Handover, LinuxAio, MappedFile, Pread, Registered, Ring,
-    Setup,
+    Bench, Contender, Failure, Finished, LinuxAio, MappedFile, Pread, Registered, Ring, Setup,
+    SubmitPolicy,
 };
 
 use super::annulus::OnAnnulus;
@@ -312,12 +312,17 @@ fn own_engine(options: &Options, depth: usize) -> Box<dyn Contender<JobBench>> {
                 (false, true) => Registered::Files,
                 (false, false) => Registered::Nothing,
             };
-            let handover = Handover::Said {
+            let submit_policy = SubmitPolicy::Configured {
                 submit_every,
                 wait_for,
                 refill_at,
             };
-            Box::new(Ring::said(setup, handover, registered, options.hipri))
+            Box::new(Ring::with_options(
+                setup,
+                submit_policy,
+                registered,
+                options.hipri,
+            ))
         }
     }
 }

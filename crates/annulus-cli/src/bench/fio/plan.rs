@@ -258,8 +258,8 @@ fn without_effect(options: &Options) -> Vec<About> {
         (&["fixedbufs"], options.fixedbufs),
         (&["registerfiles"], options.registerfiles),
     ];
-    for (key, said) in of_rings {
-        if said && options.engine != Engine::IoUring {
+    for (key, is_set) in of_rings {
+        if is_set && options.engine != Engine::IoUring {
             list.push((key, format!("`{}` is io_uring's; {name} has none", key[0])));
         }
     }

@@ -120,10 +120,10 @@ impl Side {
             return None;
         }
         let seconds = seconds.max(1e-9);
-        let mut wanted = list.to_vec();
-        wanted.extend([50.0, 99.0]);
-        wanted.sort_by(f64::total_cmp);
-        wanted.dedup();
+        let mut selected = list.to_vec();
+        selected.extend([50.0, 99.0]);
+        selected.sort_by(f64::total_cmp);
+        selected.dedup();
         Some(Side {
             seconds,
             ops: direction.ios,
@@ -133,7 +133,7 @@ impl Side {
             mean_ns: direction.mean(),
             min_ns: direction.latency.min(),
             max_ns: direction.latency.max(),
-            percentiles: wanted
+            percentiles: selected
                 .into_iter()
                 .map(|percentile| Percentile {
                     percentile,
@@ -144,11 +144,11 @@ impl Side {
     }
 
     pub(super) fn at(&self, percentile: f64) -> Option<u64> {
-        let found = self
+        let percentile = self
             .percentiles
             .iter()
             .find(|one| (one.percentile - percentile).abs() < 1e-9);
-        found.map(|one| one.ns)
+        percentile.map(|one| one.ns)
     }
 }
 
@@ -186,15 +186,15 @@ impl Sample {
 /// What the contender said; and whether the page cache had what was read.
 fn note(job: &Job, outcome: &JobOutcome, sum: &Tally, bytes_used: u64) -> Option<String> {
     let clones = &outcome.clones;
-    let said = clones.first().and_then(|clone| clone.finished.note.clone());
+    let note = clones.first().and_then(|clone| clone.finished.note.clone());
     let rounds = sum.read.bytes as f64 / bytes_used.max(1) as f64;
     if job.options.direct || rounds < 1.5 {
-        return said;
+        return note;
     }
     let text = format!(
         "the files were read {rounds:.1} times over, but for the first time from the page cache"
     );
-    Some(said.map_or(text.clone(), |said| format!("{said}; {text}")))
+    Some(note.map_or(text.clone(), |note| format!("{note}; {text}")))
 }
 
 /// One line of the table: medians over the repeats.

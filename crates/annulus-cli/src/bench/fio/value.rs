@@ -265,18 +265,18 @@ pub(super) fn split(text: &str, base: Base) -> Result<Lengths, String> {
         };
         list.push((block(length, base)?, share));
     }
-    let said: u32 = list
+    let total: u32 = list
         .iter()
         .filter_map(|(_, share)| *share)
         .map(u32::from)
         .sum();
     let open = list.iter().filter(|(_, share)| share.is_none()).count() as u32;
-    if said > 100 || (said < 100 && open == 0) {
-        return Err(format!("the shares make {said}, not 100"));
+    if total > 100 || (total < 100 && open == 0) {
+        return Err(format!("the shares make {total}, not 100"));
     }
     let (each, mut over) = match open {
         0 => (0, 0),
-        open => ((100 - said) / open, (100 - said) % open),
+        open => ((100 - total) / open, (100 - total) % open),
     };
     let fill = |share: Option<u8>| {
         share.unwrap_or_else(|| {

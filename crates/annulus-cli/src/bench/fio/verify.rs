@@ -138,13 +138,13 @@ mod tests {
         for block in [199, 0, 63, 64] {
             written.add(block);
         }
-        let mut found = Vec::new();
+        let mut collected = Vec::new();
         let mut at = 0;
         while let Some(block) = written.next_from(at) {
-            found.push(block);
+            collected.push(block);
             at = block + 1;
         }
-        assert_eq!(found, [0, 63, 64, 199]);
+        assert_eq!(collected, [0, 63, 64, 199]);
         assert_eq!(Written::new(0).next_from(0), None);
     }
 }

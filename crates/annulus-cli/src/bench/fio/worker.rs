@@ -88,7 +88,7 @@ pub(super) struct JobWorker {
     begin_ns: u64,
     measured_from_ns: u64,
     end_ns: u64,
-    handed: Handed,
+    handed_out: HandedOut,
     /// A direction that was chosen and has to wait for its rate.
     chosen: Option<usize>,
     wait_until_ns: u64,
@@ -100,7 +100,7 @@ pub(super) struct JobWorker {
 
 /// What has been handed out since the beginning.
 #[derive(Default)]
-struct Handed {
+struct HandedOut {
     bytes: [u64; 2],
     ios: [u64; 2],
 }
@@ -128,7 +128,7 @@ impl JobWorker {
             begin_ns: 0,
             measured_from_ns: 0,
             end_ns: 0,
-            handed: Handed::default(),
+            handed_out: HandedOut::default(),
             chosen: None,
             wait_until_ns: 0,
             written,
@@ -182,10 +182,10 @@ impl JobWorker {
     }
 
     fn over(&self) -> bool {
-        let handed = &self.handed;
+        let handed_out = &self.handed_out;
         self.now_ns >= self.end_ns
-            || handed.bytes[0] + handed.bytes[1] >= self.work.bytes_most
-            || handed.ios[0] + handed.ios[1] >= self.work.ios_most
+            || handed_out.bytes[0] + handed_out.bytes[1] >= self.work.bytes_most
+            || handed_out.ios[0] + handed_out.ios[1] >= self.work.ios_most
     }
 
     /// Reads or writes next.
@@ -205,7 +205,7 @@ impl JobWorker {
             0 => 0,
             rate => {
                 let after =
-                    u128::from(self.handed.bytes[direction]) * 1_000_000_000 / u128::from(rate);
+                    u128::from(self.handed_out.bytes[direction]) * 1_000_000_000 / u128::from(rate);
                 self.begin_ns.saturating_add(after as u64)
             }
         }
@@ -214,15 +214,15 @@ impl JobWorker {
     /// The direction of the next operation, if its rate allows one now. As fio does it, the other one of a mixed
     /// load takes the turn of one that has to wait.
     fn allowed(&mut self) -> Option<usize> {
-        let wanted = self.chosen.take().unwrap_or_else(|| self.direction());
-        let mut due = (self.due_ns(wanted), wanted);
+        let preferred = self.chosen.take().unwrap_or_else(|| self.direction());
+        let mut due = (self.due_ns(preferred), preferred);
         if due.0 <= self.now_ns {
-            return Some(wanted);
+            return Some(preferred);
         }
         // The clock of the last answer may be old by now.
         self.now_ns = self.clock.now_ns();
         if self.work.kind == Kind::Mixed && due.0 > self.now_ns {
-            due = due.min((self.due_ns(1 - wanted), 1 - wanted));
+            due = due.min((self.due_ns(1 - preferred), 1 - preferred));
         }
         if due.0 <= self.now_ns {
             return Some(due.1);
@@ -332,8 +332,8 @@ impl Worker for JobWorker {
         let direction = self.allowed()?;
         let bytes = self.length(direction);
         let (file, at) = self.choose_block(direction, bytes);
-        self.handed.bytes[direction] += bytes;
-        self.handed.ios[direction] += 1;
+        self.handed_out.bytes[direction] += bytes;
+        self.handed_out.ios[direction] += 1;
         if let Some(written) = self.written.as_mut().filter(|_| direction == 1) {
             let per_file = self.work.bytes / self.work.block_least;
             written.add(file as u64 * per_file + at / self.work.block_least);

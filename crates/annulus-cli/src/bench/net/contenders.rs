@@ -77,9 +77,9 @@ pub(super) fn contenders(
             name => Some(Who::Own { name }),
         }));
     } else if args.contenders != ["none"] {
-        for asked in &args.contenders {
-            let Some(&name) = own.iter().find(|name| *name == asked) else {
-                return Err(unknown(asked, own));
+        for requested in &args.contenders {
+            let Some(&name) = own.iter().find(|name| *name == requested) else {
+                return Err(unknown(requested, own));
             };
             if name == "nginx" && find_nginx().is_none() {
                 return Err(Fault::usage(
@@ -108,16 +108,16 @@ pub(super) fn contenders(
     Ok(list)
 }
 
-fn unknown(asked: &str, own: &[&str]) -> Fault {
+fn unknown(requested: &str, own: &[&str]) -> Fault {
     let near = (own.iter())
-        .map(|name| (strsim::jaro_winkler(name, asked), *name))
+        .map(|name| (strsim::jaro_winkler(name, requested), *name))
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .filter(|(likeness, _)| *likeness > 0.7)
         .map_or(String::new(), |(_, name)| {
             format!("; did you mean `{name}`?")
         });
     Fault::usage(format!(
-        "--contenders {asked}: there are {}{near}",
+        "--contenders {requested}: there are {}{near}",
         own.join(", ")
     ))
 }

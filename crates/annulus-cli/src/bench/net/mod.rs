@@ -51,7 +51,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         .transpose()?;
     let load = args.protocol.load();
     let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
-    let trace = traced::Asked::new(&question)?;
+    let trace = traced::TraceRequest::new(&question)?;
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
@@ -59,9 +59,9 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let _watching = crate::watching::begin(question.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
-    super::say(&heading(&question, &machine))?;
+    super::print_text(&heading(&question, &machine))?;
     let runs = measure(&question)?;
-    let interrupted = signals::asked();
+    let interrupted = signals::received();
     let traced = match interrupted {
         Some(_) => Vec::new(),
         None => trace.runs(&question)?,
@@ -93,12 +93,12 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     text += &note.map_or(String::new(), |note| format!("note: {note}\n"));
     text += &traced::text(&report.traced);
     // What cannot be printed may still be written.
-    let said = super::say(&text);
+    let printed = super::print_text(&text);
     if let Some(destination) = &destination {
         destination.write(&report, load.timeline)?;
     }
     pictures.of_network(&report)?;
-    said?;
+    printed?;
     let alerts = watching::judge_net(&judge, &question, &report.runs);
     if let Some(signal) = interrupted {
         return Ok(ExitCode::from(signal.exit_code()));
@@ -144,7 +144,7 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
             let mut order: Vec<&Who> = question.contenders.iter().collect();
             rng.shuffle(&mut order);
             for who in order {
-                if signals::asked().is_some() {
+                if signals::received().is_some() {
                     break 'runs;
                 }
                 progress.begin(format!(
@@ -155,7 +155,7 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
                 ));
                 let done = one(question, cell, who);
                 progress.step();
-                let cut_short = signals::asked().is_some()
+                let cut_short = signals::received().is_some()
                     && !matches!(&done, Ok(sample) if sample.measured_seconds >= question.runtime.as_secs_f64());
                 let (sample, reason) = match done {
                     Ok(sample) if cut_short => cut(sample, question.runtime),
@@ -188,10 +188,10 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
 fn cut(sample: Sample, runtime: Duration) -> (Option<Sample>, Option<String>) {
     let measured = Duration::from_secs_f64(sample.measured_seconds);
     let enough = super::is_enough(measured, runtime);
-    let said = super::cut_short(measured, runtime);
+    let note = super::cut_short(measured, runtime);
     // Errors are told even so: such a sample counts for nothing.
-    let told = |sample: &Sample| enough || !sample.errors.is_empty();
-    (Some(sample).filter(told), Some(said))
+    let counts = |sample: &Sample| enough || !sample.errors.is_empty();
+    (Some(sample).filter(counts), Some(note))
 }
 
 /// A contender that can be loaded now.
@@ -216,7 +216,7 @@ fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
     if question.fill {
         let (target, workload) = (plan.target.clone(), plan.workload.clone());
         let doing = "the server's keys were being given values (--fill)";
-        let filled = signals::unless_asked(doing, move || load::fill(&target, &workload))?;
+        let filled = signals::unless_interrupted(doing, move || load::fill(&target, &workload))?;
         filled.map_err(|error| {
             Fault::failed(format!("--fill: giving the keys their values: {error}"))
         })?;
@@ -248,7 +248,7 @@ fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
         // Answers came, but before or after the measured time.
         let is_late = outcome.answers == 0 && outcome.answered > 0 && outcome.unanswered == 0;
         match super::longer(plan.runtime) {
-            Some(longer) if is_late && signals::asked().is_none() => plan.runtime = longer,
+            Some(longer) if is_late && signals::received().is_none() => plan.runtime = longer,
             _ => break (outcome, watch, used),
         }
     };

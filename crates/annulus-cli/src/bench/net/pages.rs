@@ -68,8 +68,8 @@ impl Pages {
 
     /// What every answer's body must be, and of how many answers one is compared with it.
     pub(super) fn body(&self, size: Option<u64>) -> (Arc<[u8]>, u64) {
-        let found = self.bodies.iter().find(|(other, _)| Some(*other) == size);
-        let body = found.map_or_else(|| RESPONDED.as_bytes().into(), |(_, body)| body.clone());
+        let matched = self.bodies.iter().find(|(other, _)| Some(*other) == size);
+        let body = matched.map_or_else(|| RESPONDED.as_bytes().into(), |(_, body)| body.clone());
         let one_of = if body.len() <= COMPARED_BYTES {
             1
         } else {
@@ -127,8 +127,8 @@ pub(super) fn find_nginx() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
     let is_program = |path: &PathBuf| {
-        let found = fs::metadata(path);
-        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        let matched = fs::metadata(path);
+        matched.is_ok_and(|matched| matched.is_file() && matched.permissions().mode() & 0o111 != 0)
     };
     folders.map(|folder| folder.join("nginx")).find(is_program)
 }

@@ -9,7 +9,9 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::contenders::{Who, contenders};
 use super::pages::Pages;
-use crate::args::{BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, What};
+use crate::args::{
+    BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength,
+};
 use crate::fault::Fault;
 use crate::trace::Trace;
 
@@ -68,12 +70,12 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    pub(crate) fn new(asked: &NetProtocol) -> Result<Question, Fault> {
-        let (protocol, workload, sizes, args, host_given) = protocol(asked)?;
+    pub(crate) fn new(requested: &NetProtocol) -> Result<Question, Fault> {
+        let (protocol, workload, sizes, args, host_given) = protocol(requested)?;
         check(args)?;
         let compared = args.addr.is_none();
         let (client_cpus, server_cpus, mut notes) = processors(args, compared)?;
-        let has_path = asked.path().is_some();
+        let has_path = requested.path().is_some();
         let contenders = contenders(args, protocol, has_path, &mut notes)?;
         let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
         let serves_pages = protocol == "http" && compared && !has_path;
@@ -87,7 +89,7 @@ impl Question {
         Ok(Question {
             protocol,
             workload,
-            fill: asked.store().is_some_and(|store| store.fill),
+            fill: requested.store().is_some_and(|store| store.fill),
             pages,
             host_given,
             sizes,
@@ -192,10 +194,10 @@ impl Question {
     }
 }
 
-type Asked<'a> = (&'static str, Workload, Vec<Option<u64>>, &'a LoadArgs, bool);
+type ProtocolSetup<'a> = (&'static str, Workload, Vec<Option<u64>>, &'a LoadArgs, bool);
 
-fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
-    Ok(match asked {
+fn protocol(requested: &NetProtocol) -> Result<ProtocolSetup<'_>, Fault> {
+    Ok(match requested {
         NetProtocol::Echo { size, load } => (
             "echo",
             Workload::Echo { bytes: 1 },
@@ -285,7 +287,7 @@ fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
 }
 
 /// What is asked of HTTP servers that are compared, in the order of length.
-fn lengths(what: &[What]) -> Result<Vec<Option<u64>>, Fault> {
+fn lengths(what: &[ResponseLength]) -> Result<Vec<Option<u64>>, Fault> {
     let mut lengths: Vec<Option<u64>> = what.iter().map(|what| what.0).collect();
     if let Some(size) = lengths.iter().flatten().find(|size| **size > SIZE_MAX) {
         return Err(Fault::usage(format!(
@@ -300,15 +302,15 @@ fn lengths(what: &[What]) -> Result<Vec<Option<u64>>, Fault> {
     Ok(lengths)
 }
 
-fn sizes(asked: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {
-    for &size in asked {
+fn sizes(requested: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {
+    for &size in requested {
         if size < least || size > SIZE_MAX {
             return Err(Fault::usage(format!(
                 "--size {size}: from {least} to {SIZE_MAX} bytes"
             )));
         }
     }
-    let mut sizes = asked.to_vec();
+    let mut sizes = requested.to_vec();
     sizes.sort_unstable();
     sizes.dedup();
     Ok(sizes.into_iter().map(Some).collect())
@@ -370,8 +372,8 @@ fn processors(args: &LoadArgs, compared: bool) -> Result<Processors, Fault> {
     let allowed: Vec<usize> = (0..CpuSet::MAX_CPU)
         .filter(|&cpu| allowed.is_set(cpu))
         .collect();
-    for (option, asked) in [("cpu", &args.cpu), ("server-cpu", &args.server_cpu)] {
-        for cpu in asked {
+    for (option, requested) in [("cpu", &args.cpu), ("server-cpu", &args.server_cpu)] {
+        for cpu in requested {
             if !allowed.contains(cpu) {
                 return Err(Fault::usage(format!(
                     "--{option} {cpu}: this process may use {allowed:?}"

@@ -26,14 +26,14 @@ use crate::signals;
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 /// Of what it says on standard error, so much is kept.
-const SAID_BYTES_MAX: u64 = 4096;
+const STDERR_BYTES_MAX: u64 = 4096;
 /// What our own servers say when they listen.
 const LISTENING: &str = "listening on ";
 
 pub(crate) struct Server {
     child: Child,
     name: String,
-    said: Receiver<String>,
+    stderr: Receiver<String>,
     pub(crate) target: Target,
 }
 
@@ -45,7 +45,7 @@ impl Server {
         let failed = |why: String| Fault::failed(format!("starting {name}: {why}"));
         let own = std::env::current_exe()
             .map_err(|error| failed(format!("finding our own program: {error}")))?;
-        let given = match who {
+        let fixed_address = match who {
             Who::Command { .. } | Who::Own { name: "nginx" } => {
                 Some(free_address().map_err(|error| failed(error.to_string()))?)
             }
@@ -60,12 +60,12 @@ impl Server {
             command.arg("--cpu").arg(list.join(","));
         }
         let pages = question.pages.as_ref();
-        let words = match (who, pages, given) {
-            (Who::Own { name }, Some(pages), given) => {
-                page_server(name, own, pages, cell, given)
+        let words = match (who, pages, fixed_address) {
+            (Who::Own { name }, Some(pages), fixed_address) => {
+                page_server(name, own, pages, cell, fixed_address)
                     .map_err(|error| failed(error.to_string()))?
             }
-            _ => program(who, own.into(), given, pages),
+            _ => program(who, own.into(), fixed_address, pages),
         };
         command.arg("--").args(words);
         command
@@ -75,15 +75,15 @@ impl Server {
             // Ctrl-C on a terminal goes to a whole group: it is for us to end the run before its server.
             .process_group(0);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let said = listen_to(child.stderr.take());
+        let stderr = listen_to(child.stderr.take());
         let lines = first_line(child.stdout.take());
         let mut server = Server {
             child,
             name,
-            said,
+            stderr,
             target: Target::Tcp(SocketAddr::from(([127, 0, 0, 1], 1))),
         };
-        let address = server.wait(given, &lines)?;
+        let address = server.wait(fixed_address, &lines)?;
         server.target = Target::Tcp(address);
         Ok(server)
     }
@@ -95,12 +95,12 @@ impl Server {
     /// What it died of, if it has.
     pub(crate) fn death(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
-        let said = self.said.recv_timeout(PATIENCE).unwrap_or_default();
-        let said = said.trim();
-        Some(match said.is_empty() {
+        let stderr = self.stderr.recv_timeout(PATIENCE).unwrap_or_default();
+        let stderr = stderr.trim();
+        Some(match stderr.is_empty() {
             true => format!("the server {} ended by itself ({status})", self.name),
             false => format!(
-                "the server {} ended by itself ({status}): {said}",
+                "the server {} ended by itself ({status}): {stderr}",
                 self.name
             ),
         })
@@ -108,7 +108,7 @@ impl Server {
 
     fn wait(
         &mut self,
-        given: Option<SocketAddr>,
+        fixed_address: Option<SocketAddr>,
         lines: &Receiver<String>,
     ) -> Result<SocketAddr, Fault> {
         let until = Instant::now() + PATIENCE;
@@ -117,7 +117,7 @@ impl Server {
             if let Some(death) = self.death() {
                 return Err(Fault::failed(death));
             }
-            match given {
+            match fixed_address {
                 Some(address) if TcpStream::connect_timeout(&address, PATIENCE).is_ok() => {
                     return Ok(address);
                 }
@@ -161,7 +161,7 @@ impl Drop for Server {
 fn program(
     who: &Who,
     own: OsString,
-    given: Option<SocketAddr>,
+    fixed_address: Option<SocketAddr>,
     pages: Option<&Pages>,
 ) -> Vec<OsString> {
     let own_with = |words: &[&str]| {
@@ -188,7 +188,8 @@ fn program(
         } => serve("epoll"),
         Who::Own { name } => own_with(&["bench", "net-server", name]),
         Who::Command { words, .. } => {
-            let address = given.map_or(String::new(), |given| given.to_string());
+            let address =
+                fixed_address.map_or(String::new(), |fixed_address| fixed_address.to_string());
             let folder = pages.map_or(String::new(), |pages| pages.files().display().to_string());
             let words = (words.iter())
                 .map(|word| word.replace("{addr}", &address).replace("{dir}", &folder));
@@ -203,11 +204,11 @@ fn page_server(
     own: PathBuf,
     pages: &Pages,
     cell: Cell,
-    given: Option<SocketAddr>,
+    fixed_address: Option<SocketAddr>,
 ) -> std::io::Result<Vec<OsString>> {
     let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
     let mut line = vec![OsString::from(own)];
-    match (name, given) {
+    match (name, fixed_address) {
         ("nginx", Some(address)) => {
             let nginx = find_nginx().ok_or(ErrorKind::NotFound)?;
             line = vec![nginx.into(), "-p".into(), pages.folder().into()];
@@ -258,10 +259,13 @@ fn listen_to(from: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = channel();
     if let Some(mut from) = from {
         thread::spawn(move || {
-            let mut said = Vec::new();
-            let _ = from.by_ref().take(SAID_BYTES_MAX).read_to_end(&mut said);
+            let mut stderr = Vec::new();
+            let _ = from
+                .by_ref()
+                .take(STDERR_BYTES_MAX)
+                .read_to_end(&mut stderr);
             let _ = std::io::copy(&mut from, &mut std::io::sink());
-            let _ = sender.send(String::from_utf8_lossy(&said).into_owned());
+            let _ = sender.send(String::from_utf8_lossy(&stderr).into_owned());
         });
     }
     receiver

@@ -80,18 +80,18 @@ fn table(rows: &[&Row], protocol: &str) -> String {
 
 /// Who was the limit, contenders with the same answer together.
 fn limits(rows: &[&Row]) -> String {
-    let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut by_limit: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in rows {
         let Some(limit) = row.limit.as_deref() else {
             continue;
         };
-        match said.iter_mut().find(|(other, _)| *other == limit) {
+        match by_limit.iter_mut().find(|(other, _)| *other == limit) {
             Some((_, names)) => names.push(&row.contender),
-            None => said.push((limit, vec![&row.contender])),
+            None => by_limit.push((limit, vec![&row.contender])),
         }
     }
     let line = |(limit, names): &(&str, Vec<&str>)| format!("{}: {limit}\n", names.join(", "));
-    said.iter().map(line).collect()
+    by_limit.iter().map(line).collect()
 }
 
 pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {

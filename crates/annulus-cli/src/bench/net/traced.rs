@@ -18,27 +18,27 @@ use crate::trace::{AtCell, Counter, Traced, tables};
 const SETTLING: Duration = Duration::from_millis(100);
 
 /// Which graphs go where.
-pub(super) struct Asked {
+pub(super) struct TraceRequest {
     graphs: Vec<(Cell, String, PathBuf)>,
 }
 
-impl Asked {
-    pub(super) fn new(question: &Question) -> Result<Asked, Fault> {
+impl TraceRequest {
+    pub(super) fn new(question: &Question) -> Result<TraceRequest, Fault> {
         let Some(graphs) = &question.trace.graphs else {
-            return Ok(Asked { graphs: Vec::new() });
+            return Ok(TraceRequest { graphs: Vec::new() });
         };
-        let mut wanted = Vec::new();
+        let mut requested = Vec::new();
         for cell in question.cells() {
             let names = question.contenders.iter().map(Who::name);
-            wanted.extend(names.map(|name| (cell, name.to_string())));
+            requested.extend(names.map(|name| (cell, name.to_string())));
         }
         let label = |(cell, name): &(Cell, String)| match cell.size {
             Some(size) if question.sizes.len() > 1 => format!("{name}-{}-{size}", cell.connections),
             _ => format!("{name}-{}", cell.connections),
         };
-        let labels: Vec<String> = wanted.iter().map(label).collect();
-        let files = wanted.into_iter().zip(graphs.files(&labels)?);
-        Ok(Asked {
+        let labels: Vec<String> = requested.iter().map(label).collect();
+        let files = requested.into_iter().zip(graphs.files(&labels)?);
+        Ok(TraceRequest {
             graphs: files
                 .map(|((cell, name), file)| (cell, name, file))
                 .collect(),
@@ -48,7 +48,7 @@ impl Asked {
     /// The runs, if any were asked for.
     pub(super) fn runs(&self, question: &Question) -> Result<Vec<Traced<AtCell>>, Fault> {
         let mut traced = Vec::new();
-        if !question.trace.is_asked() {
+        if !question.trace.is_requested() {
             return Ok(traced);
         }
         let cells = question.cells();
@@ -105,7 +105,7 @@ fn under_load<T>(
     question: &Question,
     cell: Cell,
     who: &Who,
-    look: impl FnOnce(&[u32], &Live<'_>) -> Result<T, String>,
+    run: impl FnOnce(&[u32], &Live<'_>) -> Result<T, String>,
 ) -> Result<T, String> {
     let Ready {
         server,
@@ -114,13 +114,13 @@ fn under_load<T>(
     } = ready(question, cell, who).map_err(|fault| fault.to_string())?;
     let pid = pid.ok_or("not available: --pid PID says which process is the server's")?;
     plan.runtime = SETTLING;
-    let (mut look, mut seen) = (
-        Some(look),
+    let (mut run, mut result) = (
+        Some(run),
         Err("the load ended before it was looked at".into()),
     );
     let outcome = load::run(&plan, &mut |moment, live| {
-        if let Some(look) = look.take_if(|_| moment == Moment::After) {
-            seen = look(&family(pid), live);
+        if let Some(run) = run.take_if(|_| moment == Moment::After) {
+            result = run(&family(pid), live);
         }
     });
     let gone = server.and_then(|mut server| server.death());
@@ -128,7 +128,7 @@ fn under_load<T>(
         (Err(failure), _) => Err(failure.to_string()),
         (Ok(_), Some(gone)) => Err(gone),
         // A server that is stopped at every call may lose its client to a timeout; what was counted is no less true.
-        (Ok(_), None) => seen,
+        (Ok(_), None) => result,
     }
 }
 

@@ -127,8 +127,8 @@ impl Watch {
 /// The process and those it has started, and so on: nginx answers in a child.
 pub(crate) fn family(pid: u32) -> Vec<u32> {
     let mut family = vec![pid];
-    let mut asked = 0;
-    while let Some(pid) = family.get(asked) {
+    let mut checked = 0;
+    while let Some(pid) = family.get(checked) {
         let threads = fs::read_dir(format!("/proc/{pid}/task"))
             .into_iter()
             .flatten();
@@ -139,7 +139,7 @@ pub(crate) fn family(pid: u32) -> Vec<u32> {
             .flatten()
             .collect();
         family.extend(children);
-        asked += 1;
+        checked += 1;
     }
     family
 }

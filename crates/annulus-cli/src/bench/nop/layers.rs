@@ -266,16 +266,16 @@ struct Slot {
     waker: AtomicWaker,
 }
 
-async fn asks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u64, Failure> {
+async fn request_tasks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u64, Failure> {
     let slot = Arc::new(Slot::default());
     let mut ops = 0;
     while !stop.load(Relaxed) {
         slot.answered.store(false, Relaxed);
-        let mut asked = false;
+        let mut requested = false;
         poll_fn(|context| {
             slot.waker.register(context.waker());
-            if !asked {
-                asked = true;
+            if !requested {
+                requested = true;
                 // A thread that is gone answers nobody: the run would hang, and is given up by the test.
                 let _ = to.send(Arc::clone(&slot));
             }
@@ -296,18 +296,18 @@ fn hand_over(
     stop: &Arc<AtomicBool>,
     start: impl FnOnce() -> Result<Watch, Failure>,
 ) -> Result<Sample, Failure> {
-    let (to, asked) = channel::<Arc<Slot>>();
+    let (to, requested) = channel::<Arc<Slot>>();
     let thread = std::thread::Builder::new()
         .name("answers".into())
         .spawn(move || {
-            for slot in asked {
+            for slot in requested {
                 slot.answered.store(true, Release);
                 slot.waker.wake();
             }
         })
         .map_err(|error| Failure::failed("starting a thread", &error))?;
     let tasks = (0..depth)
-        .map(|_| asks(to.clone(), Arc::clone(stop)))
+        .map(|_| request_tasks(to.clone(), Arc::clone(stop)))
         .collect();
     // The thread ends with the last sender.
     drop(to);

@@ -44,13 +44,13 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     let mut depths = args.depth.clone();
     depths.sort_unstable();
     depths.dedup();
-    let trace = traced::Asked::new(args, &depths)?;
+    let trace = traced::TraceRequest::new(args, &depths)?;
     let started = SystemTime::now();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let machine = Machine::of(None);
-    super::say(&heading(args, seed, &machine))?;
+    super::print_text(&heading(args, seed, &machine))?;
     let runs = measure(args, &depths, seed);
-    let interrupted = signals::asked();
+    let interrupted = signals::received();
     let traced = match interrupted {
         Some(_) => Vec::new(),
         None => trace.runs(&depths, args.runtime),
@@ -83,11 +83,11 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     }
     text += &super::traced::text(&report.traced);
     // What cannot be printed may still be written.
-    let said = super::say(&text);
+    let printed = super::print_text(&text);
     if let Some(destination) = &destination {
         destination.write_figures(&report)?;
     }
-    said?;
+    printed?;
     let alerts = watching::judge_nop(&judge, &report.runs);
     if let Some(signal) = interrupted {
         return Ok(ExitCode::from(signal.exit_code()));
@@ -147,7 +147,7 @@ fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
             let mut order = LAYERS;
             rng.shuffle(&mut order);
             for layer in order {
-                if signals::asked().is_some() {
+                if signals::received().is_some() {
                     break 'runs;
                 }
                 let name = layer.name();
@@ -163,7 +163,7 @@ fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
 
 fn one(layer: Layer, depth: usize, repeat: usize, runtime: Duration) -> Run {
     let (sample, reason, failed) = match layer.run(depth, runtime) {
-        Ok(sample) if signals::asked().is_some() && sample.seconds < runtime.as_secs_f64() => {
+        Ok(sample) if signals::received().is_some() && sample.seconds < runtime.as_secs_f64() => {
             let measured = Duration::from_secs_f64(sample.seconds);
             let enough = super::is_enough(measured, runtime);
             let reason = super::cut_short(measured, runtime);

@@ -9,25 +9,25 @@ use crate::bench::traced::{RECORDED, files};
 use crate::fault::Fault;
 use crate::trace::{AtDepth, Counter, Trace, Traced};
 
-pub(super) struct Asked {
+pub(super) struct TraceRequest {
     trace: Trace,
     graphs: Vec<(usize, String, PathBuf)>,
 }
 
-impl Asked {
-    pub(super) fn new(args: &NopArgs, depths: &[usize]) -> Result<Asked, Fault> {
+impl TraceRequest {
+    pub(super) fn new(args: &NopArgs, depths: &[usize]) -> Result<TraceRequest, Fault> {
         let trace = Trace::new(&args.trace, args.replace)?;
         let layers = |&depth: &usize| LAYERS.map(|layer| (depth, layer.name().to_string()));
         let graphs = files(
             trace.graphs.as_ref(),
             depths.iter().flat_map(layers).collect(),
         )?;
-        Ok(Asked { trace, graphs })
+        Ok(TraceRequest { trace, graphs })
     }
 
     pub(super) fn runs(&self, depths: &[usize], runtime: Duration) -> Vec<Traced<AtDepth>> {
         let mut traced = Vec::new();
-        if self.trace.is_asked() {
+        if self.trace.is_requested() {
             for &depth in depths {
                 traced.extend(LAYERS.map(|layer| self.one(layer, depth, runtime)));
             }
@@ -76,8 +76,8 @@ fn during<A, B>(
 ) -> Result<(B, u64), String> {
     let attached = attached?;
     let sample = layer.run(depth, runtime);
-    let seen = detach(attached)?;
+    let result = detach(attached)?;
     sample
-        .map(|sample| (seen, sample.ops))
+        .map(|sample| (result, sample.ops))
         .map_err(|failure| failure.to_string())
 }

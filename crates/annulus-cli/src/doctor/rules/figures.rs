@@ -1,7 +1,7 @@
 //! What the measurement says: which backend, depth and buffers, and whether SQPOLL would pay.
 
 use crate::bench::short;
-use crate::doctor::advice::{Rule, Said, Seen, Severity};
+use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
 use crate::doctor::figures::{Figures, What};
 
 /// The library's own limit: with fewer, driver, caller and poller leave none for anybody else.
@@ -57,8 +57,8 @@ fn us(ns: f64) -> String {
     }
 }
 
-fn disturbed(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn disturbed(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let unsteady: Vec<&str> = (What::ALL.iter())
         .filter(|what| figures.ns(**what).is_some() && !figures.is_steady(**what))
         .map(|what| what.name())
@@ -73,12 +73,13 @@ fn disturbed(seen: &Seen<'_>) -> Option<Said> {
         why += &format!("; far apart: {}", unsteady.join(", "));
     }
     (busy || unsteady.len() > What::ALL.len() / 3).then(|| {
-        Said::new(Severity::Note, what, why).next("annulus doctor once more, when it is quiet")
+        RuleReport::new(Severity::Note, what, why)
+            .next("annulus doctor once more, when it is quiet")
     })
 }
 
-fn backend_cached(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn backend_cached(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let call = figures.ns(What::CachedPread)?;
     let hop = figures.ns(What::CachedHop)?;
     let by_ring = (figures.ns(What::CachedRing)).map_or(String::new(), |ring| {
@@ -94,13 +95,13 @@ fn backend_cached(seen: &Seen<'_>) -> Option<Said> {
         figures.is_slower(What::CachedHop, What::CachedPread)? && !ring_is_quicker.unwrap_or(false);
     let what = "cached data: read it at once, on the caller's thread";
     best.then(|| {
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next("the default, CachedReads::Learn, does that; keep it")
     })
 }
 
-fn backend_direct(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn backend_direct(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let call = figures.ns(What::DirectPread)?;
     let (ring, hop) = (figures.ns(What::DirectRing)?, figures.ns(What::DirectHop)?);
     let times = format!(
@@ -113,7 +114,7 @@ fn backend_direct(seen: &Seen<'_>) -> Option<Said> {
     if is_slower(What::DirectPread) {
         let what = "for single direct reads a plain call is faster than a ring here";
         return Some(
-            Said::new(Severity::Note, what, times)
+            RuleReport::new(Severity::Note, what, times)
                 .next("keep several in flight, or use Backend::Fallback"),
         );
     }
@@ -123,11 +124,11 @@ fn backend_direct(seen: &Seen<'_>) -> Option<Said> {
             "for single direct reads it does not matter who asks; a ring can keep many in flight"
         }
     };
-    Some(Said::new(Severity::Note, what, times))
+    Some(RuleReport::new(Severity::Note, what, times))
 }
 
-fn backend_network(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn backend_network(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let (epoll, ring) = (figures.ns(What::EchoEpoll)?, figures.ns(What::EchoRing)?);
     let slower = |a, b| figures.is_slower(a, b) == Some(true);
     let what = match (
@@ -144,13 +145,13 @@ fn backend_network(seen: &Seen<'_>) -> Option<Said> {
         us(epoll)
     );
     Some(
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next("annulus bench net echo compares at hundreds of connections"),
     )
 }
 
-fn depth(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn depth(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let steps = [
         (1, What::DirectRing),
         (8, What::DirectRing8),
@@ -172,13 +173,13 @@ fn depth(seen: &Seen<'_>) -> Option<Said> {
     );
     let why = format!("reads a second: {}", rates.join(", "));
     Some(
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next("annulus bench file --depth 1,8,32,128 measures it for longer"),
     )
 }
 
-fn buffers(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn buffers(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let (registered, plain) = (
         figures.ns(What::DirectRing32)?,
         figures.ns(What::DirectPlain32)?,
@@ -198,12 +199,12 @@ fn buffers(seen: &Seen<'_>) -> Option<Said> {
             "any aligned memory will do",
         ),
     };
-    Some(Said::new(Severity::Note, what, why).next(next))
+    Some(RuleReport::new(Severity::Note, what, why).next(next))
 }
 
 /// What an enter costs, and what the 32nd operation in it saves.
-fn batches(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn batches(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let (one, many) = (figures.ns(What::Nop1)?, figures.ns(What::Nop32)?);
     let enter = figures.ns(What::Enter)?;
     let what = format!(
@@ -213,15 +214,15 @@ fn batches(seen: &Seen<'_>) -> Option<Said> {
     );
     let why = format!("the call that carries them costs {}", us(enter));
     figures.is_slower(What::Nop1, What::Nop32)?.then(|| {
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next("ask for many at once: File::read_many_at, or many tasks")
     })
 }
 
-fn sqpoll(seen: &Seen<'_>) -> Option<Said> {
-    let figures = seen.figures?;
+fn sqpoll(findings: &Findings<'_>) -> Option<RuleReport> {
+    let figures = findings.figures?;
     let enter = figures.ns(What::Enter)?;
-    let processors = seen.env.processors_to_use();
+    let processors = findings.env.processors_to_use();
     let saved = enter / 8.0;
     if processors < SQPOLL_PROCESSORS {
         let what = "SQPOLL would not pay here";
@@ -230,7 +231,7 @@ fn sqpoll(seen: &Seen<'_>) -> Option<Said> {
             us(enter),
             us(saved)
         );
-        return Some(Said::new(Severity::Note, what, why));
+        return Some(RuleReport::new(Severity::Note, what, why));
     }
     let read = cheapest_read(figures)?;
     let share = saved / read;
@@ -240,13 +241,13 @@ fn sqpoll(seen: &Seen<'_>) -> Option<Said> {
         us(read)
     );
     Some(match share >= SQPOLL_SHARE {
-        true => Said::new(
+        true => RuleReport::new(
             Severity::Note,
             "SQPOLL may pay for many small operations",
             why,
         )
         .next("annulus bench file --contenders annulus,annulus-sqpoll"),
-        false => Said::new(Severity::Note, "SQPOLL would not pay here", why),
+        false => RuleReport::new(Severity::Note, "SQPOLL would not pay here", why),
     })
 }
 

@@ -1,6 +1,6 @@
 //! There is a ring: what the kernel and the limits of this process leave out of it.
 
-use crate::doctor::advice::{Rule, Said, Seen, Severity};
+use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
 use crate::doctor::facts::{Mechanism, SetupMode};
 
 /// With less, fewer than 16 registered buffers of 64 KiB.
@@ -57,8 +57,8 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-fn setup_mode(seen: &Seen<'_>) -> Option<Said> {
-    let (needs, has) = match seen.env.ring.setup_mode? {
+fn setup_mode(findings: &Findings<'_>) -> Option<RuleReport> {
+    let (needs, has) = match findings.env.ring.setup_mode? {
         SetupMode::Deferred => return None,
         SetupMode::Cooperative => (
             "6.1",
@@ -70,12 +70,12 @@ fn setup_mode(seen: &Seen<'_>) -> Option<Said> {
         ),
     };
     let what = "rings without deferred task work";
-    Some(Said::new(Severity::Less, what, has).next(format!("boot Linux {needs} or later")))
+    Some(RuleReport::new(Severity::Less, what, has).next(format!("boot Linux {needs} or later")))
 }
 
 /// Those that io_uring has an opcode for and this kernel has not.
-fn operations(seen: &Seen<'_>) -> Option<Said> {
-    let env = seen.env;
+fn operations(findings: &Findings<'_>) -> Option<RuleReport> {
+    let env = findings.env;
     if !env.has_ring() {
         return None;
     }
@@ -86,11 +86,11 @@ fn operations(seen: &Seen<'_>) -> Option<Said> {
     let what = format!("on blocking threads: {}", names.join(", "));
     let why = "this kernel's io_uring has no opcode for them; they cost a thread's hop";
     let next = "boot Linux 6.12 or later, if these matter";
-    (!names.is_empty()).then(|| Said::new(Severity::Less, what, why).next(next))
+    (!names.is_empty()).then(|| RuleReport::new(Severity::Less, what, why).next(next))
 }
 
-fn registrations(seen: &Seen<'_>) -> Option<Said> {
-    let refused: Vec<_> = (seen.env.ring.registrations.iter())
+fn registrations(findings: &Findings<'_>) -> Option<RuleReport> {
+    let refused: Vec<_> = (findings.env.ring.registrations.iter())
         .filter(|one| !one.works && !one.is_starved)
         .collect();
     let newest = refused
@@ -100,7 +100,7 @@ fn registrations(seen: &Seen<'_>) -> Option<Said> {
     let names: Vec<&str> = refused.iter().map(|one| &*one.name).collect();
     let why = refused[0].why.clone().unwrap_or_default();
     let what = format!("not to be registered: {}", names.join(", "));
-    Some(Said::new(Severity::Less, what, why).next(format!("boot Linux {newest} or later")))
+    Some(RuleReport::new(Severity::Less, what, why).next(format!("boot Linux {newest} or later")))
 }
 
 fn minor_of(since: &str) -> (u32, u32) {
@@ -109,25 +109,28 @@ fn minor_of(since: &str) -> (u32, u32) {
 }
 
 /// The limit where it counts.
-fn memlock(seen: &Seen<'_>) -> Option<u64> {
-    let limits = &seen.env.limits;
+fn memlock(findings: &Findings<'_>) -> Option<u64> {
+    let limits = &findings.env.limits;
     limits
         .memlock_bytes
-        .filter(|_| seen.env.has_ring() && !limits.memlock_waived)
+        .filter(|_| findings.env.has_ring() && !limits.memlock_waived)
 }
 
-fn memlock_short(seen: &Seen<'_>) -> Option<Said> {
-    let bytes = memlock(seen)?;
-    let ring = &seen.env.ring;
+fn memlock_short(findings: &Findings<'_>) -> Option<RuleReport> {
+    let bytes = memlock(findings)?;
+    let ring = &findings.env.ring;
     let starved: Vec<&str> = (ring.registrations.iter().chain(&ring.setup_flags))
         .filter(|one| one.is_starved)
         .map(|one| &*one.name)
         .collect();
     let smaller = ring.engine.as_ref().and_then(|engine| {
         let got = engine.entries_got.unwrap_or(0);
-        (got < engine.entries_asked).then(|| match got {
+        (got < engine.entries_requested).then(|| match got {
             0 => "no ring of the usual size fits".to_owned(),
-            got => format!("rings of {got} entries instead of {}", engine.entries_asked),
+            got => format!(
+                "rings of {got} entries instead of {}",
+                engine.entries_requested
+            ),
         })
     });
     if bytes >= MEMLOCK_BYTES_LEAST && starved.is_empty() && smaller.is_none() {
@@ -140,77 +143,79 @@ fn memlock_short(seen: &Seen<'_>) -> Option<Said> {
     why.push("registered buffers are charged to it, over all processes of the user".to_owned());
     let what = format!("the limit of locked memory is {} KiB", bytes >> 10);
     let next = "ulimit -l 65536; systemd: LimitMEMLOCK=64M; docker run --ulimit memlock=67108864";
-    Some(Said::new(Severity::Less, what, why.join("; ")).next(next))
+    Some(RuleReport::new(Severity::Less, what, why.join("; ")).next(next))
 }
 
-fn memlock_arena(seen: &Seen<'_>) -> Option<Said> {
-    let bytes = memlock(seen)?;
+fn memlock_arena(findings: &Findings<'_>) -> Option<RuleReport> {
+    let bytes = memlock(findings)?;
     let between = (MEMLOCK_BYTES_LEAST..MEMLOCK_BYTES_AMPLE).contains(&bytes);
     let what = format!("the limit of locked memory is {} MiB", bytes >> 20);
     let why = "an arena of registered buffers that is larger is registered in part only";
     between.then(|| {
-        Said::new(Severity::Advice, what, why).next("ulimit -l 65536; systemd: LimitMEMLOCK=64M")
+        RuleReport::new(Severity::Advice, what, why)
+            .next("ulimit -l 65536; systemd: LimitMEMLOCK=64M")
     })
 }
 
-fn memlock_in_namespace(seen: &Seen<'_>) -> Option<Said> {
-    let policy = &seen.env.policy;
+fn memlock_in_namespace(findings: &Findings<'_>) -> Option<RuleReport> {
+    let policy = &findings.env.policy;
     let holds = policy.capabilities.iter().any(|one| one == "CAP_IPC_LOCK");
-    let limited = memlock(seen).is_some();
+    let limited = memlock(findings).is_some();
     let what = "CAP_IPC_LOCK does not count in a user namespace";
     let why = "root of a container is a user of the machine: its limit of locked memory holds";
     (limited && holds && !policy.is_initial_user_namespace)
-        .then(|| Said::new(Severity::Note, what, why))
+        .then(|| RuleReport::new(Severity::Note, what, why))
 }
 
-fn descriptors_needed(seen: &Seen<'_>) -> u64 {
-    DESCRIPTORS_BESIDE + DESCRIPTORS_PER_THREAD * seen.env.limits.processors as u64
+fn descriptors_needed(findings: &Findings<'_>) -> u64 {
+    DESCRIPTORS_BESIDE + DESCRIPTORS_PER_THREAD * findings.env.limits.processors as u64
 }
 
-fn descriptors_short(seen: &Seen<'_>) -> Option<Said> {
-    let limit = seen
+fn descriptors_short(findings: &Findings<'_>) -> Option<RuleReport> {
+    let limit = findings
         .env
         .limits
         .descriptors
-        .filter(|_| seen.env.has_ring())?;
-    let needed = descriptors_needed(seen);
+        .filter(|_| findings.env.has_ring())?;
+    let needed = descriptors_needed(findings);
     let what = format!("{limit} descriptors per process");
     let why = format!(
         "a runtime on all processors wants {needed} before the first file: {DESCRIPTORS_PER_THREAD} for each ring"
     );
     (limit < needed).then(|| {
-        Said::new(Severity::Less, what, why).next("ulimit -n 65536; systemd: LimitNOFILE=65536")
+        RuleReport::new(Severity::Less, what, why)
+            .next("ulimit -n 65536; systemd: LimitNOFILE=65536")
     })
 }
 
-fn descriptors_server(seen: &Seen<'_>) -> Option<Said> {
-    let limits = &seen.env.limits;
+fn descriptors_server(findings: &Findings<'_>) -> Option<RuleReport> {
+    let limits = &findings.env.limits;
     let limit = limits.descriptors?;
     let may = limits.descriptors_hard.is_none_or(|hard| hard > limit);
     let what = format!("{limit} descriptors per process");
     let why = "a server holds one for each connection";
-    let between = (descriptors_needed(seen)..=DESCRIPTORS_OF_SHELLS).contains(&limit);
+    let between = (descriptors_needed(findings)..=DESCRIPTORS_OF_SHELLS).contains(&limit);
     between.then(|| {
         let next = match may {
             true => "ulimit -n $(ulimit -Hn); systemd: LimitNOFILE=65536",
             false => "systemd: LimitNOFILE=65536; /etc/security/limits.conf for a login",
         };
-        Said::new(Severity::Note, what, why).next(next)
+        RuleReport::new(Severity::Note, what, why).next(next)
     })
 }
 
-fn completions_lost(seen: &Seen<'_>) -> Option<Said> {
-    let quirk = (seen.env.ring.quirks.iter())
+fn completions_lost(findings: &Findings<'_>) -> Option<RuleReport> {
+    let quirk = (findings.env.ring.quirks.iter())
         .find(|one| one.name.starts_with("completions beyond the queue"))?;
     let what = "completions beyond the queue are lost on this kernel";
     let why = "a full completion queue would leave operations without an answer";
     (quirk.works == Some(false)).then(|| {
-        Said::new(Severity::Less, what, why).next("boot another kernel, and report this one")
+        RuleReport::new(Severity::Less, what, why).next("boot another kernel, and report this one")
     })
 }
 
-fn iowait(seen: &Seen<'_>) -> Option<Said> {
-    let env = seen.env;
+fn iowait(findings: &Findings<'_>) -> Option<RuleReport> {
+    let env = findings.env;
     let version = env.kernel.version;
     let counts = (version >= crate::doctor::facts::Version(6, 5, 0)
         || (version.0, version.1) == (6, 1) && version.2 >= 39)
@@ -220,7 +225,7 @@ fn iowait(seen: &Seen<'_>) -> Option<Said> {
     let why = "this kernel counts a thread that sleeps in io_uring_enter as waiting for a disk; no processor \
                time is used";
     counts.then(|| {
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next("boot Linux 6.15 or later, where the engine asks not to be counted")
     })
 }

@@ -1,6 +1,6 @@
 //! The file system and the device of PATH.
 
-use crate::doctor::advice::{Rule, Said, Seen, Severity};
+use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
 use crate::doctor::device::Device;
 use crate::doctor::location::Location;
 
@@ -68,44 +68,44 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-fn filesystem<'a>(seen: &'a Seen<'_>) -> Option<(&'a Location, &'a str)> {
-    let location = seen.env.location.as_ref()?;
+fn filesystem<'a>(findings: &'a Findings<'_>) -> Option<(&'a Location, &'a str)> {
+    let location = findings.env.location.as_ref()?;
     Some((location, location.filesystem.as_deref()?))
 }
 
-fn device<'a>(seen: &'a Seen<'_>) -> Option<&'a Device> {
-    seen.env.location.as_ref()?.device.as_ref()
+fn device<'a>(findings: &'a Findings<'_>) -> Option<&'a Device> {
+    findings.env.location.as_ref()?.device.as_ref()
 }
 
-fn in_memory(seen: &Seen<'_>) -> Option<Said> {
-    let (location, name) = filesystem(seen)?;
+fn in_memory(findings: &Findings<'_>) -> Option<RuleReport> {
+    let (location, name) = filesystem(findings)?;
     let what = format!("{} is in memory ({name})", location.path.display());
     let why = "there is no device and nothing to wait for: a plain read is the fastest there is";
     ["tmpfs", "ramfs"].contains(&name).then(|| {
-        Said::new(Severity::Advice, what, why)
+        RuleReport::new(Severity::Advice, what, why)
             .next("name a directory on a disk, to see what a ring saves")
     })
 }
 
-fn overlay(seen: &Seen<'_>) -> Option<Said> {
-    let (location, name) = filesystem(seen)?;
+fn overlay(findings: &Findings<'_>) -> Option<RuleReport> {
+    let (location, name) = filesystem(findings)?;
     let what = format!("{} is on overlayfs", location.path.display());
     let why = "the image of a container: the first write copies the whole file, and which device it is on is hidden";
     let next = "put data on a volume: docker run -v DIRECTORY:/data";
-    (name == "overlay").then(|| Said::new(Severity::Advice, what, why).next(next))
+    (name == "overlay").then(|| RuleReport::new(Severity::Advice, what, why).next(next))
 }
 
-fn fuse(seen: &Seen<'_>) -> Option<Said> {
-    let (location, name) = filesystem(seen)?;
+fn fuse(findings: &Findings<'_>) -> Option<RuleReport> {
+    let (location, name) = filesystem(findings)?;
     let what = format!("{} is on {name}", location.path.display());
     let why = "each operation goes to a process and back, from a blocking thread, because a ring may give wrong \
                bytes at the end of such a file: that process decides how fast it is";
     name.starts_with("fuse")
-        .then(|| Said::new(Severity::Advice, what, why))
+        .then(|| RuleReport::new(Severity::Advice, what, why))
 }
 
-fn network(seen: &Seen<'_>) -> Option<Said> {
-    let (location, name) = filesystem(seen)?;
+fn network(findings: &Findings<'_>) -> Option<RuleReport> {
+    let (location, name) = filesystem(findings)?;
     let what = format!(
         "{} is on a network file system ({name})",
         location.path.display()
@@ -116,24 +116,27 @@ fn network(seen: &Seen<'_>) -> Option<Said> {
     ]
     .contains(&name)
     .then(|| {
-        Said::new(Severity::Advice, what, why)
+        RuleReport::new(Severity::Advice, what, why)
             .next("raise the depth rather than the number of threads")
     })
 }
 
-fn no_direct(seen: &Seen<'_>) -> Option<Said> {
-    let (location, name) = filesystem(seen)?;
+fn no_direct(findings: &Findings<'_>) -> Option<RuleReport> {
+    let (location, name) = filesystem(findings)?;
     // Said by a rule of its own.
     if ["tmpfs", "ramfs"].contains(&name) || location.direct.works != Some(false) {
         return None;
     }
     let what = format!("no direct I/O on {name}");
     let why = location.direct.why.clone().unwrap_or_default();
-    Some(Said::new(Severity::Advice, what, why).next("use buffered files there, or ext4 or XFS"))
+    Some(
+        RuleReport::new(Severity::Advice, what, why)
+            .next("use buffered files there, or ext4 or XFS"),
+    )
 }
 
-fn alignment(seen: &Seen<'_>) -> Option<Said> {
-    let location = seen.env.location.as_ref()?;
+fn alignment(findings: &Findings<'_>) -> Option<RuleReport> {
+    let location = findings.env.location.as_ref()?;
     let needed = location
         .direct
         .offset_bytes?
@@ -141,23 +144,23 @@ fn alignment(seen: &Seen<'_>) -> Option<Said> {
     let what = format!("direct I/O needs an alignment of {needed} bytes");
     let why = "reads of less are read around and copied";
     (needed > ALIGN_BYTES).then(|| {
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next(format!("read and write multiples of {needed} bytes"))
     })
 }
 
-fn buffered_writes(seen: &Seen<'_>) -> Option<Said> {
-    let (_, name) = filesystem(seen)?;
+fn buffered_writes(findings: &Findings<'_>) -> Option<RuleReport> {
+    let (_, name) = filesystem(findings)?;
     let what = "buffered writes on ext4 go to worker threads of the kernel";
     let why = "its page cache is written to with a lock that may sleep; XFS (6.0) and btrfs do it at once";
-    (name == "ext4" && seen.env.has_ring()).then(|| {
-        Said::new(Severity::Note, what, why)
+    (name == "ext4" && findings.env.has_ring()).then(|| {
+        RuleReport::new(Severity::Note, what, why)
             .next("for many writes: OpenOptions::direct into allocated files")
     })
 }
 
-fn scheduler(seen: &Seen<'_>) -> Option<Said> {
-    let device = device(seen)?;
+fn scheduler(findings: &Findings<'_>) -> Option<RuleReport> {
+    let device = device(findings)?;
     let chosen = device.scheduler.as_deref()?;
     let slow = ["bfq", "cfq"].contains(&chosen) || (chosen == "mq-deadline" && device.is_nvme());
     let may = device.schedulers.iter().any(|one| one == "none");
@@ -166,15 +169,15 @@ fn scheduler(seen: &Seen<'_>) -> Option<Said> {
     let why =
         "it sorts what an SSD answers in any order, and costs processor time for each request";
     (slow && may && quick).then(|| {
-        Said::new(Severity::Advice, what, why).next(format!(
+        RuleReport::new(Severity::Advice, what, why).next(format!(
             "as root: echo none >/sys/block/{}/queue/scheduler",
             device.name
         ))
     })
 }
 
-fn nr_requests(seen: &Seen<'_>) -> Option<Said> {
-    let device = device(seen)?;
+fn nr_requests(findings: &Findings<'_>) -> Option<RuleReport> {
+    let device = device(findings)?;
     let count = device.nr_requests?;
     let quick = device.is_rotational == Some(false);
     let what = format!("{} takes {count} requests at a time", device.name);
@@ -184,23 +187,23 @@ fn nr_requests(seen: &Seen<'_>) -> Option<Said> {
             "as root: echo 256 >/sys/block/{}/queue/nr_requests",
             device.name
         );
-        Said::new(Severity::Advice, what, why).next(next)
+        RuleReport::new(Severity::Advice, what, why).next(next)
     })
 }
 
-fn write_cache(seen: &Seen<'_>) -> Option<Said> {
-    let device = device(seen)?;
+fn write_cache(findings: &Findings<'_>) -> Option<RuleReport> {
+    let device = device(findings)?;
     let what = format!("{} has a volatile write cache", device.name);
     let why = "a durable write flushes it each time: group commits, or use a drive with power-loss protection";
     (device.write_cache.as_deref() == Some("write back")).then(|| {
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next("annulus bench file --sync each shows what it costs")
     })
 }
 
 /// NVMe could have them and has none.
-fn poll_queues(seen: &Seen<'_>) -> Option<Said> {
-    let location = seen.env.location.as_ref()?;
+fn poll_queues(findings: &Findings<'_>) -> Option<RuleReport> {
+    let location = findings.env.location.as_ref()?;
     let device = location.device.as_ref()?;
     let lacks = device.is_nvme() && !device.has_poll_queues;
     let what = format!("{} has no queues to poll", device.name);
@@ -212,12 +215,12 @@ fn poll_queues(seen: &Seen<'_>) -> Option<Said> {
             .as_deref()
             .and_then(|why| why.split_once("; "));
         let steps = steps.map_or("boot with nvme.poll_queues=1", |(_, steps)| steps);
-        Said::new(Severity::Note, what, why).next(steps)
+        RuleReport::new(Severity::Note, what, why).next(steps)
     })
 }
 
-fn polled(seen: &Seen<'_>) -> Option<Said> {
-    let location = seen.env.location.as_ref()?;
+fn polled(findings: &Findings<'_>) -> Option<RuleReport> {
+    let location = findings.env.location.as_ref()?;
     let device = location.device.as_ref()?;
     if !device.has_poll_queues {
         return None;
@@ -228,27 +231,27 @@ fn polled(seen: &Seen<'_>) -> Option<Said> {
             device.name
         );
         let why = location.poll_refusal.clone().unwrap_or_default();
-        return Some(Said::new(Severity::Note, what, why));
+        return Some(RuleReport::new(Severity::Note, what, why));
     }
     let what = format!("{} has queues to poll", device.name);
     let why = "reads of direct files can be polled for: less latency, for a processor's whole time while any \
                is in flight";
     Some(
-        Said::new(Severity::Note, what, why)
+        RuleReport::new(Severity::Note, what, why)
             .next("EngineBuilder::iopoll(true), where a processor is to spare"),
     )
 }
 
-fn rotational(seen: &Seen<'_>) -> Option<Said> {
-    let device = device(seen)?;
+fn rotational(findings: &Findings<'_>) -> Option<RuleReport> {
+    let device = device(findings)?;
     let what = format!("{} says that it turns", device.name);
     let why = "a disk with an arm does some hundred random reads a second, whatever asks: depth lets it sort them. \
                Virtual disks often say so, and don't";
-    (device.is_rotational == Some(true)).then(|| Said::new(Severity::Note, what, why))
+    (device.is_rotational == Some(true)).then(|| RuleReport::new(Severity::Note, what, why))
 }
 
-fn stacked(seen: &Seen<'_>) -> Option<Said> {
-    let device = device(seen)?;
+fn stacked(findings: &Findings<'_>) -> Option<RuleReport> {
+    let device = device(findings)?;
     let kind = ["dm-", "md", "loop"]
         .into_iter()
         .find(|kind| device.name.starts_with(kind))?;
@@ -259,5 +262,5 @@ fn stacked(seen: &Seen<'_>) -> Option<Said> {
     };
     let what = format!("{} is made of {of}", device.name);
     let why = "scheduler, queues and write cache are those of what lies below; most such devices can't be polled";
-    Some(Said::new(Severity::Note, what, why))
+    Some(RuleReport::new(Severity::Note, what, why))
 }

@@ -1,6 +1,6 @@
 //! Who forbids io_uring, and how it is allowed.
 
-use crate::doctor::advice::{Rule, Said, Seen, Severity::Blocks};
+use crate::doctor::advice::{Findings, Rule, RuleReport, Severity::Blocks};
 use crate::doctor::cause::{Cause, causes};
 use crate::doctor::facts::Environment;
 use crate::doctor::surroundings::ContainerKind;
@@ -60,13 +60,19 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-fn when(seen: &Seen<'_>, cause: Cause, said: impl FnOnce(&Environment) -> Said) -> Option<Said> {
-    causes(seen.env).contains(&cause).then(|| said(seen.env))
+fn when(
+    findings: &Findings<'_>,
+    cause: Cause,
+    report: impl FnOnce(&Environment) -> RuleReport,
+) -> Option<RuleReport> {
+    causes(findings.env)
+        .contains(&cause)
+        .then(|| report(findings.env))
 }
 
-fn kernel_before(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::KernelBefore, |env| {
-        Said::new(
+fn kernel_before(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::KernelBefore, |env| {
+        RuleReport::new(
             Blocks,
             format!("Linux {} has no io_uring", env.kernel.release),
             "io_uring came with Linux 5.1, and Annulus uses it from 5.11 on",
@@ -75,14 +81,14 @@ fn kernel_before(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn kernel_too_old(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::KernelTooOld, |env| {
+fn kernel_too_old(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::KernelTooOld, |env| {
         let lacks = env
             .ring
             .refusal
             .as_ref()
             .map(|refusal| refusal.text.clone());
-        Said::new(
+        RuleReport::new(
             Blocks,
             format!("the io_uring of Linux {} is too old", env.kernel.release),
             lacks.unwrap_or_default(),
@@ -91,8 +97,8 @@ fn kernel_too_old(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn not_built_in(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::NotBuiltIn, |env| {
+fn not_built_in(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::NotBuiltIn, |env| {
         let why = match &env.kernel.configuration {
             Some(source) => format!("ENOSYS; {source} lacks CONFIG_IO_URING=y"),
             None => {
@@ -100,13 +106,13 @@ fn not_built_in(seen: &Seen<'_>) -> Option<Said> {
             }
         };
         let what = format!("Linux {} was built without io_uring", env.kernel.release);
-        Said::new(Blocks, what, why).next("boot a kernel built with CONFIG_IO_URING=y")
+        RuleReport::new(Blocks, what, why).next("boot a kernel built with CONFIG_IO_URING=y")
     })
 }
 
-fn sysctl_forbids(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::SysctlForbids, |_| {
-        Said::new(
+fn sysctl_forbids(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::SysctlForbids, |_| {
+        RuleReport::new(
             Blocks,
             "kernel.io_uring_disabled = 2",
             "EPERM for everybody on this machine, root included",
@@ -115,8 +121,8 @@ fn sysctl_forbids(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn sysctl_forbids_user(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::SysctlForbidsUser, |env| {
+fn sysctl_forbids_user(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::SysctlForbidsUser, |env| {
         let group = env.policy.io_uring_group;
         let group_text = match group {
             Some(group) => format!("this user is not in group {group} (kernel.io_uring_group)"),
@@ -131,7 +137,7 @@ fn sysctl_forbids_user(seen: &Seen<'_>) -> Option<Said> {
                 .to_owned(),
         };
         let why = format!("EPERM without CAP_SYS_ADMIN, and {group_text}");
-        Said::new(Blocks, "kernel.io_uring_disabled = 1", why).next(next)
+        RuleReport::new(Blocks, "kernel.io_uring_disabled = 1", why).next(next)
     })
 }
 
@@ -159,8 +165,8 @@ fn allow(env: &Environment) -> String {
     format!("allow {CALLS}: {how}")
 }
 
-fn seccomp_refuses(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::SeccompRefuses, |env| {
+fn seccomp_refuses(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::SeccompRefuses, |env| {
         let name = (env.surroundings.container.as_ref()).map_or("", |one| one.kind.name());
         let why = match name {
             "" => "EPERM, and a filter is loaded into this process".to_owned(),
@@ -168,12 +174,12 @@ fn seccomp_refuses(seen: &Seen<'_>) -> Option<Said> {
                 format!("EPERM, and a filter is loaded: the default profile of {name}, most likely")
             }
         };
-        Said::new(Blocks, "a seccomp filter refuses io_uring", why).next(allow(env))
+        RuleReport::new(Blocks, "a seccomp filter refuses io_uring", why).next(allow(env))
     })
 }
 
-fn seccomp_says_missing(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::SeccompSaysMissing, |env| {
+fn seccomp_says_missing(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::SeccompSaysMissing, |env| {
         let why = match (&env.kernel.configuration, env.policy.io_uring_disabled) {
             (Some(source), _) if env.kernel.has_io_uring_built_in == Some(true) => {
                 format!("ENOSYS, although {source} has CONFIG_IO_URING=y, and a filter is loaded")
@@ -186,17 +192,17 @@ fn seccomp_says_missing(seen: &Seen<'_>) -> Option<Said> {
             _ => "ENOSYS, the kernel's version should have it, and a filter is loaded".to_owned(),
         };
         let what = "a seccomp filter answers as if the kernel had no io_uring";
-        Said::new(Blocks, what, why).next(allow(env))
+        RuleReport::new(Blocks, what, why).next(allow(env))
     })
 }
 
-fn seccomp_refuses_part(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::SeccompRefusesPart, |env| {
+fn seccomp_refuses_part(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::SeccompRefusesPart, |env| {
         let refused: Vec<&str> = (env.ring.calls.iter())
             .filter(|call| call.errno.is_some())
             .map(|call| &*call.name)
             .collect();
-        Said::new(
+        RuleReport::new(
             Blocks,
             format!("a seccomp filter refuses {}", refused.join(" and ")),
             "a ring can be set up and not be used",
@@ -205,8 +211,8 @@ fn seccomp_refuses_part(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn security_module(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::SecurityModule, |env| {
+fn security_module(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::SecurityModule, |env| {
         let modules: Vec<&str> = ["selinux", "apparmor", "smack", "bpf", "landlock"]
             .into_iter()
             .filter(|name| env.policy.security_modules.iter().any(|one| one == name))
@@ -215,7 +221,7 @@ fn security_module(seen: &Seen<'_>) -> Option<Said> {
             true => "which are loaded is not visible here".to_owned(),
             false => format!("loaded: {}", modules.join(", ")),
         };
-        Said::new(
+        RuleReport::new(
             Blocks,
             "a security module refuses io_uring",
             format!(
@@ -226,15 +232,15 @@ fn security_module(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn sandbox(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::Sandbox, |env| {
+fn sandbox(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::Sandbox, |env| {
         let name = (env.surroundings.container.as_ref())
             .filter(|one| one.kind == ContainerKind::GVisor)
             .map_or(
                 "something between this process and the kernel",
                 |_| "gVisor",
             );
-        Said::new(
+        RuleReport::new(
             Blocks,
             format!("{name} has no io_uring"),
             "ENOSYS, although the kernel below may have it and no seccomp filter is loaded",
@@ -243,12 +249,12 @@ fn sandbox(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn memlock(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::Memlock, |env| {
+fn memlock(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::Memlock, |env| {
         let limit = match env.limits.memlock_bytes {
             Some(bytes) if !env.limits.memlock_waived => format!("{} KiB", bytes >> 10),
             _ => {
-                return Said::new(
+                return RuleReport::new(
                     Blocks,
                     "the kernel has no memory for a ring",
                     "ENOMEM, and no limit of locked memory counts here",
@@ -258,7 +264,7 @@ fn memlock(seen: &Seen<'_>) -> Option<Said> {
         };
         let why =
             "ENOMEM: this kernel charges rings to the user's locked memory, over all processes";
-        Said::new(
+        RuleReport::new(
             Blocks,
             format!("{limit} of locked memory hold no ring"),
             why,
@@ -267,11 +273,11 @@ fn memlock(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn descriptors(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::Descriptors, |env| {
+fn descriptors(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::Descriptors, |env| {
         let limit =
             (env.limits.descriptors).map_or("unlimited".to_owned(), |count| count.to_string());
-        Said::new(
+        RuleReport::new(
             Blocks,
             "no descriptor is left for a ring",
             format!("EMFILE or ENFILE; RLIMIT_NOFILE is {limit}"),
@@ -280,9 +286,9 @@ fn descriptors(seen: &Seen<'_>) -> Option<Said> {
     })
 }
 
-fn otherwise(seen: &Seen<'_>) -> Option<Said> {
-    when(seen, Cause::Unknown, |env| {
-        let said = (env.ring.refusal.as_ref()).map_or("", |refusal| &*refusal.text);
-        Said::new(Blocks, "a ring could not be made", said)
+fn otherwise(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::Unknown, |env| {
+        let report = (env.ring.refusal.as_ref()).map_or("", |refusal| &*refusal.text);
+        RuleReport::new(Blocks, "a ring could not be made", report)
     })
 }

@@ -1,7 +1,7 @@
 //! Twenty machines on which io_uring does not work, or works with less: each is told by its cause, with the change that
 //! mends it, the verdict and the exit code.
 
-use super::machines::{as_user, good, in_container, refused, tried};
+use super::machines::{as_user, good, in_container, probe_fact, refused};
 use crate::doctor::advice::Verdict;
 use crate::doctor::facts::RefusalKind::{self, Descriptors, Memlock, Missing, Refused, TooOld};
 use crate::doctor::facts::{Environment, Seccomp, SetupMode, Version};
@@ -302,7 +302,7 @@ fn with_less() -> Vec<Broken> {
             "a kernel before buffer groups",
             good(),
             |env| {
-                let mut groups = tried("buffer groups", "5.19");
+                let mut groups = probe_fact("buffer groups", "5.19");
                 groups.works = false;
                 env.ring.registrations = vec![groups];
             },

@@ -1,6 +1,6 @@
 //! The machines of `rules.rs`: for each rule one where it speaks and one that comes near and leaves it silent.
 
-use super::machines::{as_user, device, in_container, location, refused, set, tried, without};
+use super::machines::{as_user, device, in_container, location, probe_fact, refused, set, without};
 use crate::doctor::advice::Severity::{self, Advice, Blocks, Less, Note};
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
@@ -199,7 +199,7 @@ pub(super) const LIMITS: [Case; 10] = [
         Less,
         |env, _| {
             // That is the limit's fault, and said by another rule.
-            let mut starved = tried("registered buffers", "5.1");
+            let mut starved = probe_fact("registered buffers", "5.1");
             (starved.works, starved.is_starved) = (false, true);
             env.ring.registrations = vec![starved];
         },

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::bench::Spread;
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
-    Call, EngineFact, Environment, Has, Kernel, Limits, Mechanism, OperationFact, Policy, Quirk,
-    Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Tried, Version,
+    Call, EngineFact, Environment, FeatureFact, Kernel, Limits, Mechanism, OperationFact, Policy,
+    ProbeFact, Quirk, Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Version,
 };
 use crate::doctor::figures::{Figure, Figures, What};
 use crate::doctor::location::{Direct, Kind, Location};
@@ -67,8 +67,8 @@ fn ring() -> RingFacts {
             .into(),
         refusal: None,
         setup_mode: Some(SetupMode::Deferred),
-        setup_flags: vec![tried("DEFER_TASKRUN", "6.1")],
-        features: vec![Has {
+        setup_flags: vec![probe_fact("DEFER_TASKRUN", "6.1")],
+        features: vec![FeatureFact {
             name: "NO_IOWAIT".into(),
             is_there: true,
         }],
@@ -79,8 +79,8 @@ fn ring() -> RingFacts {
             mechanism: Mechanism::Ring,
         }],
         registrations: vec![
-            tried("registered buffers", "5.1"),
-            tried("buffer groups", "5.19"),
+            probe_fact("registered buffers", "5.1"),
+            probe_fact("buffer groups", "5.19"),
         ],
         quirks: vec![Quirk {
             name: "completions beyond the queue are kept and handed over".into(),
@@ -89,14 +89,14 @@ fn ring() -> RingFacts {
         }],
         engine: Some(EngineFact {
             backend: "io_uring".into(),
-            entries_asked: 256,
+            entries_requested: 256,
             entries_got: Some(256),
         }),
     }
 }
 
-pub(in crate::doctor) fn tried(name: &str, since: &str) -> Tried {
-    Tried {
+pub(in crate::doctor) fn probe_fact(name: &str, since: &str) -> ProbeFact {
+    ProbeFact {
         name: name.into(),
         since: since.into(),
         works: true,

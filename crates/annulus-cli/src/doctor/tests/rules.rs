@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 
 use super::cases::{Case, Change, FIGURES, LIMITS, MACHINE, PLACE, REFUSED, disk};
 use super::machines::{figures, good, set};
-use crate::doctor::advice::{Seen, Severity, advice};
+use crate::doctor::advice::{Findings, Severity, advice};
 use crate::doctor::figures::What;
 use crate::doctor::rules;
 
-fn said(change: Change) -> Vec<(String, Severity, String)> {
+fn reports(change: Change) -> Vec<(String, Severity, String)> {
     let (mut env, mut figures) = (good(), figures());
     change(&mut env, &mut figures);
-    let seen = Seen {
+    let findings = Findings {
         env: &env,
         figures: Some(&figures),
     };
     let text = |next: Option<String>| next.map_or(String::new(), |next| format!(" → {next}"));
-    let all = advice(&seen).into_iter();
+    let all = advice(&findings).into_iter();
     all.map(|one| {
         let says = format!("{}: {}{}", one.what, one.why, text(one.next));
         (one.rule, one.severity, says)
@@ -27,15 +27,15 @@ fn said(change: Change) -> Vec<(String, Severity, String)> {
 
 fn check(cases: &[Case]) {
     for (rule, fires, part, severity, silent) in cases {
-        let all = said(*fires);
-        let found = all.iter().find(|(name, ..)| name == rule);
-        let (_, as_severe, says) = found.unwrap_or_else(|| panic!("{rule} is silent: {all:?}"));
+        let all = reports(*fires);
+        let matching = all.iter().find(|(name, ..)| name == rule);
+        let (_, as_severe, says) = matching.unwrap_or_else(|| panic!("{rule} is silent: {all:?}"));
         assert_eq!(as_severe, severity, "{rule}: {says}");
         assert!(
             says.contains(part),
             "{rule} should say {part:?}, says: {says}"
         );
-        let others = said(*silent);
+        let others = reports(*silent);
         assert!(
             others.iter().all(|(name, ..)| name != rule),
             "{rule} is not silent: {others:?}"
@@ -70,14 +70,14 @@ fn figures_are_drawn_conclusions_from() {
 
 #[test]
 fn every_rule_is_tried_and_no_other() {
-    let tried: BTreeSet<&str> = [&REFUSED[..], &LIMITS, &MACHINE, &PLACE, &FIGURES]
+    let covered: BTreeSet<&str> = [&REFUSED[..], &LIMITS, &MACHINE, &PLACE, &FIGURES]
         .concat()
         .iter()
         .map(|case| case.0)
         .collect();
     let there: Vec<&str> = rules::all().map(|rule| rule.name).collect();
-    assert_eq!(tried, there.iter().copied().collect());
-    assert_eq!(tried.len(), there.len(), "two rules of one name");
+    assert_eq!(covered, there.iter().copied().collect());
+    assert_eq!(covered.len(), there.len(), "two rules of one name");
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn the_document_lists_every_rule() {
 #[test]
 fn the_other_side_of_a_comparison_is_said_as_well() {
     let says = |rule: &str, change: Change| {
-        let all = said(change);
-        let found = all.into_iter().find(|(name, ..)| name == rule);
-        found.map_or(String::new(), |(.., says)| says)
+        let all = reports(change);
+        let matching = all.into_iter().find(|(name, ..)| name == rule);
+        matching.map_or(String::new(), |(.., says)| says)
     };
     let direct = says("backend-direct", |_, _| {});
     assert!(direct.contains("the ring, at any depth"), "{direct}");

@@ -88,7 +88,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
         self.arm(conn_index)?;
         match self.plan.reconnect {
             true => self.flush(conn_index),
-            false => self.ask(conn_index, self.plan.pipeline as u32),
+            false => self.queue_requests(conn_index, self.plan.pipeline as u32),
         }
     }
 

@@ -12,7 +12,7 @@ use super::report::{AlertReport, ProcessFacts, Report};
 use crate::fault::Fault;
 
 /// Where snapshots come from.
-pub(super) trait Look {
+pub(super) trait Observed {
     fn snapshot(&mut self) -> io::Result<Snapshot>;
     /// Whether it is still the process that was looked at first.
     fn lives(&self) -> bool;
@@ -28,7 +28,7 @@ pub(super) trait Look {
 }
 
 /// What came of a look.
-pub(super) enum Seen {
+pub(super) enum Observation {
     Report(Box<Report>),
     /// The process has ended.
     Ended,
@@ -38,26 +38,26 @@ pub(super) enum Seen {
 const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 /// A process and the snapshot that the next one is compared with.
-pub(super) struct Looker<L> {
+pub(super) struct Observer<L> {
     look: L,
     earlier: Snapshot,
     looked: Instant,
     alerts: Alerts,
 }
 
-impl Looker<Process> {
-    pub(super) fn at(pid: u32, rules: &[Rule]) -> Result<Looker<Process>, Fault> {
-        Looker::new(Process::find(pid)?, rules)
+impl Observer<Process> {
+    pub(super) fn at(pid: u32, rules: &[Rule]) -> Result<Observer<Process>, Fault> {
+        Observer::new(Process::find(pid)?, rules)
     }
 }
 
-impl<L: Look> Looker<L> {
-    pub(super) fn new(mut look: L, rules: &[Rule]) -> Result<Looker<L>, Fault> {
+impl<L: Observed> Observer<L> {
+    pub(super) fn new(mut look: L, rules: &[Rule]) -> Result<Observer<L>, Fault> {
         let earlier = look.snapshot().map_err(refused)?;
         let mut alerts = Alerts::new(rules.iter().cloned());
         // The first is what the next one is compared with; nothing can be raised by it.
         alerts.look(&earlier);
-        Ok(Looker {
+        Ok(Observer {
             look,
             earlier,
             looked: Instant::now(),
@@ -80,7 +80,7 @@ impl<L: Look> Looker<L> {
     }
 
     /// What has happened since the last look.
-    pub(super) fn look(&mut self) -> Result<Seen, Fault> {
+    pub(super) fn look(&mut self) -> Result<Observation, Fault> {
         let facts = self.look.facts();
         self.looked = Instant::now();
         match self.look.snapshot() {
@@ -88,9 +88,9 @@ impl<L: Look> Looker<L> {
                 let mut report = Report::between(facts, &self.earlier, &now);
                 report.alerts = judged(&mut self.alerts, &now);
                 self.earlier = now;
-                Ok(Seen::Report(Box::new(report)))
+                Ok(Observation::Report(Box::new(report)))
             }
-            Err(_) if !self.look.lives() => Ok(Seen::Ended),
+            Err(_) if !self.look.lives() => Ok(Observation::Ended),
             Err(error) => Err(refused(error)),
         }
     }
@@ -157,35 +157,35 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::top::planted;
+    use crate::top::corrupted;
 
     struct Counted(Rc<Cell<usize>>);
 
-    impl Look for Counted {
+    impl Observed for Counted {
         fn snapshot(&mut self) -> io::Result<Snapshot> {
             self.0.set(self.0.get() + 1);
-            Ok(planted::now())
+            Ok(corrupted::now())
         }
         fn lives(&self) -> bool {
             true
         }
         fn facts(&self) -> ProcessFacts {
-            planted::facts()
+            corrupted::facts()
         }
     }
 
     #[test]
     fn within_a_long_interval_the_process_is_looked_at_before_it_stops_to_record() {
         let looks = Rc::new(Cell::new(0));
-        let mut looker = Looker::new(Counted(looks.clone()), &[]).ok().unwrap();
-        looker.earlier = planted::earlier();
+        let mut looker = Observer::new(Counted(looks.clone()), &[]).ok().unwrap();
+        looker.earlier = corrupted::earlier();
         looker.renew();
         assert_eq!(looks.get(), 1, "it has just been looked at");
         looker.looked = Instant::now().checked_sub(RENEWED_AFTER).unwrap();
         looker.renew();
         looker.renew();
         assert_eq!(looks.get(), 2);
-        let Ok(Seen::Report(report)) = looker.look() else {
+        let Ok(Observation::Report(report)) = looker.look() else {
             panic!("the process lives");
         };
         let whole = report.total.rate("completed");

@@ -1,6 +1,6 @@
-//! What this process was given by the one that started it, of what Rust's runtime changes before `main`: it ignores
-//! SIGPIPE, and opens `/dev/null` where standard input, output or error is closed. Who becomes another program puts
-//! both back, so that the other program is started as if nobody had been in between.
+//! State inherited from the parent process that Rust's runtime changes before `main`: the runtime ignores
+//! SIGPIPE, and opens `/dev/null` where standard input, output or error is closed. A process that execs another
+//! program restores both, so that the program starts as if it were a direct child.
 
 #![allow(unsafe_code)]
 
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-/// Before the runtime begins, for it runs first in `main`.
+/// Runs before the runtime, which starts in `main`.
 // SAFETY: the section holds pointers to functions that the loader calls once, in this thread, before `main`; this one
 // makes system calls and stores, which need nothing that would not be there yet.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look;
+static LOOK: extern "C" fn() = record;
 
-extern "C" fn look() {
+extern "C" fn record() {
     // SAFETY: plain data, for which zero bytes are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: it writes to that only, and changes nothing.
-    let asked = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
-    let ignored = asked == 0 && action.sa_sigaction == libc::SIG_IGN;
+    let status = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
+    let ignored = status == 0 && action.sa_sigaction == libc::SIG_IGN;
     SIGPIPE_IGNORED.store(ignored, Relaxed);
     for (number, closed) in CLOSED.iter().enumerate() {
         // SAFETY: asks for a number; no descriptor is changed.
@@ -31,9 +31,9 @@ extern "C" fn look() {
     }
 }
 
-/// Puts back what was given, for the program that this process is about to become: nothing may be printed after it, but
-/// to a descriptor that was open all the time.
-pub fn give_on() {
+/// Restores the inherited state for the program that this process is about to exec. Nothing may be printed afterwards,
+/// except to a descriptor that was open all the time.
+pub fn restore_inherited() {
     if !SIGPIPE_IGNORED.load(Relaxed) {
         // SAFETY: no handler of ours is taken away; the default is what this process was started with.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

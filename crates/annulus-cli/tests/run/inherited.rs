@@ -6,14 +6,14 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use crate::command::{MARK, folder, library, quiet, run, run_by_shell, said};
+use crate::command::{MARK, folder, library, output, quiet, run, run_by_shell};
 use crate::skip::skip;
 
 #[test]
 fn the_exit_status_is_that_of_the_command() {
     for code in [0, 1, 2, 77, 126, 127, 255] {
-        let said = said(run(&["--", "sh", "-c", &format!("exit {code}")]));
-        assert_eq!((said.code, said.err.as_str()), (Some(code), ""));
+        let output = output(run(&["--", "sh", "-c", &format!("exit {code}")]));
+        assert_eq!((output.code, output.err.as_str()), (Some(code), ""));
     }
 }
 
@@ -164,7 +164,7 @@ fn signals_that_the_caller_ignores_are_ignored_and_others_are_not() {
 #[test]
 fn a_closed_standard_output_is_closed_to_the_command_too() {
     let look = ["--", "sh", "-c", "[ -e /proc/$$/fd/1 ]"];
-    let code = |script: &str| said(run_by_shell(script, &look)).code;
+    let code = |script: &str| output(run_by_shell(script, &look)).code;
     assert_eq!(code(r#"exec "$@""#), Some(0));
     assert_eq!(code(r#"exec "$@" >&-"#), Some(1));
     assert_eq!(code(r#"exec "$@" <&- >&-"#), Some(1));
@@ -199,7 +199,7 @@ fn a_file_that_says_nothing_of_who_runs_it_is_run_by_the_shell() {
     fs::write(&path, "echo \"$# $1\"; exit 5\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&path, mode).unwrap();
-    let said = said(run(&["--", path.to_str().unwrap(), "one two", "three"]));
-    assert_eq!((said.out.as_str(), said.code), ("2 one two\n", Some(5)));
-    assert_eq!(said.err, "");
+    let output = output(run(&["--", path.to_str().unwrap(), "one two", "three"]));
+    assert_eq!((output.out.as_str(), output.code), ("2 one two\n", Some(5)));
+    assert_eq!(output.err, "");
 }

@@ -81,8 +81,8 @@ async fn task<L: Worker, B: Buffer>(
         if op.write {
             worker.borrow().fill(&op, &mut buffer);
         }
-        let answer = ask(&files, &op, buffer, durable).await;
-        match settle(&mut *worker.borrow_mut(), op, answer) {
+        let answer = submit(&files, &op, buffer, durable).await;
+        match finish(&mut *worker.borrow_mut(), op, answer) {
             Some(back) => buffer = back,
             None => return,
         }
@@ -91,7 +91,7 @@ async fn task<L: Worker, B: Buffer>(
 
 /// One operation, as a program would ask for it.
 #[inline]
-pub(crate) async fn ask<B: Buffer>(
+pub(crate) async fn submit<B: Buffer>(
     files: &[File],
     op: &Op,
     buffer: B,
@@ -110,29 +110,29 @@ pub(crate) async fn ask<B: Buffer>(
 
 /// One stream of reads: each answer is replaced by the next question.
 pub(crate) async fn many<L: Worker, B: Buffer>(file: &File, worker: &mut L, buffers: Vec<B>) {
-    let mut asked = Asked::default();
+    let mut outstanding = Outstanding::default();
     // All of them pushed, none from the iterator: a push does not wait until the iterator has been asked whole,
     // and answers are known by the order in which they were asked.
     let mut reads = file.read_many_at(std::iter::empty()).window(buffers.len());
     for buffer in buffers {
         let Some(op) = worker.next() else { break };
-        asked.push(op);
+        outstanding.push(op);
         reads.push(buffer, op.offset);
     }
     while let Some(done) = reads.next().await {
-        let op = asked.take(done.index);
-        let Some(buffer) = settle(worker, op, done.result) else {
+        let op = outstanding.take(done.index);
+        let Some(buffer) = finish(worker, op, done.result) else {
             continue;
         };
         if let Some(op) = worker.next() {
-            asked.push(op);
+            outstanding.push(op);
             reads.push(buffer, op.offset);
         }
     }
 }
 
 /// Gives an answer to the worker; the buffer for the next operation, if it came back.
-pub(crate) fn settle<L: Worker, B: Buffer>(
+pub(crate) fn finish<L: Worker, B: Buffer>(
     worker: &mut L,
     op: Op,
     answer: Result<(usize, B), BufError<B>>,
@@ -153,13 +153,13 @@ pub(crate) fn settle<L: Worker, B: Buffer>(
 /// The operations asked of a stream, by the index under which it answers them. Answers come nearly in
 /// order, so it holds little more than what is outstanding.
 #[derive(Default)]
-struct Asked {
+struct Outstanding {
     ops: VecDeque<Option<Op>>,
     /// The index of the first.
     first: usize,
 }
 
-impl Asked {
+impl Outstanding {
     fn push(&mut self, op: Op) {
         self.ops.push_back(Some(op));
     }
@@ -187,21 +187,24 @@ mod tests {
 
     #[test]
     fn operations_are_found_by_index_in_any_order() {
-        let mut asked = Asked::default();
+        let mut outstanding = Outstanding::default();
         for offset in 0..4 {
-            asked.push(Op {
+            outstanding.push(Op {
                 offset,
                 ..Op::default()
             });
         }
         for index in [2, 0, 1] {
-            assert_eq!(asked.take(index).offset, index as u64);
+            assert_eq!(outstanding.take(index).offset, index as u64);
         }
-        asked.push(Op {
+        outstanding.push(Op {
             offset: 4,
             ..Op::default()
         });
-        assert_eq!((asked.take(4).offset, asked.take(3).offset), (4, 3));
-        assert!(asked.ops.is_empty());
+        assert_eq!(
+            (outstanding.take(4).offset, outstanding.take(3).offset),
+            (4, 3)
+        );
+        assert!(outstanding.ops.is_empty());
     }
 }

@@ -35,7 +35,7 @@ extern "C" fn record() {
 /// except to a descriptor that was open all the time.
 pub fn restore_inherited() {
     if !SIGPIPE_IGNORED.load(Relaxed) {
-        // SAFETY: no handler of ours is taken away; the default is what this process was started with.
+        // SAFETY: no handler of this process is removed; the default is what this process was started with.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     for (number, closed) in CLOSED.iter().enumerate() {

@@ -112,10 +112,10 @@ pub trait Worker: Send + 'static {
     fn fill(&self, op: &Op, bytes: &mut [u8]);
 
     /// Takes the answer: how many bytes, or which error, and the bytes themselves.
-    fn finish<A: Answer + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A);
+    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A);
 
     /// An answer to `op` as it ought to be, for the contender that does no I/O.
-    fn ideal_answer(&self, op: &Op) -> impl Answer + use<Self>;
+    fn ideal_result(&self, op: &Op) -> impl Completed + use<Self>;
 
     /// The contender has made a call that submits or waits. One that is told of none has no calls over time.
     #[inline]
@@ -123,14 +123,14 @@ pub trait Worker: Send + 'static {
 }
 
 /// The bytes of an answer, wherever they are.
-pub trait Answer {
+pub trait Completed {
     /// The eight bytes at `at`, little endian.
     fn word(&self, at: usize) -> u64;
     /// All the bytes, for the few answers that are kept or hashed; `false` if there are none to give.
     fn copy_to(&self, into: &mut Vec<u8>) -> bool;
 }
 
-impl Answer for [u8] {
+impl Completed for [u8] {
     #[inline]
     fn word(&self, at: usize) -> u64 {
         match self.get(at..at + 8).and_then(|word| word.try_into().ok()) {

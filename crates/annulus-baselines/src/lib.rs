@@ -27,7 +27,7 @@ mod usage;
 
 pub use failure::Failure;
 pub use inherited::restore_inherited;
-pub use job::{Answer, Bench, Contender, Finished, Job, Op, Worker};
+pub use job::{Bench, Completed, Contender, Finished, Job, Op, Worker};
 pub use libaio::LinuxAio;
 pub use memory::Memory;
 pub use mmap::MappedFile;

@@ -193,7 +193,7 @@ impl Context {
                 let event = self.events[index];
                 let slot = event.data as usize;
                 self.in_flight -= 1;
-                // SAFETY: the event says that the kernel is done with this slot; it is asked for again below.
+                // SAFETY: the event says that the kernel is done with this slot; it is requested again below.
                 let bytes = unsafe { self.memory.slot(slot) };
                 let result = usize::try_from(event.result)
                     .map_err(|_| io::Error::from_raw_os_error(-event.result as i32));

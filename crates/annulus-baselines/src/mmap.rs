@@ -18,7 +18,7 @@ use std::io;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::threads::{next_in_time, on_threads};
-use crate::{Answer, Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
+use crate::{Bench, Completed, Contender, Failure, Finished, Job, Memory, Op, Worker};
 
 /// A page; touching one byte of each brings a block in.
 const PAGE_BYTES: usize = 4096;
@@ -176,7 +176,7 @@ impl View {
     }
 }
 
-/// One block in the map; never turned into a reference, because its bytes are not ours alone.
+/// One block in the map; never made into a reference, because its bytes are not ours alone.
 struct Block<'a> {
     start: *mut u8,
     bytes: usize,
@@ -209,7 +209,7 @@ impl Block<'_> {
     }
 }
 
-impl Answer for Block<'_> {
+impl Completed for Block<'_> {
     #[inline]
     fn word(&self, at: usize) -> u64 {
         if at + 8 > self.bytes {

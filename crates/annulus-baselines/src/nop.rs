@@ -55,7 +55,7 @@ impl NopRing {
         let (mut calls, mut answered) = (0, 0);
         while answered < self.batch {
             calls += 1;
-            // What has been taken is said first: an enter waits for new completions only.
+            // What has been taken is reported first: an enter waits for new completions only.
             cq.sync();
             if let Err(error) = submitter.submit_and_wait(self.batch - answered)
                 && error.raw_os_error() != Some(libc::EINTR)

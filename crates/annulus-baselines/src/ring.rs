@@ -42,15 +42,15 @@ pub enum Setup {
 /// When the loop enters the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitPolicy {
-    /// Once per harvest, waiting for one completion.
+    /// Once per batch of completions, waiting for one completion.
     Once,
-    /// As `Once`, and also after every so many new operations while completions are being taken.
+    /// As `Once`, and also after every N new operations while completions are being taken.
     Every(usize),
-    /// Once per harvest, waiting for half the depth (at most 32).
+    /// Once per batch of completions, waiting for half the depth (at most 32).
     Batch,
     /// As the batch options of a job file say.
     Configured {
-        /// Submit after so many new operations while completions are being taken.
+        /// Submit after N new operations while completions are being taken.
         submit_every: usize,
         /// Completions to wait for.
         wait_for: usize,
@@ -128,7 +128,7 @@ impl Ring {
         vec![
             ring(
                 "base",
-                "hand-written ring: registered file and buffers, DEFER_TASKRUN, one enter per harvest",
+                "hand-written ring: registered file and buffers, DEFER_TASKRUN, one enter per batch of completions",
                 Deferred,
                 Once,
                 FilesAndBuffers,
@@ -197,7 +197,7 @@ impl<B: Bench> Contender<B> for Ring {
 
     fn unfit(&self, job: &Job) -> Option<String> {
         let most = job.split_depth(job.threads.unwrap_or(1)).into_iter().max();
-        let entries = room(self.setup, most.unwrap_or(1));
+        let entries = ring_entries(self.setup, most.unwrap_or(1));
         (entries > ENTRIES_MAX).then(|| {
             format!("its ring would need {entries} entries, the kernel allows {ENTRIES_MAX}; see it with --threads 2")
         })
@@ -339,7 +339,7 @@ impl Driver {
                 }
                 continue;
             }
-            // What has been taken is said first: an enter waits for new completions only.
+            // What has been taken is reported first: an enter waits for new completions only.
             cq.sync();
             sq.sync();
             calls += 1;
@@ -401,18 +401,18 @@ struct Target<'a> {
 
 /// Entries for `depth` operations. The polling thread completes a batch before it says that it has taken it:
 /// leave room for another.
-fn room(setup: Setup, depth: usize) -> usize {
-    let room = if setup == Setup::Polled {
+fn ring_entries(setup: Setup, depth: usize) -> usize {
+    let entries = if setup == Setup::Polled {
         2 * depth
     } else {
         depth
     };
-    room.next_power_of_two()
+    entries.next_power_of_two()
 }
 
 fn build(setup: Setup, device_polled: bool, depth: usize) -> Result<IoUring, Failure> {
-    let entries =
-        u32::try_from(room(setup, depth)).map_err(|_| Failure::Failed(format!("depth {depth}")))?;
+    let entries = u32::try_from(ring_entries(setup, depth))
+        .map_err(|_| Failure::Failed(format!("depth {depth}")))?;
     let mut builder = IoUring::builder();
     let (builder, flags) = match setup {
         Setup::Deferred => (

@@ -51,7 +51,7 @@ pub fn cut(runtime_ns: u64) -> (u64, usize) {
     (slice_ns, runtime_ns.div_ceil(slice_ns).max(1) as usize)
 }
 
-/// So many of a bucket in a slice.
+/// N of a bucket in a slice.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     slice: u16,
@@ -85,7 +85,7 @@ impl Recorder {
             from_ns,
             slice_ns,
             slices,
-            // The first record turns to its own slice, and makes the row.
+            // The first record starts its own slice, and makes the row.
             slice_from_ns: from_ns.wrapping_add(1 << 63),
             low: ROW,
             ..Recorder::default()
@@ -116,18 +116,18 @@ impl Recorder {
 
     #[inline]
     fn count(&mut self, at_ns: u64, bucket: usize) -> bool {
-        let turned = at_ns.wrapping_sub(self.slice_from_ns) >= self.slice_ns;
-        if turned {
-            self.turn_to(at_ns);
+        let entered_slice = at_ns.wrapping_sub(self.slice_from_ns) >= self.slice_ns;
+        if entered_slice {
+            self.enter_slice(at_ns);
         }
         self.row[bucket] += 1;
         self.low = self.low.min(bucket);
         self.high = self.high.max(bucket);
-        turned
+        entered_slice
     }
 
     #[cold]
-    fn turn_to(&mut self, at_ns: u64) {
+    fn enter_slice(&mut self, at_ns: u64) {
         self.put_away();
         if self.row.is_empty() {
             self.row = vec![0; ROW];

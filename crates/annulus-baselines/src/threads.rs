@@ -171,7 +171,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use super::*;
-    use crate::Answer;
+    use crate::Completed;
 
     #[derive(Default)]
     struct Counting {
@@ -187,14 +187,19 @@ mod tests {
             None
         }
         fn fill(&self, _op: &Op, _bytes: &mut [u8]) {}
-        fn finish<A: Answer + ?Sized>(&mut self, _op: Op, _result: io::Result<usize>, _answer: &A) {
+        fn finish<A: Completed + ?Sized>(
+            &mut self,
+            _op: Op,
+            _result: io::Result<usize>,
+            _answer: &A,
+        ) {
         }
-        fn ideal_answer(&self, _op: &Op) -> impl Answer + use<> {
+        fn ideal_result(&self, _op: &Op) -> impl Completed + use<> {
             Vec::new()
         }
     }
 
-    impl Answer for Vec<u8> {
+    impl Completed for Vec<u8> {
         fn word(&self, at: usize) -> u64 {
             self[..].word(at)
         }

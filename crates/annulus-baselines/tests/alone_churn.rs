@@ -43,8 +43,8 @@ fn churn(name: &'static str, serve: fn(TcpListener) -> io::Result<Infallible>) {
     idle.write_all(b"x").unwrap();
     idle.read_exact(&mut [0]).unwrap();
     let before = descriptors();
-    for turn in 0..200 {
-        visit(address, turn % 2 == 0);
+    for round in 0..200 {
+        visit(address, round % 2 == 0);
     }
     let deadline = Instant::now() + PATIENCE;
     while descriptors() != before {

@@ -1,4 +1,4 @@
-//! The `annulus` command: parse, do, and turn the outcome into an exit code.
+//! The `annulus` command: parse, do, and convert the outcome into an exit code.
 //!
 //! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised, 4 asked for
 //! and not done in time, 128 and a signal's number ended

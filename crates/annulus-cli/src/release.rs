@@ -13,12 +13,12 @@ use crate::args::TargetProcesses;
 use crate::fault::Fault;
 use crate::top::Process;
 
-/// The exit code where not all that was asked for was done in time.
+/// The exit code where not all that was requested was done in time.
 const LATE: u8 = 4;
 /// How often it is looked whether it has been done.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     Release,
@@ -49,7 +49,7 @@ fn each(whom: &TargetProcesses, request: Request) -> Result<ExitCode, Fault> {
                 // If nobody reads it, it has been done all the same.
                 let _ = writeln!(io::stdout(), "{}", outcome.says);
             }
-            // The last one is said by whoever called this.
+            // The caller reports the last one.
             Err(fault) => {
                 if let Some(before) = failed.replace(fault) {
                     let _ = writeln!(io::stderr(), "annulus: {before}");
@@ -76,7 +76,7 @@ struct Pending {
     process: Process,
     switch: Switch,
     request: Request,
-    /// It was asked for something else before.
+    /// It was requested something else before.
     is_new: bool,
     /// Sets and connections that it had done this to.
     before: [u64; 2],

@@ -1,10 +1,10 @@
 //! SIGINT, SIGTERM and SIGHUP for the whole tool: the first asks for an end in order, the second is the end.
 //!
 //! One thread waits for them, from [`listen`] on. As long as there is nothing to tell yet, until [`end_in_order`], the
-//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, whoever works looks at
-//! [`received`] between two steps, or has [`on_first`] wake it. Whoever makes something that must not stay behind gives
-//! its removal to [`Removal`], which is done when it is dropped or, if there is no time for that, before the process
-//! ends.
+//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, a working thread checks
+//! [`received`] between two steps, or has [`on_first`] wake it. Code that creates something that must not stay behind
+//! registers its removal to [`Removal`], which is done when it is dropped or, if there is no time for that, before the
+//! process ends.
 //!
 //! A server also takes SIGUSR1 ([`on_reopen`]), by the same thread: it opens its log again, as after a rotation.
 
@@ -223,7 +223,7 @@ fn first() {
     }
 }
 
-/// Whoever sends two has no patience left. What was made last goes first.
+/// A second signal asks for an immediate end. What was made last goes first.
 fn at_once(signal: Signal, says: &str) -> ! {
     for (_, action) in locked(&REMOVALS).drain(..).rev() {
         action();

@@ -145,7 +145,8 @@ type Figures = [f64; 3];
 
 fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result<Figures> {
     let bytes = content.0.len();
-    let turns = (RUN_BYTES / bytes).clamp(CONNECTIONS, RUN_ANSWERS_MAX) / CONNECTIONS;
+    let rounds_per_connection =
+        (RUN_BYTES / bytes).clamp(CONNECTIONS, RUN_ANSWERS_MAX) / CONNECTIONS;
     let (send_address, addresses) = mpsc::channel();
     let server = std::thread::spawn(move || -> io::Result<u64> {
         pin(cpus.0)?;
@@ -175,11 +176,11 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
     let address = addresses
         .recv()
         .map_err(|_| io::Error::other("the server did not begin"))?;
-    let client = std::thread::spawn(move || request(address, bytes, turns, cpus.1));
+    let client = std::thread::spawn(move || request(address, bytes, rounds_per_connection, cpus.1));
     let ended = || io::Error::other("a thread ended");
     let (client_ns, seconds) = client.join().map_err(|_| ended())??;
     let server_ns = server.join().map_err(|_| ended())??;
-    let answers = (turns * CONNECTIONS) as f64;
+    let answers = (rounds_per_connection * CONNECTIONS) as f64;
     Ok([
         server_ns as f64 / 1e3 / answers,
         client_ns as f64 / 1e3 / answers,
@@ -187,20 +188,25 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
     ])
 }
 
-fn request(address: SocketAddr, bytes: usize, turns: usize, cpu: usize) -> io::Result<(u64, f64)> {
+fn request(
+    address: SocketAddr,
+    bytes: usize,
+    rounds_per_connection: usize,
+    cpu: usize,
+) -> io::Result<(u64, f64)> {
     pin(cpu)?;
     let connect = |_| Client::connect(address);
     let mut clients = (0..CONNECTIONS)
         .map(connect)
         .collect::<io::Result<Vec<_>>>()?;
-    let mut room = vec![0; HEAD.len() + bytes];
+    let mut buffer = vec![0; HEAD.len() + bytes];
     let (begun, clock) = (thread_ns(), Instant::now());
-    for _ in 0..turns {
+    for _ in 0..rounds_per_connection {
         for client in &mut clients {
             client.write_all(b"?")?;
         }
         for client in &mut clients {
-            client.read_exact(&mut room)?;
+            client.read_exact(&mut buffer)?;
         }
     }
     Ok((thread_ns() - begun, clock.elapsed().as_secs_f64()))

@@ -21,7 +21,7 @@ const SEND_LOOKS: u64 = 8;
 /// Idle connections that are closed when a connection could not be accepted for want of descriptors: with one each time
 /// a crowd would be let in slowly, as attempts are 10 ms apart.
 const CLOSED_TOGETHER: usize = 8;
-/// So many connections and streams leave memory behind that is worth giving back: some MiB.
+/// N connections and streams leave memory behind that is worth giving back: some MiB.
 const CROWD: usize = 1000;
 
 pub(crate) struct PerCore {

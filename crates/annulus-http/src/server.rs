@@ -30,15 +30,15 @@ use crate::per_core::PerCore;
 use crate::transport::Tls;
 use crate::watch::{Phase, Registration};
 
-/// A client that says nothing is accepted after so many seconds, and then has its time.
+/// A client that says nothing is accepted after N seconds, and then has its time.
 const DEFER_S: u32 = 1;
-/// Why nothing can be accepted is said at most so often.
+/// Why nothing can be accepted is reported at most so often.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Descriptors of the process and of each core besides connections and files: standard streams, the log, rings,
 /// listeners. A generous count.
 const PROCESS_DESCRIPTORS: usize = 16;
 const CORE_DESCRIPTORS: usize = 8;
-/// One of so many of a core's descriptors is left for files.
+/// One of N of a core's descriptors is left for files.
 const FILES_PART: usize = 4;
 
 /// Serves the connections that `listener` accepts, on the calling core of a runtime. When the runtime ends, those that
@@ -77,7 +77,7 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
         incoming.set_limit(connections.saturating_sub(open));
         match incoming.next().await {
             Some(Ok(stream)) => {
-                poll_fn(|context| core.watches.poll_room(context, connections)).await;
+                poll_fn(|context| core.watches.poll_capacity(context, connections)).await;
                 start(stream, &core, tls.as_ref());
             }
             Some(Err(error)) => {

@@ -175,7 +175,7 @@ mod tests {
                 }
                 yield_now().await;
             }
-            unreachable!("for ever")
+            unreachable!("forever")
         }
     }
 

@@ -96,7 +96,7 @@ impl Watches {
         self.slots.borrow().len()
     }
 
-    /// So many looks are at least so long.
+    /// N looks are at least so long.
     pub(crate) fn ticks(&self, time: Duration) -> u64 {
         let ticks = time.as_nanos().div_ceil(self.tick.as_nanos().max(1));
         u64::try_from(ticks).unwrap_or(u64::MAX).saturating_add(1)
@@ -131,7 +131,7 @@ impl Watches {
 
     /// Ready when there are fewer connections than `max`. Until then the connection that has waited longest for a
     /// request is closed, and another one whenever that has not made room by the next look.
-    pub(crate) fn poll_room(&self, context: &Context<'_>, max: usize) -> Poll<()> {
+    pub(crate) fn poll_capacity(&self, context: &Context<'_>, max: usize) -> Poll<()> {
         if self.connections() < max {
             self.starved.set(false);
             return Poll::Ready(());
@@ -146,7 +146,7 @@ impl Watches {
         let now = self.now.get();
         let slots = self.slots.borrow();
         let idle = slots.iter().map(|(_, watch)| watch);
-        let idle = idle.filter(|watch| watch.can_make_room(now));
+        let idle = idle.filter(|watch| watch.can_be_evicted(now));
         let oldest = idle.min_by_key(|watch| watch.change.get()).map(Rc::clone);
         drop(slots);
         oldest.is_some_and(|watch| {
@@ -180,7 +180,7 @@ impl Watches {
         wake(&self.looker);
     }
 
-    /// Taken out: whoever is woken may drop a waker, and with it a connection, which leaves the table.
+    /// Collected first, because a woken task may drop a waker, and with it a connection, which leaves the table.
     fn those(&self, which: impl Fn(&Watch) -> bool) -> Vec<Rc<Watch>> {
         let slots = self.slots.borrow();
         let watches = slots.iter().map(|(_, watch)| watch);
@@ -193,7 +193,7 @@ impl Watches {
 
 impl Watch {
     /// Whether it may be closed for another connection's sake.
-    fn can_make_room(&self, now: u64) -> bool {
+    fn can_be_evicted(&self, now: u64) -> bool {
         let waits = match self.phase.get() {
             Phase::Fresh => self.since.get() < now,
             Phase::Idle => true,
@@ -214,7 +214,7 @@ impl Watch {
 }
 
 impl Registration {
-    /// From now on it waits for `phase`, for so many looks; 0 is for ever.
+    /// From now on it waits for `phase`, for N looks; 0 is without limit.
     pub(crate) fn set(&self, phase: Phase, ticks: u64) {
         let now = self.watches.now.get();
         self.watch.phase.set(phase);
@@ -306,7 +306,7 @@ mod tests {
         }
         watches.look();
         assert!(registration.take_expired());
-        assert!(!registration.take_expired(), "it is said once");
+        assert!(!registration.take_expired(), "it is reported once");
         registration.set(Phase::Busy, 0);
         watches.look();
         assert!(!registration.take_expired());
@@ -320,15 +320,15 @@ mod tests {
         watches.look();
         registrations[1].set(Phase::Idle, 0);
         let context = Context::from_waker(Waker::noop());
-        assert!(watches.poll_room(&context, 4).is_ready());
-        assert!(watches.poll_room(&context, 3).is_pending());
+        assert!(watches.poll_capacity(&context, 4).is_ready());
+        assert!(watches.poll_capacity(&context, 3).is_pending());
         let expired: Vec<_> = registrations
             .iter()
             .map(Registration::take_expired)
             .collect();
         assert_eq!(expired, [false, false, true]);
         drop(registrations);
-        assert!(watches.poll_room(&context, 3).is_ready());
+        assert!(watches.poll_capacity(&context, 3).is_ready());
         assert_eq!(watches.connections(), 0);
     }
 }

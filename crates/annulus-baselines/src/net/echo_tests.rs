@@ -81,8 +81,8 @@ fn what_several_connections_send_comes_back_whole() {
             for client in 0..8 {
                 scope.spawn(move || {
                     let stream = connect(address);
-                    for (turn, bytes) in SIZES.into_iter().cycle().take(27).enumerate() {
-                        exchange(&stream, &message(bytes, client * 100 + turn as u64), name);
+                    for (round, bytes) in SIZES.into_iter().cycle().take(27).enumerate() {
+                        exchange(&stream, &message(bytes, client * 100 + round as u64), name);
                     }
                 });
             }
@@ -140,16 +140,16 @@ fn two_hundred_connections_that_went_leave_no_socket() {
     for (name, address) in servers() {
         let stays = connect(address);
         exchange(&stays, b"before", name);
-        for turn in 0..200u64 {
+        for round in 0..200u64 {
             let mut stream = connect(address);
-            match turn % 4 {
+            match round % 4 {
                 // Says nothing.
                 0 => {}
                 1 => exchange(&stream, b"once", name),
                 // Gone before its answer is there: the server's send may meet a reset.
-                2 => stream.write_all(&message(30_000, turn)).unwrap(),
+                2 => stream.write_all(&message(30_000, round)).unwrap(),
                 _ => {
-                    exchange(&stream, &message(5_000, turn), name);
+                    exchange(&stream, &message(5_000, round), name);
                     stream.shutdown(Shutdown::Write).unwrap();
                     assert_eq!(rest(&mut stream), 0, "{name}");
                 }

@@ -145,7 +145,7 @@ fn later(error: &io::Error) -> bool {
 /// `accept4`, so that the new socket doesn't block without another call.
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: the descriptor is open because `listener` is; no address is asked for, so nothing is written.
+    // SAFETY: the descriptor is open because `listener` is; no address is requested, so nothing is written.
     let fd = unsafe {
         libc::accept4(
             listener.as_raw_fd(),

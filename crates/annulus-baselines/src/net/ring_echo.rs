@@ -2,8 +2,8 @@
 //!
 //! One thread, one ring with deferred task work. One multishot accept; one multishot receive per connection, which
 //! takes its buffers from a ring of buffers that all connections share; each reply is sent straight from the buffer
-//! that the kernel received into, and the buffer goes back when the send is complete. One enter per turn
-//! submits the replies of the turn before and waits for what is next.
+//! that the kernel received into, and the buffer goes back when the send is complete. One enter per iteration
+//! submits the replies of the previous iteration and waits for what is next.
 //!
 //! A connection has one send at a time, as two on one socket may overtake each other; what is received meanwhile
 //! waits in the connection's queue. Nothing bounds that queue but the number of buffers: a client that never reads
@@ -61,7 +61,7 @@ pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
     server.accept()?;
     let mut want = 1;
     loop {
-        // What has been taken is said first: an enter waits for new completions only.
+        // What has been taken is reported first: an enter waits for new completions only.
         cq.sync();
         server.enter(want)?;
         cq.sync();

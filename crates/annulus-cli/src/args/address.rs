@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
-    /// A host, whose addresses are asked for, and a port.
+    /// A host, whose addresses are requested, and a port.
     Host(String, u16),
     Unix(PathBuf),
     /// The sockets that systemd has passed.

@@ -157,7 +157,7 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) depth: Vec<usize>,
 
-    /// Threads that ask: rings, contexts, callers, workers; at most so many for pread and mmap [default: 1; tokio: 2]
+    /// Threads that ask: rings, contexts, callers, workers; at most N for pread and mmap [default: 1; tokio: 2]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 

@@ -14,7 +14,7 @@ pub(crate) enum FilledHow {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReceiveArgs {
     /// How receive buffers are filled, where the kernel is seen to do it well; else one for each receive,
-    /// and why is said
+    /// and why is reported
     #[arg(long, value_enum, value_name = "MODE", default_value_t = FilledHow::Whole)]
     pub(crate) receive_mode: FilledHow,
     /// Receive buffers of a core: how many, a power of two, and of how many bytes [default: as many as the

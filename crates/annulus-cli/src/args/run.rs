@@ -10,8 +10,8 @@ of the options.
 
 The library serves non-blocking TCP connections of one epoll set that one thread waits on;
 everything else goes to the kernel as before. It works on programs that are linked to glibc: what
-it can't help (static programs, musl, Go, setuid) is said before COMMAND starts. Where io_uring is
-refused COMMAND runs as it is, and that is said.
+it can't help (static programs, musl, Go, setuid) is reported before COMMAND starts. Where io_uring is
+refused COMMAND runs as it is, and that is reported.
 
 Exit status: that of COMMAND; 127 if there is no such command, 126 if it can't be started, 2 for a
 mistake in what is before it, 1 if the library can't be found. With --explain COMMAND is not

@@ -9,16 +9,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use annulus_baselines::{Answer, Memory};
+use annulus_baselines::{Completed, Memory};
 use twox_hash::XxHash3_64;
 
 use super::order::mix;
 
 /// A unit is never larger: a page of the cache, the usual sector of a disk.
 const UNIT_BYTES_MAX: u64 = 4096;
-/// Of so many operations one is looked at again after the run.
+/// Of N operations one is looked at again after the run.
 pub(crate) const SAMPLE_EVERY: u64 = 64;
-/// A worker keeps at most so many samples: the look afterwards takes about a tenth of a second.
+/// A worker keeps at most N samples: the look afterwards takes about a tenth of a second.
 pub(crate) const SAMPLES_MAX: usize = 1024;
 
 /// What is in the file.
@@ -75,7 +75,7 @@ pub(crate) fn put_tags(
 
 /// Whether each unit of the answer from `dataset_offset` begins with its tag.
 #[inline]
-pub(crate) fn tags_hold<A: Answer + ?Sized>(
+pub(crate) fn tags_hold<A: Completed + ?Sized>(
     answer: &A,
     dataset_offset: u64,
     bytes: u64,

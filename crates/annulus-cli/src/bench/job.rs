@@ -1,4 +1,4 @@
-//! What was typed, turned into what is measured; everything that can be refused without touching the
+//! Converts the arguments into a plan; everything that can be refused without touching the
 //! disk is refused here.
 
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const THREADS_MAX: usize = 256;
 const FILES_MAX: usize = 4096;
 /// With less, the process itself does not fit.
 const MEMORY_MIN: u64 = 16 << 20;
-/// From so many times the memory on, reclaim has taken a block before its turn comes again.
+/// From N times the memory on, reclaim has taken a block before its turn comes again.
 const FORGETS: u64 = 2;
 
 /// How the page cache takes part.
@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     /// Whether a write is on stable storage when it is answered.
     pub(crate) durable: bool,
     pub(crate) cache: Cache,
-    /// Whether `cache` was asked for by name, and must not be replaced.
+    /// Whether `cache` was requested by name, and must not be replaced.
     pub(crate) cache_requested: bool,
     pub(crate) depths: Vec<usize>,
     pub(crate) threads: Option<usize>,
@@ -121,7 +121,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether of data of so many bytes a block is out of the page cache again when its next turn comes.
+    /// Whether of data of N bytes a block is out of the page cache again when its next turn comes.
     pub(crate) fn forgets(&self, bytes: u64) -> bool {
         self.memory_bytes
             .is_some_and(|memory| bytes >= FORGETS * memory)

@@ -44,7 +44,7 @@ pub(crate) struct Report {
     /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtDepth>>,
-    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    /// A signal ended it early: there are fewer runs than were requested, or the last one was cut short.
     #[serde(default)]
     pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
@@ -61,12 +61,12 @@ pub(crate) struct Load {
     pub(crate) offset_bytes: u64,
     /// Of all files together.
     pub(crate) size_bytes: u64,
-    /// Over so many files the data is spread, evenly.
+    /// Over N files the data is spread, evenly.
     pub(crate) files: usize,
     /// `direct`; `buffered, cold`; `buffered, hot`.
     pub(crate) cache: String,
     pub(crate) file: String,
-    /// Whether every answer could be checked for its content (a file of ours), or only a sample (the user's).
+    /// Whether every answer could be checked for its content (an own file), or only a sample (the user's).
     pub(crate) contents_known: bool,
     pub(crate) depths: Vec<usize>,
     /// `--threads`; what it means for each contender is in the tool's help.
@@ -115,7 +115,7 @@ pub(crate) enum Outcome {
     NotHere {
         reason: String,
     },
-    /// The page cache was not in the state that was asked for, so nothing was measured.
+    /// The page cache was not in the state that was requested, so nothing was measured.
     NotPrepared {
         reason: String,
     },
@@ -234,7 +234,7 @@ pub(crate) struct Latency {
 pub(crate) struct Checks {
     /// All answers of the run.
     pub(crate) answers: u64,
-    /// Of these, with the right length, and in a file of ours the right content.
+    /// Of these, with the right length, and in an own file the right content.
     pub(crate) right: u64,
     pub(crate) wrong: u64,
     pub(crate) errors: u64,
@@ -362,7 +362,7 @@ impl Destination {
         beside.push(format!(".tmp-{}", std::process::id()));
         let written = self.write_beside(Path::new(&beside), put);
         written.map_err(|error| {
-            let cure = match error.kind() {
+            let hint = match error.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                     "; name a file on another disk"
                 }
@@ -370,7 +370,7 @@ impl Destination {
             };
             let (option, shown) = (self.option, self.path.display());
             Fault::failed(format!(
-                "writing {option} {shown}: {error}{cure}; what was measured is in the table only"
+                "writing {option} {shown}: {error}{hint}; what was measured is in the table only"
             ))
         })
     }

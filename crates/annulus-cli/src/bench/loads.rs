@@ -21,11 +21,11 @@ pub(crate) struct Preset {
     /// Through the page cache rather than past it.
     pub(crate) buffered: bool,
     pub(crate) runtime: Duration,
-    /// Measured beside those that are asked for.
+    /// Measured beside those that are requested.
     pub(crate) contenders: &'static [&'static str],
 }
 
-/// What is done unless it is said otherwise.
+/// What is done unless it is reported otherwise.
 pub(crate) const PLAIN: Preset = Preset {
     rw: Rw::Randread,
     block_bytes: 4 << 10,
@@ -77,7 +77,7 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
             block_bytes: 64 << 10,
             depths: &[20_000],
             buffered: true,
-            // With so many waiting, an answer takes the better part of a second.
+            // With N waiting, an answer takes the better part of a second.
             runtime: Duration::from_secs(5),
             contenders: &["annulus-tokio", "annulus-tokio-mt"],
             ..PLAIN

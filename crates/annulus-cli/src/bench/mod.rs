@@ -56,7 +56,7 @@ pub(crate) use stats::Spread;
 pub(crate) use table::short;
 use testfile::TestFile;
 
-/// From so many bytes of buffers on, the heading says so.
+/// From N bytes of buffers on, the heading says so.
 const MANY_BUFFER_BYTES: u64 = 256 << 20;
 /// How long the disk is woken up before the runs of a depth.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -136,7 +136,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     }
 }
 
-/// Those that were asked for, and those that the load is there to show.
+/// Those that were requested, and those that the load is there to show.
 fn chosen(args: &FileArgs) -> Result<Vec<AnyContender>, Fault> {
     let more = loads::preset(args.load).contenders;
     let names: Vec<String> = (args.contenders.iter().cloned())
@@ -145,7 +145,7 @@ fn chosen(args: &FileArgs) -> Result<Vec<AnyContender>, Fault> {
     contender::choose(&names)
 }
 
-/// For people: how much there is of what was asked for.
+/// For people: how much there is of what was requested.
 fn interruption(signal: Signal, made: usize, planned: usize) -> String {
     format!(
         "interrupted by {signal}: {made} of {planned} runs were begun, and the tables are of those"
@@ -268,7 +268,7 @@ fn measure(
 }
 
 /// A run of the base that does not count: after idling, disks and virtual machines answer slowly for a while,
-/// and whoever came first would pay for it.
+/// and the first contender would pay for it.
 fn warm_up(
     plan: &Plan,
     file: &TestFile,

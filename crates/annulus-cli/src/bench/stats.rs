@@ -88,8 +88,8 @@ pub(crate) struct Medians {
     pub(crate) max_us: f64,
     pub(crate) cpu_us_per_op: f64,
     pub(crate) calls_per_op: Option<f64>,
-    /// Operations per second over those of the best peer in the same repeat.
-    pub(crate) ratio_to_best_peer: Option<Spread>,
+    /// Operations per second over those of the best baseline in the same repeat.
+    pub(crate) ratio_to_best_baseline: Option<Spread>,
     /// Operations per second over those of the fastest ring by hand in the same repeat.
     pub(crate) ratio_to_base: Option<Spread>,
 }
@@ -157,7 +157,7 @@ struct References {
 struct Reference {
     /// In operations per second, as the others.
     base: Option<f64>,
-    best_peer: Option<f64>,
+    best_baseline: Option<f64>,
     annulus: Option<f64>,
     /// In microseconds per operation.
     annulus_cpu: Option<f64>,
@@ -179,9 +179,9 @@ impl References {
                 reference.annulus = Some(sample.ops_per_second);
                 reference.annulus_cpu = Some(sample.cpu_us_per_op);
             }
-            if side(&run.contender) == Side::Peer {
-                let best = reference.best_peer.unwrap_or(0.0);
-                reference.best_peer = Some(best.max(sample.ops_per_second));
+            if side(&run.contender) == Side::Baseline {
+                let best = reference.best_baseline.unwrap_or(0.0);
+                reference.best_baseline = Some(best.max(sample.ops_per_second));
             }
         }
         References {
@@ -248,7 +248,7 @@ fn row(runs: &[&Run], name: &str, depth: usize, references: &References) -> Row 
         samples: samples.len(),
         medians: medians(
             &plain,
-            ratio(|reference| reference.best_peer),
+            ratio(|reference| reference.best_baseline),
             ratio(|reference| reference.base),
         ),
         reason: own.iter().find_map(|run| run.outcome.reason()),
@@ -258,7 +258,7 @@ fn row(runs: &[&Run], name: &str, depth: usize, references: &References) -> Row 
 
 fn medians(
     samples: &[&Sample],
-    ratio_to_best_peer: Option<Spread>,
+    ratio_to_best_baseline: Option<Spread>,
     ratio_to_base: Option<Spread>,
 ) -> Option<Medians> {
     let column = |of: fn(&Sample) -> f64| {
@@ -284,7 +284,7 @@ fn medians(
         max_us: us(|sample| sample.latency_ns.max as f64)?,
         cpu_us_per_op: median(&column(|sample| sample.cpu_us_per_op))?,
         calls_per_op: median(&calls),
-        ratio_to_best_peer,
+        ratio_to_best_baseline,
         ratio_to_base,
     })
 }
@@ -349,7 +349,7 @@ mod tests {
             .clone()
             .unwrap();
         assert_eq!(annulus.ratio_to_base, Spread::of(&[0.9, 1.0, 1.2]));
-        assert_eq!(annulus.ratio_to_best_peer, Spread::of(&[1.8, 0.5, 3.0]));
+        assert_eq!(annulus.ratio_to_best_baseline, Spread::of(&[1.8, 0.5, 3.0]));
         let order: Vec<&str> = rows.iter().map(|row| row.contender.as_str()).collect();
         assert_eq!(order, ["base", "annulus", "pread", "mmap"]);
     }

@@ -172,7 +172,7 @@ mod tests {
         let row = Row {
             depth: 8,
             contender: "mmap".into(),
-            side: Side::Peer,
+            side: Side::Baseline,
             base: None,
             annulus_loses: Vec::new(),
             samples: 0,

@@ -1,6 +1,6 @@
 //! What is read and written: files made by us and nameless at once, or one of the user's, left as it is.
 //!
-//! One per command. A file of ours never has a name, or loses it as soon as it is open, so whatever ends the process,
+//! One per command. An own file never has a name, or loses it as soon as it is open, so whatever ends the process,
 //! an interrupt or a crash, nothing stays behind.
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -21,12 +21,12 @@ use super::job::{Cache, Plan};
 use crate::fault::Fault;
 use crate::signals::Removal;
 
-/// A file of ours is not larger, unless a cold run would use up its blocks.
+/// An own file is not larger, unless a cold run would use up its blocks.
 const OWN_BYTES: u64 = 1 << 30;
 const OWN_COLD_BYTES_MAX: u64 = 8 << 30;
 /// It takes at most this share of the free space.
 const OWN_FREE_SHARE: u64 = 4;
-/// It holds so many blocks for each operation outstanding, and is so many times the `--memory`.
+/// It holds so many blocks for each operation outstanding, and is N times the `--memory`.
 const OWN_ROUNDS: u64 = 4;
 const OWN_MEMORIES: u64 = 4;
 /// What a fast disk does: a cold run must not use up the blocks of a file we size ourselves.
@@ -85,7 +85,7 @@ impl TestFile {
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
     let link = std::fs::read_link(path).ok();
-    let cure = match (error.kind(), link) {
+    let hint = match (error.kind(), link) {
         (ErrorKind::NotFound, Some(target)) => {
             format!("; it is a link to {}, which is not there", target.display())
         }
@@ -98,7 +98,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
         }
         _ => String::new(),
     };
-    Fault::usage(format!("cannot {verb} {}: {error}{cure}", path.display()))
+    Fault::usage(format!("cannot {verb} {}: {error}{hint}", path.display()))
 }
 
 /// A file of the user's, or a device.
@@ -159,7 +159,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         notes: Vec::new(),
         cache: plan.cache,
     };
-    settle_direct(&mut file, plan, direct)?;
+    choose_direct(&mut file, plan, direct)?;
     if plan.writes() {
         file.contents = Contents::tagged(plan.seed, plan.block_bytes);
         fill(&file, plan)?;
@@ -221,7 +221,7 @@ fn enough_blocks(plan: &Plan, size: u64) -> Result<(), Fault> {
     )))
 }
 
-/// The files of ours in `dir`.
+/// The own files in `dir`.
 fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
     if plan.offset_bytes != 0 {
         return Err(Fault::usage(
@@ -265,11 +265,11 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         notes: Vec::new(),
         cache: plan.cache,
     };
-    settle_direct(&mut file, plan, direct.map(Arc::from))?;
+    choose_direct(&mut file, plan, direct.map(Arc::from))?;
     for one in file.buffered.iter() {
         match fallocate(one, FallocateFlags::empty(), 0, file.file_bytes) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(no_room(&io::Error::from(error), size, free, dir)),
+            Err(error) => return Err(not_enough_space(&io::Error::from(error), size, free, dir)),
         }
     }
     fill(&file, plan).map_err(|fault| match fault {
@@ -297,7 +297,7 @@ fn described(plan: &Plan, size: u64, dir: &Path) -> String {
     }
 }
 
-/// One file of ours, nameless: its handle through the page cache, and past it.
+/// One own file, nameless: its handle through the page cache, and past it.
 fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault> {
     if let Some(made) = make_nameless(dir) {
         return Ok(made);
@@ -352,7 +352,7 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
     if let Some(size) = plan.size_bytes {
         if size > free {
             let error = io::Error::from(ErrorKind::StorageFull);
-            return Err(no_room(&error, size, free, dir));
+            return Err(not_enough_space(&error, size, free, dir));
         }
         enough_blocks(plan, size)?;
         return Ok(size - size % bs);
@@ -382,7 +382,7 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
     Ok(size)
 }
 
-fn no_room(error: &io::Error, size: u64, free: u64, dir: &Path) -> Fault {
+fn not_enough_space(error: &io::Error, size: u64, free: u64, dir: &Path) -> Fault {
     Fault::failed(format!(
         "no room for a test file of {size} bytes in {}: {error}; {free} bytes are free; choose a smaller --size or \
          another --dir",
@@ -391,7 +391,7 @@ fn no_room(error: &io::Error, size: u64, free: u64, dir: &Path) -> Fault {
 }
 
 /// Decides whether direct I/O is possible, and checks its alignment.
-fn settle_direct(
+fn choose_direct(
     file: &mut TestFile,
     plan: &Plan,
     direct: io::Result<Arc<[File]>>,
@@ -460,13 +460,13 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
             1 => "the test file".to_string(),
             _ => format!("test file {} of {files}", index + 1),
         };
-        let cure = match error.kind() {
+        let hint = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 "; there is no room for all of it: choose a smaller --size, or another folder"
             }
             _ => "",
         };
-        Fault::failed(format!("writing {which} at offset {at}: {error}{cure}"))
+        Fault::failed(format!("writing {which} at offset {at}: {error}{hint}"))
     };
     // Past the page cache where possible: it is faster, and leaves the cache alone.
     let to = file

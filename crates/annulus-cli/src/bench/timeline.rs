@@ -114,7 +114,7 @@ impl Timeline {
         Spectrum(bucket.collect())
     }
 
-    /// The same in at most so many slices: neighbours are put together.
+    /// The same in at most N slices: neighbours are put together.
     pub(crate) fn coarser(&self, slices_max: usize) -> Timeline {
         let mut timeline = self.clone();
         while timeline.answers.len() > slices_max.max(1) {
@@ -290,7 +290,7 @@ mod tests {
         recorder
     }
 
-    /// The peers don't depend on what they are compared with, so the layout is written down on both sides.
+    /// The baselines don't depend on the library that they are compared with, so the layout is defined on both sides.
     #[test]
     fn the_histograms_of_the_harness_and_of_the_library_have_the_same_buckets() {
         for index in 0..BUCKETS {

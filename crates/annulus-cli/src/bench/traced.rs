@@ -23,7 +23,7 @@ pub(super) const RECORDED: Duration = Duration::from_secs(1);
 /// The first index of these runs in the order of runs; neither a measured run nor the warm-up has one of them.
 const FIRST_POSITION: usize = usize::MAX / 2;
 
-/// What was asked for, and which graphs go where.
+/// What was requested, and which graphs go where.
 pub(super) struct TraceRequest {
     trace: Trace,
     graphs: Vec<(usize, String, PathBuf)>,
@@ -54,7 +54,7 @@ impl TraceRequest {
         Ok(TraceRequest { trace, graphs })
     }
 
-    /// The runs, if any were asked for.
+    /// The runs, if any were requested.
     pub(super) fn runs(
         &self,
         plan: &Plan,
@@ -194,7 +194,7 @@ pub(super) fn text(traced: &[Traced<AtDepth>]) -> String {
     tables(traced, |at| format!("depth {}", at.depth))
 }
 
-/// A graph that was asked for and is not there is a failure.
+/// A graph that was requested and is not there is a failure.
 pub(super) fn verdict_on<P>(traced: &[Traced<P>]) -> Result<(), Fault> {
     failures(traced).map_or(Ok(()), |why| Err(Fault::failed(why)))
 }

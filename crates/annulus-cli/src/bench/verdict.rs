@@ -32,9 +32,9 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
         rows.iter()
             .find(|row| row.depth == depth && row.side == side && row.medians.is_some())
     };
-    let best_peer = of(Side::Peer);
+    let best_baseline = of(Side::Baseline);
     let Some(ours) = of(Side::Annulus) else {
-        return best_peer.or_else(|| of(Side::Base)).and_then(speed);
+        return best_baseline.or_else(|| of(Side::Base)).and_then(speed);
     };
     let medians = ours.medians.as_ref()?;
     let mut parts = Vec::new();
@@ -45,10 +45,10 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
             &format!("the best hand-written ring ({base})"),
         ));
     }
-    if let (Some(ratio), Some(peer)) = (&medians.ratio_to_best_peer, best_peer) {
+    if let (Some(ratio), Some(baseline)) = (&medians.ratio_to_best_baseline, best_baseline) {
         parts.push(compared(
             ratio,
-            &format!("the best peer ({})", peer.contender),
+            &format!("the best baseline ({})", baseline.contender),
         ));
     }
     let mut text = format!(
@@ -66,7 +66,7 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
 fn speed(row: &Row) -> Option<String> {
     let medians = row.medians.as_ref()?;
     let to_base = match (&medians.ratio_to_base, row.side) {
-        (Some(ratio), Side::Peer) => format!(", {:.2} × the base", ratio.median),
+        (Some(ratio), Side::Baseline) => format!(", {:.2} × the base", ratio.median),
         _ => String::new(),
     };
     let ops = grouped(medians.ops_per_second.median);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use annulus_baselines::slices::Recorder;
-use annulus_baselines::{Answer, Op, Worker};
+use annulus_baselines::{Completed, Op, Worker};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 
@@ -21,7 +21,7 @@ use super::run::Shared;
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Percentiles are right to this many digits.
 const LATENCY_DIGITS: u8 = 3;
-/// From so many checked units on, checking takes long enough to be kept out of the next operation's latency.
+/// From N checked units on, checking takes long enough to be kept out of the next operation's latency.
 const UNITS_RECLOCK: u64 = 8;
 
 /// A worker of a run.
@@ -150,7 +150,7 @@ impl BenchWorker {
 
     /// Looks at a right answer; true if its content is right as far as can be said now.
     #[inline]
-    fn holds<A: Answer + ?Sized>(&mut self, op: &Op, answer: &A) -> bool {
+    fn holds<A: Completed + ?Sized>(&mut self, op: &Op, answer: &A) -> bool {
         match self.shared.contents {
             Contents::Tagged { seed, unit_bytes } if !op.write => {
                 let units = self.block_bytes as u64 / unit_bytes;
@@ -171,7 +171,7 @@ impl BenchWorker {
     }
 
     #[cold]
-    fn sample<A: Answer + ?Sized>(&mut self, op: &Op, answer: &A) {
+    fn sample<A: Completed + ?Sized>(&mut self, op: &Op, answer: &A) {
         if self.tally.samples.len() >= SAMPLES_MAX {
             return;
         }
@@ -265,7 +265,7 @@ impl Worker for BenchWorker {
     }
 
     #[inline]
-    fn finish<A: Answer + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
+    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
         let now = self.shared.now_ns();
         self.now_ns = now;
         self.tally.answers += 1;
@@ -292,7 +292,7 @@ impl Worker for BenchWorker {
         }
     }
 
-    fn ideal_answer(&self, op: &Op) -> impl Answer + use<> {
+    fn ideal_result(&self, op: &Op) -> impl Completed + use<> {
         Ideal {
             contents: self.shared.contents,
             dataset_offset: self.dataset_offset(op),
@@ -300,13 +300,13 @@ impl Worker for BenchWorker {
     }
 }
 
-/// The answer that a file of ours would give; of an unknown file, none.
+/// The answer that an own file would give; of an unknown file, none.
 struct Ideal {
     contents: Contents,
     dataset_offset: u64,
 }
 
-impl Answer for Ideal {
+impl Completed for Ideal {
     #[inline]
     fn word(&self, at: usize) -> u64 {
         match self.contents {

@@ -191,7 +191,7 @@ fn limits(support: &Support) -> Limits {
     }
 }
 
-/// Processors that the machine has, whoever may use them.
+/// Processors of the machine, including those that this process may not use.
 pub(crate) fn processors_online() -> Option<usize> {
     count(&text(Path::new("/sys/devices/system/cpu/online"))?)
 }

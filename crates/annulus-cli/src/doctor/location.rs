@@ -129,12 +129,12 @@ impl Location {
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> String {
-    let cure = match error.kind() {
+    let hint = match error.kind() {
         io::ErrorKind::NotFound => "; name a file, a directory or a device that is there",
         io::ErrorKind::PermissionDenied => "; run as a user who may, or choose another",
         _ => "",
     };
-    format!("cannot {verb} {}: {error}{cure}", path.display())
+    format!("cannot {verb} {}: {error}{hint}", path.display())
 }
 
 /// Handles to ask and to measure with.
@@ -185,7 +185,7 @@ impl Opened {
         }
     }
 
-    /// A file of ours that never has a name, in a directory.
+    /// An own file that never has a name, in a directory.
     fn own(dir: &Path, measured: bool) -> Opened {
         let made = OpenOptions::new()
             .read(true)

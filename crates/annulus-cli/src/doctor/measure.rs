@@ -122,11 +122,11 @@ fn probe(
     }
 }
 
-/// Runs `turn` until the time is over; it returns how many operations it did.
-fn timed(window: Duration, mut turn: impl FnMut() -> Result<u64, Failure>) -> Result<f64, Failure> {
+/// Runs `step` until the time is over; it returns how many operations it did.
+fn timed(window: Duration, mut step: impl FnMut() -> Result<u64, Failure>) -> Result<f64, Failure> {
     let (began, mut ops) = (Instant::now(), 0);
     loop {
-        ops += turn()?;
+        ops += step()?;
         let elapsed = began.elapsed();
         if elapsed >= window {
             return Ok(elapsed.as_nanos() as f64 / ops.max(1) as f64);
@@ -134,7 +134,7 @@ fn timed(window: Duration, mut turn: impl FnMut() -> Result<u64, Failure>) -> Re
     }
 }
 
-/// Looking at the clock costs as much as a NOP: once per so many.
+/// Looking at the clock costs as much as a NOP: once per N.
 const TURNS: u64 = 16;
 
 fn enters() -> Result<Probe, Failure> {

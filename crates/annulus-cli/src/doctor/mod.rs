@@ -63,7 +63,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     Ok(ExitCode::from(report.exit_code))
 }
 
-/// PATH, or the current directory, about which nothing is said if it can't be looked at.
+/// PATH, or the current directory, about which nothing is reported if it can't be looked at.
 fn look_at(
     path: Option<&Path>,
     measured: bool,

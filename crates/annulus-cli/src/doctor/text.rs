@@ -410,8 +410,8 @@ fn device(device: &Device) -> String {
         parts.push(format!("blocks of {logical} ({physical}) bytes"));
     }
     parts.push(match device.is_rotational {
-        Some(true) => "turns".to_owned(),
-        _ => "does not turn".to_owned(),
+        Some(true) => "rotational".to_owned(),
+        _ => "not rotational".to_owned(),
     });
     parts.push(match device.has_poll_queues {
         true => "queues to poll".to_owned(),
@@ -442,7 +442,7 @@ fn measured(lines: &mut Lines, figures: &Figures) {
     }
     let mut printed: Vec<&str> = Vec::new();
     for missing in &figures.missing {
-        // One reason for many is said once.
+        // One reason for many is reported once.
         if !printed.contains(&&*missing.why) {
             printed.push(&missing.why);
             lines.row(

@@ -115,7 +115,7 @@ const TRAPS: [Trap; 12] = [
         name: "polled writes that never end",
         ranges: &[(v(5, 1, 0), v(5, 17, 0))],
         applies: always,
-        what: "a polled direct write that lengthens a file on ext4 sleeps for ever",
+        what: "a polled direct write that lengthens a file on ext4 sleeps forever",
         handling: "the engine refuses to poll devices on these kernels",
         is_serious: false,
     },

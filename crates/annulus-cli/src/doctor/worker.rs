@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use annulus_baselines::{Answer, Bench, Failure, Job, Op, Worker};
+use annulus_baselines::{Bench, Completed, Failure, Job, Op, Worker};
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
@@ -123,7 +123,7 @@ impl Worker for TimedWorker {
 
     fn fill(&self, _op: &Op, _bytes: &mut [u8]) {}
 
-    fn finish<A: Answer + ?Sized>(&mut self, _op: Op, result: io::Result<usize>, _answer: &A) {
+    fn finish<A: Completed + ?Sized>(&mut self, _op: Op, result: io::Result<usize>, _answer: &A) {
         match result {
             Ok(BLOCK_BYTES) => self.answers += 1,
             Ok(count) => self.wrong = Some(format!("a read of 4096 bytes gave {count}")),
@@ -131,7 +131,7 @@ impl Worker for TimedWorker {
         }
     }
 
-    fn ideal_answer(&self, _op: &Op) -> impl Answer + use<> {
+    fn ideal_result(&self, _op: &Op) -> impl Completed + use<> {
         Nothing
     }
 }
@@ -139,7 +139,7 @@ impl Worker for TimedWorker {
 /// Nobody asks: the contender that does no I/O is not measured here.
 struct Nothing;
 
-impl Answer for Nothing {
+impl Completed for Nothing {
     fn word(&self, _at: usize) -> u64 {
         0
     }

@@ -89,14 +89,8 @@ pub(super) const HEADINGS: [(&str, &str); 9] = [
         "the second run: median over the repeats, and the extremes",
     ),
     ("change", "of the median, from A to B"),
-    (
-        "p99 µs, A",
-        "99 of 100 came within so many µs in the first run",
-    ),
-    (
-        "p99 µs, B",
-        "99 of 100 came within so many µs in the second run",
-    ),
+    ("p99 µs, A", "99 of 100 came within N µs in the first run"),
+    ("p99 µs, B", "99 of 100 came within N µs in the second run"),
     (
         "change",
         "of the 99th percentile, from A to B; it has no verdict",

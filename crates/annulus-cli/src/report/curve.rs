@@ -12,13 +12,13 @@ use super::svg::{
 };
 use crate::bench::timeline::{Slice, Spectrum, Timeline};
 
-/// Colours and dashes repeat after so many contenders; the style has one class for each.
+/// Colours and dashes repeat after N contenders; the style has one class for each.
 const STYLES: usize = 24;
 /// More points than this can't be told apart at this size.
 const POINTS_MAX: usize = 120;
 /// Percentiles that are marked.
 const MARKED: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999];
-/// So many nines are drawn: 99.99 %.
+/// N nines are drawn: 99.99 %.
 const NINES_MAX: f64 = 4.0;
 /// One point each such part of a nine.
 const NINES_STEP: f64 = 0.05;

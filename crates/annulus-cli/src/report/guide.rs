@@ -32,7 +32,7 @@ fn file_words() -> Markup {
             "shown: it need not be the quotient of two numbers "
             "of the table. The base is the fastest ring written by hand: level with it says that the library "
             "costs nothing. A ratio whose extremes lie on both sides of 1 is level. "
-            "Peers are what a program would use instead. " code { "null" } " does no I/O at all: "
+            "Baselines are what a program would use instead. " code { "null" } " does no I/O at all: "
             "what it shows is the harness itself, and a contender that comes near it was measured badly."
         }
         p {

@@ -115,7 +115,7 @@ impl Scale {
             .collect()
     }
 
-    /// The colour of a cell with so many answers a second: 0 for none.
+    /// The colour of a cell with N answers a second: 0 for none.
     fn level(&self, per_second: f64) -> u8 {
         if per_second <= 0.0 {
             return 0;

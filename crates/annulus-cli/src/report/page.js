@@ -36,7 +36,7 @@
     });
   }
 
-  // The JSON: parsed when it is asked for, saved as it is.
+  // The JSON: parsed when it is requested, saved as it is.
   const parsed = new Map();
   const json = (story) => {
     if (!parsed.has(story)) parsed.set(story, JSON.parse(document.getElementById(`json-${story}`).textContent));

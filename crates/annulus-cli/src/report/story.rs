@@ -37,7 +37,7 @@ pub(crate) struct Story {
 /// The JSON for a page.
 pub(crate) struct Embedded {
     pub(crate) text: String,
-    /// So many slices a run were kept, if not all.
+    /// N slices a run were kept, if not all.
     pub(crate) slices: Option<usize>,
 }
 

@@ -94,7 +94,7 @@ fn middle(scale: &Scale) -> u64 {
         .1
 }
 
-/// So many rows, each as bright as the brightest of those it is made of: what is rare stays visible.
+/// N rows, each as bright as the brightest of those it is made of: what is rare stays visible.
 fn shrunk(map: &Map, rows: usize) -> Vec<Vec<u8>> {
     let row = |nth: usize| {
         let from = nth * map.rows / rows;

@@ -228,7 +228,7 @@ fn limits(text: &mut Text) {
     }
 }
 
-/// All of this is as it is here: whoever starts the program otherwise sets it anew.
+/// These limits are those of this process; another launcher may set others.
 fn manager(text: &mut Text) {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let unit = groups.lines().find_map(|line| {

@@ -26,7 +26,7 @@ pub(super) enum Remark {
     Static,
     /// Of another C library: that library is its loader.
     Musl(PathBuf),
-    /// It has a loader that is for none of ours.
+    /// It has a loader that fits none of our libraries.
     OtherMachine(Machine),
     /// It gets rights that we don't have: its loader takes nothing from us.
     Privileged(&'static str),

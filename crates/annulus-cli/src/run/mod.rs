@@ -1,6 +1,6 @@
 //! `annulus run`: becomes another program, with the preload library in it.
 //!
-//! What is in the way of that is said before, in a line each, and mostly is no reason not to go on: a program that
+//! What is in the way of that is reported before, in a line each, and mostly is no reason not to go on: a program that
 //! can't be helped runs as it would have run.
 
 mod cores;

@@ -67,7 +67,7 @@ impl Grid {
     }
 
     /// The columns that there is room for, and how wide they are.
-    fn shown(&self, room: usize) -> Vec<(usize, usize)> {
+    fn shown(&self, width: usize) -> Vec<(usize, usize)> {
         let mut widths: Vec<(usize, usize)> = (0..self.columns.len())
             .map(|i| (i, self.width(i)))
             .collect();
@@ -75,13 +75,13 @@ impl Grid {
             let cells: usize = widths.iter().map(|(_, width)| width).sum();
             cells + GAP * widths.len().saturating_sub(1)
         };
-        while widths.len() > 1 && needed(&widths) > room {
+        while widths.len() > 1 && needed(&widths) > width {
             // Of equals the one further to the right, never the first.
             let last = (1..widths.len()).max_by_key(|&at| self.columns[widths[at].0].rank);
             let Some(last) = last else { break };
             widths.remove(last);
         }
-        let left = room.saturating_sub(needed(&widths));
+        let left = width.saturating_sub(needed(&widths));
         for (index, width) in &mut widths {
             if self.columns[*index].align == Align::Rest {
                 *width += left.min(self.longest(*index).saturating_sub(*width));

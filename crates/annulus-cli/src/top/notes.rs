@@ -13,13 +13,13 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
         ));
     }
     if let Some((times, most)) = most(report, "no_buffers") {
-        let cure = match report.total.preload {
+        let hint = match report.total.preload {
             None => "give each core more receive buffers, or larger ones",
             // Its own grow by themselves.
             Some(_) => "the program is slow to read what has come",
         };
         notes.push(format!(
-            "receives found no buffer free (ENOBUFS) {times} times/s, most of {most}; {cure}"
+            "receives found no buffer free (ENOBUFS) {times} times/s, most of {most}; {hint}"
         ));
     }
     let waiting = report.sources.iter().filter(|source| is_stuck(source));

@@ -122,10 +122,10 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
     let blanks = if tall { 2 } else { 0 };
     let footer = 1;
     let fixed = head.len() + tail.len() + footer + blanks;
-    let room = usize::from(area.height).saturating_sub(fixed);
+    let height = usize::from(area.height).saturating_sub(fixed);
     // With the headings.
     let lines_needed = [&sources, &operations].map(|grid| grid.rows.len() + 1);
-    let (for_sources, for_operations) = shares(room, lines_needed[0], lines_needed[1]);
+    let (for_sources, for_operations) = shares(height, lines_needed[0], lines_needed[1]);
     let blank = || tall.then(Vec::new);
     let mut lines = head;
     lines.extend(blank());
@@ -139,20 +139,20 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
 
 /// How many lines each of two tables gets: half of the room is each one's, and what the other leaves. Where that
 /// is no row for both, the second one gets all: what the first says is in the summary.
-fn shares(room: usize, first: usize, second: usize) -> (usize, usize) {
+fn shares(height: usize, first: usize, second: usize) -> (usize, usize) {
     const WORTH_IT: usize = 2;
-    let of_first = first.min((room / 2).max(room.saturating_sub(second)));
+    let of_first = first.min((height / 2).max(height.saturating_sub(second)));
     let of_first = if of_first < WORTH_IT { 0 } else { of_first };
-    (of_first, second.min(room - of_first))
+    (of_first, second.min(height - of_first))
 }
 
 /// The heading, and as many rows as there is room for; if some are left out, the last line says how many.
-fn table(grid: &Grid, width: usize, room: usize, of_what: &str) -> Vec<Vec<Piece>> {
+fn table(grid: &Grid, width: usize, height: usize, of_what: &str) -> Vec<Vec<Piece>> {
     let mut lines = grid.lines(width);
-    if lines.len() > room {
+    if lines.len() > height {
         // A row is worth more than to know how many there are.
-        let says_more = room > 2;
-        lines.truncate(if says_more { room - 1 } else { room });
+        let says_more = height > 2;
+        lines.truncate(if says_more { height - 1 } else { height });
         if says_more {
             let more = grid.rows.len() + 1 - lines.len();
             lines.push(vec![(format!("… {more} more {of_what}"), Tone::Plain)]);

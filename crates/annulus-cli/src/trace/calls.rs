@@ -23,7 +23,7 @@ impl Counted {
         Counted { by, all, names }
     }
 
-    /// The same for so many operations; calls of other names are one entry among them.
+    /// The same for N operations; calls of other names are one entry among them.
     pub(crate) fn per_op(&self, ops: u64) -> Vec<Calls> {
         let named: u64 = self.names.iter().map(|(_, count, _)| count).sum();
         let mut names = self.names.clone();

@@ -73,8 +73,8 @@ impl Graphs {
             )));
         }
         // Better now than after minutes of measuring.
-        let trial = graphs.record(&[std::process::id()]);
-        trial
+        let probe = graphs.record(&[std::process::id()]);
+        probe
             .and_then(Recorder::end)
             .map_err(|why| Fault::usage(format!("--flamegraph {shown}: {why}")))?;
         Ok(graphs)

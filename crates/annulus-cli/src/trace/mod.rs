@@ -22,7 +22,7 @@ pub(crate) use flame::Graphs;
 pub(crate) use perf::Counter as PerfCounter;
 pub(crate) use report::{AtCell, AtDepth, Traced, failures, tables};
 
-/// What was asked for.
+/// What was requested.
 pub(crate) struct Trace {
     /// Who counts system calls, or why nobody can; absent if not asked.
     tool: Option<Result<Tool, String>>,
@@ -50,7 +50,7 @@ impl Trace {
         self.counts() || self.graphs.is_some()
     }
 
-    /// Why nobody can count, if it was asked for.
+    /// Why nobody can count, if it was requested.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.tool.as_ref()?.as_ref().err().cloned()
     }

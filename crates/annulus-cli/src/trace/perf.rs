@@ -147,7 +147,7 @@ fn arguments(pids: &[u32], names: &[Sysno]) -> Vec<String> {
     words
 }
 
-/// A line for each counter, in the order in which they were asked for: `3000,,raw_syscalls:sys_enter,…`.
+/// A line for each counter, in the order in which they were requested: `3000,,raw_syscalls:sys_enter,…`.
 pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
     let counts: Vec<u64> = (text.lines())
         .filter_map(|line| {
@@ -173,7 +173,7 @@ pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
 fn unexpected(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     format!(
-        "perf: did not give the counts it was asked for: {}; {CURE}",
+        "perf: did not give the counts it was requested: {}; {CURE}",
         line.unwrap_or("it said nothing")
     )
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::{Calls, Counted};
 
-/// A line names so many calls; the others are one number.
+/// A line names N calls; the others are one number.
 const NAMES_SHOWN: usize = 6;
 /// Fewer per operation than this are not named: they are the run's beginning and end.
 const PER_OP_SHOWN: f64 = 0.0005;
@@ -66,7 +66,7 @@ impl<P> Traced<P> {
         }
     }
 
-    /// Takes over what was counted in a run of so many operations.
+    /// Takes over what was counted in a run of N operations.
     pub(crate) fn counted(&mut self, counted: Result<(Counted, u64), String>) {
         match counted {
             Ok((_, 0)) => self.syscalls_note = Some("nothing was answered meanwhile".into()),
@@ -126,14 +126,18 @@ pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], words: impl Fn(&P) -> S
     text
 }
 
-/// Which graphs are missing; they were asked for.
+/// Which graphs are missing; they were requested.
 pub(crate) fn failures<P>(traced: &[Traced<P>]) -> Option<String> {
     let missing = |one: &&Traced<P>| one.flamegraph.is_none() && one.flamegraph_note.is_some();
     let names: Vec<&str> = (traced.iter().filter(missing))
         .map(|one| one.contender.as_str())
         .collect();
-    (!names.is_empty())
-        .then(|| format!("no flame graph of {}; why is said above", names.join(", ")))
+    (!names.is_empty()).then(|| {
+        format!(
+            "no flame graph of {}; why is reported above",
+            names.join(", ")
+        )
+    })
 }
 
 fn table<P>(traced: &[&Traced<P>], case: &str) -> String {

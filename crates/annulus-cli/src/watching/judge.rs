@@ -46,7 +46,7 @@ pub(crate) struct Judge {
 pub(crate) struct Verdict {
     rules: usize,
     runs: usize,
-    /// In how many of them an alert was raised, by whoever.
+    /// In how many of them any alert was raised.
     raised: usize,
     /// And it matters.
     counts: bool,
@@ -213,7 +213,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Slices of 100 ms with ten answers each, after so many microseconds.
+    /// Slices of 100 ms with ten answers each, after N microseconds.
     fn slices(latencies_us: &[u64]) -> Vec<Interval> {
         let slice = |us: &u64| {
             let mut latency = Histogram::new();

@@ -1,4 +1,4 @@
-//! Bad input: what is said, the exit code, and that nothing is created or destroyed.
+//! Bad input: what is reported, the exit code, and that nothing is created or destroyed.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,4 +1,4 @@
-//! Bad input: what is said, the exit code, and that nothing is made or changed.
+//! Bad input: what is reported, the exit code, and that nothing is made or changed.
 
 use crate::command::Workspace;
 

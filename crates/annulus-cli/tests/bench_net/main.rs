@@ -18,7 +18,7 @@ pub(crate) struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Whether this machine has no ring for the generator; that is said, and is no failure.
+    /// Whether this machine has no ring for the generator; that is reported, and is no failure.
     pub(crate) fn is_skipped(&self) -> bool {
         if self.code == Some(77) {
             skip::skip(self.err.trim());

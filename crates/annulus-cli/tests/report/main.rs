@@ -66,7 +66,7 @@ fn a_run_is_told_by_a_page_and_by_maps_and_its_json_tells_the_same_later() {
 }
 
 /// Every answer of every run is in a slice, and so are the calls of those who can tell. A run that a busy machine let
-/// answer nothing was made again, longer: how long it was is said.
+/// answer nothing was made again, longer: how long it was is reported.
 fn timelines_are_whole(here: &Path) {
     let json = std::fs::read_to_string(here.join("run.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();

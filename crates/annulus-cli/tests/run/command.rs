@@ -102,7 +102,7 @@ pub(crate) fn output(mut command: Command) -> CommandOutput {
     }
 }
 
-/// What a program said that succeeded, where nothing else was said.
+/// What a program said that succeeded, where nothing else was reported.
 #[track_caller]
 pub(crate) fn quiet(command: Command) -> String {
     let output = output(command);

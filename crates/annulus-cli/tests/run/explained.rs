@@ -1,4 +1,4 @@
-//! `annulus run --explain`: what is said of a program that is not started.
+//! `annulus run --explain`: what is reported of a program that is not started.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crate::remarks::without_io_uring;
 
 const PROGRAM: &str = "int main(void) { return 7; }\n";
 
-/// What is said of a program, which must not run.
+/// What is reported of a program, which must not run.
 #[track_caller]
 fn explained(words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
     let dir = folder();

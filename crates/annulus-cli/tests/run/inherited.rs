@@ -19,7 +19,7 @@ fn the_exit_status_is_that_of_the_command() {
 
 #[test]
 fn a_command_that_a_signal_ends_has_ended_by_that_signal() {
-    // Not SIGHUP: whoever runs the tests may have it ignored, which is handed on.
+    // Not SIGHUP: the environment of the tests may ignore it, and children inherit that.
     for (signal, number) in [("KILL", 9), ("TERM", 15), ("USR1", 10)] {
         let script = format!("kill -{signal} $$; sleep 60");
         let status = run(&["--", "sh", "-c", &script]).status().unwrap();

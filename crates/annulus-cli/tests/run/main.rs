@@ -1,4 +1,4 @@
-//! `annulus run` from outside: what the program that it becomes is given, and what is said before.
+//! `annulus run` from outside: what the program that it becomes is given, and what is reported before.
 
 mod command;
 mod explained;

@@ -1,4 +1,4 @@
-//! What is said of a program before it runs, and that it runs.
+//! What is reported of a program before it runs, and that it runs.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `annulus release` and `annulus resume`: what is asked of a process, and what is said of its answer. This process is
-//! the one that is asked, instead of a server.
+//! `annulus release` and `annulus resume`: what is asked of a process, and what is reported of its answer. This process
+//! is the one that is asked, instead of a server.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -51,7 +51,7 @@ fn ends(server: Server) {
     assert_eq!(status.code(), Some(0), "{error}");
 }
 
-/// What is said to a command that is refused.
+/// What is reported to a command that is refused.
 fn refused(mut command: Command, code: i32) -> String {
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -9,7 +9,7 @@ use crate::server::{BACKENDS, Server};
 
 const CLIENTS: usize = 400;
 
-/// A server that may have so many descriptors, behind those that it inherits.
+/// A server that may have N descriptors, behind those that it inherits.
 fn serve(descriptors: usize, inherited: usize, backend: &str) -> Server {
     let opens: String = (0..inherited)
         .map(|number| format!("exec {}</dev/null; ", number + 10))

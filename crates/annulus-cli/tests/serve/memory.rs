@@ -43,7 +43,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A connection that asks for a large file a hundred times, with windows of so many bytes for each stream.
+/// A connection that asks for a large file a hundred times, with windows of N bytes for each stream.
 fn ask(server: &Server, window: u32) -> TcpStream {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -86,7 +86,7 @@ impl Server {
     /// Waits for its end; what it said to standard error.
     pub(crate) fn wait(self) -> (ExitStatus, String) {
         let (status, error, rest) = self.wait_and_read();
-        assert_eq!(rest, "", "nothing more is said to standard output");
+        assert_eq!(rest, "", "nothing more is reported to standard output");
         (status, error)
     }
 

@@ -1,4 +1,4 @@
-//! What can't be looked at, and what is no process: what is said, and the exit code.
+//! What can't be looked at, and what is no process: what is reported, and the exit code.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

@@ -120,7 +120,7 @@ fn functions(graph: &Path) -> String {
         .join("\n")
 }
 
-/// What a machine that is busy with other things may spoil is tried again, so many times at most.
+/// What a machine that is busy with other things may spoil is tried again, N times at most.
 const TRIES: u32 = 20;
 
 /// Tries until it is not spoilt; `Err` says by what it is.
@@ -248,7 +248,7 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
 
 const CONNECTIONS: u64 = 4;
 
-/// A server of ours that ends with the test.
+/// An own server that ends with the test.
 struct Server(Child);
 
 impl Drop for Server {

@@ -113,7 +113,7 @@ fn names_are_on(page: &str) {
     ] {
         let named = names(text);
         assert!(named.len() > 10, "{document}: {named:?}");
-        // What a program under the preload library has, a server of ours has not.
+        // What a program under the preload library has, an own server has not.
         let own = |name: &&&str| !name.starts_with("annulus_preload_");
         for name in named.iter().filter(own).copied() {
             let series = ["_bucket", "_count", "_sum"]

@@ -19,17 +19,17 @@ pub(crate) struct Discard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Left(u64),
-    /// In a chunk's size: so much, in so many digits.
+    /// In a chunk's size: so much, in N digits.
     Size {
         value: u64,
         digits: u32,
     },
-    /// Behind a semicolon, so many bytes, of a chunk of that size.
+    /// Behind a semicolon, N bytes, of a chunk of that size.
     Extension {
         value: u64,
         bytes: u32,
     },
-    /// The line of the size is to end; the chunk has so many bytes.
+    /// The line of the size is to end; the chunk has N bytes.
     SizeEnd(u64),
     Data(u64),
     DataReturn,

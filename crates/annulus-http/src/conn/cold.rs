@@ -3,12 +3,12 @@
 use http::StatusCode;
 use httparse::Header;
 
-use super::answer::{self, CONTINUE, Manner, write_head};
 use super::body::Discard;
 use super::head::{self, Framing, Head, Verb};
+use super::response::{self, CONTINUE, Manner, write_head};
 use super::{Connection, End, LINGER_BYTES_MAX, Received, Refusal, Unread, refusal};
 use crate::log::Line;
-use crate::site::{Answer, Body, FieldLines, Method, SiteRequest};
+use crate::site::{Body, FieldLines, Method, SiteRequest, SiteResponse};
 use crate::stall::taken;
 use crate::transport::Transport;
 use crate::watch::Phase;
@@ -30,8 +30,8 @@ impl<T: Transport> Connection<T> {
     /// The request at the start of `bytes`: it is answered, or its body is going to be read. Returns the bytes of its
     /// head.
     pub(super) async fn begin(&mut self, bytes: &[u8]) -> Result<usize, End> {
-        let mut room = head::header_array();
-        let head = match head::parse(bytes, &mut room, &self.core.limits) {
+        let mut headers = head::header_array();
+        let head = match head::parse(bytes, &mut headers, &self.core.limits) {
             Ok(Some(head)) => head,
             // It was there a moment ago.
             Ok(None) => return Ok(0),
@@ -71,8 +71,8 @@ impl<T: Transport> Connection<T> {
         let Some(unread) = self.unread.take() else {
             return Ok(());
         };
-        let mut room = head::header_array();
-        match head::parse(&unread.head, &mut room, &self.core.limits) {
+        let mut headers = head::header_array();
+        match head::parse(&unread.head, &mut headers, &self.core.limits) {
             // Who pipelines behind a body is not told apart from who does not: the next look does it.
             Ok(Some(head)) => self.answer(&head, false, true).await,
             _ => Err(End::Now),
@@ -90,7 +90,7 @@ impl<T: Transport> Connection<T> {
             Verb::Known | Verb::Unknown => Method::Other,
         };
         let answer = match head.verb {
-            Verb::Unknown => answer::refused(refusal(501, "that method is not known")),
+            Verb::Unknown => response::refused(refusal(501, "that method is not known")),
             _ => {
                 let fields = Lines(head.fields);
                 let site_request = SiteRequest {
@@ -127,7 +127,7 @@ impl<T: Transport> Connection<T> {
 
     /// Says why a request is refused. It is the last of the connection: where the next one begins is not known.
     pub(super) async fn refuse(&mut self, refusal: Refusal) -> End {
-        let answer = answer::refused(refusal);
+        let answer = response::refused(refusal);
         write_head(&mut self.out, &self.core.clock, Manner::Closes, &answer);
         self.note_refusal(&answer);
         if let Body::Bytes(body) = &answer.body {
@@ -139,7 +139,7 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    fn note_refusal(&self, answer: &Answer) {
+    fn note_refusal(&self, answer: &SiteResponse) {
         let Some(log) = &self.core.log else {
             return;
         };

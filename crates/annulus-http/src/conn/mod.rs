@@ -5,10 +5,10 @@
 //! file that is not in memory, a body, an error) goes through `cold`. Bounded in memory: no more is read while answers
 //! of [`OUT_BYTES_MAX`] wait for the client to take them.
 
-mod answer;
 mod body;
 mod cold;
 mod head;
+mod response;
 mod send;
 
 use std::future::poll_fn;
@@ -21,9 +21,9 @@ use crate::per_core::PerCore;
 use crate::site::{OpenFile, Prompt};
 use crate::transport::Transport;
 use crate::watch::{Phase, Registration};
-use answer::{Manner, write_ready};
 use body::Discard;
 use head::{Head, Refusal, Verb, refusal};
+use response::{Manner, write_ready};
 
 /// Bytes of answers that leave together; by then nothing more is read before they have.
 const OUT_BYTES_MAX: usize = 64 << 10;
@@ -301,8 +301,8 @@ impl<T: Transport> Connection<T> {
             if self.out.len() >= OUT_BYTES_MAX {
                 return Step::Full;
             }
-            let mut room = head::header_array();
-            let head = match head::parse(&bytes[*at..], &mut room, &self.core.limits) {
+            let mut headers = head::header_array();
+            let head = match head::parse(&bytes[*at..], &mut headers, &self.core.limits) {
                 Ok(Some(head)) => head,
                 Ok(None) => return Step::More,
                 Err(refusal) => return Step::Refused(refusal),

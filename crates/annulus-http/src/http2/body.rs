@@ -47,14 +47,14 @@ impl Buf for Data {
 struct Read {
     streams: Rc<Streams>,
     bytes: usize,
-    _turn: SemaphoreGuardArc,
+    _permit: SemaphoreGuardArc,
 }
 
 impl Read {
     /// Waits until the connection may read, and counts what that is: at most `max_bytes` bytes.
-    async fn turn(streams: &Rc<Streams>, max_bytes: u64) -> Read {
-        let turn = match streams.pieces.try_acquire_arc() {
-            Some(turn) => turn,
+    async fn acquire(streams: &Rc<Streams>, max_bytes: u64) -> Read {
+        let permit = match streams.pieces.try_acquire_arc() {
+            Some(permit) => permit,
             None => Arc::clone(&streams.pieces).acquire_arc().await,
         };
         let all = &streams.core.read_ahead;
@@ -67,7 +67,7 @@ impl Read {
         Read {
             streams: Rc::clone(streams),
             bytes,
-            _turn: turn,
+            _permit: permit,
         }
     }
 }
@@ -132,8 +132,8 @@ impl Sending {
 
     async fn bytes(&mut self, mut bytes: Bytes) -> Result<(), End> {
         while !bytes.is_empty() {
-            let room = self.room(bytes.len()).await?;
-            self.give(bytes.split_to(room), None)?;
+            let window = self.reserve_window(bytes.len()).await?;
+            self.give(bytes.split_to(window), None)?;
         }
         Ok(())
     }
@@ -142,8 +142,8 @@ impl Sending {
         let end = at.saturating_add(bytes);
         while at < end {
             let max_bytes = (end - at).min(PIECE_BYTES) as usize;
-            let room = self.room(max_bytes).await?;
-            let read = Read::turn(&self.open.0, room as u64).await;
+            let window = self.reserve_window(max_bytes).await?;
+            let read = Read::acquire(&self.open.0, window as u64).await;
             let buf = Vec::with_capacity(read.bytes);
             match file.file().read_exact_at(buf, at).await {
                 Ok(piece) => {
@@ -156,15 +156,15 @@ impl Sending {
         Ok(())
     }
 
-    /// How many of so many bytes the windows let through; at least one.
-    async fn room(&mut self, max_bytes: usize) -> Result<usize, End> {
+    /// How many of N bytes the windows let through; at least one.
+    async fn reserve_window(&mut self, max_bytes: usize) -> Result<usize, End> {
         let stream = &mut self.stream;
         stream.reserve_capacity(max_bytes);
         poll_fn(|context| {
             loop {
-                let room = stream.capacity().min(max_bytes);
-                if room > 0 {
-                    return Poll::Ready(Ok(room));
+                let window = stream.capacity().min(max_bytes);
+                if window > 0 {
+                    return Poll::Ready(Ok(window));
                 }
                 let Some(Ok(_)) = ready!(stream.poll_capacity(context)) else {
                     return Poll::Ready(Err(End::Gone));

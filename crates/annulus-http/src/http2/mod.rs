@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::log::Line;
 use crate::per_core::PerCore;
-use crate::site::{Answer, Body, FieldLines, Method, SiteRequest};
+use crate::site::{Body, FieldLines, Method, SiteRequest, SiteResponse};
 use crate::stall::{FIRST_LOOK, Stall};
 use crate::watch::{Phase, Registration};
 use body::Data;
@@ -239,7 +239,7 @@ impl FieldLines for HeaderMap {
 }
 
 /// Reads a request's body, which means nothing, to its end: only there does HTTP/2 tell whether it has the length that
-/// was said. False: it is longer than what is read of one.
+/// was reported. False: it is longer than what is read of one.
 async fn discard(body: &mut RecvStream, bytes_max: u64) -> Result<bool, h2::Error> {
     let mut bytes = 0;
     while let Some(data) = poll_fn(|context| body.poll_data(context)).await {
@@ -321,7 +321,7 @@ async fn answer(
     Ok((response, body))
 }
 
-fn note(request: &Request<RecvStream>, answer: &Answer, streams: &Streams) {
+fn note(request: &Request<RecvStream>, answer: &SiteResponse, streams: &Streams) {
     let Some(log) = &streams.core.log else {
         return;
     };

@@ -39,7 +39,7 @@ pub enum LogFormat {
 ///
 /// Lines are written within half a second, and earlier where many come. No core waits for the file: when it takes
 /// nothing (a full disk, a FIFO that is not read), 1 MiB of lines per core waits for it, and further lines are lost.
-/// Errors, and how many lines were lost, are said on standard error.
+/// Errors, and how many lines were lost, are reported on standard error.
 ///
 /// The thread ends when the last clone is dropped and all lines are written or given up.
 #[derive(Clone)]

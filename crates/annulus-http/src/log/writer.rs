@@ -159,7 +159,7 @@ struct WriterThread {
     /// Lost lines that have not been told, and when some were told last.
     lost: u64,
     reported: Option<Instant>,
-    /// What is wrong with the file, as it was said.
+    /// What is wrong with the file, as it was reported.
     trouble: Option<String>,
 }
 
@@ -242,7 +242,7 @@ impl WriterThread {
         }
     }
 
-    /// Says how many lines were lost, if it is `now` or long enough ago that it was said last.
+    /// Says how many lines were lost, if it is `now` or long enough ago that it was reported last.
     fn report_lost(&mut self, now: bool) {
         if self.lost > 0
             && (now

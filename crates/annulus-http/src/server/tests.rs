@@ -92,7 +92,7 @@ impl Ground {
             }
             assert!(got.len() < BODY_BYTES, "all of it by look {look}");
             self.core.look();
-            turns().await;
+            poll_rounds().await;
         }
         while body_bytes(&got) < BODY_BYTES {
             take(client, &mut got).await;
@@ -107,14 +107,14 @@ impl Ground {
                 return looks;
             }
             self.core.look();
-            turns().await;
+            poll_rounds().await;
         }
         panic!("a client that takes nothing is not ended");
     }
 }
 
-/// What a look has woken runs, and what that wakes: several turns of the core, of at most 256 polls each.
-async fn turns() {
+/// What a look has woken runs, and what that wakes: several poll rounds of the core, of at most 256 polls each.
+async fn poll_rounds() {
     for _ in 0..4 * 256 {
         yield_now().await;
     }
@@ -294,7 +294,7 @@ fn requests_that_follow_each_other_have_their_time_each() {
             }
             assert!(got.starts_with(b"HTTP/1.1 200 "));
             ground.core.look();
-            turns().await;
+            poll_rounds().await;
         }
         // The one that has begun has its time, too, and no more.
         let taking = runtime::spawn(async move {
@@ -306,7 +306,7 @@ fn requests_that_follow_each_other_have_their_time_each() {
         while !taking.is_finished() {
             ground.core.look();
             looks += 1;
-            turns().await;
+            poll_rounds().await;
         }
         assert!(looks >= ground.core.ticks.head - 1, "{looks} looks");
         assert!(taking.await.unwrap().starts_with(b"HTTP/1.1 408 "));

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
-use super::answer::Ready;
 use super::load::OpenFile;
+use super::response::Ready;
 use super::survey::Page;
 
 /// What an entry costs besides its path and bodies, about.
@@ -20,7 +20,7 @@ const ENTRY_BYTES: usize = 512;
 /// How long a large file stays open that nobody asks for: a deleted one keeps its disk space for as long.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// What a path turned out to be.
+/// The result of a path lookup.
 #[derive(Debug)]
 pub(crate) enum Lookup {
     /// A file and its encodings; a directory's index is one, too.

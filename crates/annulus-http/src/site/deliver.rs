@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 
-use super::answer::{Answer, Body, Fields, Piece};
 use super::conditional::{self, Conditions, Outcome};
 use super::load::{Head, OpenFile};
 use super::range::{self, Part, Selected};
+use super::response::{Body, Fields, Piece, SiteResponse};
 use super::service::{Method, SiteRequest};
 
 /// Where a body is.
@@ -83,7 +83,7 @@ pub(crate) fn deliver(
     head: &Head,
     source: &Source,
     boundaries: &Boundaries,
-) -> Answer {
+) -> SiteResponse {
     let conditions = Conditions {
         if_match: request.joined("if-match"),
         if_none_match: request.joined("if-none-match"),
@@ -94,7 +94,7 @@ pub(crate) fn deliver(
     let bytes = source.bytes();
     let selected = match conditional::evaluate(&conditions, &head.validators()) {
         Outcome::NotModified => return not_modified(head),
-        Outcome::Failed => return Answer::of(StatusCode::PRECONDITION_FAILED),
+        Outcome::Failed => return SiteResponse::of(StatusCode::PRECONDITION_FAILED),
         // Ranges are of GET alone.
         Outcome::Send if request.method == Method::Get => match request.only("range") {
             Some(value) => range::select(value, bytes),
@@ -103,13 +103,13 @@ pub(crate) fn deliver(
         Outcome::Send | Outcome::SendWhole => Selected::Whole,
     };
     match selected {
-        Selected::Whole => Answer {
+        Selected::Whole => SiteResponse {
             status: StatusCode::OK,
             fields: head.whole(bytes),
             body: source.body(Part { offset: 0, bytes }),
         },
         Selected::Unsatisfiable => {
-            let mut answer = Answer::of(StatusCode::RANGE_NOT_SATISFIABLE);
+            let mut answer = SiteResponse::of(StatusCode::RANGE_NOT_SATISFIABLE);
             answer.fields.extend(
                 field(format!("bytes */{bytes}")).map(|value| (header::CONTENT_RANGE, value)),
             );
@@ -123,26 +123,26 @@ pub(crate) fn deliver(
 }
 
 /// What a cache needs to go on with what it has.
-fn not_modified(head: &Head) -> Answer {
-    let mut answer = Answer::of(StatusCode::NOT_MODIFIED);
+fn not_modified(head: &Head) -> SiteResponse {
+    let mut answer = SiteResponse::of(StatusCode::NOT_MODIFIED);
     let kept = [header::ETAG, header::LAST_MODIFIED, header::VARY];
     let fields = head.fields.iter().filter(|(name, _)| kept.contains(name));
     answer.fields.extend(fields.cloned());
     answer
 }
 
-fn one_part(head: &Head, source: &Source, part: Part) -> Answer {
+fn one_part(head: &Head, source: &Source, part: Part) -> SiteResponse {
     let mut fields = head.whole(part.bytes);
     let range = field(content_range(part, source.bytes()));
     fields.extend(range.map(|range| (header::CONTENT_RANGE, range)));
-    Answer {
+    SiteResponse {
         status: StatusCode::PARTIAL_CONTENT,
         fields,
         body: source.body(part),
     }
 }
 
-fn several_parts(head: &Head, source: &Source, parts: &[Part], boundary: &str) -> Answer {
+fn several_parts(head: &Head, source: &Source, parts: &[Part], boundary: &str) -> SiteResponse {
     let content_type = head
         .content_type
         .to_str()
@@ -175,7 +175,7 @@ fn several_parts(head: &Head, source: &Source, parts: &[Part], boundary: &str) -
         .into_iter()
         .chain(described)
         .collect();
-    Answer {
+    SiteResponse {
         status: StatusCode::PARTIAL_CONTENT,
         fields,
         body: Body::Parts { pieces, bytes },

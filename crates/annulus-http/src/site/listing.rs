@@ -1,4 +1,4 @@
-//! A directory as a page, where that is asked for. Read on a blocking thread; used by `service`.
+//! A directory as a page, where that is requested. Read on a blocking thread; used by `service`.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

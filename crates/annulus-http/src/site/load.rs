@@ -17,10 +17,10 @@ use http::StatusCode;
 use http::header::{self, HeaderValue};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use super::answer::{Fields, Ready};
 use super::beneath::{FileState, Reach, Root};
 use super::conditional::{Validators, whole_seconds};
 use super::encoding::Encoding;
+use super::response::{Fields, Ready};
 
 /// How often a small file is read again that was changed while it was read.
 const READS_MAX: u32 = 4;
@@ -307,7 +307,7 @@ pub(crate) async fn load(root: &Arc<Root>, path: &[u8], whole_max: u32) -> Resul
                     steady: false,
                 });
             }
-            // Cut each time that it was read: somebody else's turn.
+            // Cut each time that it was read: another request's problem.
             None if tries == 0 => return Err(Errno::AGAIN),
             _ => {}
         }

@@ -9,7 +9,7 @@
 //! | a segment that begins with a dot, unless asked for; `/.well-known` is let through | 404 |
 //! | more than [`PATH_BYTES_MAX`] | 414 |
 //!
-//! A slash or backslash within a name is 404 because no file that we serve has one there, and because whoever sits
+//! A slash or backslash within a name is 404 because no file that we serve has one there, and because a proxy that sits
 //! before us may take it for a separator: what it lets through must mean the same here.
 //!
 //! Escapes are decoded once: `%252e` is the name `%2e`. Bytes that are not UTF-8 are bytes, as in the file system.

@@ -55,7 +55,7 @@ pub fn select(value: &[u8], len: u64) -> Selected {
 enum Spec {
     /// First and last byte; last may be beyond the end, or not given.
     From(u64, Option<u64>),
-    /// So many at the end.
+    /// N at the end.
     Last(u64),
 }
 

@@ -13,13 +13,13 @@ use http::StatusCode;
 use http::header::{self, HeaderValue};
 use rustix::io::Errno;
 
-use super::answer::{ALLOW, Answer, Body, Ready};
 use super::beneath::{FileState, Reach, Root};
 use super::cache::{Cache, Entry, Lookup, OpenFiles};
 use super::deliver::{Boundaries, Source, deliver};
 use super::encoding::{Accepted, Encoding};
 use super::load::{CachedFile, Head, Loaded, OpenFile, in_background, load};
 use super::path::{self, Resolved};
+use super::response::{ALLOW, Body, Ready, SiteResponse};
 use super::survey::{Page, Rules, Surveyed, Variant, status_of, survey};
 
 /// The fields that make a request more than "all of it, please": [`Site::ready`] is not for requests with one
@@ -107,7 +107,7 @@ pub struct SiteRequest<'a> {
     pub fields: &'a dyn FieldLines,
 }
 
-/// How many answers of a core may wait for a disk, or read a small file, at once; others wait for their turn, and
+/// How many answers of a core may wait for a disk, or read a small file, at once; others queue, and
 /// often find it done. It bounds what a crowd that asks for what is not in memory makes a core hold.
 const LOADS_MAX: usize = 64;
 
@@ -229,9 +229,9 @@ impl Site {
     }
 
     /// What a request is answered. Never fails: an error is an answer.
-    pub async fn answer(&self, request: &SiteRequest<'_>) -> Answer {
+    pub async fn answer(&self, request: &SiteRequest<'_>) -> SiteResponse {
         match request.method {
-            Method::Other => return Answer::of(StatusCode::METHOD_NOT_ALLOWED),
+            Method::Other => return SiteResponse::of(StatusCode::METHOD_NOT_ALLOWED),
             Method::Options => return self.options(request.target),
             Method::Get | Method::Head => {}
         }
@@ -240,7 +240,7 @@ impl Site {
         }
         let resolved = match path::resolve(request.target, self.rules.hidden) {
             Ok(resolved) => resolved,
-            Err(status) => return Answer::of(status),
+            Err(status) => return SiteResponse::of(status),
         };
         self.sweep(Instant::now());
         let answer = match self.look_up(request, &resolved).await {
@@ -251,7 +251,7 @@ impl Site {
             }
             other => other,
         };
-        answer.unwrap_or_else(|error| Answer::of(status_of(error)))
+        answer.unwrap_or_else(|error| SiteResponse::of(status_of(error)))
     }
 
     /// Closes files that nobody has asked for lately; answers do it, too. To be called every few seconds where
@@ -265,14 +265,14 @@ impl Site {
         self.open.clear();
     }
 
-    fn options(&self, target: &[u8]) -> Answer {
+    fn options(&self, target: &[u8]) -> SiteResponse {
         if target != b"*"
             && self.respond.is_none()
             && let Err(status) = path::resolve(target, self.rules.hidden)
         {
-            return Answer::of(status);
+            return SiteResponse::of(status);
         }
-        let mut answer = Answer::of(StatusCode::NO_CONTENT);
+        let mut answer = SiteResponse::of(StatusCode::NO_CONTENT);
         answer.fields.push((header::ALLOW, ALLOW));
         answer
     }
@@ -286,7 +286,7 @@ impl Site {
         &self,
         request: &SiteRequest<'_>,
         resolved: &Resolved<'_>,
-    ) -> Result<Answer, Errno> {
+    ) -> Result<SiteResponse, Errno> {
         let entry = self.entry(&resolved.path).await?;
         let page = match &entry.lookup {
             Lookup::Fixed(ready) => return Ok(ready.answer()),
@@ -310,7 +310,7 @@ impl Site {
                 let described = self.describe(&resolved.path, &entry, page, variant, &state);
                 deliver(request, &described.head, &source, &self.boundaries)
             }
-            Content::Unsteady(body) => Answer {
+            Content::Unsteady(body) => SiteResponse {
                 status: StatusCode::OK,
                 fields: head(page, variant, &variant.state).without_validators(body.len()),
                 body: Body::Bytes(body),
@@ -507,12 +507,12 @@ impl SiteRequest<'_> {
 
 fn fixed(status: StatusCode, body: &Bytes) -> Rc<Ready> {
     let type_of_it = HeaderValue::from_static("text/plain; charset=utf-8");
-    let answer = Answer::with_body(status, Vec::new(), type_of_it, body.clone());
+    let answer = SiteResponse::with_body(status, Vec::new(), type_of_it, body.clone());
     Rc::new(Ready::new(status, answer.fields, body))
 }
 
 fn fixed_error(status: StatusCode) -> Ready {
-    let Answer { fields, body, .. } = Answer::of(status);
+    let SiteResponse { fields, body, .. } = SiteResponse::of(status);
     match body {
         Body::Bytes(body) => Ready::new(status, fields, &body),
         _ => Ready::new(status, fields, b""),
@@ -550,12 +550,12 @@ fn listing(page: &str) -> Ready {
 }
 
 /// To the same path with its slash.
-fn redirect(resolved: &Resolved<'_>) -> Answer {
+fn redirect(resolved: &Resolved<'_>) -> SiteResponse {
     let location = HeaderValue::try_from(path::with_slash(resolved));
     let Ok(location) = location else {
-        return Answer::of(StatusCode::NOT_FOUND);
+        return SiteResponse::of(StatusCode::NOT_FOUND);
     };
-    let mut answer = Answer::of(StatusCode::MOVED_PERMANENTLY);
+    let mut answer = SiteResponse::of(StatusCode::MOVED_PERMANENTLY);
     answer.fields.push((header::LOCATION, location));
     answer
 }

@@ -112,7 +112,7 @@ fn where_there_is_no_room_an_idle_connection_of_http2_is_told_and_closed() {
         limits.send_timeout = 60 * PATIENCE;
     });
     for_each_backend(&options, |server| {
-        // They don't answer to anything: who waits for that waits for ever.
+        // They don't answer to anything: who waits for that waits forever.
         let mut idle: Vec<_> = (0..2).map(|_| frames::connect(server, &[])).collect();
         for stream in &mut idle {
             stream.write_all(&frames::request(1, "/")).unwrap();

@@ -9,7 +9,7 @@ const SHORT: Duration = Duration::from_millis(200);
 /// By then it must have ended on the slowest machine.
 const LATE: Duration = Duration::from_secs(20);
 
-/// Not early, and not for ever.
+/// Not early, and not forever.
 fn in_time(began: Instant, what: &str) {
     let took = began.elapsed();
     assert!(took >= SHORT * 9 / 10, "{what}: ended after {took:?}");
@@ -109,7 +109,7 @@ fn a_client_that_takes_nothing_is_ended_and_bounded_and_others_are_served() {
         let ended = loop {
             match stream.read(&mut sink) {
                 Ok(0) => break None,
-                Ok(_) => assert!(began.elapsed() < LATE, "it goes on for ever"),
+                Ok(_) => assert!(began.elapsed() < LATE, "it goes on forever"),
                 Err(error) => break Some(error.kind()),
             }
         };

@@ -57,7 +57,7 @@ fn requests_are_answered_over_tls_as_over_tcp() {
         let all = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1999) + "GET / HTTP/1.0\r\n\r\n";
         stream.write_all(all.as_bytes()).unwrap();
         let mut got = Vec::new();
-        // To its end, which is said: `close_notify`.
+        // To its end, which is reported: `close_notify`.
         stream.read_to_end(&mut got).unwrap();
         assert_eq!(statuses(&got), [200; 2000]);
         let mut stream = connect(server, &config);

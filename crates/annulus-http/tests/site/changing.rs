@@ -173,7 +173,7 @@ fn a_file_that_is_gone_is_let_go_of() {
 /// Lengths that are changed between: below and above what is kept in memory.
 const LENGTHS: [usize; 5] = [10, 5_000, 30_000, 65_000, 100_000];
 
-/// How many times a file is asked for, and changed, at least.
+/// How many times a file is requested, and changed, at least.
 const ROUNDS: u32 = 2_000;
 const CHANGES: u32 = 200;
 

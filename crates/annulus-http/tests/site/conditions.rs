@@ -46,7 +46,7 @@ fn what_a_client_has_already_is_not_sent_again() {
             // A list in two lines.
             let lines = [("if-none-match", "\"a\""), ("if-none-match", etag)];
             assert_eq!(ground.get_with(target, &lines).await.status, 304);
-            // What is not there is not there, whatever is said about it.
+            // What is not there is not there, whatever is reported about it.
             let missing = [("if-none-match", "*"), ("if-match", etag)];
             assert_eq!(ground.get_with("/missing", &missing).await.status, 404);
         }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use annulus::Backend;
 use annulus::runtime::Runtime;
 use annulus_http::site::{
-    Answer, Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site,
-    SiteOptions, SiteRequest,
+    Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site, SiteOptions,
+    SiteRequest, SiteResponse,
 };
 use tempfile::TempDir;
 
@@ -151,7 +151,7 @@ impl Ground {
         method: Method,
         target: &[u8],
         fields: &[(&str, &str)],
-    ) -> Answer {
+    ) -> SiteResponse {
         let request = SiteRequest {
             method,
             target,
@@ -180,12 +180,12 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    pub(crate) async fn of(answer: Answer) -> Shown {
+    pub(crate) async fn of(answer: SiteResponse) -> Shown {
         Shown::read(answer).await.unwrap()
     }
 
     /// Panics if the body is not as long as the head says; fails if it can't be read to its end.
-    pub(crate) async fn read(answer: Answer) -> io::Result<Shown> {
+    pub(crate) async fn read(answer: SiteResponse) -> io::Result<Shown> {
         let pieces = match answer.body {
             Body::Empty => Vec::new(),
             Body::Bytes(ref bytes) => vec![Piece::Bytes(bytes.clone())],

@@ -5,7 +5,6 @@ mod ground;
 #[allow(dead_code, reason = "shared with tests that need root")]
 mod skip;
 
-mod answers;
 mod changing;
 mod conditions;
 mod directories;
@@ -14,3 +13,4 @@ mod fallback;
 mod limits;
 mod model;
 mod oddities;
+mod responses;

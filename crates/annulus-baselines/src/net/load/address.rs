@@ -114,7 +114,7 @@ impl KernelAddress {
             "a storage is as large as any address"
         );
         // SAFETY: the storage is at least as large as `T` (asserted) and as aligned as any address; every address
-        // of ours is plain data.
+        // that is ours is plain data.
         unsafe { (&raw mut storage).cast::<T>().write(address) };
         KernelAddress {
             storage,

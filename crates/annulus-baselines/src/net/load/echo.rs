@@ -4,7 +4,7 @@
 //! to another request or another client is seen. Short messages are compared whole, of long ones each 16th; of the
 //! others every byte is counted and the beginning compared, because comparing 64 KiB costs more than receiving them.
 
-use super::protocol::{Answer, Protocol, Step};
+use super::protocol::{Completed, Protocol, Step};
 
 /// The connection's number and the request's.
 const STAMP_BYTES: usize = 12;
@@ -71,7 +71,7 @@ impl Protocol for Echo {
             return Step::More;
         }
         *received = 0;
-        Step::Done(take, Answer::Right)
+        Step::Done(take, Completed::Right)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
                     assert_eq!(echo.read(&mut received, 3, 16, &bytes[..cut]), Step::More);
                 }
                 let rest = echo.read(&mut received, 3, 16, &bytes[cut..]);
-                assert_eq!(rest, Step::Done(size - cut, Answer::Right));
+                assert_eq!(rest, Step::Done(size - cut, Completed::Right));
             }
         }
     }
@@ -120,11 +120,11 @@ mod tests {
         let mut received = 0;
         assert_eq!(
             echo.read(&mut received, 1, 0, &two),
-            Step::Done(20, Answer::Right)
+            Step::Done(20, Completed::Right)
         );
         assert_eq!(
             echo.read(&mut received, 1, 1, &two[20..]),
-            Step::Done(20, Answer::Right)
+            Step::Done(20, Completed::Right)
         );
     }
 }

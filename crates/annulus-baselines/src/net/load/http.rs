@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use httparse::{EMPTY_HEADER, Response, Status};
 
-use super::protocol::{Answer, Protocol, Step};
+use super::protocol::{Completed, Protocol, Step};
 
 /// A longer head is an error: nobody who is measured sends one.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -18,7 +18,7 @@ pub(super) struct Http {
     request: Vec<u8>,
     /// What every body must be, if that is known.
     expected: Option<Arc<[u8]>>,
-    /// Of so many answers one is compared with it byte for byte.
+    /// Of N answers one is compared with it byte for byte.
     compared: u64,
     /// The head that came last, and what it means.
     known: Vec<u8>,
@@ -77,7 +77,7 @@ impl Http {
         }
     }
 
-    /// Of so many answers of a connection, the bytes of one; of the others, their number alone.
+    /// Of N answers of a connection, the bytes of one; of the others, their number alone.
     pub(super) fn comparing_one_of(self, compared: u64) -> Http {
         Http {
             compared: compared.max(1),
@@ -279,8 +279,8 @@ impl Protocol for Http {
                     ));
                 }
                 let answer = match reader.status {
-                    200..300 => Answer::Right,
-                    status => Answer::Status(status),
+                    200..300 => Completed::Right,
+                    status => Completed::Status(status),
                 };
                 Step::Done(at + used, answer)
             }
@@ -310,12 +310,12 @@ mod tests {
             HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: u\r\n\r\n\
             HTTP/1.1 100 Continue\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n\
             HTTP/1.1 204 No Content\r\n\r\n";
-        let right = || Step::Done(0, Answer::Right);
+        let right = || Step::Done(0, Completed::Right);
         let expected = [
             right(),
             right(),
             right(),
-            Step::Done(0, Answer::Status(500)),
+            Step::Done(0, Completed::Status(500)),
             right(),
         ];
         for piece in 1..=text.len() {
@@ -360,7 +360,7 @@ mod tests {
             let text = with(body).repeat(2);
             for piece in 1..=text.len() {
                 let steps = read_in_pieces(&mut new(), text.as_bytes(), piece);
-                let right = || Step::Done(0, Answer::Right);
+                let right = || Step::Done(0, Completed::Right);
                 assert_eq!(steps, [right(), right()], "{body}, pieces of {piece}");
             }
         }

@@ -3,7 +3,7 @@
 
 /// Where the digits of a key stand: `key:000000000042`.
 pub(super) const KEY_DIGITS: usize = 12;
-/// A value repeats after so many bytes.
+/// A value repeats after N bytes.
 const PERIOD: usize = 16;
 /// What stands behind a value in an answer of either store.
 const LINE_END: &[u8] = b"\r\n";
@@ -67,10 +67,10 @@ impl Value {
     #[inline]
     pub(super) fn is_at(&self, from: usize, length: usize, bytes: &[u8]) -> bool {
         let (value, end) = bytes.split_at(bytes.len().min(length.saturating_sub(from)));
-        let turned = &self.twice[from % PERIOD..][..PERIOD];
+        let rotated = &self.twice[from % PERIOD..][..PERIOD];
         let mut pieces = value.chunks(PERIOD);
         let end_from = (from + value.len()).saturating_sub(length);
-        pieces.all(|piece| piece == &turned[..piece.len()])
+        pieces.all(|piece| piece == &rotated[..piece.len()])
             && (LINE_END.get(end_from..)).is_some_and(|line_end| line_end.starts_with(end))
     }
 }

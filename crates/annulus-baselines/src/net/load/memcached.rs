@@ -2,7 +2,7 @@
 
 use super::keyed::{KEY_DIGITS, Keys, Value, write_key};
 use super::plan::MemcachedCommand;
-use super::protocol::{Answer, Protocol, Step};
+use super::protocol::{Completed, Protocol, Step};
 use super::tally::Kind;
 
 /// The longest line of an answer.
@@ -36,7 +36,7 @@ pub(super) struct Reader {
 }
 
 enum Meaning {
-    Whole(Answer),
+    Whole(Completed),
     Follow(usize),
 }
 
@@ -77,11 +77,11 @@ impl Memcached {
         let shown = || format!("answered `{}`", String::from_utf8_lossy(line));
         let whole = |answer| Ok(Meaning::Whole(answer));
         match self.command {
-            _ if has_value && line == b"END" => whole(Answer::Right),
+            _ if has_value && line == b"END" => whole(Completed::Right),
             _ if has_value => Err(shown()),
-            MemcachedCommand::Set if line == b"STORED" => whole(Answer::Right),
+            MemcachedCommand::Set if line == b"STORED" => whole(Completed::Right),
             MemcachedCommand::Get if line == b"END" => match self.value_bytes {
-                None => whole(Answer::Nil),
+                None => whole(Completed::Nil),
                 Some(_) => Err(format!("key {key} was filled and has no value")),
             },
             MemcachedCommand::Get if line.starts_with(FOUND) => {
@@ -91,7 +91,7 @@ impl Memcached {
                 let mut key_digits = [0; KEY_DIGITS];
                 write_key(key, &mut key_digits);
                 if digits != key_digits {
-                    return Err(format!("{} where key {key} was asked for", shown()));
+                    return Err(format!("{} where key {key} was requested", shown()));
                 }
                 let rest = rest.strip_prefix(b" 0 ").ok_or_else(shown)?;
                 let text = std::str::from_utf8(rest).map_err(|_| shown())?;
@@ -108,7 +108,7 @@ impl Memcached {
                 .any(|word| line.starts_with(word)) =>
             {
                 let text = String::from_utf8_lossy(line).into_owned();
-                whole(Answer::Error(Kind::MemcachedError, text))
+                whole(Completed::Error(Kind::MemcachedError, text))
             }
             _ => Err(shown()),
         }
@@ -212,13 +212,13 @@ mod tests {
         let right = value(KEYS.of(0, 0));
         let text = [&right[..], b"END\r\nSERVER_ERROR out of memory\r\n", &right].concat();
         let expected = [
-            Step::Done(0, Answer::Right),
-            Step::Done(0, Answer::Nil),
+            Step::Done(0, Completed::Right),
+            Step::Done(0, Completed::Nil),
             Step::Done(
                 0,
-                Answer::Error(Kind::MemcachedError, "SERVER_ERROR out of memory".into()),
+                Completed::Error(Kind::MemcachedError, "SERVER_ERROR out of memory".into()),
             ),
-            Step::Done(0, Answer::Right),
+            Step::Done(0, Completed::Right),
         ];
         for piece in 1..=text.len() {
             let steps = read_in_pieces(&mut get(false), &text, piece);

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use super::address::KernelAddress;
 use crate::Failure;
 
-/// A wait ends so many nanoseconds late at most; the default of 50 µs would be seen at a fixed rate.
+/// A wait ends N nanoseconds late at most; the default of 50 µs would be seen at a fixed rate.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
 /// A stream socket of the address's family, not blocking; bound to `source` if one is given.
@@ -104,14 +104,14 @@ pub fn kernel_refuses() -> Option<Failure> {
 
 /// The failure of making a ring, with what to do about it.
 pub(super) fn ring_failure(error: &io::Error) -> Failure {
-    let cure = match error.raw_os_error() {
+    let hint = match error.raw_os_error() {
         Some(libc::ENOSYS) => "this kernel has no io_uring, or a seccomp filter hides it",
         Some(libc::EPERM) => "sysctl kernel.io_uring_disabled or a seccomp filter forbids it",
         Some(libc::EINVAL) => "SINGLE_ISSUER | DEFER_TASKRUN need Linux 6.1",
         Some(libc::ENOMEM) => "raise the limit of locked memory, `ulimit -l`",
         _ => return Failure::failed("io_uring_setup", error),
     };
-    Failure::NotHere(format!("io_uring_setup: {error}; {cure}"))
+    Failure::NotHere(format!("io_uring_setup: {error}; {hint}"))
 }
 
 fn checked(code: i32) -> io::Result<i32> {

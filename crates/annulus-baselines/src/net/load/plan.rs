@@ -39,14 +39,14 @@ pub struct Plan {
 pub enum Pace {
     /// With the answer before it: each connection keeps its pipeline full.
     Closed,
-    /// By the clock: so many a second over all connections, whatever the server does.
+    /// By the clock: N a second over all connections, whatever the server does.
     Rate(f64),
 }
 
 /// What is asked, and what a right answer is.
 #[derive(Clone, Debug)]
 pub enum Workload {
-    /// So many bytes, which must come back.
+    /// N bytes, which must come back.
     Echo {
         /// Length of a message.
         bytes: usize,
@@ -59,7 +59,7 @@ pub enum Workload {
         host: String,
         /// What every answer's body must be, if that is known.
         body: Option<Arc<[u8]>>,
-        /// Of so many answers of a connection one is compared with it byte for byte; of the others, the length.
+        /// Of N answers of a connection one is compared with it byte for byte; of the others, the length.
         compared: u64,
     },
     /// A redis command over keys of the form `key:000000000042`.

@@ -39,15 +39,15 @@ pub(super) trait Protocol {
 pub(super) enum Step {
     /// All of it was used, and there is more to come.
     More,
-    /// The answer is whole after so many of the bytes.
-    Done(usize, Answer),
+    /// The answer is whole after N of the bytes.
+    Done(usize, Completed),
     /// This is no answer to what was asked; the connection is of no use any more.
     Wrong(String),
 }
 
 /// A whole answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Completed {
     Right,
     /// Right, and empty: a key without a value.
     Nil,

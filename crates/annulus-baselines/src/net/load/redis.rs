@@ -2,7 +2,7 @@
 
 use super::keyed::{KEY_DIGITS, Keys, Value, write_key};
 use super::plan::RedisCommand;
-use super::protocol::{Answer, Protocol, Step};
+use super::protocol::{Completed, Protocol, Step};
 use super::tally::Kind;
 
 /// The longest line of an answer.
@@ -72,14 +72,16 @@ impl Redis {
         match (line.first(), self.command) {
             (Some(b'-'), _) => {
                 let text = String::from_utf8_lossy(rest).into_owned();
-                Ok(Meaning::Whole(Answer::Error(Kind::RedisError, text)))
+                Ok(Meaning::Whole(Completed::Error(Kind::RedisError, text)))
             }
-            (Some(b'+'), RedisCommand::Set) if rest == b"OK" => Ok(Meaning::Whole(Answer::Right)),
+            (Some(b'+'), RedisCommand::Set) if rest == b"OK" => {
+                Ok(Meaning::Whole(Completed::Right))
+            }
             (Some(b'+'), RedisCommand::Ping) if rest == b"PONG" => {
-                Ok(Meaning::Whole(Answer::Right))
+                Ok(Meaning::Whole(Completed::Right))
             }
             (Some(b'$'), RedisCommand::Get) if rest == b"-1" => match self.value_bytes {
-                None => Ok(Meaning::Whole(Answer::Nil)),
+                None => Ok(Meaning::Whole(Completed::Nil)),
                 Some(_) => Err("a key that was filled has no value".into()),
             },
             (Some(b'$'), RedisCommand::Get) => {
@@ -98,7 +100,7 @@ impl Redis {
 }
 
 enum Meaning {
-    Whole(Answer),
+    Whole(Completed),
     Follow(usize),
 }
 
@@ -155,7 +157,7 @@ impl Protocol for Redis {
         }
         reader.left -= take;
         match reader.left {
-            0 => Step::Done(at + take, Answer::Right),
+            0 => Step::Done(at + take, Completed::Right),
             _ => Step::More,
         }
     }
@@ -172,10 +174,10 @@ mod tests {
     fn values_nils_and_errors_are_told_apart_however_they_are_cut() {
         let text = b"$3\r\na\nb\r\n$-1\r\n-ERR no\r\n$0\r\n\r\n";
         let expected = [
-            Step::Done(0, Answer::Right),
-            Step::Done(0, Answer::Nil),
-            Step::Done(0, Answer::Error(Kind::RedisError, "ERR no".into())),
-            Step::Done(0, Answer::Right),
+            Step::Done(0, Completed::Right),
+            Step::Done(0, Completed::Nil),
+            Step::Done(0, Completed::Error(Kind::RedisError, "ERR no".into())),
+            Step::Done(0, Completed::Right),
         ];
         for piece in 1..=text.len() {
             let mut redis = Redis::new(RedisCommand::Get, KEYS, 3, false);
@@ -214,7 +216,11 @@ mod tests {
         for piece in 1..=right.len() {
             let mut redis = Redis::new(RedisCommand::Get, KEYS, 5, true);
             let steps = read_in_pieces(&mut redis, &right, piece);
-            assert_eq!(steps, [Step::Done(0, Answer::Right)], "pieces of {piece}");
+            assert_eq!(
+                steps,
+                [Step::Done(0, Completed::Right)],
+                "pieces of {piece}"
+            );
             let steps = read_in_pieces(&mut redis, &wrong, piece);
             assert!(
                 matches!(steps[..], [Step::Wrong(_)]),

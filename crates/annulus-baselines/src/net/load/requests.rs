@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 
 use super::conn::Conn;
-use super::protocol::{Answer, Protocol, Step};
+use super::protocol::{Completed, Protocol, Step};
 use super::tally::{Errors, Kind, histogram};
 use crate::slices::Recorder;
 
@@ -16,7 +16,7 @@ pub(super) struct Times {
 
 /// What came of received bytes.
 pub(super) enum Parsed {
-    /// So many requests were answered.
+    /// N requests were answered.
     Answers(u32),
     /// The connection is of no use any more.
     Wrong(String),
@@ -155,15 +155,15 @@ impl<P: Protocol> Requests<P> {
 
     /// Counts what an answer says.
     #[inline]
-    fn take(&mut self, answer: Answer, now_ns: u64) {
+    fn take(&mut self, answer: Completed, now_ns: u64) {
         match answer {
-            Answer::Right => {}
-            Answer::Nil => self.nils += 1,
-            Answer::Status(status) => {
+            Completed::Right => {}
+            Completed::Nil => self.nils += 1,
+            Completed::Status(status) => {
                 let text = || format!("answered with status {status}");
                 self.err(Kind::HttpStatus, now_ns, text);
             }
-            Answer::Error(kind, text) => self.err(kind, now_ns, || text),
+            Completed::Error(kind, text) => self.err(kind, now_ns, || text),
         }
     }
 

@@ -93,12 +93,12 @@ impl<'r> Channel<'r> {
 
     /// Submits what was pushed and waits for a completion, until `patience` is over; then takes all there are.
     #[inline]
-    pub(super) fn turn(
+    pub(super) fn enter(
         &mut self,
         patience: Duration,
         taken: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        // What has been taken is said first: an enter waits for new completions only.
+        // What has been taken is reported first: an enter waits for new completions only.
         self.completions.sync();
         self.submissions.sync();
         let wait = Timespec::from(patience);
@@ -118,7 +118,7 @@ impl<'r> Channel<'r> {
         Ok(())
     }
 
-    /// Ends all that is in flight: once this has returned `Ok`, the kernel uses no memory of ours.
+    /// Ends all that is in flight: once this has returned `Ok`, the kernel uses no own memory.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.submit()?;
         match self
@@ -168,7 +168,7 @@ impl Received {
             tail: 0,
         };
         let address = received.entries.as_mut_ptr() as u64;
-        // SAFETY: the map begins at a page and has room for so many entries; it is unmapped after the ring has ended
+        // SAFETY: the map begins at a page and has room for N entries; it is unmapped after the ring has ended
         // (see the header).
         unsafe {
             (channel.submitter).register_buf_ring_with_flags(address, count, GROUP, 0)?;
@@ -188,7 +188,7 @@ impl Received {
     pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         assert!(
             buffer < self.count && len <= self.buffer_bytes,
-            "a buffer of ours"
+            "an own buffer"
         );
         let start = usize::from(buffer) * self.buffer_bytes;
         // SAFETY: within the map (asserted). The kernel gave the buffer to us with its completion and has it again

@@ -68,7 +68,7 @@ pub(super) struct Shared<'r> {
     start_ns: AtomicU64,
     /// Threads that have all their connections.
     ready: AtomicUsize,
-    /// Answers of all threads so far, a turn of the loop late.
+    /// Answers of all threads so far, one iteration of the loop late.
     answered: AtomicU64,
     /// Somebody asks for the end.
     stop: &'r AtomicBool,

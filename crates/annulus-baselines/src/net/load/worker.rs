@@ -1,4 +1,4 @@
-//! One thread of the generator: its ring, its connections, and the loop that turns answers into requests.
+//! One thread of the generator: its ring, its connections, and the loop that converts responses into requests.
 //!
 //! # Safety
 //!
@@ -6,7 +6,7 @@
 //! flight. The first two are dropped only after the ring has cancelled everything (if it cannot, they are leaked); the
 //! address is borrowed for longer than the worker lives. A slot's memory in `sends` is written again only when its
 //! send has completed, or when the answer to what it held has come: a server that answers before it has been sent
-//! everything may be sent a mixture, which is its own fault, and is memory of ours all the same.
+//! everything may be sent a mixture, which is its own fault, and is own memory all the same.
 
 #![allow(unsafe_code)]
 
@@ -49,7 +49,7 @@ const BUFFERS: usize = 128;
 const BUFFERS_BYTES: usize = 2 << 20;
 const BUFFER_BYTES_MIN: usize = 2 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// So many connections have the same source address: an address has some 28,000 ports.
+/// N connections have the same source address: an address has some 28,000 ports.
 const PORTS_OF_SOURCE: usize = 20_000;
 /// Source addresses that short connections take turns with: a closed connection keeps its port for a while.
 const SOURCES: u32 = 250;
@@ -228,7 +228,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             self.send_what_is_due()?;
             self.arm_starved()?;
             let patience = Duration::from_nanos(self.patience_ns());
-            self.channel.turn(patience, &mut batch)?;
+            self.channel.enter(patience, &mut batch)?;
             self.now_ns = self.shared.now_ns();
             let before = self.requests.answered;
             for completion in batch.drain(..) {
@@ -350,22 +350,22 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         Ok(())
     }
 
-    /// A connection has room for so many requests more.
+    /// A connection has room for N requests more.
     #[inline]
-    fn queue_requests(&mut self, conn_index: u32, room: u32) -> io::Result<()> {
+    fn queue_requests(&mut self, conn_index: u32, free_requests: u32) -> io::Result<()> {
         if self.phase == Phase::Connecting {
             return Ok(());
         }
         if self.schedule.is_some() {
             let generation = self.conns[conn_index as usize].generation;
             self.spare
-                .extend((0..room).map(|_| (conn_index, generation)));
+                .extend((0..free_requests).map(|_| (conn_index, generation)));
             return Ok(());
         }
         if self.phase == Phase::Draining {
             return Ok(());
         }
-        for _ in 0..room {
+        for _ in 0..free_requests {
             self.requests.due(
                 conn_index,
                 &mut self.conns[conn_index as usize],
@@ -529,7 +529,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         self.arm(conn_index)
     }
 
-    /// All buffers are free between two turns.
+    /// All buffers are free between two iterations.
     fn arm_starved(&mut self) -> io::Result<()> {
         for _ in 0..self.received.count() {
             let Some((conn_index, generation)) = self.starved.pop_front() else {

@@ -1,6 +1,6 @@
 //! Annulus itself: many tasks awaiting one operation each, or one stream of reads kept full.
 //!
-//! Its forms differ in how operations are asked for, in who drives the ring (a thread of the engine's, or the
+//! Its forms differ in how operations are requested, in who drives the ring (a thread of the engine's, or the
 //! one that asks), in whose memory the bytes go to, and in who looks for completions. The callers, one unless
 //! `--threads` says otherwise, each run on a thread of their own. Each run makes its engine anew, before the
 //! clock starts.
@@ -22,7 +22,7 @@ const IN_FLIGHT_BYTES: usize = 256 << 20;
 /// How long the polling thread of `annulus-sqpoll` spins before it sleeps: as long as that of `base-sqpoll`.
 const SQPOLL_IDLE: Duration = Duration::from_millis(50);
 
-/// How operations are asked for.
+/// How operations are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asking {
     /// A task per operation in flight: `file.read_at(buf, offset).await`.
@@ -34,7 +34,7 @@ enum Asking {
 /// Who drives the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Driving {
-    /// Threads of the engine's: so many, or as many as `--drivers` says.
+    /// Threads of the engine: N, or as many as `--drivers` says.
     Handed(Option<usize>),
     /// The thread that asks.
     Own,

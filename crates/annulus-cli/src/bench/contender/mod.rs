@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_baselines::contenders as peers;
+use annulus_baselines::contenders as baselines;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub(crate) enum Side {
     /// The hand-written ring in one of its forms.
     Base,
     /// What a program might use otherwise.
-    Peer,
+    Baseline,
     /// The harness itself.
     Null,
 }
@@ -55,7 +55,7 @@ pub(crate) fn side(name: &str) -> Side {
         _ if name.starts_with("annulus") => Side::Annulus,
         _ if name.starts_with(BASE) => Side::Base,
         "null" => Side::Null,
-        _ => Side::Peer,
+        _ => Side::Baseline,
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn all() -> Vec<AnyContender> {
     for form in tokio::OnTokio::variants() {
         list.push(Arc::new(form));
     }
-    list.extend(peers::<Harness>());
+    list.extend(baselines::<Harness>());
     list.push(Arc::new(null::Null));
     list
 }

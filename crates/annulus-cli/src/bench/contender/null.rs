@@ -25,7 +25,7 @@ impl<B: Bench> Contender<B> for Null {
         let mut outstanding = ops.len();
         while outstanding > 0 {
             let op = ops[oldest];
-            let answer = worker.ideal_answer(&op);
+            let answer = worker.ideal_result(&op);
             worker.finish(op, Ok(job.block_bytes), &answer);
             match worker.next() {
                 Some(op) => ops[oldest] = op,

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use super::annulus::{Memory, Opened, arena_buffer};
 use super::submit::{Buffer, buffer, finish, submit};
 
-/// Workers of the multi-thread runtime unless `--threads` says otherwise: as many as its peers get.
+/// Workers of the multi-thread runtime unless `--threads` says otherwise: as many as the baselines on Tokio get.
 const WORKERS: usize = 2;
 
 /// Which runtime.

@@ -167,14 +167,14 @@ fn remove(made: &Mutex<Vec<PathBuf>>) {
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
     let shown = path.display();
-    let cure = match error.kind() {
+    let hint = match error.kind() {
         ErrorKind::NotFound => "; make its directory, or change `directory`",
         ErrorKind::PermissionDenied => {
             "; run as a user who may, or change `directory` or `filename`"
         }
         _ => "",
     };
-    Fault::usage(format!("cannot {verb} {shown}: {error}{cure}"))
+    Fault::usage(format!("cannot {verb} {shown}: {error}{hint}"))
 }
 
 /// The files of a clone and what it uses of them.

@@ -86,10 +86,10 @@ pub(super) const USED: &[Key] = keys![
     ["io_size", "io_limit"], "2g", "end after so much, instead of after `size`", |o, v| {
         v.bytes().map(|size| o.io_size = (size > 0).then_some(size))
     };
-    ["number_ios"], "1000", "end after so many operations", |o, v| {
+    ["number_ios"], "1000", "end after N operations", |o, v| {
         v.count(1, u64::MAX).map(|count| o.number_ios = Some(count))
     };
-    ["loops"], "2", "as if `io_size` were so many times `size`", |o, v| v.count(1, LOOPS_MAX).map(|n| o.loops = n);
+    ["loops"], "2", "as if `io_size` were N times `size`", |o, v| v.count(1, LOOPS_MAX).map(|n| o.loops = n);
     ["offset", "fileoffset"], "1m", "where the used part of each file begins; bytes or a share", |o, v| {
         value::size(v.text()?, v.base).map(|offset| o.offset = offset)
     };
@@ -142,13 +142,13 @@ pub(super) const USED: &[Key] = keys![
     ["iodepth"], "128", "operations outstanding per clone; positional calls and mmap have one", |o, v| {
         v.count(1, DEPTH_MAX).map(|depth| o.iodepth = depth as usize)
     };
-    ["iodepth_batch", "iodepth_batch_submit"], "16", "submit after so many (default 1); 0: as `iodepth`", |o, v| {
+    ["iodepth_batch", "iodepth_batch_submit"], "16", "submit after N (default 1); 0: as `iodepth`", |o, v| {
         v.count(0, DEPTH_MAX).map(|count| o.batch_submit = count as usize)
     };
-    ["iodepth_batch_complete_min", "iodepth_batch_complete"], "8", "wait for so many answers (default 1)", |o, v| {
+    ["iodepth_batch_complete_min", "iodepth_batch_complete"], "8", "wait for N answers (default 1)", |o, v| {
         v.count(0, DEPTH_MAX).map(|count| o.batch_min = count as usize)
     };
-    ["iodepth_batch_complete_max"], "16", "of libaio, take at most so many (default: the minimum)", |o, v| {
+    ["iodepth_batch_complete_max"], "16", "of libaio, take at most N (default: the minimum)", |o, v| {
         v.count(0, DEPTH_MAX).map(|count| o.batch_max = Some(count as usize))
     };
     ["iodepth_low"], "4", "refill the queue only when no more than this many are outstanding", |o, v| {

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// The manual's limit for a line.
 const LINE_BYTES_MAX: usize = 8192;
-/// Nobody writes so many sections; a file that has them is something else.
+/// Nobody writes N sections; a file that has them is something else.
 const SECTIONS_MAX: usize = 4096;
 
 /// What is wrong, and in which line; lines count from 1.

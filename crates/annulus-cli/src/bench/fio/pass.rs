@@ -137,7 +137,7 @@ fn run_stage(
 /// A clone of a job, ready to run.
 struct Clone {
     job: usize,
-    peers_job: annulus_baselines::Job,
+    baseline_job: annulus_baselines::Job,
     work: Work,
     contender: Box<dyn Contender<JobBench>>,
     do_verify: bool,
@@ -168,7 +168,7 @@ impl Clone {
         let seed = mix(seed ^ mix((index as u64) << 32 | number as u64));
         Ok(Clone {
             job: index,
-            peers_job: annulus_baselines::Job {
+            baseline_job: annulus_baselines::Job {
                 offset_bytes: clone_files.offset,
                 size_bytes: clone_files.bytes,
                 block_bytes: options.block_most() as usize,
@@ -194,8 +194,8 @@ impl Clone {
 
     fn run(&self, stage: &Arc<Stage>) -> CloneOutcome {
         let bench = JobBench::new(Arc::clone(stage), self.work.clone(), true);
-        let result = self.contender.run(&self.peers_job, &bench);
-        // Whoever waits for us need not any more.
+        let result = self.contender.run(&self.baseline_job, &bench);
+        // Releases the clones that wait for this one.
         bench.arrive();
         let finished = match result {
             Ok(finished) => finished,
@@ -209,7 +209,7 @@ impl Clone {
             failure: None,
         };
         if self.end_fsync {
-            for file in self.peers_job.files.iter() {
+            for file in self.baseline_job.files.iter() {
                 if let Err(error) = file.sync_all() {
                     outcome.failure = Some(Failure::failed("fsync at the end of the job", &error));
                 }
@@ -220,7 +220,7 @@ impl Clone {
             work.read_back = Some(Arc::new(written));
             work.kind = Kind::Read;
             let bench = JobBench::new(Arc::clone(stage), work, false);
-            match self.contender.run(&self.peers_job, &bench) {
+            match self.contender.run(&self.baseline_job, &bench) {
                 Ok(_) => outcome.read_back = Some(bench.taken().0),
                 Err(failure) => outcome.failure = Some(failure),
             }

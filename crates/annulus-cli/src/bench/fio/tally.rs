@@ -70,7 +70,7 @@ impl Direction {
     }
 
     #[cold]
-    fn turn_window(&mut self, now_ns: u64) {
+    fn next_window(&mut self, now_ns: u64) {
         while now_ns >= self.window_end_ns && self.windows.len() < WINDOWS_MAX {
             self.windows.push(self.window);
             self.window = (0, 0);
@@ -149,7 +149,7 @@ impl Tally {
             Side::Write => &mut self.write,
         };
         if now_ns >= direction.window_end_ns {
-            direction.turn_window(now_ns);
+            direction.next_window(now_ns);
         }
         direction.ios += 1;
         direction.bytes += bytes;

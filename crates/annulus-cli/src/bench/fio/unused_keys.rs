@@ -306,7 +306,7 @@ pub(super) const REFUSED: &[Group] = &[
 pub(super) const MISTAKEN: &[(&str, &str)] = &[(
     "threads",
     "fio has no key of this name. To run the clones of a job as threads it has `thread` (here they always are); \
-     to have so many of them, `numjobs`. It is ignored",
+     to have N of them, `numjobs`. It is ignored",
 )];
 
 /// Whether a key that is refused asks for nothing.

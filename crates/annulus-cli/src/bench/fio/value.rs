@@ -20,7 +20,7 @@ pub(super) enum Base {
 /// A length, or a share of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// So many bytes.
+    /// N bytes.
     Bytes(u64),
     /// Of the file's length; at most 100.
     Percent(u8),

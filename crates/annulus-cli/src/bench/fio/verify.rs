@@ -5,7 +5,7 @@ use twox_hash::XxHash3_64;
 
 use super::options::Verify;
 
-/// Marks a block of ours.
+/// Marks an own block.
 const MAGIC: u64 = u64::from_le_bytes(*b"annuljob");
 /// Magic, offset, length, hash.
 const HEADER_BYTES: usize = 32;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use annulus_baselines::{Answer, Op, ThreadUsage, Worker};
+use annulus_baselines::{Completed, Op, ThreadUsage, Worker};
 use fastrand::Rng;
 
 use super::options::{Kind, Verify};
@@ -60,7 +60,7 @@ pub(super) struct Work {
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) repeats_blocks: bool,
-    /// Ends after so many bytes handed out, or operations.
+    /// Ends after N bytes handed out, or operations.
     pub(super) bytes_most: u64,
     pub(super) ios_most: u64,
     pub(super) ramp: Duration,
@@ -82,7 +82,7 @@ pub(super) struct JobWorker {
     lease: Lease,
     /// Of reads and of writes, per file: where the next sequential operation begins.
     next_at: [Vec<u64>; 2],
-    turn: usize,
+    next_file: usize,
     read_back_at: u64,
     now_ns: u64,
     begin_ns: u64,
@@ -122,7 +122,7 @@ impl JobWorker {
             }),
             lease: Lease::default(),
             next_at: [vec![0; work.files], vec![0; work.files]],
-            turn: 0,
+            next_file: 0,
             read_back_at: 0,
             now_ns: 0,
             begin_ns: 0,
@@ -212,7 +212,7 @@ impl JobWorker {
     }
 
     /// The direction of the next operation, if its rate allows one now. As fio does it, the other one of a mixed
-    /// load takes the turn of one that has to wait.
+    /// load goes ahead of one that has to wait.
     fn allowed(&mut self) -> Option<usize> {
         let preferred = self.chosen.take().unwrap_or_else(|| self.direction());
         let mut due = (self.due_ns(preferred), preferred);
@@ -263,8 +263,8 @@ impl JobWorker {
         let file = match self.work.files {
             1 => 0,
             files => {
-                self.turn = (self.turn + 1) % files;
-                self.turn
+                self.next_file = (self.next_file + 1) % files;
+                self.next_file
             }
         };
         if self.work.random {
@@ -307,7 +307,7 @@ impl JobWorker {
 
     /// Checks the content of a read; says what is wrong.
     #[cold]
-    fn check<A: Answer + ?Sized>(&mut self, op: &Op, answer: &A) -> Option<String> {
+    fn check<A: Completed + ?Sized>(&mut self, op: &Op, answer: &A) -> Option<String> {
         let (kind, pattern) = self.work.verify.as_ref()?;
         if !answer.copy_to(&mut self.scratch) {
             return Some("the engine has no bytes to show".into());
@@ -363,7 +363,7 @@ impl Worker for JobWorker {
     }
 
     #[inline]
-    fn finish<A: Answer + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
+    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
         let now = self.clock.now_ns();
         self.now_ns = now;
         self.tally.answers += 1;
@@ -384,7 +384,7 @@ impl Worker for JobWorker {
         }
     }
 
-    fn ideal_answer(&self, _op: &Op) -> impl Answer + use<> {
+    fn ideal_result(&self, _op: &Op) -> impl Completed + use<> {
         Nothing
     }
 }
@@ -392,7 +392,7 @@ impl Worker for JobWorker {
 /// No bytes: the contender without I/O has no part in job files.
 struct Nothing;
 
-impl Answer for Nothing {
+impl Completed for Nothing {
     fn word(&self, _at: usize) -> u64 {
         0
     }

@@ -37,7 +37,7 @@ pub(crate) struct Report {
     /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtCell>>,
-    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    /// A signal ended it early: there are fewer runs than were requested, or the last one was cut short.
     #[serde(default)]
     pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
@@ -294,7 +294,7 @@ pub(crate) struct Medians {
 }
 
 impl Medians {
-    /// The ratio to whoever all are compared with.
+    /// The ratio to the server that all are compared with.
     pub(crate) fn ratio(&self) -> Option<Spread> {
         self.ratio_to_epoll.or(self.ratio_to_nginx)
     }

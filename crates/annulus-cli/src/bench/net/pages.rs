@@ -1,4 +1,4 @@
-//! What HTTP servers are compared by: an answer without a file, and files of several lengths in a folder of ours, with
+//! What HTTP servers are compared by: an answer without a file, and files of several lengths in an own folder, with
 //! the configuration of an nginx that serves both.
 
 use std::fs::{self, Permissions};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const RESPONDED: &str = "Hello, World!";
 /// Bodies up to this length are compared byte for byte in every answer.
 const COMPARED_BYTES: usize = 4096;
-/// Of larger ones, one in so many: comparing takes the client time that belongs to asking.
+/// Of larger ones, one in N: comparing takes the client time that belongs to asking.
 const COMPARED_OF: u64 = 16;
 /// Where nginx is, if not on the path: distributions keep it from plain users'.
 const FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
@@ -61,7 +61,7 @@ impl Pages {
         self.files().join(size.map_or("hello".into(), name))
     }
 
-    /// What is asked for.
+    /// What is requested.
     pub(super) fn path(size: Option<u64>) -> String {
         size.map_or("/".into(), |size| format!("/{}", name(size)))
     }
@@ -78,7 +78,7 @@ impl Pages {
         (body, one_of)
     }
 
-    /// Writes a configuration for so many connections: one worker, and what an administrator who wants speed sets.
+    /// Writes a configuration for N connections: one worker, and what an administrator who wants speed sets.
     pub(super) fn nginx(&self, address: SocketAddr, connections: usize) -> io::Result<PathBuf> {
         let (folder, files) = (self.folder.path().display(), self.files());
         let files = files.display();

@@ -135,7 +135,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_limit_is_whoever_is_full() {
+    fn the_limit_is_the_busiest_side() {
         let mut plan = Plan {
             target: Target::parse("127.0.0.1:1").unwrap(),
             workload: Workload::Echo { bytes: 1 },

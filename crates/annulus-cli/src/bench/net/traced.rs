@@ -45,7 +45,7 @@ impl TraceRequest {
         })
     }
 
-    /// The runs, if any were asked for.
+    /// The runs, if any were requested.
     pub(super) fn runs(&self, question: &Question) -> Result<Vec<Traced<AtCell>>, Fault> {
         let mut traced = Vec::new();
         if !question.trace.is_requested() {

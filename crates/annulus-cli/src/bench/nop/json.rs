@@ -37,7 +37,7 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
     pub(crate) traced: Vec<Traced<AtDepth>>,
-    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    /// A signal ended it early: there are fewer runs than were requested, or the last one was cut short.
     pub(crate) interrupted: bool,
     pub(crate) verdict: String,
 }

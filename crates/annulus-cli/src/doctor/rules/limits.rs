@@ -5,7 +5,7 @@ use crate::doctor::facts::{Mechanism, SetupMode};
 
 /// With less, fewer than 16 registered buffers of 64 KiB.
 const MEMLOCK_BYTES_LEAST: u64 = 1 << 20;
-/// With less, a large arena is registered only in part; what the cures name.
+/// With less, a large arena is registered only in part; what the hints name.
 const MEMLOCK_BYTES_AMPLE: u64 = 64 << 20;
 /// What a thread with a ring holds: the ring, its eventfd, and the copy that a reactor polls.
 const DESCRIPTORS_PER_THREAD: u64 = 3;

@@ -244,7 +244,7 @@ fn polled(findings: &Findings<'_>) -> Option<RuleReport> {
 
 fn rotational(findings: &Findings<'_>) -> Option<RuleReport> {
     let device = device(findings)?;
-    let what = format!("{} says that it turns", device.name);
+    let what = format!("{} reports that it is a rotational disk", device.name);
     let why = "a disk with an arm does some hundred random reads a second, whatever asks: depth lets it sort them. \
                Virtual disks often say so, and don't";
     (device.is_rotational == Some(true)).then(|| RuleReport::new(Severity::Note, what, why))

@@ -21,7 +21,7 @@ struct Broken {
     name: &'static str,
     env: Environment,
     rule: &'static str,
-    cure: &'static str,
+    hint: &'static str,
     verdict: Verdict,
 }
 
@@ -30,7 +30,7 @@ fn broken(
     mut env: Environment,
     change: impl FnOnce(&mut Environment),
     rule: &'static str,
-    cure: &'static str,
+    hint: &'static str,
 ) -> Broken {
     change(&mut env);
     Broken {
@@ -41,7 +41,7 @@ fn broken(
         },
         env,
         rule,
-        cure,
+        hint,
     }
 }
 
@@ -327,10 +327,10 @@ fn broken_machines_are_told_by_their_cause_and_its_cure() {
     for one in all {
         let report = Report::new(one.env, None, Vec::new(), 0);
         let first = report.advice.first();
-        let first = first.unwrap_or_else(|| panic!("{}: nothing is said", one.name));
+        let first = first.unwrap_or_else(|| panic!("{}: nothing is reported", one.name));
         assert_eq!(first.rule, one.rule, "{}: {first:?}", one.name);
         let next = first.next.as_deref().unwrap_or_default();
-        assert!(next.contains(one.cure), "{}: {next}", one.name);
+        assert!(next.contains(one.hint), "{}: {next}", one.name);
         assert_eq!(report.verdict, one.verdict, "{}", one.name);
         // One cause, and no second one that would send people the wrong way.
         let causes = report.causes.len();

@@ -467,7 +467,7 @@ pub(super) const PLACE: [Case; 14] = [
     (
         "rotational",
         |env, _| disk(env, "sda").is_rotational = Some(true),
-        "turns",
+        "rotational",
         Note,
         |env, _| {
             _ = disk(env, "sda");

@@ -6,8 +6,8 @@ use super::*;
 type Read = (Verb, Vec<u8>, Framing, bool);
 
 fn read(bytes: &[u8]) -> Result<Option<Read>, u16> {
-    let mut room = header_array();
-    match parse(bytes, &mut room, &Limits::default()) {
+    let mut headers = header_array();
+    match parse(bytes, &mut headers, &Limits::default()) {
         Ok(Some(head)) => {
             assert_eq!(head.bytes, bytes.len(), "all of it is the head");
             Ok(Some((
@@ -244,8 +244,8 @@ fn what_is_too_long_is_refused_before_it_is_there_as_a_whole() {
 fn a_request_is_plain_unless_a_field_changes_its_answer() {
     let plain = |field: &str| {
         let bytes = with(field);
-        let mut room = header_array();
-        let head = parse(&bytes, &mut room, &Limits::default())
+        let mut headers = header_array();
+        let head = parse(&bytes, &mut headers, &Limits::default())
             .unwrap()
             .unwrap();
         (head.plain, head.accept_encoding.map(<[u8]>::to_vec))

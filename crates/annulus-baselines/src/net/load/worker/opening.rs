@@ -3,7 +3,7 @@
 use super::*;
 
 impl<P: Protocol> Worker<'_, '_, P> {
-    /// Opens connections that wait for it, so many at a time, and reports when there are all.
+    /// Opens connections that wait for it, N at a time, and reports when there are all.
     pub(super) fn open_more(&mut self) -> io::Result<()> {
         while self.opening < self.opening_max && self.phase != Phase::Draining {
             let again = self.retry.pop_front_if(|(at_ns, _)| *at_ns <= self.now_ns);

@@ -1,4 +1,4 @@
-//! The table of keys: consistent, true to docs/JOBFILES.md, and what is said about keys that are wrong.
+//! The table of keys: consistent, true to docs/JOBFILES.md, and what is reported about keys that are wrong.
 
 use super::super::parse;
 use super::super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED};

@@ -6,7 +6,7 @@ use http::header;
 
 use super::head::{Head, Refusal, Verb};
 use crate::clock::Clock;
-use crate::site::{Answer, Body, Ready, put_field};
+use crate::site::{Body, Ready, SiteResponse, put_field};
 
 /// What tells a client that its body is wanted.
 pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -59,7 +59,7 @@ pub(crate) fn write_ready(
 }
 
 /// All but the body.
-pub(crate) fn write_head(out: &mut Vec<u8>, clock: &Clock, manner: Manner, answer: &Answer) {
+pub(crate) fn write_head(out: &mut Vec<u8>, clock: &Clock, manner: Manner, answer: &SiteResponse) {
     write_start(out, clock, manner, answer.status);
     for (name, value) in &answer.fields {
         put_field(out, name, value);
@@ -84,11 +84,11 @@ fn write_start(out: &mut Vec<u8>, clock: &Clock, manner: Manner, status: StatusC
 }
 
 /// The answer to what can't be answered as what it asks for: a line of text that says why.
-pub(crate) fn refused(refusal: Refusal) -> Answer {
+pub(crate) fn refused(refusal: Refusal) -> SiteResponse {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
     let reason = status.canonical_reason().unwrap_or("Unknown");
     let body = format!("{} {reason}: {}\n", refusal.status, refusal.why);
-    let mut answer = Answer::of(status);
+    let mut answer = SiteResponse::of(status);
     for (name, value) in &mut answer.fields {
         if *name == header::CONTENT_LENGTH {
             *value = body.len().into();

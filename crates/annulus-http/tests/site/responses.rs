@@ -132,7 +132,7 @@ fn head_has_the_fields_of_get() {
     each_way(SiteOptions::default(), async |ground| {
         ground.write("small", "content");
         ground.write("large", bytes_of(LARGE));
-        // What is said of a file that was just written changes as it grows older.
+        // What is reported of a file that was just written changes as it grows older.
         std::thread::sleep(SETTLED);
         for target in ["/small", "/large", "/missing", "/"] {
             // A range is of GET alone.

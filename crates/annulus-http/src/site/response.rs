@@ -20,7 +20,7 @@ pub type Fields = Vec<(HeaderName, HeaderValue)>;
 
 /// An answer. For HEAD it is the same as for GET: the connection leaves the body out, and only that.
 #[derive(Debug)]
-pub struct Answer {
+pub struct SiteResponse {
     /// The status code.
     pub status: StatusCode,
     /// With `Content-Length`, where the status may have one (not 204 and 304).
@@ -81,11 +81,11 @@ impl Body {
     }
 }
 
-impl Answer {
+impl SiteResponse {
     /// The short answer that says a status and nothing else: for errors, the connection's own as well.
     ///
     /// 405 says what is allowed, 503 when to come back.
-    pub fn of(status: StatusCode) -> Answer {
+    pub fn of(status: StatusCode) -> SiteResponse {
         let mut fields = Fields::with_capacity(4);
         match status {
             StatusCode::METHOD_NOT_ALLOWED => fields.push((header::ALLOW, ALLOW)),
@@ -93,7 +93,7 @@ impl Answer {
             _ => {}
         }
         if status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
-            return Answer {
+            return SiteResponse {
                 status,
                 fields,
                 body: Body::Empty,
@@ -101,7 +101,7 @@ impl Answer {
         }
         let reason = status.canonical_reason().unwrap_or("Unknown");
         let body = Bytes::from(format!("{} {reason}\n", status.as_u16()));
-        Answer::with_body(status, fields, PLAIN, body)
+        SiteResponse::with_body(status, fields, PLAIN, body)
     }
 
     /// An answer whose body is in memory, and the two fields that describe it.
@@ -110,10 +110,10 @@ impl Answer {
         mut fields: Fields,
         content_type: HeaderValue,
         body: Bytes,
-    ) -> Answer {
+    ) -> SiteResponse {
         fields.push((header::CONTENT_TYPE, content_type));
         fields.push((header::CONTENT_LENGTH, HeaderValue::from(body.len())));
-        Answer {
+        SiteResponse {
             status,
             fields,
             body: Body::Bytes(body),
@@ -187,12 +187,12 @@ impl Ready {
     }
 
     /// The same as an answer.
-    pub(crate) fn answer(&self) -> Answer {
+    pub(crate) fn answer(&self) -> SiteResponse {
         let body = match self.body() {
             body if body.is_empty() => Body::Empty,
             body => Body::Bytes(body),
         };
-        Answer {
+        SiteResponse {
             status: self.status,
             fields: self.fields.clone(),
             body,

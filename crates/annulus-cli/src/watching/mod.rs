@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annulus::metrics::alert::Alerts;
 use annulus::metrics::{Every, share};
-use annulus_adapters::prometheus::{self, Endpoint};
+use annulus_observe::prometheus::{self, Endpoint};
 
 use crate::args::WatchArgs;
 use crate::fault::Fault;

@@ -26,13 +26,13 @@ const CRATES: [(&str, &[&str]); 7] = [
     ("annulus-http", &["annulus"]),
     ("annulus-hyper", &["annulus"]),
     ("annulus-baselines", &["annulus"]),
-    ("annulus-adapters", &["annulus"]),
+    ("annulus-observe", &["annulus"]),
     ("annulus-preload", &["annulus"]),
     (
         "annulus-cli",
         &[
             "annulus",
-            "annulus-adapters",
+            "annulus-observe",
             "annulus-http",
             "annulus-baselines",
         ],

@@ -50,7 +50,7 @@ const MAY_ALLOW_UNSAFE: [&str; 28] = [
 
 /// Crates whose every root forbids unsafe code.
 const FORBIDS_UNSAFE: [&str; 4] = [
-    "annulus-adapters",
+    "annulus-observe",
     "annulus-cli",
     "annulus-http",
     "annulus-hyper",

@@ -3,7 +3,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let rules = ["read.p99 > 500us for 5s".parse()?, "errors > 0.1%".parse()?];
-//! let events = annulus_adapters::tracing::alert_events(rules, std::time::Duration::from_secs(1))?;
+//! let events = annulus_observe::tracing::alert_events(rules, std::time::Duration::from_secs(1))?;
 //! # drop(events); // until then
 //! # Ok(()) }
 //! ```

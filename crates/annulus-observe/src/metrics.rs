@@ -2,7 +2,7 @@
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
-//! let publishing = annulus_adapters::metrics::publish(std::time::Duration::from_secs(10))?;
+//! let publishing = annulus_observe::metrics::publish(std::time::Duration::from_secs(10))?;
 //! # drop(publishing); // until then
 //! # Ok(()) }
 //! ```

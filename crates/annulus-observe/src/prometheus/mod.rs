@@ -3,7 +3,7 @@
 //! ```
 //! # fn main() -> std::io::Result<()> {
 //! // Port 0 is any that is free; in earnest, one that Prometheus is told.
-//! let metrics = annulus_adapters::prometheus::serve("127.0.0.1:0".parse().unwrap())?;
+//! let metrics = annulus_observe::prometheus::serve("127.0.0.1:0".parse().unwrap())?;
 //! println!("metrics at http://{}/metrics", metrics.addr());
 //! # Ok(()) }
 //! ```

@@ -15,19 +15,16 @@ mod traps;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use repo::{Finding, Repo};
+use repo::{Finding, Findings, Repo, Rule};
 
-fn check(rule: impl Fn(&Repo) -> Vec<Finding>) {
+fn check(rule: Rule) {
     static REPO: OnceLock<Repo> = OnceLock::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let findings = rule(REPO.get_or_init(|| Repo::read(&root)));
-    let lines: Vec<String> = findings.iter().map(Finding::to_string).collect();
-    assert!(
-        lines.is_empty(),
-        "{} finding(s):\n\n{}\n",
-        lines.len(),
-        lines.join("\n")
-    );
+    let mut found = Findings::default();
+    rule(REPO.get_or_init(|| Repo::read(&root)), &mut found);
+    let line = |one: &Finding| format!("{}:{}: {}\n", one.file, one.line, one.says);
+    let lines: String = found.0.iter().map(line).collect();
+    assert!(lines.is_empty(), "{} finding(s):\n\n{lines}", found.0.len());
 }
 
 macro_rules! rules {

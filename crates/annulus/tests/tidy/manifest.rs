@@ -1,6 +1,6 @@
 //! The manifests: each dependency has a reason in the comment above it.
 
-use crate::repo::{Finding, Repo};
+use crate::repo::{Findings, Repo};
 
 /// Who needs a dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,7 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
                 name: key.split('.').next().unwrap_or(key).to_owned(),
                 line: index + 1,
                 section,
-                explained: above
-                    .strip_prefix('#')
-                    .is_some_and(|reason| !reason.trim().is_empty()),
+                explained: above.starts_with('#') && above.len() > 2,
                 optional: value.contains("optional = true"),
                 local: value.contains("path ="),
             });
@@ -68,41 +66,38 @@ fn section_of(title: &str) -> Option<Section> {
     }
 }
 
-pub(crate) fn reasons(repo: &Repo) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for (path, text) in repo.manifests() {
+pub(crate) fn reasons(repo: &Repo, found: &mut Findings) {
+    for (path, text) in repo.texts() {
+        if path.rsplit('/').next() != Some("Cargo.toml") {
+            continue;
+        }
         for dependency in dependencies(text) {
             let listed_only = dependency.section == Section::Workspace && dependency.local;
             if !dependency.explained && !listed_only {
-                let says = format!(
-                    "`{}` has no reason; say in a comment above why it is needed",
-                    dependency.name
-                );
-                found.push(Finding::new(path, dependency.line, says));
+                let says = "has no reason; say in a comment above why it is needed";
+                let says = format!("`{}` {says}", dependency.name);
+                found.add(path, dependency.line, says);
             }
         }
     }
-    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repo::{lines, planted};
 
     #[test]
     fn a_dependency_without_a_reason_is_found() {
         let text = "[package]\nname = \"x\"\n[dependencies]\n# Why.\na = \"1\"\nb = { version = \"1\", features = [\n\
                     \"x=y\"] }\n[target.'cfg(loom)'.dependencies]\nc.workspace = true\n[features]\nd = []\n";
-        let found = reasons(&Repo::planted(&[("crates/x/Cargo.toml", text)]));
-        let lines: Vec<_> = found.iter().map(|finding| finding.line).collect();
-        assert_eq!(lines, [6, 9]);
+        let found = planted(reasons, &[("crates/x/Cargo.toml", text)]);
+        assert_eq!(lines(&found), [6, 9]);
     }
 
     #[test]
     fn crates_of_the_workspace_need_no_reason_in_its_table() {
         let text = "[workspace.dependencies]\na = { path = \"crates/a\" }\nb = \"1\"\n";
-        let found = reasons(&Repo::planted(&[("Cargo.toml", text)]));
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].line, 3);
+        assert_eq!(lines(&planted(reasons, &[("Cargo.toml", text)])), [3]);
     }
 }

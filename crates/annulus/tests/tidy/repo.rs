@@ -1,7 +1,6 @@
 //! The repository as the rules see it: the text of every file that a person wrote.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::path::Path;
 
@@ -10,28 +9,36 @@ use crate::source::Source;
 /// Folders that hold nothing a person wrote.
 const SKIPPED: [&str; 3] = [".git", "target", "node_modules"];
 
-/// Something that breaks a rule, with what to do instead.
-#[derive(Debug, PartialEq, Eq)]
+/// Adds what violates it to the findings.
+pub(crate) type Rule = fn(&Repo, &mut Findings);
+
+/// A violation of a rule, with the remedy.
 pub(crate) struct Finding {
     pub(crate) file: String,
     pub(crate) line: usize,
     pub(crate) says: String,
 }
 
-impl Finding {
-    pub(crate) fn new(file: &str, line: usize, says: impl Into<String>) -> Finding {
-        Finding {
-            file: file.to_owned(),
-            line,
-            says: says.into(),
-        }
+#[derive(Default)]
+pub(crate) struct Findings(pub(crate) Vec<Finding>);
+
+impl Findings {
+    pub(crate) fn add(&mut self, file: &str, line: usize, says: impl Into<String>) {
+        let (file, says) = (file.to_owned(), says.into());
+        self.0.push(Finding { file, line, says });
     }
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file, self.line, self.says)
-    }
+/// What `rule` finds in a repository of these files: path and text.
+pub(crate) fn planted(rule: Rule, files: &[(&str, &str)]) -> Vec<Finding> {
+    let (mut repo, mut found) = (Repo::default(), Findings::default());
+    files.iter().for_each(|(path, text)| repo.add(path, text));
+    rule(&repo, &mut found);
+    found.0
+}
+
+pub(crate) fn lines(found: &[Finding]) -> Vec<usize> {
+    found.iter().map(|finding| finding.line).collect()
 }
 
 /// The files, by path relative to the root of the repository.
@@ -49,31 +56,21 @@ impl Repo {
         repo
     }
 
-    /// A repository of a few files, to plant violations in.
-    pub(crate) fn planted(files: &[(&str, &str)]) -> Repo {
-        let mut repo = Repo::default();
-        for (path, text) in files {
-            repo.add(path, text);
-        }
-        repo
+    /// The text of a file; empty if there is no such file.
+    pub(crate) fn text(&self, path: &str) -> &str {
+        self.texts.get(path).map_or("", String::as_str)
     }
 
-    pub(crate) fn text(&self, path: &str) -> Option<&str> {
-        self.texts.get(path).map(String::as_str)
-    }
-
-    /// Every file that holds text.
+    /// Every text file.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts
-            .iter()
-            .map(|(path, text)| (path.as_str(), text.as_str()))
+        let texts = self.texts.iter();
+        texts.map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
     /// Every Rust file.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
-        self.sources
-            .iter()
-            .map(|(path, source)| (path.as_str(), source))
+        let sources = self.sources.iter();
+        sources.map(|(path, source)| (path.as_str(), source))
     }
 
     pub(crate) fn source(&self, path: &str) -> Option<&Source> {
@@ -82,20 +79,9 @@ impl Repo {
 
     /// The files of the library itself, with their path below its `src/`.
     pub(crate) fn library(&self) -> impl Iterator<Item = (&str, &str, &Source)> {
-        self.sources().filter_map(|(path, source)| {
-            Some((path, path.strip_prefix("crates/annulus/src/")?, source))
-        })
-    }
-
-    /// Every manifest.
-    pub(crate) fn manifests(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts()
-            .filter(|(path, _)| path.rsplit('/').next() == Some("Cargo.toml"))
-    }
-
-    /// Every Markdown file.
-    pub(crate) fn documents(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts().filter(|(path, _)| path.ends_with(".md"))
+        let below = |path| str::strip_prefix(path, "crates/annulus/src/");
+        self.sources()
+            .filter_map(move |(path, source)| Some((path, below(path)?, source)))
     }
 
     fn read_folder(&mut self, folder: &Path, prefix: &str) {
@@ -103,12 +89,10 @@ impl Repo {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
             let path = format!("{prefix}{name}");
-            if entry.file_type().unwrap().is_dir() {
-                if !SKIPPED.contains(&name.as_str()) {
-                    self.read_folder(&entry.path(), &format!("{path}/"));
-                }
-            } else if name == ".git" {
-                // Git's own file, in a linked worktree.
+            // In a linked worktree `.git` is a file.
+            if SKIPPED.contains(&name.as_str()) {
+            } else if entry.file_type().unwrap().is_dir() {
+                self.read_folder(&entry.path(), &format!("{path}/"));
             } else if let Ok(text) = fs::read_to_string(entry.path()) {
                 self.add(&path, &text);
             }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex::{Regex, RegexSet};
 
-use crate::repo::{Finding, Repo};
+use crate::repo::{Findings, Repo};
 
 /// A pattern, and the term to use. A pattern with a capital letter matches a whole identifier exactly. Any other one
 /// matches whole words in either case, also as a part of an identifier: `turn` matches `Turn`, `turn_of` and "a turn".
@@ -40,12 +40,7 @@ const RETIRED: &[(&str, &str)] = &[
 ];
 
 /// History, evidence, and this list keep the words they were written with.
-const EXEMPT: [&str; 4] = [
-    "CHANGELOG.md",
-    "runs/",
-    "crates/annulus/tests/tidy/",
-    "Cargo.lock",
-];
+const EXEMPT: &str = "CHANGELOG.md runs/ crates/annulus/tests/tidy/ Cargo.lock";
 
 /// An entry of [`RETIRED`].
 struct Term {
@@ -68,13 +63,12 @@ fn term(&(term, instead): &(&str, &'static str)) -> Term {
     }
 }
 
-pub(crate) fn terms(repo: &Repo) -> Vec<Finding> {
+pub(crate) fn terms(repo: &Repo, found: &mut Findings) {
     static TERMS: LazyLock<Vec<Term>> = LazyLock::new(|| RETIRED.iter().map(term).collect());
     // One pass over a line for all terms.
     static ANY: LazyLock<RegexSet> =
         LazyLock::new(|| RegexSet::new(TERMS.iter().map(|term| term.pattern.as_str())).unwrap());
-    let mut findings = Vec::new();
-    let checked = |path: &str| !EXEMPT.iter().any(|exempt| path.starts_with(exempt));
+    let checked = |path: &str| !EXEMPT.split(' ').any(|exempt| path.starts_with(exempt));
     for (path, text) in repo.texts().filter(|(path, _)| checked(path)) {
         for (index, line) in text.lines().enumerate() {
             let words = spaced(line);
@@ -83,14 +77,13 @@ pub(crate) fn terms(repo: &Repo) -> Vec<Finding> {
             }
             for term in &*TERMS {
                 let line = if term.exact { line } else { &words };
-                if let Some(found) = term.pattern.captures(line) {
-                    let says = format!("`{}` is retired; write: {}", &found[1], term.instead);
-                    findings.push(Finding::new(path, index + 1, says));
+                if let Some(word) = term.pattern.captures(line) {
+                    let says = format!("`{}` is retired; write: {}", &word[1], term.instead);
+                    found.add(path, index + 1, says);
                 }
             }
         }
     }
-    findings
 }
 
 /// A line with a space before each capital that follows a small letter, so that `RingTurn` holds the word `Turn`.
@@ -110,10 +103,11 @@ fn spaced(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repo::planted;
 
     #[test]
     fn a_retired_term_is_found_in_code_and_text_but_not_in_history() {
-        let found = |path: &str, text: &str| terms(&Repo::planted(&[(path, text)])).len();
+        let found = |path: &str, text: &str| planted(terms, &[(path, text)]).len();
         let code = "struct RingOwn_look_out;\nlet own_look_out = 1;\n";
         assert_eq!(found("crates/a/src/b.rs", code), 2);
         assert_eq!(found("docs/A.md", "The own_look_outs.\n"), 1);
@@ -123,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_retired_type_is_found_by_its_exact_name() {
-        let found = |text: &str| terms(&Repo::planted(&[("docs/A.md", text)])).len();
+        let found = |text: &str| planted(terms, &[("docs/A.md", text)]).len();
         assert_eq!(found("an Alarm, a `crate::alarm`"), 1);
         assert_eq!(found("alarm(2), AlarmClock, SIGALRM"), 0);
     }

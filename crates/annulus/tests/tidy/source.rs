@@ -1,17 +1,14 @@
 //! A Rust file as code, comments, and the code that ships.
 //!
 //! This is a scanner, not a parser. Each view has the length of the text, with the rest blanked, so an offset means the same
-//! place in all of them. A nested block comment ends too early; rustfmt's style has none.
+//! place in all of them. It relies on rustfmt's layout, in which an item ends at the column where it begins.
 
-use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::Regex;
 
 /// One Rust file and its views.
 pub(crate) struct Source {
-    /// As it is on disk.
-    pub(crate) text: String,
     /// Comments and the insides of literals blanked.
     pub(crate) code: String,
     /// Everything but comments blanked.
@@ -23,138 +20,52 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new(text: &str) -> Source {
         let (code, comments) = split(text);
-        let mut shipped = code.clone().into_bytes();
-        for range in test_items(&code) {
-            blank(&mut shipped[range]);
-        }
+        let shipped = without_tests(&code);
         Source {
-            text: text.to_owned(),
-            comments,
-            shipped: String::from_utf8(shipped).unwrap(),
             code,
+            comments,
+            shipped,
         }
     }
 
     /// The `//!` block that opens the file, without its slashes.
     pub(crate) fn header(&self) -> String {
-        let lines = self.text.lines().map_while(|line| line.strip_prefix("//!"));
+        let lines = self.comments.lines();
+        let lines = lines.map_while(|line| line.strip_prefix("//!"));
         lines.collect::<Vec<_>>().join("\n")
     }
 }
 
 /// The line, counted from 1, that holds the byte at `offset`.
 pub(crate) fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes()[..offset]
-        .iter()
-        .filter(|&&b| b == b'\n')
-        .count()
-        + 1
+    text[..offset].matches('\n').count() + 1
 }
 
-/// Where `word` stands in `code` as a whole identifier.
+/// The offsets of `word` in `code` as a whole identifier.
 pub(crate) fn find_word(code: &str, word: &str) -> Vec<usize> {
-    let bytes = code.as_bytes();
-    let whole = |at: usize| {
-        let end = at + word.len();
-        (at == 0 || !is_ident(bytes[at - 1])) && (end == bytes.len() || !is_ident(bytes[end]))
+    let whole = |at: &usize| {
+        !code[..*at].ends_with(is_ident) && !code[at + word.len()..].starts_with(is_ident)
     };
-    code.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(|&at| whole(at))
-        .collect()
+    let found = code.match_indices(word).map(|(at, _)| at);
+    found.filter(whole).collect()
 }
 
 /// The identifier at or after `from`, blanks skipped; empty if something else stands there.
 pub(crate) fn ident_after(code: &str, from: usize) -> &str {
     let rest = code[from..].trim_start();
-    let end = rest
-        .bytes()
-        .position(|b| !is_ident(b))
-        .unwrap_or(rest.len());
-    &rest[..end]
+    &rest[..rest.find(|c| !is_ident(c)).unwrap_or(rest.len())]
 }
 
-/// From an item's first byte to its end: the closing brace of its body, or its semicolon.
-pub(crate) fn item_end(code: &str, from: usize) -> usize {
-    let mut depth = 0;
-    for (at, b) in code.bytes().enumerate().skip(from) {
-        match b {
-            b'(' | b'[' => depth += 1,
-            b')' | b']' => depth -= 1,
-            b';' if depth == 0 => return at + 1,
-            b'{' if depth == 0 => return matching(code, at) + 1,
-            _ => {}
-        }
-    }
-    code.len()
-}
-
-/// The bracket that closes the one at `open`; the last byte if none does.
-pub(crate) fn matching(code: &str, open: usize) -> usize {
-    let bytes = code.as_bytes();
-    let (up, down) = match bytes[open] {
-        b'(' => (b'(', b')'),
-        b'[' => (b'[', b']'),
-        _ => (b'{', b'}'),
-    };
-    let mut depth = 0;
-    for (at, &b) in bytes.iter().enumerate().skip(open) {
-        if b == up {
-            depth += 1;
-        } else if b == down {
-            depth -= 1;
-            if depth == 0 {
-                return at;
-            }
-        }
-    }
-    bytes.len() - 1
-}
-
-/// The items under an attribute that demands `test`, from the attribute to the end of the item.
-fn test_items(code: &str) -> Vec<Range<usize>> {
-    let mut found: Vec<Range<usize>> = Vec::new();
-    for (at, opening) in code.match_indices("#[cfg(") {
-        if found.last().is_some_and(|last| last.contains(&at)) {
-            continue;
-        }
-        let open = at + opening.len() - 1;
-        let predicate = &code[open + 1..matching(code, open)];
-        if demands_test(predicate) {
-            found.push(at..item_end(code, after_attributes(code, at)));
-        }
-    }
-    found
-}
-
-fn after_attributes(code: &str, mut at: usize) -> usize {
-    loop {
-        at += code[at..].len() - code[at..].trim_start().len();
-        if !code[at..].starts_with("#[") {
-            return at;
-        }
-        at = matching(code, at + 1) + 1;
-    }
-}
-
-/// `test`, or `all(…)` of something that demands it; `any(test, …)` does not.
-fn demands_test(predicate: &str) -> bool {
-    let predicate = predicate.trim();
-    match predicate
-        .strip_prefix("all(")
-        .and_then(|rest| rest.strip_suffix(')'))
-    {
-        Some(inside) => split_top(inside).iter().any(|part| demands_test(part)),
-        None => predicate == "test",
-    }
-}
-
-/// Splits at the commas that are in no bracket.
+/// Splits at the commas that are in no bracket, up to a bracket that closes an outer one.
 pub(crate) fn split_top(list: &str) -> Vec<&str> {
     let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
     for (at, b) in list.bytes().enumerate() {
         match b {
             b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' if depth == 0 => {
+                parts.push(&list[start..at]);
+                return parts;
+            }
             b')' | b']' | b'}' => depth -= 1,
             b',' if depth == 0 => {
                 parts.push(&list[start..at]);
@@ -167,15 +78,45 @@ pub(crate) fn split_top(list: &str) -> Vec<&str> {
     parts
 }
 
-fn is_ident(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b == b'_'
+/// Blanks the items under an attribute that demands `test`, from the attribute to the end of the item.
+fn without_tests(code: &str) -> String {
+    let mut shipped = code.to_owned().into_bytes();
+    let (mut at, mut test_from) = (0, None);
+    for line in code.split_inclusive('\n') {
+        let item = line.trim();
+        let column = line.len() - line.trim_start().len();
+        if test_from.is_none()
+            && let Some(predicate) = item.strip_prefix("#[cfg(")
+            && split_top(predicate).into_iter().any(demands_test)
+        {
+            test_from = Some(column);
+        }
+        if test_from.is_some() {
+            blank(&mut shipped[at..at + line.len()]);
+        }
+        if test_from == Some(column) && item.ends_with([';', '}', ',']) {
+            test_from = None;
+        }
+        at += line.len();
+    }
+    String::from_utf8(shipped).unwrap()
+}
+
+/// `test`, or `all(…)` of something that demands it; `any(test, …)` does not.
+fn demands_test(predicate: &str) -> bool {
+    match predicate.trim().strip_prefix("all(") {
+        Some(inside) => split_top(inside).into_iter().any(demands_test),
+        None => predicate.trim() == "test",
+    }
+}
+
+fn is_ident(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }
 
 fn blank(bytes: &mut [u8]) {
-    bytes
-        .iter_mut()
-        .filter(|b| **b != b'\n')
-        .for_each(|b| *b = b' ');
+    let kept = |b: &&mut u8| **b != b'\n';
+    bytes.iter_mut().filter(kept).for_each(|b| *b = b' ');
 }
 
 /// A comment, or a string or character literal. A lifetime is neither.
@@ -189,7 +130,7 @@ const TOKEN: &str = concat!(
 fn split(text: &str) -> (String, String) {
     static TOKENS: LazyLock<Regex> = LazyLock::new(|| Regex::new(TOKEN).unwrap());
     let mut code = text.as_bytes().to_vec();
-    let mut comments = text.as_bytes().to_vec();
+    let mut comments = code.clone();
     blank(&mut comments);
     for token in TOKENS.captures_iter(text) {
         if let Some(comment) = token.name("comment") {
@@ -216,21 +157,20 @@ mod tests {
         assert!(source.comments.contains("note") && source.comments.contains("a b */"));
         assert!(!source.comments.contains("// y"));
         assert!(source.code.contains("fn f<'a>() {}"));
-        assert_eq!(source.code.len(), source.text.len());
+        assert_eq!(source.code.len(), source.comments.len());
     }
 
     #[test]
     fn raw_strings_end_at_their_own_hashes() {
         let source = Source::new("let a = br##\"x\"# unwrap() \"##; r#type; after()");
-        assert!(!source.code.contains("unwrap"));
-        assert!(source.code.contains("after()"));
+        assert!(!source.code.contains("unwrap") && source.code.contains("after()"));
     }
 
     #[test]
     fn what_only_tests_compile_does_not_ship() {
         let source = Source::new(
-            "fn kept() {}\n#[cfg(test)]\n#[allow(x)]\nmod tests { fn gone() { if a {} } }\n\
-             #[cfg(all(test, loom))]\nuse gone::too;\n#[cfg(any(test, sim))]\nfn also_kept() {}\n",
+            "fn kept() {}\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n    fn gone() { if a {} }\n}\n\
+             #[cfg(all(loom, test))]\nuse gone::too;\n#[cfg(any(test, sim))]\nfn also_kept() {}\n",
         );
         assert!(!source.shipped.contains("gone"));
         assert!(source.shipped.contains("fn kept") && source.shipped.contains("fn also_kept"));

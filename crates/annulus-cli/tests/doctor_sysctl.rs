@@ -1,15 +1,14 @@
 //! `annulus doctor` on a machine whose `kernel.io_uring_disabled` is 1 and 2 (Linux 6.6 or later, as root). It holds
 //! for the whole machine, so `ci/kernel` runs this test in a guest.
 
+// It names the binary (`CARGO_BIN_EXE_annulus`), whose path cargo tells the tests of this package only.
 #[path = "doctor/command.rs"]
 mod command;
-#[path = "../../annulus/tests/child/sysctl.rs"]
-mod sysctl;
 
 use std::os::unix::process::CommandExt;
 
+use annulus_testing::sysctl::{ChangedSysctl, DISABLED};
 use command::{command, output, report, rules};
-use sysctl::{Changed, DISABLED};
 
 const GROUP: &str = "/proc/sys/kernel/io_uring_group";
 const USER: u32 = 54_321;
@@ -25,7 +24,7 @@ fn as_user(group: u32) -> std::process::Command {
 #[ignore = "changes kernel.io_uring_disabled of the whole machine; ci/kernel runs it in a guest"]
 fn the_sysctl_is_named_with_its_value_and_its_group() {
     {
-        let _changed = Changed::to(DISABLED, "2");
+        let _changed = ChangedSysctl::to(DISABLED, "2");
         let output = output(command(&["--quick"]));
         assert_eq!(output.code, Some(77), "{}", output.out);
         assert!(
@@ -36,7 +35,7 @@ fn the_sysctl_is_named_with_its_value_and_its_group() {
         let report = report(command(&["--quick", "--json"]));
         assert_eq!(rules(&report)[0], "sysctl-forbids", "{}", report["advice"]);
     }
-    let _changed = Changed::to(DISABLED, "1");
+    let _changed = ChangedSysctl::to(DISABLED, "1");
     assert_ne!(
         report(command(&["--quick", "--json"]))["exit_code"],
         77,
@@ -50,7 +49,7 @@ fn the_sysctl_is_named_with_its_value_and_its_group() {
         outside["advice"]
     );
     assert_eq!(outside["exit_code"], 77);
-    let _group = Changed::to(GROUP, "54322");
+    let _group = ChangedSysctl::to(GROUP, "54322");
     let outside = report(as_user(USER));
     let next = outside["advice"][0]["next"].as_str().unwrap();
     assert!(next.contains("add the user to group 54322"), "{next}");

@@ -13,10 +13,6 @@ mod options;
 mod per_core;
 mod server;
 pub mod site;
-#[cfg(test)]
-#[path = "../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "nothing here needs root")]
-mod skip;
 mod stall;
 mod tls;
 mod transport;

@@ -118,8 +118,8 @@ mod tests {
     use annulus::runtime::{Runtime, spawn, yield_now};
 
     use super::*;
-    use crate::skip::skip;
     use crate::watch::Watches;
+    use annulus_testing::skip::skip;
 
     /// Looks that make a send timeout.
     const LOOKS: u64 = 8;

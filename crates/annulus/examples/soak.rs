@@ -1,6 +1,7 @@
 //! Sockets for hours rather than seconds: `cargo run --release -p annulus --example soak -- storm --seed 7`, and
 //! `churn`, `slow`, `idle` and `kept`. Exits with 1 if anything was wrong or left over; `ci/soak` runs them all.
 
+// These two need the feature `net`. A dev-dependency that enables it would enable it for tests without features, too.
 #[path = "../tests/net/kernel.rs"]
 #[expect(dead_code, reason = "its waits are for tests, which may panic")]
 mod kernel;

@@ -2,9 +2,6 @@
 //! `cargo run --release -p annulus --example stress --features test-util -- --ops 10000000 --seed random`.
 //! Exits with 1, and the seed, if anything was wrong or left over.
 
-#[path = "../tests/stress/load.rs"]
-mod load;
-
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +10,8 @@ use std::time::Duration;
 use annulus::engine::SetupMode;
 use annulus::sim::{Errno, OpKind, Sim, SimConfig};
 use annulus::{Backend, Engine, EngineBuilder};
-use load::{Load, Tally};
+use annulus_testing::stress_load;
+use annulus_testing::stress_load::{Load, Tally};
 
 const TASKS: usize = 24;
 const STEPS: u64 = 2_000;
@@ -49,7 +47,7 @@ fn main() -> ExitCode {
 
 fn run(ops: u64, seed: u64) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a directory to work in: {error}"))?;
-    let before = load::open_descriptors();
+    let before = stress_load::open_descriptors();
     let (real, injected) = (Arc::new(Tally::default()), Arc::new(Tally::default()));
     let ring = || Engine::builder().backend(Backend::Uring);
     let blocking = || Engine::builder().backend(Backend::Fallback);
@@ -77,7 +75,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
             (engine, &injected)
         } else {
             let builder = builders[(round % 6) as usize](ring(), blocking());
-            let builder = builder.drain_timeout(load::DRAIN);
+            let builder = builder.drain_timeout(stress_load::DRAIN);
             (builder.build().map_err(|error| error.to_string())?, &real)
         };
         let steps = if simulated { STEPS / 10 } else { STEPS };
@@ -88,7 +86,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
             tasks: TASKS,
             steps,
             tally,
-            tokio: load::plain_tokio,
+            tokio: stress_load::plain_tokio,
         };
         load.run()
             .map_err(|what| format!("round {round}: {what}"))?;
@@ -103,7 +101,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
     if round > 5 {
         injected.verdict(true)?;
     }
-    if !load::back_to(before) {
+    if !stress_load::back_to(before) {
         return Err("descriptors were leaked".to_owned());
     }
     Ok(())

@@ -1,10 +1,6 @@
 //! No descriptor left for an accept: the listener says so, waits, and goes on when there are some again.
 #![allow(unsafe_code)]
 
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "nothing here needs root")]
-mod skip;
-
 use std::cell::{Cell, RefCell};
 use std::net::TcpStream as Client;
 use std::os::fd::AsRawFd;
@@ -15,6 +11,7 @@ use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{JoinHandle, Runtime, spawn};
 use annulus::time::sleep;
+use annulus_testing::skip;
 
 /// A limit on descriptors; the old one comes back at the end.
 struct Limited(libc::rlimit);

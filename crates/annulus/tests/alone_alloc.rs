@@ -1,13 +1,6 @@
 //! No heap allocation per operation in the steady state: buffers and slots are used again.
 #![allow(unsafe_code)]
 
-#[path = "child/process.rs"]
-#[allow(dead_code, reason = "it stays who it is")]
-mod process;
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "it needs no root")]
-mod skip;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::iter;
 use std::path::Path;
@@ -15,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use annulus::buf::{AlignedBuf, Arena, BufferLayout};
 use annulus::{Backend, Engine, File, IoBuf, IoBufMut, OpenOptions};
-use process::in_child;
-use skip::skip;
+use annulus_testing::child_process::in_child;
+use annulus_testing::skip::skip;
 
 /// Counts what all threads ask for.
 struct Counting;

@@ -1,13 +1,6 @@
 //! A process that forks with an engine alive: the child has no part in the ring, and the parent's reads arrive.
 #![allow(unsafe_code)]
 
-#[path = "child/process.rs"]
-#[allow(dead_code, reason = "it stays who it is")]
-mod process;
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "it needs no root")]
-mod skip;
-
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::path::Path;
@@ -18,8 +11,8 @@ use annulus::buf::{AlignedBuf, Arena, BufferLayout};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime, RuntimeBuilder};
 use annulus::{Backend, Engine, EngineError, File, IoBufMut, OpenOptions};
-use process::in_child;
-use skip::skip;
+use annulus_testing::child_process::in_child;
+use annulus_testing::skip::skip;
 
 const READS: usize = 64;
 const READ_BYTES: usize = 256 << 10;

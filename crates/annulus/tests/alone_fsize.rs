@@ -3,12 +3,6 @@
 //! of its own.
 #![allow(unsafe_code)]
 
-#[path = "child/process.rs"]
-mod process;
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "the limit may be lowered by anybody")]
-mod skip;
-
 use std::io;
 use std::path::Path;
 
@@ -16,8 +10,8 @@ use annulus::buf::AlignedBuf;
 use annulus::fs::AllocateMode;
 use annulus::runtime::{self, Runtime};
 use annulus::{Backend, Engine, File, OpenOptions};
-use process::in_child;
-use skip::skip;
+use annulus_testing::child_process::in_child;
+use annulus_testing::skip::skip;
 
 const LIMIT: u64 = 1 << 20;
 

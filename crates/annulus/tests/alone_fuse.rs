@@ -1,14 +1,6 @@
 //! Files on a file system that fails: what it answers is what the caller gets, once, on every backend.
 #![allow(unsafe_code)]
 
-#[path = "child/fuse.rs"]
-mod fuse;
-#[path = "child/process.rs"]
-#[allow(dead_code, reason = "it stays root")]
-mod process;
-#[path = "child/skip.rs"]
-mod skip;
-
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -18,9 +10,9 @@ use std::time::Duration;
 
 use annulus::engine::SetupMode;
 use annulus::{Backend, Engine, File, OpenOptions};
-use fuse::{Call, Fault, Faulty};
-use process::in_child;
-use skip::{root_or_skip, skip};
+use annulus_testing::child_process::in_child;
+use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
+use annulus_testing::skip::{root_or_skip, skip};
 
 const NAME: &str = "file";
 const BYTES: usize = 64 << 10;
@@ -143,7 +135,7 @@ fn on(backends: &[(Backend, SetupMode)], test: &str, body: impl AsyncFn(&File, &
             println!("{}", engine.backend());
             let script = Script::default();
             let asked = script.clone();
-            let mounted = Faulty::mount(folder.path(), NAME, contents(), move |call| {
+            let mounted = FaultyFs::mount(folder.path(), NAME, contents(), move |call| {
                 asked.answer(call)
             });
             let _mounted = match mounted {

@@ -1,12 +1,5 @@
 //! An engine with nothing to do sleeps: none of its threads is switched to or uses the processor.
 
-#[path = "child/process.rs"]
-#[allow(dead_code, reason = "it stays who it is")]
-mod process;
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "it needs no root")]
-mod skip;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::thread;
@@ -14,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use annulus::engine::SqPoll;
 use annulus::{Backend, Engine, EngineBuilder};
-use process::in_child;
-use skip::skip;
+use annulus_testing::child_process::in_child;
+use annulus_testing::skip::skip;
 
 /// How long an idle engine is looked at.
 const LOOK: Duration = Duration::from_secs(1);

@@ -1,17 +1,10 @@
 //! No locked memory: rings are charged to the user on some kernels, and everything works without them.
 #![allow(unsafe_code)]
 
-#[path = "child/process.rs"]
-mod process;
-#[path = "child/skip.rs"]
-mod skip;
-#[path = "child/workload.rs"]
-#[allow(dead_code, reason = "not every kernel refuses here")]
-mod workload;
-
 use annulus::buf::{Arena, BufferLayout};
 use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
-use process::{become_nobody, in_child};
+use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::{skip, workload};
 
 /// Takes away all locked memory, and the right to do without.
 fn forbid_locked_memory() {

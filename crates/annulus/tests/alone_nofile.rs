@@ -1,19 +1,11 @@
 //! No descriptor left: a ring needs two (itself and its eventfd).
 #![allow(unsafe_code)]
 
-#[path = "child/process.rs"]
-#[allow(dead_code, reason = "it stays root")]
-mod process;
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "nothing is skipped")]
-mod skip;
-#[path = "child/workload.rs"]
-mod workload;
-
 use std::fs::File;
 
 use annulus::{Engine, SetupError};
-use process::in_child;
+use annulus_testing::child_process::in_child;
+use annulus_testing::workload;
 
 /// A limit on descriptors; the old one comes back at the end.
 struct Limited(libc::rlimit);

@@ -2,11 +2,6 @@
 //! refused its ring, or a thread, it says so. Each in a process of its own.
 #![allow(unsafe_code)]
 
-#[path = "child/process.rs"]
-mod process;
-#[path = "child/skip.rs"]
-mod skip;
-
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,9 +14,9 @@ use annulus::OpenOptions;
 use annulus::fs::CachedReads;
 use annulus::net::TcpListener;
 use annulus::runtime::{self, CoreBackend, CoreInfo, Handle, Runtime, RuntimeBuilder};
-use process::{become_nobody, in_child};
+use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use skip::{root_or_skip, skip};
 
 /// How long an idle runtime is looked at.
 const LOOK: Duration = Duration::from_secs(2);

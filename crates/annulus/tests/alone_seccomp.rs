@@ -1,16 +1,9 @@
 //! Filters that refuse io_uring the way containers do: the same answers without it, and a reason that names the
 //! filter and the hint.
 
-#[path = "child/process.rs"]
-mod process;
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "a filter needs no root")]
-mod skip;
-#[path = "child/workload.rs"]
-mod workload;
-
 use annulus::{Backend, Engine, EngineError, SetupError};
-use process::in_child;
+use annulus_testing::child_process::in_child;
+use annulus_testing::{skip, workload};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// Refuses a system call to this thread and to those it starts.

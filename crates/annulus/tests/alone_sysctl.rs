@@ -1,19 +1,10 @@
 //! Engines where `kernel.io_uring_disabled` is 1 and 2 (Linux 6.6 or later, as root). It holds for the whole machine,
 //! so `ci/kernel` runs these tests in a guest, one at a time.
 
-#[path = "child/process.rs"]
-mod process;
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "nothing is skipped in the guest")]
-mod skip;
-#[path = "child/sysctl.rs"]
-mod sysctl;
-#[path = "child/workload.rs"]
-mod workload;
-
 use annulus::{Engine, SetupError};
-use process::{become_nobody, in_child};
-use sysctl::{Changed, DISABLED};
+use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::sysctl::{ChangedSysctl, DISABLED};
+use annulus_testing::workload;
 
 #[track_caller]
 fn assert_disabled(value: u32, hint: &str) {
@@ -35,7 +26,7 @@ fn assert_disabled(value: u32, hint: &str) {
 #[test]
 #[ignore = "changes kernel.io_uring_disabled of the whole machine; ci/kernel runs it in a guest"]
 fn a_machine_without_io_uring_is_named_and_everything_works() {
-    let _disabled = Changed::to(DISABLED, "2");
+    let _disabled = ChangedSysctl::to(DISABLED, "2");
     assert_disabled(2, "sysctl -w kernel.io_uring_disabled=0");
 }
 
@@ -45,7 +36,7 @@ fn io_uring_for_root_alone_is_named_and_everything_works() {
     const NAME: &str = "io_uring_for_root_alone_is_named_and_everything_works";
     // The parent changes the machine; the child, which may not, is inside.
     let child = std::env::var_os("ANNULUS_TEST_CHILD").is_some();
-    let _disabled = (!child).then(|| Changed::to(DISABLED, "1"));
+    let _disabled = (!child).then(|| ChangedSysctl::to(DISABLED, "1"));
     if !child {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::new().unwrap();

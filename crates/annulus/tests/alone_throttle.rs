@@ -2,12 +2,6 @@
 //! may still change is never freed. The disk is made slow for one child process only, by a control group.
 #![allow(unsafe_code)]
 
-#[path = "child/process.rs"]
-#[allow(dead_code, reason = "it stays root")]
-mod process;
-#[path = "child/skip.rs"]
-mod skip;
-
 use std::alloc::{Layout, alloc};
 use std::fs;
 use std::io;
@@ -21,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::{Backend, Engine, EngineBuilder, IoBuf, IoBufMut, OpenOptions};
-use process::in_child;
-use skip::{root_or_skip, skip};
+use annulus_testing::child_process::in_child;
+use annulus_testing::skip::{root_or_skip, skip};
 
 const READS_PER_SECOND: u32 = 12;
 const READS: usize = 64;

@@ -3,10 +3,6 @@
 //!
 //! `SEED=` repeats a run, `OPS=` makes it longer. A failure prints the command that repeats it, and the last steps.
 
-#[path = "child/skip.rs"]
-#[allow(dead_code, reason = "it needs no root")]
-mod skip;
-
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -19,7 +15,7 @@ use annulus::buf::AlignedBuf;
 use annulus::engine::SetupMode;
 use annulus::fs::{AllocateMode, Merge};
 use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
-use skip::skip;
+use annulus_testing::skip::skip;
 
 /// The model grows no further, so that steps meet one another.
 const FILE_BYTES_MAX: u64 = 256 << 10;

@@ -1,8 +1,5 @@
 //! Rings on the threads of Tokio runtimes: who may be where when an answer comes.
 
-#[path = "child/mapped.rs"]
-mod mapped;
-
 use std::future::{Future, poll_fn};
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +11,7 @@ use std::time::{Duration, Instant};
 use annulus::buf::{AlignedBuf, BufferLayout};
 use annulus::tokio::{Rings, adopt};
 use annulus::{Backend, Engine, File, OpenOptions};
-use mapped::{is_mapped, until_unmapped};
+use annulus_testing::memory_map::{is_mapped, until_unmapped};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;

@@ -1,14 +1,11 @@
 //! The library's own stress, with its Tokio tasks on rings of their workers' own.
 
-#[path = "stress/load.rs"]
-#[allow(dead_code, reason = "Tokio as it comes is the library's own test")]
-mod load;
-
 use std::io;
 use std::sync::Arc;
 
 use annulus::tokio::Rings;
 use annulus::{Backend, Engine, EngineBuilder};
+use annulus_testing::stress_load;
 use tokio::runtime::{Builder, Runtime};
 
 fn several_workers() -> io::Result<Runtime> {
@@ -32,11 +29,11 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
     let dir = tempfile::tempdir().unwrap();
     // Tokio's own, for signals, stay for the life of the process once there was a runtime.
     drop(tokio().unwrap());
-    let before = load::open_descriptors();
-    let tally = Arc::new(load::Tally::default());
+    let before = stress_load::open_descriptors();
+    let tally = Arc::new(stress_load::Tally::default());
     for round in 0..3 {
-        let engine = builder.clone().drain_timeout(load::DRAIN);
-        let load = load::Load {
+        let engine = builder.clone().drain_timeout(stress_load::DRAIN);
+        let load = stress_load::Load {
             engine: engine.build().unwrap(),
             path: &dir.path().join(round.to_string()),
             seed: seed + round,
@@ -49,7 +46,7 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
     }
     println!("{}", tally.line());
     tally.verdict(false).unwrap();
-    assert!(load::back_to(before), "descriptors were leaked");
+    assert!(stress_load::back_to(before), "descriptors were leaked");
 }
 
 /// One at a time: descriptors are counted for the whole process.

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use annulus_testing::skip::skip;
 use serde_json::Value;
 
 use crate::command::{CommandOutput, NOT_COLD, Workspace};
 use crate::runs::{SHORT, all_right, outcomes};
-use crate::skip::skip;
 
 /// The streams are of one file each, and do not write.
 pub(crate) const ONE_FILE: [&str; 6] = [

@@ -4,7 +4,4 @@ mod command;
 mod json;
 mod loads;
 mod runs;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;
 mod wrong;

@@ -3,11 +3,11 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
+use annulus_testing::skip::skip;
 use serde_json::Value;
 
 use crate::command::{NOT_COLD, Workspace};
 use crate::loads::ONE_FILE;
-use crate::skip::skip;
 
 pub(crate) const SHORT: [&str; 8] = [
     "--runtime",

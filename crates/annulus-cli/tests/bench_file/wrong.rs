@@ -4,8 +4,9 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
+use annulus_testing::skip::skip;
+
 use crate::command::Workspace;
-use crate::skip::skip;
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;

@@ -3,7 +3,4 @@
 mod command;
 mod layout;
 mod runs;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;
 mod wrong;

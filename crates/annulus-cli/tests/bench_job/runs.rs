@@ -4,6 +4,8 @@
 use std::fs;
 use std::process::Command;
 
+use annulus_testing::skip;
+
 use crate::command::Workspace;
 
 #[test]
@@ -146,7 +148,7 @@ fn data_that_nobody_wrote_with_verify_fails_the_job() {
 #[test]
 fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
     if Command::new("fio").arg("--version").output().is_err() {
-        return crate::skip::skip("no fio; apt-get install fio");
+        return skip::skip("no fio; apt-get install fio");
     }
     let job = "[global]\nthread\nthreads=2\nsize=1M\nbs=4k\n[w]\nrw=write\nverify=pattern\nverify_pattern=0xabcd\n";
     let workspace = Workspace::new();

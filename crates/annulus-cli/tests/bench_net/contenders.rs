@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use annulus_testing::skip;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -121,7 +122,7 @@ fn a_command_that_is_killed_leaves_no_server_behind() {
             .unwrap()
             .is_some_and(|status| status.code() == Some(77))
         {
-            return crate::skip::skip("no ring here");
+            return skip::skip("no ring here");
         }
         match pid_in(&pid_file) {
             Some(pid) => break pid,

@@ -3,12 +3,11 @@
 mod contenders;
 mod refused;
 mod servers;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;
 mod there;
 
 use std::process::{Command, Output, Stdio};
+
+use annulus_testing::skip;
 
 /// What the command said.
 pub(crate) struct CommandOutput {

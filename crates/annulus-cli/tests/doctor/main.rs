@@ -5,6 +5,3 @@ mod below;
 mod command;
 mod paths;
 mod refused;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;

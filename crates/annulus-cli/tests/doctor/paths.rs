@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use annulus_testing::skip::{root_or_skip, skip};
 use serde_json::Value;
 
 use crate::below::below;
 use crate::command::{command, output, report, rules};
-use crate::skip::{root_or_skip, skip};
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;

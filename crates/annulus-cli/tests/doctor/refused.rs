@@ -3,12 +3,12 @@
 use std::os::unix::process::CommandExt;
 use std::thread;
 
+use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 
 use crate::below::below;
 use crate::command::{command, output, report, rules};
-use crate::skip::{root_or_skip, skip};
 
 const SETUP: i64 = 425;
 const ENTER: i64 = 426;

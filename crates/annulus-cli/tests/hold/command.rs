@@ -9,11 +9,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use annulus_testing::skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-
-use crate::skip::skip;
 
 /// A test that takes longer hangs. It decides nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,8 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use annulus_testing::skip::skip;
+
 use crate::command::{CommandOutput, command, folder, is_root, result_of, run};
-use crate::skip::skip;
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;

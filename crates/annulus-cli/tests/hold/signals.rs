@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use annulus_testing::skip::skip;
 use rustix::process::Signal;
 
 use crate::command::{CommandOutput, Running, command, folder, is_root, json, names, run, until};
-use crate::skip::skip;
 
 /// Longer than any test waits.
 const ENDLESS: &str = "3600";

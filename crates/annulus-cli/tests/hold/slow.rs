@@ -7,22 +7,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
+use annulus_testing::skip::skip;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::command::{Running, command, folder, run, until, with_own_mounts};
-use crate::fuse::{Call, Fault, Faulty};
-use crate::skip::skip;
 
 const BYTES: usize = 1 << 20;
 /// Blocks may be read for checks before and after a run; from the so-many-th call on it is a run's.
 const CALLS: u64 = 300;
 
 /// A file system at `fuse` with a file `data`, or a skip.
-fn mounted(folder: &Path, plan: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Option<Faulty> {
+fn mounted(
+    folder: &Path,
+    plan: impl Fn(Call) -> Fault + Send + Sync + 'static,
+) -> Option<FaultyFs> {
     let mount_point = folder.join("fuse");
     fs::create_dir_all(&mount_point).unwrap();
-    match Faulty::mount(&mount_point, "data", vec![1; BYTES], plan) {
+    match FaultyFs::mount(&mount_point, "data", vec![1; BYTES], plan) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
             skip(format_args!("no FUSE file system: {error}"));

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use annulus_testing::once::once_per_run;
 use tempfile::TempDir;
-
-use crate::once::once_per_run;
 
 /// What stands in a process in which the library has been loaded.
 pub(crate) const MARK: &str = "ANNULUS_TEST_MARK";
@@ -53,15 +52,16 @@ pub(crate) fn compiled(into: &Path, source: &str, flags: &[&str]) {
 /// A stand-in for the real library.
 pub(crate) fn library() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let made = || {
         let folder = format!("run-library-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+        let path = tmp.join(folder);
         fs::create_dir_all(&path).unwrap();
         let path = path.join("libannulus_preload.so");
         compiled(&path, LIBRARY, &["-shared", "-fPIC"]);
         Some(path)
     };
-    MADE.get_or_init(|| once_per_run("run-library", made).unwrap())
+    MADE.get_or_init(|| once_per_run(tmp, "run-library", made).unwrap())
 }
 
 /// `annulus run` with these words, the library named.

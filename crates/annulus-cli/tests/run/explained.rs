@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use annulus_testing::skip;
+
 use crate::command::{MARK, compiled, folder, library, output, run};
 use crate::remarks::without_io_uring;
 
@@ -30,7 +32,7 @@ fn explained(words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
 fn a_program_that_can_be_served_is_said_to_be_with_all_that_matters() {
     let (says, code) = explained(&["--", "sh", "-c", "exit 7"], &[]);
     if code == 3 {
-        return crate::skip::skip(says);
+        return skip::skip(says);
     }
     assert_eq!(code, 0, "{says}");
     assert!(says.starts_with("sh will be served"), "{says}");

@@ -6,8 +6,9 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
+use annulus_testing::skip::skip;
+
 use crate::command::{MARK, folder, library, output, quiet, run, run_by_shell};
-use crate::skip::skip;
 
 #[test]
 fn the_exit_status_is_that_of_the_command() {

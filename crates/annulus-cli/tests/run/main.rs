@@ -3,10 +3,6 @@
 mod command;
 mod explained;
 mod inherited;
-#[path = "../../../annulus/tests/child/once.rs"]
-mod once;
 mod remarks;
-#[path = "../../../annulus/tests/child/skip.rs"]
-mod skip;
 mod switched;
 mod wrong;

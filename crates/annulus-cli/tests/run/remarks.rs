@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
+use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::command::{compiled, folder, output, quiet, run};
-use crate::skip::{root_or_skip, skip};
 
 /// Says what it was given of the library, and who it is.
 const PROGRAM: &str = r#"

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use annulus::metrics::switch::{self, Told};
+use annulus_testing::skip::skip;
 
 use crate::command::{CommandOutput, library, output};
-use crate::skip::skip;
 
 fn switch_command(words: &[&str]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));

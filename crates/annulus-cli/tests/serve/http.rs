@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use annulus_testing::skip::skip;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::server::{BACKENDS, Server};
-use crate::skip::skip;
 
 fn folder() -> TempDir {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -8,7 +8,4 @@ mod http;
 mod log;
 mod memory;
 mod server;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "nothing here needs root")]
-mod skip;
 mod wrong;

@@ -2,9 +2,6 @@
 
 mod server;
 mod shown;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;
 mod terminal;
 mod wrong;
 

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use annulus_testing::skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::server::Server;
-use crate::skip::skip;
 
 /// A test that takes longer hangs. It decides nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,6 +3,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use annulus_testing::skip;
+
 use crate::server::Server;
 use crate::{code_and_error, top};
 
@@ -68,7 +70,7 @@ fn a_process_of_another_user_needs_sudo() {
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => {
-            return crate::skip::skip(format_args!(
+            return skip::skip(format_args!(
                 "cannot run the command as another user: {error}"
             ));
         }

@@ -1,14 +1,11 @@
 //! `--syscalls` and `--flamegraph` from outside: real runs counted and drawn, and what is refused.
 
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use annulus_testing::skip;
 use serde_json::Value;
 use tempfile::TempDir;
 

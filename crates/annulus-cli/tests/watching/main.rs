@@ -4,6 +4,3 @@ mod alerts;
 mod page;
 mod prometheus;
 mod server;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use annulus_testing::skip::skip;
 use serde_json::Value;
 
 use crate::server::{PATIENCE, Watched, ask};
-use crate::skip::skip;
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 

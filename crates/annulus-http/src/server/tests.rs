@@ -6,6 +6,7 @@ use std::task::Context;
 use annulus::Backend;
 use annulus::net::SendProgress;
 use annulus::runtime::{Runtime, yield_now};
+use annulus_testing::skip::skip;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
@@ -14,7 +15,6 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::*;
 use crate::site::SiteOptions;
-use crate::skip::skip;
 
 #[test]
 fn connections_leave_descriptors_for_files_and_for_each_core() {

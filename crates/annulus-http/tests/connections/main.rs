@@ -9,9 +9,6 @@ mod http2;
 mod many;
 mod pipeline;
 mod server;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "nothing here needs root")]
-mod skip;
 mod slow;
 mod tls;
 mod written;

@@ -11,8 +11,7 @@ use annulus::net::TcpListener;
 use annulus::runtime::{Handle, Runtime};
 use annulus_http::site::SiteOptions;
 use annulus_http::{Limits, Options};
-
-use crate::skip::skip;
+use annulus_testing::skip::skip;
 
 /// A test that takes longer hangs. It decides nothing else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

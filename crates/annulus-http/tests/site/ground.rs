@@ -13,9 +13,8 @@ use annulus_http::site::{
     Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site, SiteOptions,
     SiteRequest, SiteResponse,
 };
+use annulus_testing::skip::{log, skip};
 use tempfile::TempDir;
-
-use crate::skip::{log, skip};
 
 /// The test that a child is for.
 const ROLE: &str = "ANNULUS_TEST_CHILD";

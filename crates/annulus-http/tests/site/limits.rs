@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use annulus_http::site::SiteOptions;
+use annulus_testing::skip;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::ground::{always_looking, each_way, in_child};
@@ -86,7 +87,7 @@ fn what_may_not_be_read_is_forbidden() {
             deny("secret");
             deny("shut");
             if std::fs::read(ground.path("secret")).is_ok() {
-                return crate::skip::skip("permissions do not hold for this user");
+                return skip::skip("permissions do not hold for this user");
             }
             for target in ["/secret", "/shut/file", "/shut/missing", "/shut/"] {
                 assert_eq!(ground.status(target).await, 403, "{target}");

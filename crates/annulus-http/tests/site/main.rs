@@ -1,9 +1,6 @@
 //! What a site answers, by topic: on the real file system, every test with a ring and without one.
 
 mod ground;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "shared with tests that need root")]
-mod skip;
 
 mod changing;
 mod conditions;

@@ -4,10 +4,10 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use annulus_http::site::SiteOptions;
+use annulus_testing::skip::skip;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::ground::each_way;
-use crate::skip::skip;
 
 #[test]
 fn pipes_sockets_and_devices_are_not_there() {

@@ -3,13 +3,14 @@
 
 use std::os::unix::fs::{PermissionsExt, chown};
 
+use annulus_testing::skip::root_or_skip;
+
 use crate::cases::{
     CLOSING, DEFERRED_OUTPUT, ENTRY_POINTS, LOOPS, MEMBERS, PROCESSES, SENDING, SEQUENCES, THREADS,
     TRIGGERS,
 };
-use crate::library::library;
+use crate::library;
 use crate::program::{Built, Program, Run, With, scratch, shared};
-use crate::skip::root_or_skip;
 use crate::{KNOWN, agree};
 
 /// Exchanges over one connection of a listener, much of it served.

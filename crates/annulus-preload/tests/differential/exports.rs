@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::library::library;
-use crate::skip::skip;
+use annulus_testing::skip::skip;
+
+use crate::library;
 
 /// What the library does about the names of a heading.
 const HEADINGS: [&str; 6] = [

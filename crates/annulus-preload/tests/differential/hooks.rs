@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use annulus_testing::skip::skip;
+
 use crate::cases::PROGRAMS;
-use crate::library::library;
+use crate::library;
 use crate::program::apps;
-use crate::skip::skip;
 
 /// A call, and the cases that use it. The first uses it on a served connection or set, or in a process that has one,
 /// and makes the library increase the named counter (`-`: none, only the transcript is compared). The second uses it on

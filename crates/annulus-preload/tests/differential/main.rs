@@ -5,7 +5,7 @@
 //! with it. The two transcripts, exit codes and outputs on stderr must be equal byte for byte. A case prints nothing
 //! that the kernel is free to choose, and no measured time.
 
-// What needs no program is tested by itself; the library can't be (`test = false`).
+// Private modules of a `cdylib`, which no crate can import and whose own tests are off (`test = false`).
 #[path = "../../src/accept_burst.rs"]
 mod accept_burst;
 #[allow(dead_code, reason = "its own tests do without some of it")]
@@ -13,23 +13,18 @@ mod accept_burst;
 mod batching;
 mod cases;
 mod circumstances;
-mod counts;
 mod exports;
 mod hooks;
-#[path = "../built/library.rs"]
-mod library;
-#[path = "../../../annulus/tests/child/once.rs"]
-mod once;
 mod options;
 mod program;
-#[path = "../../../annulus/tests/child/skip.rs"]
-mod skip;
 #[path = "../../src/sockopt_effects.rs"]
 mod sockopt_effects;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use counts::Counts;
+use annulus_testing::preload_counts::Counts;
+use annulus_testing::{preload_library, skip};
 use program::{Program, Run, With};
 
 /// Cases that do differ, each with a line in docs/PRELOAD.md, "What differs".
@@ -46,6 +41,11 @@ const KNOWN: [&str; 11] = [
     "an_option_that_another_process_sets_on_a_listener_later_is_missed",
     "writability_is_reported_until_a_write_fails",
 ];
+
+/// Returns the path of the preload library, which the first test of a run builds.
+fn library() -> &'static Path {
+    preload_library::library(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
 
 /// Runs a case with and without the library, and holds the one to the other.
 #[track_caller]

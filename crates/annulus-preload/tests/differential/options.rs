@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::skip::skip;
+use annulus_testing::skip::skip;
+
 use crate::sockopt_effects::{Effect, OPTIONS, effect};
 
 /// Names of the headers that are values and flags of options, or have another meaning.

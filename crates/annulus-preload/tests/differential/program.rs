@@ -8,10 +8,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
+use annulus_testing::once::once_per_run;
+use annulus_testing::skip::skip;
+
 use super::{Counts, Duration, Instant};
-use crate::library::library;
-use crate::once::once_per_run;
-use crate::skip::skip;
+use crate::library;
 
 /// No case takes more than two seconds; a program that still runs then hangs, and its group is killed.
 const LONGEST: Duration = Duration::from_secs(40);
@@ -187,7 +188,7 @@ impl Built {
     /// A program that `compiler` writes to the file whose name it gets. The next run of the tests reuses the name.
     /// `None` where there is no such compiler.
     fn compiled(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Option<Built> {
-        let path = once_per_run(&format!("app-{name}"), || {
+        let path = once_per_run(target_tmp(), &format!("app-{name}"), || {
             let output = scratch("app");
             let mut compiler = compiler(&output);
             let result = match compiler.output() {
@@ -320,7 +321,12 @@ pub(crate) fn scratch(kind: &str) -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("preload-{}-{number}.{kind}", std::process::id());
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+    target_tmp().join(name)
+}
+
+/// The folder for files of tests in cargo's target directory.
+fn target_tmp() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
 /// Where the programs are.
@@ -376,7 +382,7 @@ fn go(name: &str) -> Option<Built> {
             .arg(output)
             .arg(apps().join(format!("{name}.go")))
             // The language's own library is compiled once, for both builds of this test.
-            .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"))
+            .env("GOCACHE", target_tmp().join("go"))
             .env("GOFLAGS", "-trimpath")
             .env("GO111MODULE", "off");
         compiler

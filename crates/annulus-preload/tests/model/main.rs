@@ -7,26 +7,19 @@
 //!
 //! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs that many, for hours if needed.
 
-#[path = "../differential/counts.rs"]
-#[allow(dead_code, reason = "the programs' own test uses all of it")]
-mod counts;
-#[path = "../built/library.rs"]
-mod library;
-#[path = "../../../annulus/tests/child/once.rs"]
-mod once;
+// Its paths come from this package (`CARGO_MANIFEST_DIR`, `CARGO_TARGET_TMPDIR`), so it cannot be in another crate.
 #[path = "../differential/program.rs"]
 #[allow(dead_code, reason = "the programs' own test uses all of it")]
 mod program;
 mod report;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "nothing here needs root")]
-mod skip;
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use counts::Counts;
+use annulus_testing::preload_counts::Counts;
+use annulus_testing::preload_library;
 use program::{Built, Program, With};
 use report::Difference;
 
@@ -41,6 +34,11 @@ const KNOWN: [u64; 3] = [70, 184, 197];
 const ROUNDS: &str = "25";
 /// Differences that are printed; all others are counted.
 const SHOWN: usize = 4;
+
+/// Returns the path of the preload library, which the first test of a run builds.
+fn library() -> &'static Path {
+    preload_library::library(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
 
 fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::skip::skip;
+use annulus_testing::skip::skip;
 
 /// A key and a self-signed certificate, `key.pem` and `cert.pem` in `folder`; a skip without openssl.
 pub(crate) fn certificate(folder: &Path) -> Option<()> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::built;
+use annulus_testing::preload_library;
 
 /// Names another library than the one that cargo builds. With `none`, the servers run without a library, which shows
 /// whether a test expects what a server does by itself.
@@ -14,6 +14,8 @@ pub(crate) fn library() -> Option<&'static Path> {
     match PATH.get_or_init(|| std::env::var_os(LIBRARY).map(Into::into)) {
         Some(none) if none.as_os_str() == "none" => None,
         Some(path) => Some(path),
-        None => Some(built::library()),
+        None => Some(preload_library::library(Path::new(env!(
+            "CARGO_TARGET_TMPDIR"
+        )))),
     }
 }

@@ -10,10 +10,10 @@ use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use annulus_testing::skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::library::library;
-use crate::skip::skip;
 
 /// Longer than anything here takes on a busy machine: who waits longer has been forgotten.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,23 +1,23 @@
 //! What a program does under the library is counted to the call, and can be looked at from outside while it runs.
 
-#[path = "../built/library.rs"]
-mod library;
-#[path = "../../../annulus/tests/child/once.rs"]
-mod once;
 mod server;
-#[path = "../../../annulus/tests/child/skip.rs"]
-#[allow(dead_code, reason = "not every test needs all of it")]
-mod skip;
 mod switch;
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
+use std::path::Path;
 
 use annulus::metrics::{Snapshot, Source, SourceKind};
+use annulus_testing::preload_library;
 
 use server::{Server, Started, exchange};
 
 const ROUNDS: usize = 400;
+
+/// Returns the path of the preload library, which the first test of a run builds.
+fn library() -> &'static Path {
+    preload_library::library(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
 
 /// How often a call was served.
 fn served(source: &Source, call: &str) -> u64 {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::metrics::Snapshot;
+use annulus_testing::once::once_per_run;
+use annulus_testing::skip::skip;
 use serde_json::Value;
 
-use crate::library::library;
-use crate::once::once_per_run;
-use crate::skip::skip;
+use crate::library;
 
 /// What takes longer hangs. It decides nothing else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -155,6 +155,7 @@ fn scratch(kind: &str) -> PathBuf {
 
 fn program() -> &'static PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let built = || {
         let path = scratch("echo");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/visible/echo.c");
@@ -168,5 +169,5 @@ fn program() -> &'static PathBuf {
         assert!(output.status.success(), "{stdout}");
         Some(path)
     };
-    BUILT.get_or_init(|| once_per_run("visible-echo", built).unwrap())
+    BUILT.get_or_init(|| once_per_run(tmp, "visible-echo", built).unwrap())
 }

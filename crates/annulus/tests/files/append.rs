@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use annulus::fs::Merge;
 use annulus::{IoBuf, OpenOptions};
+use annulus_testing::skip;
 use bytes::{Bytes, BytesMut};
 
 use crate::grounds::{Ground, bytes, for_each_backend, uncache};
@@ -167,7 +168,7 @@ async fn direct_reads(ground: &Ground) {
     let file = match ground.engine.open_with(&options, ground.path("d")).await {
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            return crate::skip::skip("the temporary directory's file system has no direct I/O");
+            return skip::skip("the temporary directory's file system has no direct I/O");
         }
         Err(error) => panic!("{error}"),
     };

@@ -8,9 +8,10 @@ use std::thread;
 
 use annulus::buf::{Arena, BufferLayout, HugePages};
 use annulus::{Engine, IoBuf, OpenOptions, SetupError};
+use annulus_testing::memory_map::{is_mapped, until_unmapped};
+use annulus_testing::skip;
 
 use crate::grounds::{Ground, bytes, for_each_backend, for_each_backend_with, uncache};
-use crate::mapped::{is_mapped, until_unmapped};
 use crate::wait::eventually_on;
 
 const PAGE: usize = 4096;
@@ -24,7 +25,7 @@ fn arena(engine: &Engine, count: usize, bytes: usize) -> Arena {
 fn is_registered(ground: &Ground, arena: &Arena) -> bool {
     let registered = arena.registered();
     if let Some(SetupError::TooOld { .. }) = registered.because.as_deref() {
-        crate::skip::skip(arena);
+        skip::skip(arena);
         return false;
     }
     let rings = ground.engine.backend().to_string().starts_with("io_uring");
@@ -97,7 +98,7 @@ fn direct_reads_into_an_arena_answer_what_the_file_holds() {
         options.read(true).direct(true);
         let path = ground.path("f");
         let Ok(file) = ground.engine.open_with(&options, path).await else {
-            crate::skip::skip("the temporary directory's file system has no direct I/O");
+            skip::skip("the temporary directory's file system has no direct I/O");
             return;
         };
         for round in 0..4 {

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use annulus::fs::Merge;
 use annulus::{BufError, IoBuf, OpenOptions};
+use annulus_testing::skip::{root_or_skip, skip};
 
 use crate::grounds::{Ground, bytes, for_each_backend};
-use crate::skip::{root_or_skip, skip};
 
 #[track_caller]
 fn errno<T: Debug>(answer: io::Result<T>, expected: i32) {

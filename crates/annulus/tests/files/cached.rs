@@ -2,6 +2,7 @@
 
 use annulus::fs::CachedReads;
 use annulus::{File, OpenOptions};
+use annulus_testing::skip;
 
 use crate::grounds::{Ground, bytes, for_each_backend};
 use crate::page_cache::{Pinned, answers_immediately, uncache_surely};
@@ -17,7 +18,7 @@ async fn hot_file(ground: &Ground, name: &str) -> Option<(File, Pinned)> {
     }
     let file = ground.file(name, &bytes(1, PAGES as usize * PAGE)).await;
     if !answers_immediately(&ground.path(name)) {
-        crate::skip::skip("the temporary directory's file system has no reads without waiting");
+        skip::skip("the temporary directory's file system has no reads without waiting");
         return None;
     }
     Some((file, pin(ground, name)))

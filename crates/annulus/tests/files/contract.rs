@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 
 use annulus::fs::Merge;
 use annulus::{BufError, IoBuf};
+use annulus_testing::broken_buffer::BrokenBuffer;
 
 use crate::grounds::{bytes, for_each_backend};
-use crate::lawless::Lawless;
 
 /// What came back with the refusal.
 #[track_caller]
@@ -24,15 +24,15 @@ fn refused<T, B>(answer: Result<T, BufError<B>>) -> B {
 fn no_read_touches_a_buffer_that_breaks_its_contract() {
     for_each_backend(async |ground| {
         let file = ground.file("f", &bytes(1, 9_000)).await;
-        for make in [Lawless::apart, Lawless::too_full] {
+        for make in [BrokenBuffer::apart, BrokenBuffer::too_full] {
             assert!(refused(file.read_at(make(), 0).await).is_untouched());
             assert!(refused(file.read_exact_at(make(), 0).await).is_untouched());
             let part = refused(file.read_at(make().subslice(500..900), 0).await);
             assert!(part.into_inner().is_untouched());
             let parts = refused(file.read_vectored_at(vec![make(), make()], 0).await);
-            assert!(parts.iter().all(Lawless::is_untouched));
+            assert!(parts.iter().all(BrokenBuffer::is_untouched));
             let parts = refused(file.read_vectored_exact_at(vec![make()], 0).await);
-            assert!(parts.iter().all(Lawless::is_untouched));
+            assert!(parts.iter().all(BrokenBuffer::is_untouched));
             for answer in file.read_many_at([(make(), 0), (make(), 5000)]).await {
                 assert!(refused(answer).is_untouched());
             }

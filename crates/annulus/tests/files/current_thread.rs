@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use annulus::buf::{Arena, BufferLayout};
 use annulus::{Backend, Engine};
+use annulus_testing::memory_map::until_unmapped;
+use annulus_testing::skip::skip;
 
-use crate::mapped::until_unmapped;
-use crate::skip::skip;
 use crate::wait::in_time;
 
 /// An engine with rings, if there is one here.

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use annulus::buf::AlignedBuf;
 use annulus::{File, IoBuf, OpenOptions};
+use annulus_testing::skip;
 
 use crate::grounds::{Ground, bytes, for_each_backend};
 
@@ -21,7 +22,7 @@ async fn direct(ground: &Ground) -> Option<(File, Vec<u8>)> {
     match ground.engine.open_with(&options, ground.path("f")).await {
         Ok(file) => Some((file, contents)),
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            crate::skip::skip("the temporary directory's file system has no direct I/O");
+            skip::skip("the temporary directory's file system has no direct I/O");
             None
         }
         Err(error) => panic!("{error}"),

@@ -7,9 +7,9 @@ use std::pin::pin;
 
 use annulus::fs::CachedReads;
 use annulus::{EngineError, File};
+use annulus_testing::panicking_buffer::PanickingBuffer;
 
 use crate::grounds::{Ground, bytes, for_each_backend_with};
-use crate::moody::Moody;
 
 const BYTES: usize = 4096;
 
@@ -64,8 +64,10 @@ fn for_each(test: impl AsyncFn(&Ground)) {
 fn a_buffer_that_panics_is_the_failure_of_its_own_read() {
     for_each(async |ground| {
         let failed = at_each_moment(ground, async |file, panics_at| {
-            let (_, moody) = file.read_at(Moody::new(BYTES, panics_at), 0).await?;
-            Ok(moody.asked())
+            let (_, buf) = file
+                .read_at(PanickingBuffer::new(BYTES, panics_at), 0)
+                .await?;
+            Ok(buf.calls())
         })
         .await;
         assert!(failed > 0);
@@ -76,8 +78,10 @@ fn a_buffer_that_panics_is_the_failure_of_its_own_read() {
 fn a_buffer_that_panics_is_the_failure_of_its_own_write() {
     for_each(async |ground| {
         let failed = at_each_moment(ground, async |file, panics_at| {
-            let moody = file.write_all_at(Moody::new(BYTES, panics_at), 0).await?;
-            Ok(moody.asked())
+            let buf = file
+                .write_all_at(PanickingBuffer::new(BYTES, panics_at), 0)
+                .await?;
+            Ok(buf.calls())
         })
         .await;
         assert!(failed > 0);
@@ -88,9 +92,12 @@ fn a_buffer_that_panics_is_the_failure_of_its_own_write() {
 fn a_buffer_that_panics_is_the_failure_of_its_own_vectored_read() {
     for_each(async |ground| {
         at_each_moment(ground, async |file, panics_at| {
-            let bufs = vec![Moody::new(BYTES / 2, 0), Moody::new(BYTES / 2, panics_at)];
+            let bufs = vec![
+                PanickingBuffer::new(BYTES / 2, 0),
+                PanickingBuffer::new(BYTES / 2, panics_at),
+            ];
             let (_, bufs) = file.read_vectored_at(bufs, 0).await?;
-            Ok(bufs[1].asked())
+            Ok(bufs[1].calls())
         })
         .await;
     });
@@ -101,11 +108,11 @@ fn a_buffer_that_panics_fails_its_own_read_of_a_batch_and_no_other() {
     for_each(async |ground| {
         let failed = at_each_moment(ground, async |file, panics_at| {
             let bad = |n| if n == 3 { panics_at } else { 0 };
-            let reads = (0..8).map(|n| (Moody::new(BYTES / 8, bad(n)), n * 512));
+            let reads = (0..8).map(|n| (PanickingBuffer::new(BYTES / 8, bad(n)), n * 512));
             let mut asked = Ok(0);
             for (n, answer) in file.read_many_at(reads).await.into_iter().enumerate() {
                 match answer {
-                    Ok((_, moody)) if n == 3 => asked = Ok(moody.asked()),
+                    Ok((_, buf)) if n == 3 => asked = Ok(buf.calls()),
                     Ok((count, _)) => assert_eq!(count, BYTES / 8),
                     Err(error) if n == 3 => asked = Err(error.into()),
                     Err(error) => panic!("read {n}: {error}"),

@@ -9,9 +9,8 @@ use annulus::fs::Advice;
 #[cfg(feature = "test-util")]
 use annulus::sim::{Sim, SimConfig};
 use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
+use annulus_testing::skip::skip;
 use tempfile::TempDir;
-
-use crate::skip::skip;
 
 /// One backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 
 use annulus::buf::{HugePages, Region};
 use annulus::{Engine, File, OpenOptions};
+use annulus_testing::skip;
 
 use crate::grounds::{bytes, for_each_backend};
 
@@ -44,7 +45,7 @@ fn a_file_on_a_file_system_in_memory_is_loaded_too() {
             return;
         }
         let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-            return crate::skip::skip("no /dev/shm");
+            return skip::skip("no /dev/shm");
         };
         for size in SIZES {
             let contents = bytes(1, size);
@@ -67,7 +68,7 @@ fn any_range_can_be_loaded_in_chunks_of_any_size() {
         ground.put("f", &contents);
         for direct in [false, true] {
             let Some(file) = open(&ground.engine, &ground.path("f"), direct).await else {
-                crate::skip::skip("the temporary directory's file system has no direct I/O");
+                skip::skip("the temporary directory's file system has no direct I/O");
                 continue;
             };
             for (from, count) in [

@@ -1,16 +1,7 @@
 //! What files can do, by topic: every test runs on every backend, or says why not.
 
 mod grounds;
-#[path = "../child/lawless.rs"]
-mod lawless;
-#[path = "../child/mapped.rs"]
-mod mapped;
-#[path = "../child/moody.rs"]
-#[allow(dead_code, reason = "here its drop does nothing")]
-mod moody;
 mod page_cache;
-#[path = "../child/skip.rs"]
-mod skip;
 mod wait;
 
 #[cfg(feature = "bytes")]

@@ -6,9 +6,9 @@ use annulus::buf::AlignedBuf;
 use annulus::engine::{PollingInUse, SqPoll};
 use annulus::fs::NotPolled;
 use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions, SetupError};
+use annulus_testing::skip::skip;
 
 use crate::grounds::bytes;
-use crate::skip::skip;
 use crate::wait::DEADLINE;
 
 /// `None`, said so, where there is no io_uring at all.

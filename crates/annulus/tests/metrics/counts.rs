@@ -10,8 +10,8 @@ use std::time::Duration;
 use annulus::fs::CachedReads;
 use annulus::metrics::{self, SourceKind, snapshot};
 use annulus::{Backend, Engine, File, OpenOptions};
+use annulus_testing::skip::skip;
 
-use crate::skip::skip;
 use crate::{alone, count, counted, of_kind, since};
 
 const READS: u64 = 40;

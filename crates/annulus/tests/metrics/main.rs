@@ -1,10 +1,5 @@
 //! What is counted, on every backend, how long it took, and who can look at it.
 
-#[path = "../child/process.rs"]
-mod process;
-#[path = "../child/skip.rs"]
-mod skip;
-
 mod counts;
 mod preload;
 mod sharing;

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
 use annulus::metrics::{self, ReasonCounts, Snapshot, Source, SourceKind, snapshot};
+use annulus_testing::child_process::in_child;
 
-use crate::process::in_child;
 use crate::sharing::{forked, shared_files};
 use crate::{alone, count, since};
 

@@ -10,9 +10,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use annulus::fs::CachedReads;
 use annulus::metrics::{self, Snapshot, snapshot};
 use annulus::{Backend, Engine, OpenOptions};
+use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::skip::root_or_skip;
 
-use crate::process::{become_nobody, in_child};
-use crate::skip::root_or_skip;
 use crate::{count, since};
 
 /// Words of the header.

@@ -11,8 +11,8 @@ use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Runtime, RuntimeBuilder, fs, spawn, spawn_blocking, yield_now};
 use annulus::support::{KernelVersion, Support};
 use annulus::time::sleep;
+use annulus_testing::skip::skip;
 
-use crate::skip::skip;
 use crate::{alone, count, of_kind, since};
 
 const ROUNDS: u64 = 30;

@@ -2,6 +2,7 @@
 
 use annulus::net::TcpStream;
 use annulus::runtime::{Handle, spawn};
+use annulus_testing::skip;
 
 use crate::bytes::{ask, bytes};
 use crate::echo::{listen, serve};
@@ -96,7 +97,7 @@ fn a_runtime_that_ends_with_everything_in_flight_leaves_nothing() {
         };
         match way.builder().run_with(|_: Handle| {}, main) {
             Ok(()) => all_gone(receiver.recv().unwrap()),
-            Err(error) => crate::skip::skip(format_args!("{way:?}: {error}")),
+            Err(error) => skip::skip(format_args!("{way:?}: {error}")),
         }
     }
 }

@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 
 use annulus::net::{UdpSocket, UnixDatagram};
 use annulus::{BufError, IoBuf};
+use annulus_testing::broken_buffer::BrokenBuffer;
 
 use crate::echo::connection;
 use crate::grounds::for_each_way;
-use crate::lawless::Lawless;
 
 /// What came back with the refusal.
 #[track_caller]
@@ -21,7 +21,7 @@ fn refused<T, B>(answer: Result<T, BufError<B>>) -> B {
 fn no_receive_touches_a_buffer_that_breaks_its_contract_nor_loses_what_has_come() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
-        for make in [Lawless::apart, Lawless::too_full] {
+        for make in [BrokenBuffer::apart, BrokenBuffer::too_full] {
             client.send_all("abc").await.unwrap();
             assert!(refused(server.recv(make()).await).is_untouched());
             // What has come is with the receiver now, and would be copied.
@@ -43,7 +43,7 @@ fn no_datagram_is_received_into_a_buffer_that_breaks_its_contract() {
         let address = udp.local_addr().unwrap();
         udp.connect(address).await.unwrap();
         let (one, other) = UnixDatagram::pair().unwrap();
-        for make in [Lawless::apart, Lawless::too_full] {
+        for make in [BrokenBuffer::apart, BrokenBuffer::too_full] {
             udp.send_to("abc", address).await.unwrap();
             assert!(refused(udp.recv_from(make()).await).is_untouched());
             assert!(refused(udp.recv(make()).await).is_untouched());

@@ -12,10 +12,10 @@ use std::time::Duration;
 use annulus::net::{Descriptor, TcpStream, splice};
 use annulus::runtime::{RuntimeBuilder, spawn, yield_now};
 use annulus::time::sleep;
+use annulus_testing::skip::skip;
 
 use crate::grounds::{BACKENDS, PATIENCE, Way, for_each_way};
 use crate::kernel::all_gone;
-use crate::skip::skip;
 
 /// More than both socket buffers have room for.
 const BYTES: usize = 24 << 20;

@@ -6,8 +6,7 @@ use std::time::Duration;
 use annulus::Backend;
 use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder};
 use annulus::time::timeout;
-
-use crate::skip::skip;
+use annulus_testing::skip::skip;
 
 /// A test that takes longer hangs. It decides nothing else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);

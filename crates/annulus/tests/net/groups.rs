@@ -9,10 +9,10 @@ use annulus::Backend;
 use annulus::buf::Chunk;
 use annulus::net::TcpStream;
 use annulus::runtime::{CoreBackend, ReceiveMode, Runtime, RuntimeBuilder, spawn, yield_now};
+use annulus_testing::skip::skip;
 
 use crate::bytes::{Expected, bytes};
 use crate::echo::connection;
-use crate::skip::skip;
 
 /// A way of filling them, how many, and of how many bytes.
 const GROUPS: [(ReceiveMode, u16, u32); 6] = [

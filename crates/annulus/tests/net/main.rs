@@ -17,8 +17,6 @@ mod file;
 mod grounds;
 mod groups;
 mod kernel;
-#[path = "../child/lawless.rs"]
-mod lawless;
 mod options;
 mod poll;
 mod ports;
@@ -27,9 +25,6 @@ mod resolve;
 mod scarce;
 mod sent;
 mod shared;
-#[path = "../child/skip.rs"]
-#[allow(dead_code, reason = "nothing here needs root")]
-mod skip;
 mod slow;
 mod splice;
 mod storm;

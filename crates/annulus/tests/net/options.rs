@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use annulus::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
+use annulus_testing::skip;
 
 use crate::grounds::for_each_way;
 
@@ -103,7 +104,7 @@ fn options_of_ipv6_are_set_where_the_machine_has_it() {
         let only = |options: annulus::net::SocketOptions<'_>| options.set_only_v6(true);
         let socket = match UdpSocket::bind_with("[::1]:0", only) {
             Ok(socket) => socket,
-            Err(error) => return crate::skip::skip(format_args!("no IPv6 here: {error}")),
+            Err(error) => return skip::skip(format_args!("no IPv6 here: {error}")),
         };
         let options = socket.options();
         assert!(options.only_v6().unwrap());

@@ -13,10 +13,10 @@ use annulus::Backend;
 use annulus::net::{ListenOptions, TcpListener, UdpSocket, UnixListener};
 use annulus::runtime::{CoreInfo, Runtime, spawn};
 use annulus::time::{sleep, timeout};
+use annulus_testing::skip::skip;
 
 use crate::dropped::polled;
 use crate::grounds::for_each_way;
-use crate::skip::skip;
 
 const ANY: &str = "127.0.0.1:0";
 const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Fallback];

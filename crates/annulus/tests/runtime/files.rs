@@ -12,10 +12,10 @@ use annulus::buf::{AlignedBuf, BufferLayout};
 use annulus::fs::CachedReads;
 use annulus::runtime::{self, fs};
 use annulus::{EngineError, File, OpenOptions, time};
+use annulus_testing::memory_map::{is_mapped, until_unmapped};
+use annulus_testing::skip::skip;
 
 use crate::across::beside;
-use crate::mapped::{is_mapped, until_unmapped};
-use crate::skip::skip;
 use crate::ways::each_way;
 
 /// A directory on a real file system, where there is direct I/O.

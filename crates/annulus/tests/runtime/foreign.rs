@@ -4,8 +4,8 @@ use std::io;
 
 use annulus::net::TcpStream;
 use annulus::runtime::{self, fs};
+use annulus_testing::panicking_buffer::PanickingBuffer;
 
-use crate::moody::Moody;
 use crate::ways::{Drops, each_way, listener};
 
 async fn pair() -> io::Result<(TcpStream, TcpStream)> {
@@ -24,8 +24,10 @@ async fn send_moodily(panics_at: u32) -> u32 {
         }
     });
     let sending = runtime::spawn(async move {
-        let sent = client.send_all(Moody::new(4 << 20, panics_at)).await;
-        sent.map_err(io::Error::from).map(|moody| moody.asked())
+        let sent = client
+            .send_all(PanickingBuffer::new(4 << 20, panics_at))
+            .await;
+        sent.map_err(io::Error::from).map(|buf| buf.calls())
     });
     let asked = match sending.await {
         Ok(Ok(asked)) => asked,
@@ -79,7 +81,9 @@ fn a_buffer_that_panics_under_a_file_leaves_the_sockets_and_other_files_of_its_c
                 let file = fs::create(&path).await.unwrap();
                 let same = file.clone();
                 let writing = runtime::spawn(async move {
-                    let written = file.write_at(Moody::new(4096, panics_at), 0).await;
+                    let written = file
+                        .write_at(PanickingBuffer::new(4096, panics_at), 0)
+                        .await;
                     written.map(|_| ()).map_err(io::Error::from)
                 });
                 match writing.await {
@@ -104,8 +108,8 @@ fn a_task_that_a_buffer_starts_at_the_very_end_is_dropped_with_its_runtime() {
         let guard = drops.guard();
         let ended = builder.clone().block_on(async move {
             let (client, server) = pair().await.unwrap();
-            let mut moody = Moody::new(16, 0);
-            moody.last_will = Some(Box::new(move || {
+            let mut buf = PanickingBuffer::new(16, 0);
+            buf.on_drop = Some(Box::new(move || {
                 drop(runtime::spawn(async move {
                     let _guard = guard;
                     std::future::pending::<()>().await;
@@ -113,7 +117,7 @@ fn a_task_that_a_buffer_starts_at_the_very_end_is_dropped_with_its_runtime() {
             }));
             drop(runtime::spawn(async move {
                 let _client = client;
-                server.recv(moody).await.is_ok()
+                server.recv(buf).await.is_ok()
             }));
             for _ in 0..3 {
                 runtime::yield_now().await;

@@ -9,8 +9,7 @@ use std::task::Waker;
 use annulus::Backend;
 use annulus::net::TcpListener;
 use annulus::runtime::{Runtime, RuntimeBuilder};
-
-use crate::skip::skip;
+use annulus_testing::skip::skip;
 
 /// Runs `test` with builders for each backend. The builders have one thread.
 pub(crate) fn each_way(test: impl Fn(RuntimeBuilder)) {

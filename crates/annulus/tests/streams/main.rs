@@ -1,10 +1,6 @@
 //! Streams by halves, by exact receives and through writers: every test runs on every backend, or says
 //! why not.
 
-#[path = "../child/skip.rs"]
-#[allow(dead_code, reason = "nothing here needs root")]
-mod skip;
-
 mod dropped;
 mod order;
 mod split;
@@ -18,6 +14,7 @@ use std::time::Duration;
 use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::Runtime;
+use annulus_testing::skip;
 
 /// A test that takes longer has come to a standstill.
 const STANDSTILL: Duration = Duration::from_secs(300);

@@ -1,11 +1,10 @@
 //! The stress in its short form; `ci/stress` runs the long one. `SEED=` repeats a run.
 
-mod load;
-
 use std::sync::Arc;
 
 use annulus::engine::SetupMode;
 use annulus::{Backend, Engine, EngineBuilder};
+use annulus_testing::stress_load;
 
 fn seed() -> u64 {
     let asked = std::env::var("SEED")
@@ -19,26 +18,26 @@ fn stress(builder: EngineBuilder) {
     let seed = seed();
     println!("SEED={seed}");
     let dir = tempfile::tempdir().unwrap();
-    let before = load::open_descriptors();
-    let tally = Arc::new(load::Tally::default());
+    let before = stress_load::open_descriptors();
+    let tally = Arc::new(stress_load::Tally::default());
     for round in 0..3 {
-        let builder = builder.clone().drain_timeout(load::DRAIN);
+        let builder = builder.clone().drain_timeout(stress_load::DRAIN);
         let engine = builder.build().unwrap();
         let path = dir.path().join(round.to_string());
-        let load = load::Load {
+        let load = stress_load::Load {
             engine,
             path: &path,
             seed: seed + round,
             tasks: 12,
             steps: 500,
             tally: &tally,
-            tokio: load::plain_tokio,
+            tokio: stress_load::plain_tokio,
         };
         load.run().unwrap();
     }
     println!("{}", tally.line());
     tally.verdict(false).unwrap();
-    assert!(load::back_to(before), "descriptors were leaked");
+    assert!(stress_load::back_to(before), "descriptors were leaked");
 }
 
 /// One at a time: descriptors are counted for the whole process.

@@ -22,13 +22,14 @@ const APART: [(&str, &str); 2] = [("engine", "runtime"), ("runtime", "engine")];
 
 /// What each crate may depend on within the workspace.
 #[rustfmt::skip]
-const CRATES: [(&str, &str); 7] = [
+const CRATES: [(&str, &str); 8] = [
     ("annulus", ""),
     ("annulus-http", "annulus"),
     ("annulus-hyper", "annulus"),
     ("annulus-baselines", "annulus"),
     ("annulus-observe", "annulus"),
     ("annulus-preload", "annulus"),
+    ("annulus-testing", "annulus"),
     ("annulus-cli", "annulus annulus-observe annulus-http annulus-baselines"),
 ];
 

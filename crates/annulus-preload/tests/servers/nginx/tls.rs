@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::{Config, Nginx, nginx};
 use crate::certificate::certificate;
-use crate::skip::skip;
+use annulus_testing::skip::skip;
 use tempfile::TempDir;
 
 use crate::server::How;

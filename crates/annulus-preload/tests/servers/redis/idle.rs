@@ -4,12 +4,12 @@ use std::fs;
 use std::net::TcpStream;
 use std::time::Instant;
 
+use annulus_testing::skip::skip;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Redis;
 use crate::resp::{Client, Reply};
 use crate::server::{How, until};
-use crate::skip::skip;
 
 const IDLE: usize = 10_000;
 

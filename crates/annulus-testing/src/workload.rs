@@ -1,11 +1,11 @@
-//! A little work, and what every backend must answer to it, whatever is forbidden.
+//! A few file operations, and the results that every backend must return, whatever the system forbids.
 
 use std::path::Path;
 
 use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
 
-/// What the work answers, a line per step.
-const ANSWERS: [&str; 9] = [
+/// The results of the operations, a line per step.
+const RESULTS: [&str; 9] = [
     "wrote 8192",
     "read 4096 of 7",
     "cached 4096 of 9",
@@ -17,39 +17,39 @@ const ANSWERS: [&str; 9] = [
     "gone: Some(2)",
 ];
 
-/// Does it in `dir`, with at most one descriptor open at a time, and compares.
+/// Runs the operations in `dir`, with at most one open descriptor at a time, and compares their results.
 #[track_caller]
-pub(crate) fn assert_all_works(engine: &Engine, dir: &Path) {
-    let answers = pollster::block_on(work(engine, dir)).unwrap();
-    assert_eq!(answers, ANSWERS, "on {}", engine.backend());
+pub fn assert_all_works(engine: &Engine, dir: &Path) {
+    let results = pollster::block_on(work(engine, dir)).unwrap();
+    assert_eq!(results, RESULTS, "on {}", engine.backend());
 }
 
 async fn work(engine: &Engine, dir: &Path) -> std::io::Result<Vec<String>> {
     let path = dir.join("data");
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     let mut options = OpenOptions::new();
     let file = engine
         .open_with(options.read(true).write(true).create_new(true), &path)
         .await?;
     let (first, _) = file.write_at(vec![7; 4096], 0).await?;
     let (second, _) = file.write_at(vec![9; 4096], 4096).await?;
-    answers.push(format!("wrote {}", first + second));
+    results.push(format!("wrote {}", first + second));
     let (bytes, page) = file.read_at(vec![0; 4096], 0).await?;
-    answers.push(format!("read {bytes} of {}", page[0]));
+    results.push(format!("read {bytes} of {}", page[0]));
     let mut page = [0; 4096];
     let bytes = file.read_into(4096, &mut page).await?;
-    answers.push(format!("cached {bytes} of {}", page[0]));
+    results.push(format!("cached {bytes} of {}", page[0]));
     let many = file
         .read_many_at((0..3).map(|page| (vec![0; 4096], page * 4096)))
         .await;
     let many: Vec<_> = many
         .into_iter()
-        .map(|answer| answer.ok().map(|(bytes, _)| bytes))
+        .map(|result| result.ok().map(|(bytes, _)| bytes))
         .collect();
-    answers.push(format!("many {many:?}"));
+    results.push(format!("many {many:?}"));
     file.sync_all().await?;
-    answers.push("synced".to_owned());
-    answers.push(format!("length {}", file.metadata().await?.len()));
+    results.push("synced".to_owned());
+    results.push(format!("length {}", file.metadata().await?.len()));
     assert_eq!(file.close().await?, annulus::fs::Closed::Now);
     let listed: Vec<_> = engine
         .read_dir(dir)
@@ -57,21 +57,21 @@ async fn work(engine: &Engine, dir: &Path) -> std::io::Result<Vec<String>> {
         .iter()
         .map(|entry| entry.name().to_owned())
         .collect();
-    answers.push(format!("listed {listed:?}"));
+    results.push(format!("listed {listed:?}"));
     engine.remove_file(&path).await?;
-    answers.push("removed".to_owned());
+    results.push("removed".to_owned());
     let gone = engine
         .metadata(&path)
         .await
         .err()
         .map(|error| error.raw_os_error());
-    answers.push(format!("gone: {:?}", gone.flatten()));
-    Ok(answers)
+    results.push(format!("gone: {:?}", gone.flatten()));
+    Ok(results)
 }
 
-/// An engine that was asked to find the best backend, and had to take threads; with the reason.
+/// Returns an engine with the default backend, which must be blocking threads, and the reason for that.
 #[track_caller]
-pub(crate) fn fallen_back() -> (Engine, String) {
+pub fn fallen_back() -> (Engine, String) {
     let engine = Engine::new().unwrap();
     match engine.backend() {
         EngineBackend::Blocking {
@@ -86,15 +86,18 @@ pub(crate) fn fallen_back() -> (Engine, String) {
             );
             (engine, because)
         }
-        other => panic!("it was to be refused: {other}"),
+        other => panic!("io_uring should be refused, but the backend is: {other}"),
     }
 }
 
-/// The reason why there can be no ring.
+/// Returns why no ring can be set up.
 #[track_caller]
-pub(crate) fn no_ring() -> SetupError {
+pub fn no_ring() -> SetupError {
     match Engine::builder().backend(Backend::Uring).build() {
         Err(error) => error,
-        Ok(engine) => panic!("it was to be refused: {}", engine.backend()),
+        Ok(engine) => panic!(
+            "io_uring should be refused, but the backend is: {}",
+            engine.backend()
+        ),
     }
 }

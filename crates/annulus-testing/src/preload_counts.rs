@@ -1,4 +1,4 @@
-//! What the library counted: the lines that it writes to its log at the end of each process.
+//! The counts of the preload library, which it writes to its log at the end of each process.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,9 @@ use serde_json::Value;
 
 /// The sums over all processes of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) processes: usize,
+pub struct Counts {
+    /// Processes that wrote a line of counts.
+    pub processes: usize,
     /// By the kind and the name: `served:read`, `passed:blocking`, `back:duplicated`, `failed:kernel`; `enters`.
     sums: BTreeMap<String, u64>,
 }
@@ -21,7 +22,8 @@ const KINDS: [(&str, &str); 4] = [
 ];
 
 impl Counts {
-    pub(crate) fn of_log(log: &str) -> Counts {
+    /// Reads the counts from the text of a log.
+    pub fn of_log(log: &str) -> Counts {
         let mut counts = Counts::default();
         let lines = log.lines().filter_map(|line| {
             let remaining = line.strip_prefix("annulus")?;
@@ -44,12 +46,13 @@ impl Counts {
         counts
     }
 
-    pub(crate) fn of(&self, what: &str) -> u64 {
+    /// Returns one count, by its kind and name; 0 if it is absent.
+    pub fn of(&self, what: &str) -> u64 {
         self.sums.get(what).copied().unwrap_or_default()
     }
 
-    /// The sum over all names of a kind.
-    pub(crate) fn all(&self, kind: &str) -> u64 {
+    /// Returns the sum over all names of a kind.
+    pub fn all(&self, kind: &str) -> u64 {
         let of_kind = self.sums.iter().filter(|(name, _)| {
             name.strip_prefix(kind)
                 .is_some_and(|remaining| remaining.starts_with(':'))
@@ -57,8 +60,8 @@ impl Counts {
         of_kind.map(|(_, count)| count).sum()
     }
 
-    /// Those of the expected that were never counted, and of those with a bound (`enters<=40`) what exceeds it.
-    pub(crate) fn missing(&self, expected: &[String]) -> Vec<String> {
+    /// Returns the expected counts that are 0, and those that exceed their bound (`enters<=40`).
+    pub fn missing(&self, expected: &[String]) -> Vec<String> {
         let holds = |what: &String| match what.split_once("<=") {
             Some((what, most)) => self.of(what) <= most.parse().unwrap(),
             None => self.of(what) > 0,

@@ -1,4 +1,4 @@
-//! A test that can't run here says so, and is counted.
+//! Tests that cannot run here: each prints the reason, and is counted.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -6,14 +6,14 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 
 /// Prints the reason and appends it to the file that `ANNULUS_SKIP_LOG` names, if it is set.
-pub(crate) fn skip(reason: impl Display) {
+pub fn skip(reason: impl Display) {
     let line = format!("skip: {reason}");
     println!("{line}");
     log(&line);
 }
 
-/// Appends a line to the log of skips.
-pub(crate) fn log(line: &str) {
+/// Appends a line to the file that `ANNULUS_SKIP_LOG` names, if it is set.
+pub fn log(line: &str) {
     let Some(path) = std::env::var_os("ANNULUS_SKIP_LOG") else {
         return;
     };
@@ -23,8 +23,8 @@ pub(crate) fn log(line: &str) {
     log.unwrap().write_all(line.as_bytes()).unwrap();
 }
 
-/// Whether this process is root; says what it skips if not.
-pub(crate) fn root_or_skip(what: &str) -> bool {
+/// Returns whether this process is root. If not, skips `what`.
+pub fn root_or_skip(what: &str) -> bool {
     let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     if !root {
         skip(format_args!("{what} needs root"));

@@ -1,10 +1,7 @@
-//! # Safety
-//!
-//! The stress: many tasks on several executors, each with a region of a file of its own, reading and
-//! writing at random, dropping a part of their futures at any point, letting others time out. Every
-//! word read must be one that may be there: the last written, or one whose write was given up
-//! half-way. Used by `tests/stress` (short) and `examples/stress.rs` (as long as asked).
-//! Invariant: Still (the buffer here is a box that is never resized).
+//! A stress load: many tasks on several executors, each with its own region of a file. The tasks read and write at random
+//! offsets, drop a part of their futures at any point, and let others time out. Each word that is read must be possible:
+//! the last one written, or one whose write was cancelled. The test programs `stress` and `tokio_stress` of the library
+//! run it briefly, and its example `stress` as long as requested.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -24,19 +21,19 @@ const CELL_BYTES: usize = 256;
 /// Cells of a task's region.
 const CELLS: usize = 128;
 /// Bytes of a task's region: 32 KiB.
-pub(crate) const REGION_BYTES: usize = CELL_BYTES * CELLS;
+pub const REGION_BYTES: usize = CELL_BYTES * CELLS;
 /// Bytes behind the lent part of each buffer that nobody may touch.
 const GUARD_BYTES: usize = 64;
 const POISON: u8 = 0xa5;
 
 /// How long the end of an engine waits for what was dropped in flight, syncs among it: longer than any disk takes.
-pub(crate) const DRAIN: Duration = Duration::from_secs(600);
+pub const DRAIN: Duration = Duration::from_secs(600);
 
-/// What happened, by kind; every kind must have happened.
+/// Counts of events by kind, and the errors. Each kind must occur.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     /// Operations asked for.
-    pub(crate) operations: AtomicU64,
+    pub operations: AtomicU64,
     dropped: AtomicU64,
     timed_out: AtomicU64,
     failed: AtomicU64,
@@ -47,8 +44,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A line for people.
-    pub(crate) fn line(&self) -> String {
+    /// Returns a line for people.
+    pub fn line(&self) -> String {
         format!(
             "{} operations, {} dropped, {} timed out, {} failed, {} batches, {} words checked",
             self.operations.load(Relaxed),
@@ -66,9 +63,9 @@ impl Tally {
         }
     }
 
-    /// What went wrong, and what should have happened and did not. Errors are expected only of a
-    /// kernel that injects them.
-    pub(crate) fn verdict(&self, injected: bool) -> Result<(), String> {
+    /// Returns the errors, and the kinds of events that never occurred. Failed operations are errors unless the kernel
+    /// injects them (`injected`).
+    pub fn verdict(&self, injected: bool) -> Result<(), String> {
         let mut wrong = self
             .wrong
             .lock()
@@ -384,30 +381,35 @@ impl Region {
     }
 }
 
-/// What is to be run against one engine.
-pub(crate) struct Load<'a> {
-    pub(crate) engine: Engine,
-    pub(crate) path: &'a Path,
-    pub(crate) seed: u64,
-    pub(crate) tasks: usize,
+/// A load on one engine.
+pub struct Load<'a> {
+    /// The engine, which is shut down at the end.
+    pub engine: Engine,
+    /// The file, which is created.
+    pub path: &'a Path,
+    /// Seed of the random numbers.
+    pub seed: u64,
+    /// Number of tasks; each has its own region of the file.
+    pub tasks: usize,
     /// Steps of each task; a batch is one step and several operations.
-    pub(crate) steps: u64,
-    pub(crate) tally: &'a Arc<Tally>,
+    pub steps: u64,
+    /// Counts operations and collects errors.
+    pub tally: &'a Arc<Tally>,
     /// Makes the Tokio runtime among the executors.
-    pub(crate) tokio: fn() -> io::Result<tokio::runtime::Runtime>,
+    pub tokio: fn() -> io::Result<tokio::runtime::Runtime>,
 }
 
-/// Tokio as it comes, with two workers.
-pub(crate) fn plain_tokio() -> io::Result<tokio::runtime::Runtime> {
+/// Returns Tokio's own runtime with two workers.
+pub fn plain_tokio() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .build()
 }
 
 impl Load<'_> {
-    /// Runs it on three executors at the same time: the Tokio runtime, smol's, and a plain thread for
-    /// each of the remaining tasks' groups. The engine is shut down at the end, and must be whole.
-    pub(crate) fn run(self) -> Result<(), String> {
+    /// Runs the tasks on three executors at the same time: the Tokio runtime, smol's, and plain threads. Then shuts down
+    /// the engine.
+    pub fn run(self) -> Result<(), String> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
         let file = pollster::block_on(self.engine.open_with(&options, self.path))
@@ -487,15 +489,15 @@ fn on_tokio(runtime: &tokio::runtime::Runtime, regions: Vec<Region>, steps: u64)
     });
 }
 
-/// Descriptors that this process has open.
-pub(crate) fn open_descriptors() -> usize {
+/// Returns the number of open descriptors of this process.
+pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Whether the process comes back to `before` descriptors. A scope is left before the last of its
-/// threads has dropped its thread-locals, rings among them: they are given a while. ThreadSanitizer keeps
-/// descriptors of its own, to a process that names functions for it, from the first report that is suppressed.
-pub(crate) fn back_to(before: usize) -> bool {
+/// Returns whether the process gets back to `before` open descriptors within 60 s. It waits because a scope can end before
+/// its threads drop their thread-locals, rings among them. Always true under ThreadSanitizer, which keeps descriptors of
+/// its own open after its first suppressed report.
+pub fn back_to(before: usize) -> bool {
     if std::env::var_os("TSAN_OPTIONS").is_some() {
         return true;
     }

@@ -1,5 +1,5 @@
-//! The preload library as an operator has it: built by cargo, in the profile of the tests. Cargo builds no `cdylib` for
-//! the tests of its own package, so this module runs it, and takes the file's path from its messages.
+//! The preload library, built by cargo in the profile of the tests. Cargo does not build a `cdylib` for the tests of its own
+//! package, so this module runs cargo and takes the library's path from its messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use crate::once::once_per_run;
 
-/// Builds the library, once.
-pub(crate) fn library() -> &'static Path {
+/// Returns the path of the library, which it builds once per run. `tmp` is the caller's `CARGO_TARGET_TMPDIR`.
+pub fn library(tmp: &Path) -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| once_per_run("library", || Some(build())).unwrap())
+    BUILT.get_or_init(|| once_per_run(tmp, "library", || Some(build())).unwrap())
 }
 
 fn build() -> PathBuf {
@@ -21,8 +21,8 @@ fn build() -> PathBuf {
         cargo.arg("--release");
     }
     let output = cargo.output().unwrap();
-    let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{cargo:?}: {complaints}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{cargo:?}: {stderr}");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let named = stdout.lines().rev().find_map(artifact);
     named.unwrap_or_else(|| panic!("{cargo:?} named no library\n{stdout}"))

@@ -1,17 +1,24 @@
-//! Things that tests build and share. Under nextest each test is a process of its own, so a static is not enough.
+//! Files that a run of the tests builds once. Under nextest each test is its own process, so a static lives for one test
+//! only.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// The path that `make` returns. Under nextest the first test of a run calls it, and the others wait for that and take
-/// its path. Without nextest each call makes it; a process that has many tests keeps the path itself. `None`, which
-/// is asked for again each time: it can't be made here.
-pub(crate) fn once_per_run(name: &str, make: impl FnOnce() -> Option<PathBuf>) -> Option<PathBuf> {
+/// Returns the path that `make` returns. Under nextest the first test of a run calls `make`; the other tests wait for it
+/// and use its path. Without nextest each call runs `make`, so a process with many tests keeps the path itself. `None`
+/// means that the file cannot be built here; it is not remembered.
+///
+/// `tmp` is the caller's `CARGO_TARGET_TMPDIR`. The path is recorded there, in the file `once-<name>`.
+pub fn once_per_run(
+    tmp: &Path,
+    name: &str,
+    make: impl FnOnce() -> Option<PathBuf>,
+) -> Option<PathBuf> {
     let Ok(run) = std::env::var("NEXTEST_RUN_ID") else {
         return make();
     };
-    let record = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("once-{name}"));
+    let record = tmp.join(format!("once-{name}"));
     let mut file = File::options()
         .read(true)
         .write(true)

@@ -1,11 +1,11 @@
-//! Which memory of this process is mapped.
+//! The memory that this process has mapped.
 
 use std::time::{Duration, Instant};
 
-/// Whether memory that can be written to lies at `from`, of at least `bytes`.
+/// Returns whether `bytes` bytes of writable memory are mapped at `from`.
 ///
-/// An arena that has gone and is registered with no ring any more is unmapped.
-pub(crate) fn is_mapped(from: usize, bytes: usize) -> bool {
+/// An arena is unmapped once it was dropped and no ring has it registered.
+pub fn is_mapped(from: usize, bytes: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {
         let (range, rest) = line.split_once(' ').unwrap();
@@ -15,9 +15,9 @@ pub(crate) fn is_mapped(from: usize, bytes: usize) -> bool {
     })
 }
 
-/// Waits until it is not.
+/// Waits until that memory is unmapped; panics after 60 s.
 #[track_caller]
-pub(crate) fn until_unmapped(from: usize, bytes: usize) {
+pub fn until_unmapped(from: usize, bytes: usize) {
     let until = Instant::now() + Duration::from_secs(60);
     while is_mapped(from, bytes) {
         assert!(Instant::now() < until, "the memory is still mapped");

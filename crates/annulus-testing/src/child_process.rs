@@ -1,18 +1,18 @@
-//! Tests that change what holds for a whole process: each runs in a child of its own, which is the same
-//! binary, started again for one test.
+//! Tests that change a property of their whole process. Each runs in a child process: the same test program, started again
+//! for one test.
 #![allow(unsafe_code)]
 
 use std::process::{Command, Stdio};
 
 use crate::skip::log;
 
-/// The test that a child is for.
+/// Names the test that a child runs.
 const ROLE: &str = "ANNULUS_TEST_CHILD";
 
-/// Runs `body` in a process that runs nothing else. A panic of the child is the caller's; what the child skips is
-/// logged here, because the child may not be allowed to.
+/// Runs `body` in a process that runs nothing else. Panics if the child panics. Writes the child's skips to the log,
+/// because the child may have no access to that file.
 #[track_caller]
-pub(crate) fn in_child(test: &str, body: impl FnOnce()) {
+pub fn in_child(test: &str, body: impl FnOnce()) {
     if std::env::var(ROLE).as_deref() == Ok(test) {
         return body();
     }
@@ -29,14 +29,14 @@ pub(crate) fn in_child(test: &str, body: impl FnOnce()) {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.contains("1 passed"),
-        "the child of {test}: {}\n{said}\n{complained}",
+        output.status.success() && stdout.contains("1 passed"),
+        "the child of {test}: {}\n{stdout}\n{stderr}",
         output.status
     );
-    for line in said.lines() {
+    for line in stdout.lines() {
         println!("{line}");
         if let Some(at) = line.find("skip: ") {
             log(&line[at..]);
@@ -44,9 +44,8 @@ pub(crate) fn in_child(test: &str, body: impl FnOnce()) {
     }
 }
 
-/// Becomes the user "nobody", with no groups and no capabilities, in all threads of this process.
-#[allow(dead_code, reason = "not every test gives up its rights")]
-pub(crate) fn become_nobody() {
+/// Changes to the user "nobody", without groups and capabilities, in all threads of this process.
+pub fn become_nobody() {
     const NOBODY: libc::uid_t = 65534;
     // SAFETY: numbers only; the C library carries the change to every thread.
     unsafe {

@@ -1,7 +1,7 @@
-//! A file system in memory with faults: each call is first shown to the test, which says what goes wrong with it.
+//! A file system in memory with faults. The test's plan receives each call first and chooses its fault.
 //!
-//! One per test, at a folder of the test's, gone when it is dropped. The kernel's page cache is not asked: every read
-//! and write of a program is one call here.
+//! Each test mounts its own at a folder of its own; dropping it unmounts it. Reads and writes bypass the page cache, so each
+//! one of a program is one call here.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -24,41 +24,55 @@ const FIRST: u64 = 2;
 /// Calls that are answered side by side; a slow one keeps none of the others waiting.
 const THREADS: usize = 2;
 
-/// What a program asks of a file.
+/// A call of a program on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
-    Read { offset: u64, len: usize },
-    Write { offset: u64, len: usize },
+pub enum Call {
+    /// A read.
+    Read {
+        /// The position in the file.
+        offset: u64,
+        /// The number of bytes.
+        len: usize,
+    },
+    /// A write.
+    Write {
+        /// The position in the file.
+        offset: u64,
+        /// The number of bytes.
+        len: usize,
+    },
+    /// A sync of the file.
     Fsync,
 }
 
-/// What goes wrong.
+/// The fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "not every test needs every fault")]
-pub(crate) enum Fault {
+pub enum Fault {
+    /// The call succeeds.
     None,
+    /// The call fails with this errno.
     Error(i32),
-    /// At most this number of bytes.
+    /// The call transfers at most this number of bytes.
     Short(usize),
-    /// The answer comes late.
+    /// The call succeeds after this time.
     Slow(Duration),
 }
 
 type Plan = dyn Fn(Call) -> Fault + Send + Sync;
 
 /// A mounted file system.
-pub(crate) struct Faulty {
+pub struct FaultyFs {
     session: Option<BackgroundSession>,
 }
 
-impl Faulty {
+impl FaultyFs {
     /// Mounts it at `folder`, with a file `name` of these bytes.
-    pub(crate) fn mount(
+    pub fn mount(
         folder: &Path,
         name: &str,
         bytes: Vec<u8>,
         plan: impl Fn(Call) -> Fault + Send + Sync + 'static,
-    ) -> io::Result<Faulty> {
+    ) -> io::Result<FaultyFs> {
         let files = Files {
             names: HashMap::from([(name.into(), FIRST)]),
             bytes: HashMap::from([(FIRST, bytes)]),
@@ -71,16 +85,16 @@ impl Faulty {
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
         let session = fuser::spawn_mount(memory, folder, &config)?;
-        Ok(Faulty {
+        Ok(FaultyFs {
             session: Some(session),
         })
     }
 }
 
-impl Drop for Faulty {
+impl Drop for FaultyFs {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            // If somebody still has a file open there, it goes with the test's mount namespace.
+            // If a process still has a file open there, the mount ends with the test's mount namespace.
             let _ = session.umount_and_join();
         }
     }

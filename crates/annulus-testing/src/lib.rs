@@ -1,0 +1,25 @@
+//! What the tests of several crates share: skipped tests, child processes, buffers, workloads and a file system with
+//! faults.
+//!
+//! Test programs use this crate as a dev-dependency. Paths that cargo knows for a test program only
+//! (`CARGO_TARGET_TMPDIR`, `CARGO_BIN_EXE_…`) are arguments here.
+
+#[cfg(feature = "annulus")]
+pub mod broken_buffer;
+pub mod child_process;
+#[cfg(feature = "fuse")]
+pub mod faulty_fs;
+pub mod memory_map;
+pub mod once;
+#[cfg(feature = "annulus")]
+pub mod panicking_buffer;
+#[cfg(feature = "preload")]
+pub mod preload_counts;
+#[cfg(feature = "preload")]
+pub mod preload_library;
+pub mod skip;
+#[cfg(feature = "annulus")]
+pub mod stress_load;
+pub mod sysctl;
+#[cfg(feature = "annulus")]
+pub mod workload;

@@ -1,12 +1,14 @@
-//! Observability for Annulus: exporters of its counters. Each exporter is a module with a feature of the same name.
+//! Observability for Annulus: alerts on its counters, and exporters of them.
 //!
-//! | feature | module | effect |
+//! | module | feature | effect |
 //! |---|---|---|
+//! | [`alert`] | none | raises and clears alerts by rules such as `read.p99 > 500us for 5s` |
 //! | `prometheus` | `prometheus` | renders the counters as text and serves them to Prometheus |
 //! | `metrics` | `metrics` | publishes the counters to the recorder of the facade `metrics` |
 //! | `tracing` | `tracing` | emits alerts and backend choices as events |
 #![forbid(unsafe_code)]
 
+pub mod alert;
 #[cfg(any(feature = "metrics", feature = "prometheus"))]
 mod exported;
 #[cfg(feature = "metrics")]

@@ -13,9 +13,10 @@
 use std::io;
 use std::time::Duration;
 
-use annulus::metrics::{Every, Histogram, PreloadCounts, Snapshot, alert, every};
+use annulus::metrics::{Every, Histogram, PreloadCounts, Snapshot, every};
 use metrics::{Label, counter, gauge, histogram};
 
+use crate::alert;
 use crate::exported::{self, Totals};
 
 /// Publishes this process's metrics now and `every` so often, on a thread of its own, until the guard is dropped. In

@@ -18,9 +18,10 @@
 use std::io;
 use std::time::Duration;
 
-use annulus::metrics::alert::{Alerts, Change, Event, Rule};
 use annulus::metrics::{Every, Snapshot, Source, SourceKind, every};
 use tracing::{info, warn};
+
+use crate::alert::{Alerts, Change, Event, Rule};
 
 /// Looks at this process `interval` so often, on a thread of its own, until the guard is dropped: in the meantime
 /// latencies are recorded.

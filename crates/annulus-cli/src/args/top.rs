@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use annulus::metrics::alert::Rule;
+use annulus_observe::alert::Rule;
 
 use super::value::parse_seconds;
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use annulus::metrics::alert::Rule;
+use annulus_observe::alert::Rule;
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct WatchArgs {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use annulus::metrics::Histogram;
-use annulus::metrics::alert::Rule;
 use annulus_baselines::slices::bounds;
+use annulus_observe::alert::Rule;
 
 use super::contender::{Side, side};
 use super::job::Plan;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::metrics::Snapshot;
-use annulus::metrics::alert::{Alerts, Rule};
+use annulus_observe::alert::{Alerts, Rule};
 
 use super::process::Process;
 use super::report::{AlertReport, ProcessFacts, Report};

@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use annulus::metrics::alert::{Alerts, Change, Event, Rule};
 use annulus::metrics::{Histogram, OperationCounts, Snapshot, Source};
+use annulus_observe::alert::{Alerts, Change, Event, Rule};
 
 use crate::fault::Fault;
 

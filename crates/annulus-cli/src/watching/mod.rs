@@ -5,8 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use annulus::metrics::alert::Alerts;
 use annulus::metrics::{Every, share};
+use annulus_observe::alert::Alerts;
 use annulus_observe::prometheus::{self, Endpoint};
 
 use crate::args::WatchArgs;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use annulus::metrics::{
-    Histogram, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source, Watch, alert, watch,
+    Histogram, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source, Watch, watch,
 };
 use nix::errno::Errno;
 use prometheus_client::collector::Collector;
@@ -12,6 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::alert;
 use crate::exported::{self, Totals};
 
 /// Upper ends of the buckets, ns: 1, 2.5 and 5 of each power of ten, from a microsecond to ten seconds. Ours are finer;
@@ -62,7 +63,7 @@ impl Exposition {
     }
 
     /// The text of a snapshot of this process, newer than the one before, with the state of its
-    /// [alerts](annulus::metrics::alert::states), in the format OpenMetrics.
+    /// [alerts](crate::alert::states), in the format OpenMetrics.
     pub fn text(&mut self, now: &Snapshot) -> String {
         self.totals.advance(now);
         let page = Page {

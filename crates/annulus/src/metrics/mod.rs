@@ -27,12 +27,13 @@
 //! numbers of one source may be some operations apart. What is counted of a process that has shared is read from
 //! outside by [`Snapshot::of`]: no thread and no call of that process takes part.
 
-pub mod alert;
 #[cfg(feature = "net")]
 mod core;
 mod counters;
 mod every;
 mod histogram;
+#[doc(hidden)]
+pub mod layout;
 #[doc(hidden)]
 pub mod preload;
 mod record;

@@ -19,7 +19,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use annulus::metrics::alert::Alerts;
+//! use annulus_observe::alert::Alerts;
 //!
 //! let rules = ["read.p99 > 500us for 5s".parse()?, "errors > 0.1%".parse()?];
 //! let running = Alerts::new(rules).run(Duration::from_secs(1), |event| eprintln!("{event}"))?;
@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use super::{Counts, Every, Histogram, Snapshot};
+use annulus::metrics::{self, Counts, Every, Histogram, Snapshot};
 
 mod parse;
 mod rule;
@@ -210,18 +210,18 @@ impl Alerts {
         (self.watched.iter()).map(|watched| (&watched.rule, watched.raised))
     }
 
-    /// Looks at this process `every` so often, on a thread of its own that [watches](super::watch), until the guard is
+    /// Looks at this process `every` so often, on a thread of its own that [watches](metrics::watch), until the guard is
     /// dropped. A callback that panics is called again for the next event.
     ///
     /// # Errors
     ///
-    /// As [`every`](super::every).
+    /// As [`metrics::every`].
     pub fn run(
         mut self,
         every: Duration,
         mut callback: impl FnMut(&Event) + Send + 'static,
     ) -> io::Result<Every> {
-        super::every(every, move |snapshot| {
+        metrics::every(every, move |snapshot| {
             for event in self.look(snapshot) {
                 // The panic has been reported where it happened.
                 let _ = catch_unwind(AssertUnwindSafe(|| callback(&event)));

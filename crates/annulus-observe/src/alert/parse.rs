@@ -5,7 +5,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::rule::{Comparison, FAMILIES, Measure, Part, Rule, Unit, Who, operations};
-use crate::narrow::to_u32;
 
 /// Latencies from here on are all counted as this long, so no threshold above it can be told from it.
 const LATENCY_NS_MAX: u64 = 1 << 37;
@@ -344,7 +343,7 @@ impl<'a> Reader<'a> {
         let (whole, part) = number.text.split_once('.').unwrap_or((number.text, ""));
         // At most 15 digits, so neither overflows.
         let digits: u128 = format!("{whole}{part}").parse().unwrap_or(0);
-        let divisor = 10u128.pow(to_u32(part.len()));
+        let divisor = 10u128.pow(u32::try_from(part.len()).unwrap_or(u32::MAX));
         let product = digits * u128::from(*per_unit);
         if !product.is_multiple_of(divisor) {
             return Err(self.wrong(number, "nothing is measured more finely than in ns"));

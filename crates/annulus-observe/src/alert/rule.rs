@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::narrow::to_ns;
-use crate::op::NAMES;
+use annulus::metrics::layout::OPERATION_NAMES as NAMES;
 
 /// What `annulus bench net` sends; no process counts such.
 const REQUEST: &[&str] = &["request"];
@@ -214,11 +213,11 @@ impl Comparison {
 /// A threshold on what is measured; see the [module](super) for how it is written.
 ///
 /// ```
-/// use annulus::metrics::alert::Rule;
+/// use annulus_observe::alert::Rule;
 ///
 /// let rule: Rule = "read.p99>500us for 5s".parse()?;
 /// assert_eq!(rule.to_string(), "read.p99 > 500us for 5s");
-/// # Ok::<(), annulus::metrics::alert::RuleError>(())
+/// # Ok::<(), annulus_observe::alert::RuleError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
@@ -279,4 +278,9 @@ impl fmt::Display for Rule {
         }
         Ok(())
     }
+}
+
+/// Converts to whole nanoseconds. Saturates after 584 years.
+fn to_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

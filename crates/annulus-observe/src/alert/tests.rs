@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::super::{OperationCounts, Source, SourceKind};
+use annulus::metrics::{OperationCounts, Source, SourceKind};
+
 use super::rule::operations;
 use super::*;
 
@@ -203,7 +204,7 @@ fn whatever_is_typed_is_answered_and_what_is_taken_is_written_as_it_was_meant() 
 
 #[test]
 fn an_alert_may_be_about_each_operation_in_the_list_of_kernels() {
-    let list = include_str!("../../../../../docs/KERNELS.md");
+    let list = include_str!("../../../../docs/KERNELS.md");
     let rows = list.lines().filter_map(|line| line.strip_prefix("| `"));
     let names = rows.filter_map(|row| Some(row.split_once("` |")?.0));
     // The other tables are of flags, in capitals, and of settings.
@@ -216,6 +217,12 @@ fn an_alert_may_be_about_each_operation_in_the_list_of_kernels() {
     assert!(rule("p99 > 1us").concerns("splice"));
 }
 
+fn source(kind: SourceKind, owner: u64) -> Source {
+    let mut source = Source::default();
+    (source.kind, source.owner) = (kind, owner);
+    source
+}
+
 /// A process whose counters are planted, second by second.
 struct Planted {
     now: Snapshot,
@@ -224,17 +231,9 @@ struct Planted {
 
 impl Planted {
     fn new(rules: &[&str]) -> Planted {
-        let source = Source {
-            kind: SourceKind::Driver,
-            owner: 1,
-            ..Source::default()
-        };
-        let now = Snapshot {
-            process: 7,
-            at_ns: 1000 * SECOND,
-            sources: vec![source],
-            ..Snapshot::default()
-        };
+        let mut now = Snapshot::default();
+        (now.process, now.at_ns) = (7, 1000 * SECOND);
+        now.sources = vec![source(SourceKind::Driver, 1)];
         let mut alerts = Alerts::new(rules.iter().map(|text| rule(text)));
         assert_eq!(alerts.look(&now), []);
         Planted { now, alerts }
@@ -244,10 +243,9 @@ impl Planted {
     fn second(&mut self, name: &'static str, count: u64, failed: u64, ns: u64) -> Vec<String> {
         let source = &mut self.now.sources[0];
         if source.operation(name).is_none() {
-            source.operations.push(OperationCounts {
-                name,
-                ..OperationCounts::default()
-            });
+            let mut operation = OperationCounts::default();
+            operation.name = name;
+            source.operations.push(operation);
         }
         for operation in source.operations.iter_mut().filter(|one| one.name == name) {
             operation.completed += count;
@@ -354,12 +352,7 @@ fn a_stall_clears_nothing_and_idling_does() {
 #[test]
 fn what_other_sources_have_in_flight_is_no_stall_of_this_operation() {
     let mut planted = Planted::new(&["read.p50 > 500us"]);
-    let core = Source {
-        kind: SourceKind::Core,
-        owner: 2,
-        ..Source::default()
-    };
-    planted.now.sources.push(core);
+    planted.now.sources.push(source(SourceKind::Core, 2));
     planted.now.sources[1].counters.in_flight = 100;
     assert_eq!(
         planted.second("read_at", 5, 0, 600_000),

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_beyond_the_answer_is_never_right() {
+    fn a_word_beyond_the_result_is_never_right() {
         let bytes = [1u8, 0, 0, 0, 0, 0, 0, 0, 9];
         assert_eq!(bytes[..].word(0), 1);
         assert_eq!(bytes[..].word(8), !0);

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_done_is_said_in_numbers_with_what_is_left() {
+    fn what_was_done_is_reported_in_numbers_with_what_is_left() {
         assert_eq!(
             describe(Request::Release, true, [1, 300], 0),
             "1 epoll set with 300 connections handed back to the kernel"

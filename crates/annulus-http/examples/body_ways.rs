@@ -5,10 +5,11 @@
 //! cargo run --release -p annulus-http --example body_ways [ROUNDS [SERVER-CPU CLIENT-CPU]]
 //! ```
 //!
-//! A core with 64 connections, and a client that asks on each of them with a byte and then takes all answers: a head of
-//! 200 bytes and a body that is in memory and in the page cache. In each round every way has its turn, in an order that
-//! changes; medians of the rounds. Times are processor time of the server's thread and of the client's for each answer;
-//! `answers/s` by the clock.
+//! A core with 64 connections, and a client that asks on each of them with a byte and then takes all responses: a head
+//! of 200 bytes and a body that is in memory and in the page cache. In each round every way has its turn, in an order
+//! that changes; medians of the rounds. Times are processor time of the server's thread and of the client's for each
+//! response;
+//! `responses/s` by the clock.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -69,7 +70,7 @@ struct Content {
     file: File,
 }
 
-async fn answer(stream: TcpStream, content: Rc<Content>, way: Way) -> io::Result<()> {
+async fn response(stream: TcpStream, content: Rc<Content>, way: Way) -> io::Result<()> {
     let bytes = content.bytes.len();
     let mut buffer = Vec::new();
     let pipe = match way {
@@ -140,7 +141,7 @@ fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Processor time of the server and of the client for an answer, µs, and answers a second.
+/// Processor time of the server and of the client for a response, µs, and answers a second.
 type Figures = [f64; 3];
 
 fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result<Figures> {
@@ -164,7 +165,7 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
                 let mut tasks = Vec::new();
                 for _ in 0..CONNECTIONS {
                     let stream = listener.accept().await?;
-                    tasks.push(runtime::spawn(answer(stream, Rc::clone(&content), way)));
+                    tasks.push(runtime::spawn(response(stream, Rc::clone(&content), way)));
                 }
                 let begun = thread_ns();
                 for task in tasks {
@@ -180,11 +181,11 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
     let ended = || io::Error::other("a thread ended");
     let (client_ns, seconds) = client.join().map_err(|_| ended())??;
     let server_ns = server.join().map_err(|_| ended())??;
-    let answers = (rounds_per_connection * CONNECTIONS) as f64;
+    let responses = (rounds_per_connection * CONNECTIONS) as f64;
     Ok([
-        server_ns as f64 / 1e3 / answers,
-        client_ns as f64 / 1e3 / answers,
-        answers / seconds,
+        server_ns as f64 / 1e3 / responses,
+        client_ns as f64 / 1e3 / responses,
+        responses / seconds,
     ])
 }
 

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_written_as_answers_and_logs_have_it() {
+    fn a_date_is_written_as_responses_and_logs_have_it() {
         let log = LogTime::of("Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(log.common, "06/Nov/1994:08:49:37 +0000");
         assert_eq!(log.iso, "1994-11-06T08:49:37Z");

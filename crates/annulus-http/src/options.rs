@@ -16,7 +16,7 @@ pub struct Options {
     pub site: SiteOptions,
     /// How much of everything.
     pub limits: Limits,
-    /// Where each answer is written down; nowhere by default.
+    /// Where each response is written down; nowhere by default.
     pub log: Option<AccessLog>,
     /// HTTPS instead of HTTP; see [`tls_config`](crate::tls_config).
     pub tls: Option<Arc<ServerConfig>>,
@@ -58,7 +58,7 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Without a request.
     pub idle_timeout: Duration,
-    /// Without the client acknowledging anything of an answer. A slow client is waited for as long as it takes
+    /// Without the client acknowledging anything of a response. A slow client is waited for as long as it takes
     /// something.
     pub send_timeout: Duration,
     /// For the handshake of TLS.

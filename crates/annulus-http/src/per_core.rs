@@ -33,7 +33,7 @@ pub(crate) struct PerCore {
     pub(crate) log: Option<Log>,
     pub(crate) scratch: Rc<Scratch>,
     pub(crate) buffers: Rc<Buffers>,
-    /// Requests of HTTP/2 whose answers have not been written.
+    /// Requests of HTTP/2 whose responses have not been written.
     pub(crate) streams: Cell<usize>,
     /// The most connections and streams since memory was given back last.
     crowd: Cell<usize>,

@@ -62,7 +62,7 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
     let core = PerCore::new(options)?;
     let tls = options.tls.clone();
     for listener in &listeners {
-        // Connections inherit both. An answer in several sends does not wait for acknowledgements; refused on a Unix
+        // Connections inherit both. A response in several sends does not wait for acknowledgements; refused on a Unix
         // socket, where there are none.
         let _ = listener.options().set_nodelay(true);
         // The client speaks first. Refused, a connection is accepted a little earlier than need be.

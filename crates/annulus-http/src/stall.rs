@@ -19,12 +19,12 @@ pub(crate) struct Stall {
     progress: SendProgress,
     /// What it had acknowledged at the last look.
     acknowledged: Option<u64>,
-    /// Bytes of answers that had been written to the stream by then, where they are counted (HTTP/2).
+    /// Bytes of responses that had been written to the stream by then, where they are counted (HTTP/2).
     written: u64,
-    /// Whether what it acknowledges belongs to an answer. The answers to a client's pings say nothing.
-    is_answer: bool,
+    /// Whether what it acknowledges belongs to a response. The responses to a client's pings say nothing.
+    is_response: bool,
     /// All of it does.
-    all_answers: bool,
+    all_responses: bool,
     /// The last look at which it had taken something.
     since: u64,
 }
@@ -36,17 +36,17 @@ impl Stall {
             progress,
             acknowledged: None,
             written: 0,
-            is_answer: true,
-            all_answers: true,
+            is_response: true,
+            all_responses: true,
             since: registration.now(),
         }
     }
 
-    /// Of a connection that also sends what belongs to no answer.
-    pub(crate) fn of_answers(progress: SendProgress, registration: &Registration) -> Stall {
+    /// Of a connection that also sends what belongs to no response.
+    pub(crate) fn of_responses(progress: SendProgress, registration: &Registration) -> Stall {
         Stall {
-            is_answer: false,
-            all_answers: false,
+            is_response: false,
+            all_responses: false,
             ..Stall::of_send(progress, registration)
         }
     }
@@ -54,7 +54,7 @@ impl Stall {
     /// From now on everything counts that the client acknowledges: no more answers are written, and the last of them
     /// are on their way.
     pub(crate) fn count_all(&mut self) {
-        (self.is_answer, self.all_answers) = (true, true);
+        (self.is_response, self.all_responses) = (true, true);
     }
 
     /// Looks whether the client has taken nothing for as long as the send timeout; `written` grows with the bytes of
@@ -67,15 +67,15 @@ impl Stall {
     ) -> bool {
         let now = registration.now();
         if std::mem::replace(&mut self.written, written) != written {
-            self.is_answer = true;
+            self.is_response = true;
             self.since = now;
         }
         if let Ok(Some(state)) = self.progress.look() {
             let before = self.acknowledged.replace(state.bytes);
-            if self.is_answer && before != Some(state.bytes) {
+            if self.is_response && before != Some(state.bytes) {
                 self.since = now;
             }
-            self.is_answer = self.all_answers || (self.is_answer && !state.all);
+            self.is_response = self.all_responses || (self.is_response && !state.all);
         }
         let left = (self.since + ticks.send).saturating_sub(now);
         if left > 0 {
@@ -216,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn only_answers_count_where_there_is_more_than_answers() {
+    fn only_responses_count_where_there_is_more_than_responses() {
         for_each_backend(|ground| async move {
-            let mut stall = Stall::of_answers(ground.near.send_progress(), &ground.registration);
+            let mut stall = Stall::of_responses(ground.near.send_progress(), &ground.registration);
             assert_eq!(ground.looks(&mut stall, 0).await, LOOKS - 1);
-            // What is no answer is sent and acknowledged.
-            let mut stall = Stall::of_answers(ground.near.send_progress(), &ground.registration);
+            // What is no response is sent and acknowledged.
+            let mut stall = Stall::of_responses(ground.near.send_progress(), &ground.registration);
             for look in 1..=LOOKS {
                 ground.near.send_all(b"pong".as_slice()).await.unwrap();
                 while !ground.near.send_progress().look().unwrap().unwrap().all {
@@ -231,7 +231,7 @@ mod tests {
                 let stalled = stall.has_stalled(&ground.registration, &ticks(), 0);
                 assert_eq!(stalled, look == LOOKS);
             }
-            // An answer is written: it begins anew.
+            // A response is written: it begins anew.
             assert_eq!(ground.looks(&mut stall, 1).await, LOOKS);
         });
     }

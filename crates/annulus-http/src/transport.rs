@@ -60,7 +60,7 @@ pub(crate) trait Transport: 'static {
     /// Tells the client that nothing follows.
     async fn finish(&mut self);
 
-    /// Ends the connection now, by a reset: an answer that was cut off does not look like a whole one.
+    /// Ends the connection now, by a reset: a response that was cut off does not look like a whole one.
     fn abort(&self) {
         self.socket().abort();
     }
@@ -125,7 +125,7 @@ impl Transport for TcpStream {
 const BUFFERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 80 << 10;
 
-/// A core's buffers for answers: an answer costs no allocation, and its memory is in the processor's cache.
+/// A core's buffers for responses: a response costs no allocation, and its memory is in the processor's cache.
 #[derive(Default)]
 pub(crate) struct Buffers(RefCell<Vec<Vec<u8>>>);
 

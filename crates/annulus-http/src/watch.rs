@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_room_the_longest_idle_connection_goes() {
+    fn where_the_table_is_full_the_longest_idle_connection_goes() {
         let watches = Watches::new(Duration::from_secs(1));
         let registrations: Vec<_> = (0..3).map(|_| watches.enter()).collect();
         registrations[0].set(Phase::Busy, 0);

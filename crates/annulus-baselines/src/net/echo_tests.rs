@@ -91,7 +91,7 @@ fn what_several_connections_send_comes_back_whole() {
 }
 
 #[test]
-fn more_connections_than_buffers_all_get_their_answer() {
+fn more_connections_than_buffers_all_get_their_response() {
     for (name, address) in servers() {
         let streams: Vec<TcpStream> = (0..300).map(|_| connect(address)).collect();
         // All at once: 300 messages of three buffers each, and nobody reads before everybody has sent.

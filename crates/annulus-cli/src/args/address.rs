@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_hosts_paths_and_systemd_are_told_apart() {
+    fn addresses_hosts_paths_and_systemd_are_distinguished() {
         for (text, expected) in [
             ("127.0.0.1:1", Address::Tcp("127.0.0.1:1".parse().unwrap())),
             ("[::1]:0", Address::Tcp("[::1]:0".parse().unwrap())),

@@ -148,7 +148,7 @@ fn honest(job: &Job, op: &Op, bytes: &mut [u8]) -> std::io::Result<usize> {
 }
 
 #[test]
-fn an_honest_contender_passes_and_every_answer_is_counted() {
+fn an_honest_contender_passes_and_every_result_is_counted() {
     for rw in ["randread", "read", "randwrite", "write", "randrw"] {
         let sample = match run(&["--rw", rw], honest) {
             Outcome::Measured(sample) => sample,
@@ -203,13 +203,13 @@ fn a_result_from_another_offset_is_wrong() {
 }
 
 #[test]
-fn an_answer_that_left_the_buffer_alone_is_found() {
+fn a_result_that_left_the_buffer_alone_is_found() {
     let (reason, _) = failure(run(&[], |_, _, bytes| Ok(bytes.len())));
     assert!(reason.contains("are not those of this offset"), "{reason}");
 }
 
 #[test]
-fn a_short_answer_is_no_answer() {
+fn a_short_result_is_no_result() {
     let call =
         |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).read_at(&mut bytes[..512], op.offset);
     let (reason, _) = failure(run(&[], call));

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coarser_timeline_has_the_same_answers_in_fewer_slices() {
+    fn a_coarser_timeline_has_the_same_results_in_fewer_slices() {
         let fine = Timeline::of(recorded(), 50_000_000, Some(vec![9, 8, 7])).unwrap();
         let coarse = fine.coarser(2);
         assert_eq!(coarse.answers, [400, 0]);

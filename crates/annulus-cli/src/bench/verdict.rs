@@ -6,7 +6,7 @@ use super::json::{Outcome, Run, Sample};
 use super::stats::{Row, Spread};
 use super::table::{grouped, short};
 
-/// A contender whose repeats differ by more is told apart from others only by repeating more often.
+/// A contender whose repeats differ by more is distinguished from others only by repeating more often.
 const SPREAD_MAX: f64 = 0.2;
 /// Processors that others may use before a run is called disturbed; the kernel's own work stays below.
 const OTHERS_BUSY_MAX: f64 = 0.3;

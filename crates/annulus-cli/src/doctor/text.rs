@@ -460,7 +460,7 @@ mod tests {
     use crate::doctor::tests::machines::{good, refused};
 
     #[test]
-    fn whether_installed_servers_can_be_put_on_rings_is_said_with_what_is_lacking() {
+    fn whether_installed_servers_can_be_put_on_rings_is_reported_with_what_is_lacking() {
         let says = |change: &dyn Fn(&mut Environment)| {
             let mut env = good();
             change(&mut env);

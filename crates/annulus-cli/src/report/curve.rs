@@ -1,6 +1,6 @@
 //! Lines: speed and calls over time, and how latencies are distributed. A line per contender, all in one plot.
 //!
-//! Contenders are told apart by colour and by dashes, and the plot's own list names them.
+//! Contenders are distinguished by colour and by dashes, and the plot's own list names them.
 
 use maud::{Markup, html};
 
@@ -14,7 +14,7 @@ use crate::bench::timeline::{Slice, Spectrum, Timeline};
 
 /// Colours and dashes repeat after N contenders; the style has one class for each.
 const STYLES: usize = 24;
-/// More points than this can't be told apart at this size.
+/// More points than this can't be distinguished at this size.
 const POINTS_MAX: usize = 120;
 /// Percentiles that are marked.
 const MARKED: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999];
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_nine_has_as_much_room_as_the_one_before() {
+    fn every_nine_is_as_wide_as_the_one_before() {
         assert!((nines(0.9) - 1.0).abs() < 1e-9 && (nines(0.999) - 3.0).abs() < 1e-9);
     }
 }

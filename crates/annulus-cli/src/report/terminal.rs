@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rare_answer_is_seen_however_small_the_map_becomes() {
+    fn a_rare_result_is_seen_however_small_the_map_becomes() {
         let mut cells = vec![0; 80 * 3];
         cells[3 * 41 + 1] = 1;
         let map = Map {

@@ -161,7 +161,7 @@ fn an_hour_of_twenty_contenders_and_three_repeats_is_less_than_a_megabyte() {
 }
 
 #[test]
-fn two_runs_are_drawn_on_one_scale_and_what_is_unlike_is_said() {
+fn two_runs_are_drawn_on_one_scale_and_what_is_unlike_is_reported() {
     let (first, mut second) = (report_of(&names(2), 3, 1), report_of(&names(2), 3, 2));
     second.load.cache = "buffered, hot".into();
     let stories = [&first, &second].map(|report| Story::of_files(report, JSON_BYTES_MAX).unwrap());

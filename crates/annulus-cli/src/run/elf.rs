@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_off_or_garbled_anywhere_gets_an_answer() {
+    fn a_file_that_is_cut_off_or_garbled_anywhere_gets_a_result() {
         let mut head = Vec::new();
         let own = File::open(std::env::current_exe().unwrap()).unwrap();
         own.take(4096).read_to_end(&mut head).unwrap();

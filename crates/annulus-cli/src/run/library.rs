@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_there_is_no_library_it_is_said_where_it_was_looked_for() {
+    fn where_there_is_no_library_it_is_reported_where_it_was_looked_for() {
         let says = nowhere(&candidates(Some(Path::new("/opt/annulus/bin"))));
         for candidate in [
             "/opt/annulus/bin/./libannulus_preload.so",

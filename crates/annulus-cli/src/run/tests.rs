@@ -43,7 +43,7 @@ fn what_has_to_be_first_is_put_there_wherever_it_was() {
 }
 
 #[test]
-fn a_library_that_the_loader_could_not_be_told_is_refused() {
+fn a_library_that_the_loader_could_not_be_passed_is_refused() {
     for path in ["/with space/lib.so", "/with:colon/lib.so"] {
         let refused = Variables(Vec::new()).prepend(PRELOAD, Path::new(path));
         let Err(Fault::Usage(says)) = refused else {

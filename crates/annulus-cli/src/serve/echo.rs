@@ -72,11 +72,9 @@ fn serve(core: CoreInfo, address: &EchoAddr) -> impl Future<Output = io::Result<
             out.flush()?;
         }
         match listener {
-            Listener::Tcp(mut incoming) => accept(async || incoming.next().await, answer_tcp).await,
-            Listener::Unix(mut incoming) => {
-                accept(async || incoming.next().await, answer_unix).await
-            }
-            Listener::Udp(socket) => answer_datagrams(socket).await,
+            Listener::Tcp(mut incoming) => accept(async || incoming.next().await, echo_tcp).await,
+            Listener::Unix(mut incoming) => accept(async || incoming.next().await, echo_unix).await,
+            Listener::Udp(socket) => echo_datagrams(socket).await,
         }
         Ok(())
     }
@@ -101,20 +99,22 @@ fn listen(address: &EchoAddr) -> io::Result<Listener> {
 }
 
 /// Starts a task for each connection.
-async fn accept<S, F>(mut next: impl AsyncFnMut() -> Option<io::Result<S>>, answer: impl Fn(S) -> F)
-where
+async fn accept<S, F>(
+    mut next: impl AsyncFnMut() -> Option<io::Result<S>>,
+    serve_one: impl Fn(S) -> F,
+) where
     F: Future<Output = ()> + 'static,
 {
     while let Some(stream) = next().await {
         match stream {
-            Ok(stream) => drop(runtime::spawn(answer(stream))),
+            Ok(stream) => drop(runtime::spawn(serve_one(stream))),
             Err(error) => eprintln!("annulus: accept: {error}"),
         }
     }
 }
 
 /// Until the client has said all it has to say, or goes.
-async fn answer_tcp(stream: TcpStream) {
+async fn echo_tcp(stream: TcpStream) {
     // A message may be answered in several sends: a later one would wait until the client has acknowledged
     // the one before it, which may take the client 40 ms. Without it the answer is slower, and still right.
     let _ = stream.set_nodelay(true);
@@ -130,7 +130,7 @@ async fn answer_tcp(stream: TcpStream) {
 }
 
 /// The same on a Unix stream.
-async fn answer_unix(stream: UnixStream) {
+async fn echo_unix(stream: UnixStream) {
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
         if let Err(chunk) = stream.try_send(chunk)
@@ -142,7 +142,7 @@ async fn answer_unix(stream: UnixStream) {
 }
 
 /// Each datagram goes back to whom it came from; one that can't is dropped, as any router might.
-async fn answer_datagrams(socket: UdpSocket) {
+async fn echo_datagrams(socket: UdpSocket) {
     let mut datagrams = socket.recv_multishot();
     while let Some(datagram) = datagrams.next().await {
         if let Ok(datagram) = datagram {

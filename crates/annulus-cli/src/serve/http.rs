@@ -86,7 +86,7 @@ fn options(args: &HttpArgs) -> Result<Options, Fault> {
             .ok()
             .filter(|one| one.as_u16() >= 200)
         else {
-            let says = format!("--respond {status} is no status of an answer; it is 200 to 999");
+            let says = format!("--respond {status} is no status of a response; it is 200 to 999");
             return Err(Fault::usage(says));
         };
         site.respond = Some((status, args.respond_body.clone().into()));

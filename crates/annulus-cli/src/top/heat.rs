@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_without_an_answer_are_seen_and_the_latest_is_last() {
+    fn intervals_without_a_result_are_seen_and_the_latest_is_last() {
         let mut history = History::default();
         let busy = corrupted::report();
         let mut idle = busy.clone();

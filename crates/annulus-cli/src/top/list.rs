@@ -114,7 +114,7 @@ mod tests {
     use crate::top::corrupted;
 
     #[test]
-    fn where_nobody_shares_it_is_said_how_and_who_else_might_see_more() {
+    fn where_nobody_shares_it_is_reported_how_and_who_else_might_see_more() {
         assert!(nobody(0).contains("annulus::metrics::share()"));
         assert!(!nobody(0).contains("sudo"));
         assert!(nobody(3).contains("3 processes of others can be looked at with sudo only"));

@@ -118,7 +118,7 @@ ERRORS  EPIPE 3+
 }
 
 #[test]
-fn where_the_library_has_given_up_every_ring_that_is_said_with_its_reasons() {
+fn where_the_library_has_given_up_every_ring_that_is_reported_with_its_reasons() {
     let mut report = corrupted::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();
     preload.rings = 0;
@@ -199,7 +199,7 @@ fn no_size_of_the_screen_is_too_small_or_too_large() {
 }
 
 #[test]
-fn many_sources_leave_room_for_the_operations() {
+fn many_sources_leave_lines_for_the_operations() {
     let lines = drawn(&app(corrupted::report_of_many(64)), 80, 24);
     assert!(line(&lines, "all ").contains("1.60M"), "{lines:#?}");
     assert!(line(&lines, "… ").ends_with("more sources"));
@@ -258,7 +258,7 @@ fn keys_change_what_is_shown() {
 }
 
 #[test]
-fn without_colours_the_same_is_said() {
+fn without_colours_the_same_is_reported() {
     let coloured = |colours| {
         let mut app = app(corrupted::report());
         app.colours = colours;
@@ -307,7 +307,7 @@ fn text_has_every_column_and_json_every_counter() {
 }
 
 #[test]
-fn a_process_that_ends_is_told_from_one_that_cannot_be_looked_at() {
+fn a_process_that_ends_is_distinguished_from_one_that_cannot_be_looked_at() {
     struct Ends {
         looks: usize,
         lives: bool,

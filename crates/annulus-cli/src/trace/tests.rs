@@ -55,7 +55,7 @@ fn entry(name: &str, count: u64, errors: u64) -> (String, u64, u64) {
 }
 
 #[test]
-fn perfs_counters_are_read_in_the_order_in_which_they_were_asked_for() {
+fn perfs_counters_are_read_in_the_order_of_the_request() {
     let counted = perf::read(PERF, &PERF_NAMES).unwrap();
     let names = vec![
         entry("pread64", 1000, 0),
@@ -81,7 +81,7 @@ fn perfs_counters_are_read_in_the_order_in_which_they_were_asked_for() {
 }
 
 #[test]
-fn what_is_no_count_of_perfs_is_said_in_its_words() {
+fn what_is_no_count_of_perfs_is_reported_in_its_words() {
     let refusal = perf::read(PERF_REFUSED, &PERF_NAMES).unwrap_err();
     assert!(
         refusal.contains("event syntax error") && refusal.contains("run as root"),
@@ -128,7 +128,7 @@ fn a_flame_graph_counts_samples_and_tells_the_kernels_functions() {
 }
 
 #[test]
-fn without_a_frame_of_the_kernel_that_is_said() {
+fn without_a_frame_of_the_kernel_that_is_reported() {
     // The vDSO is the program's, whatever its name looks like.
     let mut script = SCRIPT.replace("([kernel.kallsyms])", "([vdso])");
     script.truncate(script.find("\n\n").unwrap() + 2);

@@ -116,7 +116,7 @@ fn the_json_says_what_was_done_where() {
 }
 
 #[test]
-fn an_existing_json_is_replaced_when_asked() {
+fn an_existing_json_is_replaced_when_requested() {
     let workspace = Workspace::new();
     workspace.file("kept.json", 10);
     let args = [

@@ -287,7 +287,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn an_unknown_contender_is_answered_with_the_list() {
+fn an_unknown_contender_is_reported_with_the_list() {
     let workspace = Workspace::new();
     refuses(
         &workspace,
@@ -329,7 +329,7 @@ fn options_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn an_existing_file_is_not_written_to_unless_asked() {
+fn an_existing_file_is_not_written_to_unless_requested() {
     let workspace = Workspace::new();
     workspace.file("precious", 1 << 20);
     for rw in ["write", "randwrite", "readwrite", "randrw"] {
@@ -343,7 +343,7 @@ fn an_existing_file_is_not_written_to_unless_asked() {
 }
 
 #[test]
-fn more_than_there_is_room_for_is_a_failed_run() {
+fn more_than_fit_is_a_failed_run() {
     refuses(
         &Workspace::new(),
         &["--size", "1000T"],
@@ -401,7 +401,7 @@ fn a_directory_that_is_none_is_refused() {
 }
 
 #[test]
-fn direct_io_in_memory_is_refused_if_asked_for() {
+fn direct_io_in_memory_is_refused_if_requested() {
     if !std::path::Path::new("/dev/shm").is_dir() {
         skip("no /dev/shm");
         return;

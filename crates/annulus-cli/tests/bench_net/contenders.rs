@@ -78,7 +78,7 @@ fn contenders_take_turns_and_each_cell_has_a_row_for_each() {
 }
 
 #[test]
-fn a_contender_that_cannot_start_is_named_with_what_it_said() {
+fn a_contender_that_cannot_start_is_named_with_its_message() {
     let dir = folder();
     let script = dir.path().join("fails.sh");
     fs::write(&script, "echo no such luck >&2\nexit 3\n").unwrap();
@@ -140,7 +140,7 @@ fn a_command_that_is_killed_leaves_no_server_behind() {
 
 /// Each answers what is asked, byte for byte; which of them can run here differs.
 #[test]
-fn http_servers_are_compared_by_an_answer_without_a_file_and_by_files() {
+fn http_servers_are_compared_by_a_response_without_a_file_and_by_files() {
     let dir = folder();
     let json = dir.path().join("net.json");
     let own = env!("CARGO_BIN_EXE_annulus");

@@ -94,7 +94,7 @@ fn what_may_not_be_read_is_described_and_not_measured() {
 }
 
 #[test]
-fn memory_is_told_from_a_disk() {
+fn memory_is_distinguished_from_a_disk() {
     let report = location("/dev/shm");
     let location = &report["environment"]["location"];
     if location["filesystem"] != "tmpfs" {
@@ -120,7 +120,7 @@ fn memory_is_told_from_a_disk() {
 }
 
 #[test]
-fn an_overlay_is_told_by_its_name() {
+fn an_overlay_is_identified_by_its_name() {
     if !root_or_skip("mounting an overlay") {
         return;
     }

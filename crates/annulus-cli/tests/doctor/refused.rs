@@ -49,7 +49,7 @@ fn assert_blocked_by(report: &Value, rule: &str) {
 }
 
 #[test]
-fn a_filter_that_refuses_is_named_and_told_from_one_that_plays_an_old_kernel() {
+fn a_filter_that_refuses_is_named_and_distinguished_from_one_that_plays_an_old_kernel() {
     let all = [SETUP, ENTER, REGISTER];
     let of =
         |calls: &[i64], errno| filtered(calls, errno, || report(command(&["--quick", "--json"])));
@@ -80,7 +80,7 @@ fn a_filter_that_lets_a_ring_be_made_and_not_used_is_named() {
 }
 
 #[test]
-fn a_refusal_is_said_in_words_with_what_to_change() {
+fn a_refusal_is_reported_in_words_with_what_to_change() {
     let output = filtered(&[SETUP, ENTER, REGISTER], EPERM, || {
         output(command(&["--quick"]))
     });
@@ -118,7 +118,7 @@ fn limited(limit: &str) -> Option<Value> {
 }
 
 #[test]
-fn sixty_four_kib_of_locked_memory_are_too_little_and_it_is_said() {
+fn sixty_four_kib_of_locked_memory_are_too_little_and_it_is_reported() {
     if !root_or_skip("being a user with a limit of locked memory") {
         return;
     }
@@ -143,7 +143,7 @@ fn sixty_four_kib_of_locked_memory_are_too_little_and_it_is_said() {
 }
 
 #[test]
-fn few_descriptors_are_said_to_be_few() {
+fn few_descriptors_are_reported_as_few() {
     let report = report(below(
         &["prlimit", "--nofile=40:40"],
         &["--quick", "--json"],

@@ -41,9 +41,9 @@ fn small_disk(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_disk_that_is_too_small_is_told_before_and_nothing_stays_on_it() {
+fn a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it() {
     with_own_mounts(
-        "disks::a_disk_that_is_too_small_is_told_before_and_nothing_stays_on_it",
+        "disks::a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it",
         |folder| {
             if !small_disk(folder) {
                 return;
@@ -69,9 +69,9 @@ fn a_disk_that_is_too_small_is_told_before_and_nothing_stays_on_it() {
 }
 
 #[test]
-fn a_report_that_finds_no_room_is_printed_all_the_same() {
+fn a_report_that_finds_no_space_is_printed_all_the_same() {
     with_own_mounts(
-        "disks::a_report_that_finds_no_room_is_printed_all_the_same",
+        "disks::a_report_that_finds_no_space_is_printed_all_the_same",
         |folder| {
             fs::create_dir(folder.join("tiny")).unwrap();
             let tiny = folder.join("tiny");

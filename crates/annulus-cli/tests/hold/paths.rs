@@ -80,7 +80,7 @@ fn a_folder_without_permission_is_refused() {
 }
 
 #[test]
-fn a_block_device_is_read_and_not_written_to_unless_asked_for() {
+fn a_block_device_is_read_and_not_written_to_unless_requested() {
     if !is_root() {
         return skip("a loop device needs root");
     }

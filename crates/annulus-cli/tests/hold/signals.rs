@@ -157,7 +157,7 @@ fn the_second_signal_is_the_end_and_a_cgroup_is_removed_all_the_same() {
 }
 
 #[test]
-fn a_signal_before_anything_is_measured_is_the_end_at_once() {
+fn a_signal_before_anything_is_measured_is_the_end_immediately() {
     let dir = folder();
     // Too much to be written before the signal comes, on any disk.
     let line = ["file", "--size", "4G", "--rw", "randread"];

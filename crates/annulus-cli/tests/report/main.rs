@@ -25,7 +25,7 @@ fn refuses(folder: &Path, args: &[&str], says: &str) {
 }
 
 #[test]
-fn a_run_is_told_by_a_page_and_by_maps_and_its_json_tells_the_same_later() {
+fn a_run_is_shown_by_a_page_and_by_maps_and_its_json_shows_the_same_later() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let run = [
@@ -184,7 +184,7 @@ fn without_timelines_the_json_has_a_line_per_run_and_the_report_says_what_it_can
 }
 
 #[test]
-fn what_can_not_be_told_is_refused_with_what_to_do_instead() {
+fn an_unsupported_request_is_refused_with_what_to_do_instead() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     std::fs::write(here.join("text"), "no JSON").unwrap();

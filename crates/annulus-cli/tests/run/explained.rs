@@ -29,7 +29,7 @@ fn explained(words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
 }
 
 #[test]
-fn a_program_that_can_be_served_is_said_to_be_with_all_that_matters() {
+fn a_program_that_can_be_served_is_reported_as_served_with_all_that_matters() {
     let (says, code) = explained(&["--", "sh", "-c", "exit 7"], &[]);
     if code == 3 {
         return skip::skip(says);
@@ -52,7 +52,7 @@ fn a_program_that_can_be_served_is_said_to_be_with_all_that_matters() {
 }
 
 #[test]
-fn what_keeps_a_program_from_being_served_is_the_first_thing_said() {
+fn what_keeps_a_program_from_being_served_is_reported_first() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &["-static"]);

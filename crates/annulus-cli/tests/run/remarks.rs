@@ -39,7 +39,7 @@ fn remarked(program: &Path, words: &[&str], out: &str) {
 }
 
 #[test]
-fn of_an_ordinary_program_and_of_its_script_nothing_is_said() {
+fn of_an_ordinary_program_and_of_its_script_nothing_is_reported() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &[]);
@@ -53,7 +53,7 @@ fn of_an_ordinary_program_and_of_its_script_nothing_is_said() {
 }
 
 #[test]
-fn of_a_static_program_and_of_its_script_it_is_said_that_nothing_can_be_put_into_it() {
+fn of_a_static_program_and_of_its_script_it_is_reported_that_nothing_can_be_put_into_it() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &["-static"]);
@@ -101,7 +101,7 @@ fn a_program_of_another_c_library_runs_without_the_library() {
 }
 
 #[test]
-fn a_program_that_gets_more_rights_is_said_to_ignore_the_library() {
+fn a_program_that_gets_more_rights_is_reported_to_ignore_the_library() {
     if !root_or_skip("giving a program to another user") {
         return;
     }
@@ -121,7 +121,7 @@ fn a_program_that_gets_more_rights_is_said_to_ignore_the_library() {
 }
 
 #[test]
-fn of_a_go_program_it_is_said_that_its_calls_are_its_own() {
+fn of_a_go_program_it_is_reported_that_its_calls_are_its_own() {
     let dir = folder();
     let program = dir.path().join("program");
     let section = r#"__attribute__((section(".go.buildinfo"), used)) char built[] = "by go";"#;
@@ -135,7 +135,7 @@ fn of_a_go_program_it_is_said_that_its_calls_are_its_own() {
 }
 
 #[test]
-fn a_program_with_address_sanitizer_starts_and_is_told_what_is_loaded_first() {
+fn a_program_with_address_sanitizer_starts_and_reports_the_preload_order() {
     let dir = folder();
     let program = dir.path().join("program");
     let mut compiler = Command::new("cc");
@@ -195,7 +195,7 @@ pub(crate) fn without_io_uring<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn where_io_uring_is_refused_that_is_said_with_the_cure_and_the_program_runs_as_it_is() {
+fn where_io_uring_is_refused_that_is_reported_with_a_hint_and_the_program_runs_as_it_is() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &[]);

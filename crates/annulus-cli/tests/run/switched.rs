@@ -45,7 +45,7 @@ fn obey(over: &AtomicBool) {
 }
 
 #[test]
-fn a_process_is_handed_back_and_served_again_and_what_it_did_is_said() {
+fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
     annulus::metrics::share().unwrap();
     switch::listen(false);
     switch::tell(Told::Serving, 1);
@@ -106,7 +106,7 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_said() {
 }
 
 #[test]
-fn a_process_that_cannot_be_asked_is_named_with_the_reason() {
+fn a_process_that_cannot_be_queried_is_named_with_the_reason() {
     refuses(&["release"], 2, "PID");
     refuses(&["release", "redis"], 2, "not the number of a process");
     refuses(&["resume", "1", "--wait", "soon"], 2, "write a time");

@@ -62,7 +62,7 @@ fn what_makes_no_sense_is_refused_as_used_wrongly() {
 }
 
 #[test]
-fn a_library_whose_path_the_loader_cannot_be_told_is_refused() {
+fn a_library_whose_path_the_loader_cannot_be_passed_is_refused() {
     let dir = folder();
     let path = dir.path().join("with space.so");
     fs::copy(crate::command::library(), &path).unwrap();

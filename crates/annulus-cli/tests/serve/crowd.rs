@@ -29,26 +29,26 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-fn is_answered(mut stream: &TcpStream) {
+fn is_served(mut stream: &TcpStream) {
     let mut start = [0; 13];
     stream.read_exact(&mut start).unwrap();
     assert_eq!(&start, b"HTTP/1.1 200 ");
 }
 
-fn all_are_answered(server: &Server) {
+fn all_are_served(server: &Server) {
     let streams: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
     for mut stream in &streams {
         let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         stream.write_all(request).unwrap();
     }
-    streams.iter().for_each(is_answered);
+    streams.iter().for_each(is_served);
 }
 
 #[test]
-fn more_clients_than_descriptors_are_all_answered() {
+fn more_clients_than_descriptors_are_all_served() {
     for backend in BACKENDS {
         let server = serve(128, 0, backend);
-        all_are_answered(&server);
+        all_are_served(&server);
         server.signal(rustix::process::Signal::TERM);
         let (status, error) = server.wait();
         assert!(status.success(), "{error}");
@@ -64,7 +64,7 @@ fn without_a_descriptor_for_an_accept_idle_connections_are_closed() {
     for backend in BACKENDS {
         // Fewer are left than the limit leads one to expect.
         let server = serve(128, 70, backend);
-        all_are_answered(&server);
+        all_are_served(&server);
         server.signal(rustix::process::Signal::TERM);
         let (status, error) = server.wait();
         assert!(status.success(), "{error}");

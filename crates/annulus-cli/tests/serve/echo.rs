@@ -41,7 +41,7 @@ fn what_is_sent_over_tcp_comes_back_on_every_backend() {
 }
 
 #[test]
-fn several_cores_answer_at_one_address() {
+fn several_cores_serve_one_address() {
     for backend in BACKENDS {
         let args = [
             "--addr",
@@ -104,7 +104,7 @@ fn datagrams_of_all_lengths_come_back_to_their_senders() {
 }
 
 #[test]
-fn a_polling_thread_is_used_or_the_reason_why_not_is_said() {
+fn a_polling_thread_is_used_or_the_reason_why_not_is_reported() {
     let server = Server::start(&["--addr", "127.0.0.1:0", "--sqpoll"]);
     let stream = TcpStream::connect(server.address()).unwrap();
     echoes(&stream, &stream, || {

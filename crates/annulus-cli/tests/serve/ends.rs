@@ -45,7 +45,7 @@ fn a_signal_ends_it_in_order_with_connections_open() {
 }
 
 #[test]
-fn a_server_that_was_killed_is_started_again_at_its_address_at_once() {
+fn a_server_that_was_killed_is_started_again_at_its_address_immediately() {
     for backend in BACKENDS {
         let mut address = "127.0.0.1:0".to_owned();
         for _ in 0..3 {

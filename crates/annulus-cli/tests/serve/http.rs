@@ -1,4 +1,4 @@
-//! `annulus serve http`, as a user types it: files, the fixed answer, clients that are installed, the log, the end.
+//! `annulus serve http`, as a user types it: files, the fixed response, clients that are installed, the log, the end.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -68,7 +68,7 @@ fn files_of_a_directory_are_served_by_each_core() {
 }
 
 #[test]
-fn with_recheck_0_the_next_answer_has_a_change() {
+fn with_recheck_0_the_next_response_has_a_change() {
     let dir = folder();
     let root = dir.path().to_str().unwrap();
     let file = dir.path().join("file");
@@ -89,7 +89,7 @@ fn with_recheck_0_the_next_answer_has_a_change() {
 }
 
 #[test]
-fn a_fixed_answer_touches_no_file() {
+fn a_fixed_response_touches_no_file() {
     for backend in BACKENDS {
         let server = serve(&["--respond", "200"], backend);
         assert!(ask(&server, "/any/where").ends_with("\r\n\r\nHello, World!"));
@@ -185,7 +185,7 @@ fn curl_gets_files_ranges_and_what_was_broken_off() {
 }
 
 #[test]
-fn load_generators_are_answered_without_an_error() {
+fn load_generators_are_served_without_an_error() {
     let dir = folder();
     let root = dir.path().to_str().unwrap();
     for backend in BACKENDS {
@@ -323,8 +323,8 @@ fn what_makes_no_sense_is_refused() {
     refused(&[&format!("{root}/large")], "is no directory");
     refused(&[root, "--threads", "0"], "at least 1");
     refused(&[root, "--respond", "200"], "cannot be used with");
-    refused(&["--respond", "100"], "no status of an answer");
-    refused(&["--respond", "2000"], "no status of an answer");
+    refused(&["--respond", "100"], "no status of a response");
+    refused(&["--respond", "2000"], "no status of a response");
     refused(&[root, "--index", "a/b"], "no slash");
     refused(&[root, "--tls-cert", "x"], "--tls-key");
     refused(

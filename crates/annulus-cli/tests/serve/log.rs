@@ -31,12 +31,12 @@ fn ask(server: &Server, paths: &[&str]) {
     for path in paths {
         let request = format!("GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"Hello, World!") {
+        let mut response = Vec::new();
+        while !response.ends_with(b"Hello, World!") {
             let mut piece = [0; 1024];
             let bytes = stream.read(&mut piece).unwrap();
-            assert!(bytes > 0, "{}", String::from_utf8_lossy(&answer));
-            answer.extend_from_slice(&piece[..bytes]);
+            assert!(bytes > 0, "{}", String::from_utf8_lossy(&response));
+            response.extend_from_slice(&piece[..bytes]);
         }
     }
 }
@@ -146,7 +146,7 @@ fn usr1_does_not_end_a_server_without_a_log() {
 }
 
 #[test]
-fn a_fifo_that_nobody_reads_delays_neither_start_nor_answers_nor_the_end() {
+fn a_fifo_that_nobody_reads_delays_neither_start_nor_responses_nor_the_end() {
     for backend in BACKENDS {
         let dir = folder();
         let server = serve(&fifo(&dir), backend);

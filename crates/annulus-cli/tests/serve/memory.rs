@@ -60,16 +60,16 @@ fn ask(server: &Server, window: u32) -> TcpStream {
 }
 
 /// Reads until all streams have been answered, and a ping behind them.
-fn is_answered(stream: &mut TcpStream) {
-    let mut answered = 0;
+fn is_served(stream: &mut TcpStream) {
+    let mut served = 0;
     let mut pinged = false;
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();
         let bytes = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         stream.read_exact(&mut vec![0; bytes]).unwrap();
-        answered += u32::from(head[3] == HEADERS);
-        if answered == STREAMS && !std::mem::replace(&mut pinged, true) {
+        served += u32::from(head[3] == HEADERS);
+        if served == STREAMS && !std::mem::replace(&mut pinged, true) {
             stream.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
         }
         if pinged && head[3] == PING {
@@ -96,7 +96,7 @@ fn streams_without_a_window_hold_nothing_of_their_files_and_leave_nothing_behind
         is_well(&server);
         let before = resident_bytes(&server);
         let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| ask(&server, 0)).collect();
-        streams.iter_mut().for_each(is_answered);
+        streams.iter_mut().for_each(is_served);
         let growth = resident_bytes(&server) - before;
         assert!(growth < GROWTH_BYTES_MAX, "{backend}: {growth} bytes");
         drop(streams);

@@ -68,7 +68,7 @@ fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencie
 }
 
 #[test]
-fn lines_come_until_the_process_ends_and_that_is_said() {
+fn lines_come_until_the_process_ends_and_that_is_reported() {
     let mut server = Server::start();
     let mut child = top(&[&server.pid(), "--json", "--interval", "0.1"])
         .stdout(Stdio::piped())
@@ -107,7 +107,7 @@ fn lines_come_until_the_process_ends_and_that_is_said() {
 }
 
 #[test]
-fn where_there_is_no_terminal_one_look_is_printed_and_that_is_said() {
+fn where_there_is_no_terminal_one_look_is_printed_and_that_is_reported() {
     let server = Server::start();
     let output = top(&[&server.pid(), "--interval", "0.1"])
         .stdin(Stdio::null())

@@ -41,7 +41,7 @@ fn what_is_no_process_and_no_interval_is_used_wrongly() {
 }
 
 #[test]
-fn a_process_that_is_not_there_has_ended_or_shares_nothing_is_said_to() {
+fn a_process_that_is_missing_has_ended_or_shares_nothing_is_reported_as_such() {
     // Beyond what the kernel gives.
     refuses(&["2147483647"], 1, "there is no process 2147483647");
     let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();

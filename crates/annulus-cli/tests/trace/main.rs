@@ -203,7 +203,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
 }
 
 #[test]
-fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
+fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_reported() {
     let Some(strace) = find_program("strace") else {
         return;
     };

@@ -14,7 +14,7 @@ const DASHBOARD: &str = include_str!("../../../../docs/grafana/annulus.json");
 const DOCUMENT: &str = include_str!("../../../../docs/METRICS.md");
 
 #[test]
-fn a_server_answers_prometheus_and_reports_its_alerts() {
+fn a_server_serves_prometheus_and_reports_its_alerts() {
     let mut server = Watched::start(&[
         "--alert",
         "recv.rate >= 0/s",

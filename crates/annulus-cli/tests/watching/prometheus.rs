@@ -14,7 +14,7 @@ const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 
 #[test]
 #[ignore = "needs Prometheus, which ci/prometheus downloads; ci/long runs it"]
-fn prometheus_takes_the_rules_and_answers_what_the_dashboard_asks() {
+fn prometheus_takes_the_rules_and_serves_the_queries_of_the_dashboard() {
     let Some(folder) = folder() else {
         return skip(
             "no prometheus on the PATH or in target/prometheus; ci/prometheus downloads one",

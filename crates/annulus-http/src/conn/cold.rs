@@ -38,19 +38,19 @@ impl<T: Transport> Connection<T> {
             Err(refusal) => return Err(self.refuse(refusal).await),
         };
         if head.framing == Framing::Empty {
-            self.answer(&head, bytes.len() > head.bytes, true).await?;
+            self.response(&head, bytes.len() > head.bytes, true).await?;
             return Ok(head.bytes);
         }
         let is_served = matches!(head.verb, Verb::Get | Verb::Head | Verb::Options);
         let body = match Discard::new(head.framing, self.core.limits.body_bytes) {
             // What is answered in any case is answered without its body, where the client waits to be asked for it.
             Ok(_) if !is_served && head.expects_continue => {
-                self.answer(&head, true, false).await?;
+                self.response(&head, true, false).await?;
                 return Ok(head.bytes);
             }
             Ok(body) => body,
             Err(_) if !is_served => {
-                self.answer(&head, true, false).await?;
+                self.response(&head, true, false).await?;
                 return Ok(head.bytes);
             }
             Err(refusal) => return Err(self.refuse(refusal).await),
@@ -67,20 +67,25 @@ impl<T: Transport> Connection<T> {
     }
 
     /// Answers a request whose body has been read.
-    pub(super) async fn answer_unread(&mut self) -> Result<(), End> {
+    pub(super) async fn respond_unread(&mut self) -> Result<(), End> {
         let Some(unread) = self.unread.take() else {
             return Ok(());
         };
         let mut headers = head::header_array();
         match head::parse(&unread.head, &mut headers, &self.core.limits) {
-            // Who pipelines behind a body is not told apart from who does not: the next look does it.
-            Ok(Some(head)) => self.answer(&head, false, true).await,
+            // Who pipelines behind a body is not distinguished from who does not: the next look does it.
+            Ok(Some(head)) => self.response(&head, false, true).await,
             _ => Err(End::Now),
         }
     }
 
     /// Answers a request. `more`: something follows it. `goes_on`: so may the connection.
-    async fn answer(&mut self, head: &Head<'_, '_>, more: bool, goes_on: bool) -> Result<(), End> {
+    async fn response(
+        &mut self,
+        head: &Head<'_, '_>,
+        more: bool,
+        goes_on: bool,
+    ) -> Result<(), End> {
         // What takes its time now is ours.
         self.registration.set(Phase::Busy, 0);
         let method = match head.verb {
@@ -89,7 +94,7 @@ impl<T: Transport> Connection<T> {
             Verb::Options => Method::Options,
             Verb::Known | Verb::Unknown => Method::Other,
         };
-        let answer = match head.verb {
+        let response = match head.verb {
             Verb::Unknown => response::refused(refusal(501, "that method is not known")),
             _ => {
                 let fields = Lines(head.fields);
@@ -98,7 +103,7 @@ impl<T: Transport> Connection<T> {
                     target: head.target,
                     fields: &fields,
                 };
-                self.core.site.answer(&site_request).await
+                self.core.site.response(&site_request).await
             }
         };
         let manner = match self.count(head) {
@@ -106,13 +111,13 @@ impl<T: Transport> Connection<T> {
             _ if !goes_on || head.method == "CONNECT" => Manner::Closes,
             manner => manner,
         };
-        self.note(head, answer.status.as_u16(), answer.body.bytes());
+        self.note(head, response.status.as_u16(), response.body.bytes());
         if self.out.capacity() == 0 {
             self.out = self.core.buffers.take();
         }
-        write_head(&mut self.out, &self.core.clock, manner, &answer);
+        write_head(&mut self.out, &self.core.clock, manner, &response);
         if head.verb != Verb::Head {
-            self.send_body(answer.body).await?;
+            self.send_body(response.body).await?;
         }
         if manner != Manner::Closes {
             return Ok(());
@@ -127,10 +132,10 @@ impl<T: Transport> Connection<T> {
 
     /// Says why a request is refused. It is the last of the connection: where the next one begins is not known.
     pub(super) async fn refuse(&mut self, refusal: Refusal) -> End {
-        let answer = response::refused(refusal);
-        write_head(&mut self.out, &self.core.clock, Manner::Closes, &answer);
-        self.note_refusal(&answer);
-        if let Body::Bytes(body) = &answer.body {
+        let response = response::refused(refusal);
+        write_head(&mut self.out, &self.core.clock, Manner::Closes, &response);
+        self.note_refusal(&response);
+        if let Body::Bytes(body) = &response.body {
             self.out.extend_from_slice(body);
         }
         match self.flush().await {
@@ -139,7 +144,7 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    fn note_refusal(&self, answer: &SiteResponse) {
+    fn note_refusal(&self, response: &SiteResponse) {
         let Some(log) = &self.core.log else {
             return;
         };
@@ -148,8 +153,8 @@ impl<T: Transport> Connection<T> {
             method: b"-",
             target: b"-",
             protocol: "HTTP/1.1",
-            status: answer.status.as_u16(),
-            bytes: answer.body.bytes(),
+            status: response.status.as_u16(),
+            bytes: response.body.bytes(),
             referer: None,
             user_agent: None,
         };

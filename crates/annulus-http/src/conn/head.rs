@@ -67,7 +67,7 @@ pub(crate) struct Head<'h, 'b> {
     pub(crate) keep_alive: bool,
     pub(crate) framing: Framing,
     pub(crate) expects_continue: bool,
-    /// Has no field that makes the answer another one than the whole, unconditionally.
+    /// Has no field that makes the response another one than the whole, unconditionally.
     pub(crate) plain: bool,
     pub(crate) accept_encoding: Option<&'b [u8]>,
 }

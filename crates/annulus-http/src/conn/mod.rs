@@ -1,4 +1,4 @@
-//! A connection of HTTP/1.1: one task each. What is received is read where it lies, the answers to all requests of a
+//! A connection of HTTP/1.1: one task each. What is received is read where it lies, the responses to all requests of a
 //! chunk are written to one buffer, and leave as one send.
 //!
 //! The hot path is `Connection::step`: no await, no allocation but the buffer's, no clock. Whatever else there is (a
@@ -25,13 +25,13 @@ use body::Discard;
 use head::{Head, Refusal, Verb, refusal};
 use response::{Manner, write_ready};
 
-/// Bytes of answers that leave together; by then nothing more is read before they have.
+/// Bytes of responses that leave together; by then nothing more is read before they have.
 const OUT_BYTES_MAX: usize = 64 << 10;
 /// A connection that has sent no more in all has it in its socket, whatever the client does.
 const UNWATCHED_BYTES: u64 = 8 << 10;
 /// How a client begins that knows that HTTP/2 is spoken (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes that are read and thrown away at the end, so that the client gets to see the last answer.
+/// Bytes that are read and thrown away at the end, so that the client gets to see the last response.
 pub(crate) const LINGER_BYTES_MAX: usize = 256 << 10;
 
 /// One connection.
@@ -68,9 +68,9 @@ enum End {
     Http2,
     /// All is answered; it closes when that has been sent.
     Answered,
-    /// The same, and the last answer waits to leave together with the end.
+    /// The same, and the last response waits to leave together with the end.
     LastAnswer,
-    /// As answered, and the client may still be sending: it must not be reset before it has seen the answer.
+    /// As answered, and the client may still be sending: it must not be reset before it has seen the response.
     Lingering,
     /// Nothing more can or should be sent.
     Now,
@@ -151,7 +151,7 @@ impl<T: Transport> Connection<T> {
         T::ENDS_WHEN_DROPPED && self.queued_bytes + self.out.len() as u64 <= UNWATCHED_BYTES
     }
 
-    /// Ends with the last answer, which leaves together with the end.
+    /// Ends with the last response, which leaves together with the end.
     async fn leave(mut self) {
         let out = std::mem::take(&mut self.out);
         if let Err((io, out)) = self.io.close_with(out, &self.core.buffers) {
@@ -254,7 +254,7 @@ impl<T: Transport> Connection<T> {
                 Step::More => return Ok(at),
                 Step::Full => self.flush().await?,
                 Step::Cold => at += Box::pin(self.begin(&bytes[at..])).await?,
-                Step::BodyRead => Box::pin(self.answer_unread()).await?,
+                Step::BodyRead => Box::pin(self.respond_unread()).await?,
                 Step::File(file, length, manner) => {
                     Box::pin(self.send_file(&file, 0, length)).await?;
                     if manner == Manner::Closes {
@@ -271,7 +271,7 @@ impl<T: Transport> Connection<T> {
 
     /// Sends what waits, behind which nothing follows. `alone`: the client has not sent more.
     async fn last(&mut self, alone: bool) -> End {
-        // A client that might send more would get a reset, and not see an answer that has not left.
+        // A client that might send more would get a reset, and not see a response that has not left.
         if alone && self.is_last_request && self.ends_unwatched() {
             return End::LastAnswer;
         }
@@ -282,7 +282,7 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Answers requests whose answers are at hand.
+    /// Answers requests whose responses are at hand.
     fn step(&mut self, bytes: &[u8], at: &mut usize) -> Step {
         loop {
             if *at == bytes.len() {
@@ -347,7 +347,7 @@ impl<T: Transport> Connection<T> {
         Manner::of(head, goes_on)
     }
 
-    /// Writes an answer down, where that is wanted.
+    /// Writes a response down, where that is wanted.
     #[inline]
     fn note(&self, head: &Head<'_, '_>, status: u16, bytes: u64) {
         let Some(log) = &self.core.log else {

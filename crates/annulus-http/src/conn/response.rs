@@ -1,4 +1,4 @@
-//! Answers as bytes of HTTP/1.1, behind those that wait in the connection's buffer.
+//! Responses as bytes of HTTP/1.1, behind those that wait in the connection's buffer.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -11,7 +11,7 @@ use crate::site::{Body, Ready, SiteResponse, put_field};
 /// What tells a client that its body is wanted.
 pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// What the answer says of the connection.
+/// What the response says of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// Goes on, which HTTP/1.1 takes for granted.
@@ -59,9 +59,14 @@ pub(crate) fn write_ready(
 }
 
 /// All but the body.
-pub(crate) fn write_head(out: &mut Vec<u8>, clock: &Clock, manner: Manner, answer: &SiteResponse) {
-    write_start(out, clock, manner, answer.status);
-    for (name, value) in &answer.fields {
+pub(crate) fn write_head(
+    out: &mut Vec<u8>,
+    clock: &Clock,
+    manner: Manner,
+    response: &SiteResponse,
+) {
+    write_start(out, clock, manner, response.status);
+    for (name, value) in &response.fields {
         put_field(out, name, value);
     }
     out.extend_from_slice(b"\r\n");
@@ -83,17 +88,17 @@ fn write_start(out: &mut Vec<u8>, clock: &Clock, manner: Manner, status: StatusC
     out.extend_from_slice(manner.line());
 }
 
-/// The answer to what can't be answered as what it asks for: a line of text that says why.
+/// The response to what can't be answered as what it asks for: a line of text that says why.
 pub(crate) fn refused(refusal: Refusal) -> SiteResponse {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
     let reason = status.canonical_reason().unwrap_or("Unknown");
     let body = format!("{} {reason}: {}\n", refusal.status, refusal.why);
-    let mut answer = SiteResponse::of(status);
-    for (name, value) in &mut answer.fields {
+    let mut response = SiteResponse::of(status);
+    for (name, value) in &mut response.fields {
         if *name == header::CONTENT_LENGTH {
             *value = body.len().into();
         }
     }
-    answer.body = Body::Bytes(Bytes::from(body));
-    answer
+    response.body = Body::Bytes(Bytes::from(body));
+    response
 }

@@ -1,4 +1,4 @@
-//! An answer's body on its way to a stream of HTTP/2. Nothing of a file is read before the client's windows let it
+//! A response's body on its way to a stream of HTTP/2. Nothing of a file is read before the client's windows let it
 //! through, and no more than is about to be written: a connection has a few pieces at a time, however many streams it
 //! has, and those of all connections of a core are small when together they hold much.
 

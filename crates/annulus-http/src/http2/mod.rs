@@ -55,9 +55,9 @@ struct Streams {
     core: Rc<PerCore>,
     registration: Registration,
     peer: Option<SocketAddr>,
-    /// Requests whose answers have not been written.
+    /// Requests whose responses have not been written.
     open: Cell<u32>,
-    /// Requests begun, and bytes of answers written: it grows as long as the client makes progress.
+    /// Requests begun, and bytes of responses written: it grows as long as the client makes progress.
     progress: Cell<u64>,
     pieces: Arc<Semaphore>,
 }
@@ -109,7 +109,7 @@ pub(crate) async fn serve<S>(
     let Some(connection) = begin(stream, &core, &registration).await else {
         return;
     };
-    let stall = Stall::of_answers(client.progress, &registration);
+    let stall = Stall::of_responses(client.progress, &registration);
     let streams = Rc::new(Streams {
         core,
         registration,
@@ -175,11 +175,11 @@ where
         loop {
             while let Poll::Ready(accepted) = self.connection.poll_accept(context) {
                 // An error is the client's, who has been told or has gone.
-                let Some(Ok((request, answers))) = accepted else {
+                let Some(Ok((request, responder))) = accepted else {
                     return Poll::Ready(());
                 };
                 let open = self.streams.begin();
-                drop(runtime::spawn(respond(request, answers, open)));
+                drop(runtime::spawn(respond(request, responder, open)));
             }
             if self.streams.registration.take_expired() {
                 match self.late() {
@@ -255,23 +255,23 @@ async fn discard(body: &mut RecvStream, bytes_max: u64) -> Result<bool, h2::Erro
 }
 
 /// Answers a request, unless the client resets it before.
-async fn respond(request: Request<RecvStream>, mut answers: SendResponse<Data>, open: Open) {
+async fn respond(request: Request<RecvStream>, mut responder: SendResponse<Data>, open: Open) {
     // Boxed: it is over when the body is sent, which may take the client long.
-    let mut answering = Box::pin(answer(request, Rc::clone(&open.0)));
-    let answered = poll_fn(|context| {
-        if let Poll::Ready(answered) = answering.as_mut().poll(context) {
-            return Poll::Ready(Some(answered));
+    let mut serving = Box::pin(site_response(request, Rc::clone(&open.0)));
+    let served = poll_fn(|context| {
+        if let Poll::Ready(served) = serving.as_mut().poll(context) {
+            return Poll::Ready(Some(served));
         }
-        answers.poll_reset(context).map(|_| None)
+        responder.poll_reset(context).map(|_| None)
     });
-    let answered = answered.await;
-    drop(answering);
-    match answered {
+    let served = served.await;
+    drop(serving);
+    match served {
         None => {}
-        Some(Err(error)) => answers.send_reset(error.reason().unwrap_or(Reason::INTERNAL_ERROR)),
+        Some(Err(error)) => responder.send_reset(error.reason().unwrap_or(Reason::INTERNAL_ERROR)),
         Some(Ok((response, body))) => {
             let is_all = body.bytes() == 0;
-            if let Ok(stream) = answers.send_response(response, is_all)
+            if let Ok(stream) = responder.send_response(response, is_all)
                 && !is_all
             {
                 body::send(stream, body, open).await;
@@ -280,8 +280,8 @@ async fn respond(request: Request<RecvStream>, mut answers: SendResponse<Data>, 
     }
 }
 
-/// The head of an answer, and the body that is to be sent.
-async fn answer(
+/// The head of a response, and the body that is to be sent.
+async fn site_response(
     mut request: Request<RecvStream>,
     streams: Rc<Streams>,
 ) -> Result<(Response<()>, Body), h2::Error> {
@@ -307,21 +307,21 @@ async fn answer(
         target: path.as_bytes(),
         fields: request.headers(),
     };
-    let answer = core.site.answer(&site_request).await;
-    note(&request, &answer, &streams);
-    *response.status_mut() = answer.status;
-    for (name, value) in answer.fields {
+    let site_response = core.site.response(&site_request).await;
+    note(&request, &site_response, &streams);
+    *response.status_mut() = site_response.status;
+    for (name, value) in site_response.fields {
         response.headers_mut().append(name, value);
     }
     response.headers_mut().insert(DATE, core.clock.date());
     let body = match method {
         Method::Head => Body::Empty,
-        _ => answer.body,
+        _ => site_response.body,
     };
     Ok((response, body))
 }
 
-fn note(request: &Request<RecvStream>, answer: &SiteResponse, streams: &Streams) {
+fn note(request: &Request<RecvStream>, site_response: &SiteResponse, streams: &Streams) {
     let Some(log) = &streams.core.log else {
         return;
     };
@@ -335,10 +335,10 @@ fn note(request: &Request<RecvStream>, answer: &SiteResponse, streams: &Streams)
         method: request.method().as_str().as_bytes(),
         target: target.as_bytes(),
         protocol: "HTTP/2.0",
-        status: answer.status.as_u16(),
+        status: site_response.status.as_u16(),
         bytes: match *request.method() {
             HttpMethod::HEAD => 0,
-            _ => answer.body.bytes(),
+            _ => site_response.body.bytes(),
         },
         referer: field("referer"),
         user_agent: field("user-agent"),

@@ -1,4 +1,4 @@
-//! A line of the access log: what it says of an answer, in three formats.
+//! A line of the access log: what it says of a response, in three formats.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use crate::clock::Clock;
 /// Bytes of a text that comes from a client: what is longer is cut.
 const TEXT_BYTES_MAX: usize = 2048;
 
-/// What there is to say of an answer.
+/// What there is to say of a response.
 pub(crate) struct Line<'a> {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) method: &'a [u8],

@@ -1,6 +1,6 @@
-//! The access log: a line for each answer. Each core gathers lines in memory and hands them to the log's own thread
+//! The access log: a line for each response. Each core gathers lines in memory and hands them to the log's own thread
 //! (`writer.rs`), which is the only one that touches the file. A file that takes nothing costs lines, which are
-//! counted, and delays neither an answer nor the end of the server.
+//! counted, and delays neither a response nor the end of the server.
 
 mod line;
 mod sink;

@@ -52,7 +52,7 @@ impl Ground {
         // No time is shorter, so that few looks make a timeout.
         options.limits.send_timeout = SHORTEST;
         options.limits.head_timeout = SHORTEST;
-        // An answer that has been begun is first watched when no other request has come for so long.
+        // A response that has been begun is first watched when no other request has come for so long.
         options.limits.idle_timeout = SHORTEST;
         Ground {
             core: PerCore::new(&options).unwrap(),
@@ -147,7 +147,7 @@ async fn write(client: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
         .unwrap();
 }
 
-/// Bytes of the body in an answer by HTTP/1.1.
+/// Bytes of the body in a response by HTTP/1.1.
 fn body_bytes(got: &[u8]) -> usize {
     let end = got.windows(4).position(|four| four == b"\r\n\r\n");
     end.map_or(0, |end| got.len() - end - 4)
@@ -165,7 +165,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, bytes, kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// A request by HTTP/2 whose answer may be sent at once: both windows have room for it.
+/// A request by HTTP/2 whose response may be sent at once: both windows have room for it.
 fn http2_request() -> Vec<u8> {
     let window = u32::try_from(BODY_BYTES).unwrap().to_be_bytes();
     [

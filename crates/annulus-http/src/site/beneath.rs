@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_is_answered_now() {
+    fn what_is_in_memory_is_served_now() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), "f").unwrap();
         let root = Root::open(dir.path()).unwrap();

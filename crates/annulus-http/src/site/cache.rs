@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_secs(20);
 pub(crate) enum Lookup {
     /// A file and its encodings; a directory's index is one, too.
     Page(Page),
-    /// An answer that is always the same: an error, a listing.
+    /// A response that is always the same: an error, a listing.
     Fixed(Rc<Ready>),
     /// A directory asked without its slash.
     Directory,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_asked_goes_first() {
+    fn the_least_recently_used_goes_first() {
         let cache = Cache::new(3 * (ENTRY_BYTES + 1100));
         for path in ["/a", "/b", "/c"] {
             cache.put(path.as_bytes(), &fixed(1000));

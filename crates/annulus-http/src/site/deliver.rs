@@ -1,4 +1,4 @@
-//! From a file and a request to the answer: all of it, parts of it, or why not. Used by `service`.
+//! From a file and a request to the response: all of it, parts of it, or why not. Used by `service`.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -109,11 +109,11 @@ pub(crate) fn deliver(
             body: source.body(Part { offset: 0, bytes }),
         },
         Selected::Unsatisfiable => {
-            let mut answer = SiteResponse::of(StatusCode::RANGE_NOT_SATISFIABLE);
-            answer.fields.extend(
+            let mut response = SiteResponse::of(StatusCode::RANGE_NOT_SATISFIABLE);
+            response.fields.extend(
                 field(format!("bytes */{bytes}")).map(|value| (header::CONTENT_RANGE, value)),
             );
-            answer
+            response
         }
         Selected::Parts(parts) => match parts[..] {
             [part] => one_part(head, source, part),
@@ -124,11 +124,11 @@ pub(crate) fn deliver(
 
 /// What a cache needs to go on with what it has.
 fn not_modified(head: &Head) -> SiteResponse {
-    let mut answer = SiteResponse::of(StatusCode::NOT_MODIFIED);
+    let mut response = SiteResponse::of(StatusCode::NOT_MODIFIED);
     let kept = [header::ETAG, header::LAST_MODIFIED, header::VARY];
     let fields = head.fields.iter().filter(|(name, _)| kept.contains(name));
-    answer.fields.extend(fields.cloned());
-    answer
+    response.fields.extend(fields.cloned());
+    response
 }
 
 fn one_part(head: &Head, source: &Source, part: Part) -> SiteResponse {

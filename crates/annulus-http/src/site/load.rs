@@ -35,7 +35,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// has reason to keep it.
 const SEEN: Duration = Duration::from_secs(1);
 
-/// A file that is open for sending; shared by the answers that send it.
+/// A file that is open for sending; shared by the responses that send it.
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
@@ -54,13 +54,13 @@ impl OpenFile {
     }
 
     /// For [`read_exact_at`](File::read_exact_at), whose `UnexpectedEof` says that the file has been cut: the
-    /// length that the answer's head gave can't be kept, so the connection must end there.
+    /// length that the response's head gave can't be kept, so the connection must end there.
     pub fn file(&self) -> &File {
         &self.file
     }
 
     /// The file once more, at a position of its own, for [`annulus::net::splice`] into a pipe. 0 bytes spliced
-    /// before the answer's end mean that the file has been cut.
+    /// before the response's end mean that the file has been cut.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl OpenFile {
         Descriptor::new(again)
     }
 
-    /// For [`annulus::net::TcpStream::send_file`]. Fewer bytes sent than the answer's head says mean that the file has
-    /// been cut.
+    /// For [`annulus::net::TcpStream::send_file`]. Fewer bytes sent than the response's head says mean that the file
+    /// has been cut.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.descriptor()
     }
@@ -193,7 +193,7 @@ impl Head {
         }
     }
 
-    /// The fields of an answer with what was read of a file that changed meanwhile: it is no version of it.
+    /// The fields of a response with what was read of a file that changed meanwhile: it is no version of it.
     pub(crate) fn without_validators(&self, bytes: usize) -> Fields {
         let validators = [header::ETAG, header::LAST_MODIFIED];
         let fields = self
@@ -204,7 +204,7 @@ impl Head {
         fields.cloned().chain([length]).collect()
     }
 
-    /// The fields of an answer with all of it.
+    /// The fields of a response with all of it.
     pub(crate) fn whole(&self, bytes: u64) -> Fields {
         let mut fields = self.fields.clone();
         fields.push((header::ACCEPT_RANGES, HeaderValue::from_static("bytes")));
@@ -232,7 +232,7 @@ pub(crate) fn time_of((seconds, nanoseconds): (i64, u32)) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// A file in one of its states as an answer: a small one in memory, of a large one all but the body.
+/// A file in one of its states as a response: a small one in memory, of a large one all but the body.
 #[derive(Debug)]
 pub(crate) struct CachedFile {
     state: FileState,

@@ -5,7 +5,7 @@
 //! connections of this crate.
 //!
 //! The way of a request: [`Site::ready`] is the short cut, which finds a small file in memory, or a large one open,
-//! and allocates nothing. [`Site::answer`] is the whole way: `path` takes the target apart, `cache` knows what was
+//! and allocates nothing. [`Site::response`] is the whole way: `path` takes the target apart, `cache` knows what was
 //! found lately, `survey` asks the file system through `beneath` and `walk`, which never leave the root; `load`
 //! opens or reads, `deliver` sends as much of it as `conditional` and `range` say, and `listing` is for directories.
 

@@ -6,7 +6,7 @@
 //! | an escape that is none (`%`, `%2`, `%zz`), an encoded NUL, a space or control byte, `#` | 400 |
 //! | `..` beyond the root | 400 |
 //! | an encoded slash (`%2f`), a backslash, plain or encoded | 404 |
-//! | a segment that begins with a dot, unless asked for; `/.well-known` is let through | 404 |
+//! | a segment that begins with a dot, unless requested; `/.well-known` is let through | 404 |
 //! | more than [`PATH_BYTES_MAX`] | 414 |
 //!
 //! A slash or backslash within a name is 404 because no file that we serve has one there, and because a proxy that sits
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_names_are_served_if_asked_for() {
+    fn hidden_names_are_served_if_requested() {
         assert_eq!(
             resolve(b"/.git/config", true).unwrap().path,
             b"/.git/config"

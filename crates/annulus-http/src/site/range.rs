@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_are_answered_with_all() {
+    fn many_ranges_are_served_with_all() {
         let value = |count: usize| {
             let specs: Vec<String> = (0..count)
                 .map(|n| format!("{}-{}", n * 10, n * 10 + 1))

@@ -18,7 +18,7 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 /// Names and values in the order of writing: without `Date`, `Connection`, `Server`, which are the connection's.
 pub type Fields = Vec<(HeaderName, HeaderValue)>;
 
-/// An answer. For HEAD it is the same as for GET: the connection leaves the body out, and only that.
+/// A response. For HEAD it is the same as for GET: the connection leaves the body out, and only that.
 #[derive(Debug)]
 pub struct SiteResponse {
     /// The status code.
@@ -38,7 +38,7 @@ pub enum Body {
     Bytes(Bytes),
     /// A range of an open file.
     File {
-        /// Open until the last answer with it has gone.
+        /// Open until the last response with it has gone.
         file: Rc<OpenFile>,
         /// Where the range begins.
         offset: u64,
@@ -82,7 +82,7 @@ impl Body {
 }
 
 impl SiteResponse {
-    /// The short answer that says a status and nothing else: for errors, the connection's own as well.
+    /// The short response that says a status and nothing else: for errors, the connection's own as well.
     ///
     /// 405 says what is allowed, 503 when to come back.
     pub fn of(status: StatusCode) -> SiteResponse {
@@ -104,7 +104,7 @@ impl SiteResponse {
         SiteResponse::with_body(status, fields, PLAIN, body)
     }
 
-    /// An answer whose body is in memory, and the two fields that describe it.
+    /// A response whose body is in memory, and the two fields that describe it.
     pub(crate) fn with_body(
         status: StatusCode,
         mut fields: Fields,
@@ -129,7 +129,7 @@ impl SiteResponse {
     }
 }
 
-/// An answer that needs no thought: all of it but the status line, `Date` and `Connection`, as HTTP/1.1 has it.
+/// A response that needs no thought: all of it but the status line, `Date` and `Connection`, as HTTP/1.1 has it.
 ///
 /// The connection writes its status line and those fields, and then [`tail`](Ready::tail) in one copy.
 #[derive(Debug)]
@@ -186,8 +186,8 @@ impl Ready {
         &self.fields
     }
 
-    /// The same as an answer.
-    pub(crate) fn answer(&self) -> SiteResponse {
+    /// The same as a response.
+    pub(crate) fn response(&self) -> SiteResponse {
         let body = match self.body() {
             body if body.is_empty() => Body::Empty,
             body => Body::Bytes(body),

@@ -55,7 +55,7 @@ pub struct SiteOptions {
     pub open_files: usize,
     /// For how long what was found under a path is believed.
     pub recheck: Duration,
-    /// An answer to every GET and HEAD, whatever the path; no file is touched, `root` may be missing.
+    /// A response to every GET and HEAD, whatever the path; no file is touched, `root` may be missing.
     pub respond: Option<(StatusCode, Bytes)>,
 }
 
@@ -107,7 +107,7 @@ pub struct SiteRequest<'a> {
     pub fields: &'a dyn FieldLines,
 }
 
-/// How many answers of a core may wait for a disk, or read a small file, at once; others queue, and
+/// How many responses of a core may wait for a disk, or read a small file, at once; others queue, and
 /// often find it done. It bounds what a crowd that asks for what is not in memory makes a core hold.
 const LOADS_MAX: usize = 64;
 
@@ -118,7 +118,7 @@ pub struct Site {
     rules: Arc<Rules>,
     cache_file_bytes: u32,
     recheck: Duration,
-    /// The answer to everything, if there is one.
+    /// The response to everything, if there is one.
     respond: Option<Rc<Ready>>,
     cache: Cache,
     open: OpenFiles,
@@ -128,7 +128,7 @@ pub struct Site {
     boundaries: Boundaries,
 }
 
-/// An answer that needs no thought: what [`Site::ready`] has at hand.
+/// A response that needs no thought: what [`Site::ready`] has at hand.
 #[derive(Debug)]
 pub enum Prompt {
     /// All of it.
@@ -137,7 +137,7 @@ pub enum Prompt {
     Opened {
         /// Its body is empty, whatever its `Content-Length` says.
         ready: Rc<Ready>,
-        /// Open until the last answer with it has gone.
+        /// Open until the last response with it has gone.
         file: Rc<OpenFile>,
         /// Its length.
         bytes: u64,
@@ -189,7 +189,7 @@ impl Site {
     /// The short cut: a GET or HEAD without a field of [`CONDITIONAL`], and with at most one line of
     /// `Accept-Encoding`. `now` may be as old as the chunk that the request came in.
     ///
-    /// `None`: ask [`answer`](Site::answer).
+    /// `None`: ask [`response`](Site::response).
     #[inline]
     pub fn ready(
         &self,
@@ -228,22 +228,22 @@ impl Site {
         })
     }
 
-    /// What a request is answered. Never fails: an error is an answer.
-    pub async fn answer(&self, request: &SiteRequest<'_>) -> SiteResponse {
+    /// What a request is answered. Never fails: an error is a response.
+    pub async fn response(&self, request: &SiteRequest<'_>) -> SiteResponse {
         match request.method {
             Method::Other => return SiteResponse::of(StatusCode::METHOD_NOT_ALLOWED),
             Method::Options => return self.options(request.target),
             Method::Get | Method::Head => {}
         }
         if let Some(respond) = &self.respond {
-            return respond.answer();
+            return respond.response();
         }
         let resolved = match path::resolve(request.target, self.rules.hidden) {
             Ok(resolved) => resolved,
             Err(status) => return SiteResponse::of(status),
         };
         self.sweep(Instant::now());
-        let answer = match self.look_up(request, &resolved).await {
+        let response = match self.look_up(request, &resolved).await {
             // Those that are open for nobody are the first to go.
             Err(Errno::MFILE | Errno::NFILE) => {
                 self.close_kept();
@@ -251,7 +251,7 @@ impl Site {
             }
             other => other,
         };
-        answer.unwrap_or_else(|error| SiteResponse::of(status_of(error)))
+        response.unwrap_or_else(|error| SiteResponse::of(status_of(error)))
     }
 
     /// Closes files that nobody has asked for lately; answers do it, too. To be called every few seconds where
@@ -272,9 +272,9 @@ impl Site {
         {
             return SiteResponse::of(status);
         }
-        let mut answer = SiteResponse::of(StatusCode::NO_CONTENT);
-        answer.fields.push((header::ALLOW, ALLOW));
-        answer
+        let mut response = SiteResponse::of(StatusCode::NO_CONTENT);
+        response.fields.push((header::ALLOW, ALLOW));
+        response
     }
 
     fn is_fresh(&self, entry: &Entry, now: Instant) -> bool {
@@ -289,7 +289,7 @@ impl Site {
     ) -> Result<SiteResponse, Errno> {
         let entry = self.entry(&resolved.path).await?;
         let page = match &entry.lookup {
-            Lookup::Fixed(ready) => return Ok(ready.answer()),
+            Lookup::Fixed(ready) => return Ok(ready.response()),
             Lookup::Directory => return Ok(redirect(resolved)),
             Lookup::Page(page) => page,
         };
@@ -507,8 +507,8 @@ impl SiteRequest<'_> {
 
 fn fixed(status: StatusCode, body: &Bytes) -> Rc<Ready> {
     let type_of_it = HeaderValue::from_static("text/plain; charset=utf-8");
-    let answer = SiteResponse::with_body(status, Vec::new(), type_of_it, body.clone());
-    Rc::new(Ready::new(status, answer.fields, body))
+    let response = SiteResponse::with_body(status, Vec::new(), type_of_it, body.clone());
+    Rc::new(Ready::new(status, response.fields, body))
 }
 
 fn fixed_error(status: StatusCode) -> Ready {
@@ -555,7 +555,7 @@ fn redirect(resolved: &Resolved<'_>) -> SiteResponse {
     let Ok(location) = location else {
         return SiteResponse::of(StatusCode::NOT_FOUND);
     };
-    let mut answer = SiteResponse::of(StatusCode::MOVED_PERMANENTLY);
-    answer.fields.push((header::LOCATION, location));
-    answer
+    let mut response = SiteResponse::of(StatusCode::MOVED_PERMANENTLY);
+    response.fields.push((header::LOCATION, location));
+    response
 }

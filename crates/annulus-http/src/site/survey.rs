@@ -102,7 +102,7 @@ impl Page {
         self.path == path && self.variants.iter().zip(states).all(same)
     }
 
-    /// Whether there is a choice, so that an answer depends on `Accept-Encoding`.
+    /// Whether there is a choice, so that a response depends on `Accept-Encoding`.
     pub(crate) fn varies(&self) -> bool {
         self.variants.iter().flatten().count() > 1
     }
@@ -154,7 +154,7 @@ pub(crate) fn below_root(path: &[u8]) -> &[u8] {
 /// # Errors
 ///
 /// `EAGAIN` with [`Reach::Now`]: ask on a blocking thread. Otherwise what is wrong with this machine rather than
-/// with the path; [`status_of`] has the answer.
+/// with the path; [`status_of`] has the response.
 pub(crate) fn survey(
     root: &Root,
     rules: &Rules,
@@ -241,7 +241,7 @@ fn is_of_the_path(error: Errno) -> bool {
     status_of(error).is_client_error()
 }
 
-/// The answer to an error of the file system. A link that leads out is answered as if nothing were there.
+/// The response to an error of the file system. A link that leads out is answered as if nothing were there.
 pub(crate) fn status_of(error: Errno) -> StatusCode {
     match error {
         Errno::NOENT

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::server::{PATIENCE, answer, for_each_backend, respond, rest, status};
+use crate::server::{PATIENCE, for_each_backend, respond, response, rest, status};
 
 /// Whether the other end of a connection has a descriptor, in the same network namespace.
 fn is_accepted(client: &TcpStream) -> bool {
@@ -30,7 +30,7 @@ fn idle_connections_are_closed_at_the_end_and_nothing_is_accepted_any_more() {
         let mut used = server.connect();
         used.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             .unwrap();
-        answer(&mut used);
+        response(&mut used);
         let began = Instant::now();
         server.shut_down();
         assert_eq!(rest(&mut fresh), "");
@@ -50,31 +50,31 @@ fn idle_connections_are_closed_at_the_end_and_nothing_is_accepted_any_more() {
 }
 
 #[test]
-fn a_request_that_has_begun_is_answered_and_the_answer_is_the_last() {
+fn a_request_that_has_begun_is_served_and_the_response_is_the_last() {
     for_each_backend(&respond(), |server| {
         let mut stream = server.connect();
         // So that it is known to be accepted.
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n")
             .unwrap();
-        answer(&mut stream);
+        response(&mut stream);
         let mut with_body = server.connect();
         with_body
             .write_all(
                 b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
             )
             .unwrap();
-        assert_eq!(status(&answer(&mut with_body).0), 100);
+        assert_eq!(status(&response(&mut with_body).0), 100);
         server.shut_down();
         std::thread::sleep(Duration::from_millis(100));
         assert!(!server.has_ended());
         stream.write_all(b"Host: a\r\n\r\n").unwrap();
-        let (head, _) = answer(&mut stream);
+        let (head, _) = response(&mut stream);
         assert_eq!(status(&head), 200);
         assert!(head.contains("Connection: close"), "{head}");
         assert_eq!(rest(&mut stream), "");
         with_body.write_all(b"12345").unwrap();
-        assert_eq!(status(&answer(&mut with_body).0), 200);
+        assert_eq!(status(&response(&mut with_body).0), 200);
         assert_eq!(with_body.read(&mut [0]).unwrap(), 0);
     });
 }

@@ -10,7 +10,7 @@ use annulus_http::Options;
 use annulus_http::site::SiteOptions;
 use tempfile::TempDir;
 
-use crate::server::{Server, answer, for_each_backend, length, respond, rest, status};
+use crate::server::{Server, for_each_backend, length, respond, response, rest, status};
 
 /// Around the sizes at which the way of sending changes.
 const SIZES: [usize; 9] = [
@@ -54,7 +54,7 @@ fn get(path: &str, more: &str) -> Vec<u8> {
 /// Asks for a file, and has all of it.
 fn comes_whole(stream: &mut TcpStream, bytes: usize, round: usize) {
     stream.write_all(&get(&bytes.to_string(), "")).unwrap();
-    let (head, body) = answer(stream);
+    let (head, body) = response(stream);
     assert_eq!(status(&head), 200);
     assert!(
         body == content(bytes, bytes),
@@ -80,7 +80,7 @@ fn files_of_every_size_come_whole_and_in_order() {
         stream.write_all(&all).unwrap();
         for bytes in SIZES {
             assert!(
-                answer(&mut stream).1 == content(bytes, bytes),
+                response(&mut stream).1 == content(bytes, bytes),
                 "{bytes} bytes, pipelined"
             );
         }
@@ -114,7 +114,7 @@ fn files_that_are_open_come_whole_in_order_from_memory_and_from_the_disk() {
         all.extend(get("65537", "Connection: close\r\n"));
         stream.write_all(&all).unwrap();
         for bytes in lengths {
-            let (head, body) = answer(&mut stream);
+            let (head, body) = response(&mut stream);
             assert!(body == content(bytes, bytes), "{bytes} bytes: {head}");
         }
         let mut left = Vec::new();
@@ -126,7 +126,7 @@ fn files_that_are_open_come_whole_in_order_from_memory_and_from_the_disk() {
             + 4;
         let (head, left) = left.split_at(head_end);
         assert_eq!(length(str::from_utf8(head).unwrap()), 300_000);
-        let (head, body) = answer(&mut &*left);
+        let (head, body) = response(&mut &*left);
         assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
         assert!(left.ends_with(&body) && body == content(65_537, 65_537));
     });
@@ -152,14 +152,14 @@ fn ranges_are_parts_of_the_file_and_head_has_no_body() {
             stream
                 .write_all(&get("300000", &format!("Range: bytes={range}\r\n")))
                 .unwrap();
-            let (head, body) = answer(&mut stream);
+            let (head, body) = response(&mut stream);
             assert_eq!(status(&head), 206, "{head}");
             assert!(body == content(300_000, 300_000)[from..to], "{range}");
         }
         stream
             .write_all(&get("300000", "Range: bytes=0-9,100000-199999\r\n"))
             .unwrap();
-        let (head, body) = answer(&mut stream);
+        let (head, body) = response(&mut stream);
         assert!(head.contains("multipart/byteranges"), "{head}");
         let part = &content(300_000, 300_000)[100_000..200_000];
         assert!(body.windows(part.len()).any(|window| window == part));
@@ -229,7 +229,7 @@ fn a_file_that_is_cut_under_the_send_ends_its_connection_short() {
         assert!(got < BYTES, "more came than there was");
         let mut stream = server.connect();
         stream.write_all(&get("65537", "")).unwrap();
-        assert_eq!(answer(&mut stream).1.len(), 65_537, "others are served");
+        assert_eq!(response(&mut stream).1.len(), 65_537, "others are served");
     });
 }
 
@@ -244,6 +244,6 @@ fn who_goes_in_the_middle_of_a_file_leaves_nothing_behind() {
         }
         let mut stream = server.connect();
         stream.write_all(&get("1", "")).unwrap();
-        assert_eq!(answer(&mut stream).1.len(), 1);
+        assert_eq!(response(&mut stream).1.len(), 1);
     });
 }

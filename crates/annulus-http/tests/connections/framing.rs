@@ -4,12 +4,12 @@
 use std::io::Write;
 use std::net::Shutdown;
 
-use crate::server::{answer, for_each_backend, respond, rest, status, statuses, with_limits};
+use crate::server::{for_each_backend, respond, response, rest, status, statuses, with_limits};
 
 /// What a smuggler wants to be answered.
 const NEXT: &str = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Each with the status of its answer, which is the last of the connection.
+/// Each with the status of its response, which is the last of the connection.
 const FIELDS: [(&str, u16); 31] = [
     ("Content-Length: 4\r\nTransfer-Encoding: chunked", 400),
     ("Transfer-Encoding: chunked\r\nContent-Length: 4", 400),
@@ -148,7 +148,7 @@ fn what_could_be_read_in_two_ways_is_refused_and_ends_the_connection() {
                 got.contains("\r\nConnection: close\r\n"),
                 "{shown:?}: {got:?}"
             );
-            // The same behind a request that is fine, whose answer is not lost.
+            // The same behind a request that is fine, whose response is not lost.
             let got = server.ask(&[NEXT.as_bytes(), &bytes[..], NEXT.as_bytes()].concat());
             assert_eq!(
                 statuses(got.as_bytes()),
@@ -171,7 +171,7 @@ fn a_refusal_is_the_same_when_its_bytes_come_one_by_one() {
                     break;
                 }
             }
-            let (head, _) = answer(&mut stream);
+            let (head, _) = response(&mut stream);
             assert_eq!(status(&head), expected, "{shown:?}");
         }
     });
@@ -206,19 +206,19 @@ fn a_body_is_read_and_what_follows_it_is_the_next_request() {
 }
 
 #[test]
-fn who_asks_whether_to_send_a_body_is_told() {
+fn expect_100_continue_gets_an_interim_response() {
     for_each_backend(&respond(), |server| {
         let mut stream = server.connect();
         let head = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        assert_eq!(status(&answer(&mut stream).0), 100);
+        assert_eq!(status(&response(&mut stream).0), 100);
         stream.write_all(b"12345").unwrap();
-        assert_eq!(status(&answer(&mut stream).0), 200);
+        assert_eq!(status(&response(&mut stream).0), 200);
         // What is refused in any case is refused before.
         let head =
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        let (head, _) = answer(&mut stream);
+        let (head, _) = response(&mut stream);
         assert_eq!(status(&head), 405);
         assert!(head.contains("Connection: close"), "{head}");
         assert_eq!(rest(&mut stream), "");
@@ -226,7 +226,7 @@ fn who_asks_whether_to_send_a_body_is_told() {
 }
 
 #[test]
-fn other_methods_are_answered_as_what_they_are() {
+fn other_methods_are_served_as_what_they_are() {
     for_each_backend(&respond(), |server| {
         let cases = [
             (
@@ -248,7 +248,7 @@ fn other_methods_are_answered_as_what_they_are() {
             stream
                 .write_all(format!("{text}{NEXT}").as_bytes())
                 .unwrap();
-            let (head, _) = answer(&mut stream);
+            let (head, _) = response(&mut stream);
             assert_eq!(status(&head), expected, "{text}");
             assert_eq!(
                 head.to_ascii_lowercase().contains("\r\nallow: "),
@@ -256,7 +256,7 @@ fn other_methods_are_answered_as_what_they_are() {
                 "{head}"
             );
             assert!(!head.contains("Connection: close"), "{head}");
-            assert_eq!(status(&answer(&mut stream).0), 200, "behind {text}");
+            assert_eq!(status(&response(&mut stream).0), 200, "behind {text}");
         }
         let large = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
         let got = server.ask(large.as_bytes());
@@ -297,7 +297,7 @@ fn an_old_client_gets_what_it_knows() {
             stream
                 .write_all(b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
                 .unwrap();
-            let (head, _) = answer(&mut stream);
+            let (head, _) = response(&mut stream);
             assert!(head.contains("\r\nConnection: keep-alive\r\n"), "{head}");
         }
         stream.shutdown(Shutdown::Write).unwrap();
@@ -306,7 +306,7 @@ fn an_old_client_gets_what_it_knows() {
 }
 
 #[test]
-fn limits_are_what_was_asked_for() {
+fn limits_are_what_was_requested() {
     let options = with_limits(|limits| {
         limits.head_bytes = 200;
         limits.target_bytes = 50;

@@ -39,7 +39,7 @@ fn flood(server: &Server, piece: &[u8]) -> usize {
 }
 
 #[test]
-fn streams_are_answered_side_by_side() {
+fn streams_are_served_side_by_side() {
     for_each_backend(&respond(), |server| {
         let mut stream = connect(server, &[]);
         let all: Vec<u8> = (0..50)
@@ -59,7 +59,7 @@ fn streams_are_answered_side_by_side() {
 }
 
 #[test]
-fn streams_that_are_reset_at_once_end_the_connection() {
+fn streams_that_are_reset_immediately_end_the_connection() {
     for_each_backend(&respond(), |server| {
         let mut stream = connect(server, &[]);
         let cancel = 8_u32.to_be_bytes();
@@ -110,7 +110,7 @@ fn a_head_without_end_is_cut_off() {
 }
 
 #[test]
-fn pings_and_settings_that_nobody_reads_the_answers_of_are_bounded() {
+fn pings_and_settings_that_nobody_reads_the_responses_of_are_bounded() {
     for_each_backend(&respond(), |server| {
         for piece in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
             assert!(
@@ -118,7 +118,7 @@ fn pings_and_settings_that_nobody_reads_the_answers_of_are_bounded() {
                 "the server takes them without end"
             );
         }
-        // Those that ask for no answer are only work.
+        // Those that ask for no response are only work.
         flood(server, &frame(PING, ACK, 0, &[0; 8]));
         flood(server, &frame(WINDOW_UPDATE, 0, 0, &0_u32.to_be_bytes()));
         is_well(server);
@@ -156,7 +156,7 @@ fn impatient() -> Options {
 }
 
 #[test]
-fn a_window_of_nothing_does_not_hold_a_connection_for_ever() {
+fn a_window_of_nothing_does_not_hold_a_connection_forever() {
     for_each_backend(&impatient(), |server| {
         // INITIAL_WINDOW_SIZE.
         let mut stream = connect(server, &[(4, 0)]);
@@ -177,7 +177,7 @@ fn a_window_of_nothing_does_not_hold_a_connection_for_ever() {
 }
 
 #[test]
-fn a_connection_without_requests_is_told_to_go() {
+fn a_connection_without_requests_gets_goaway() {
     for_each_backend(&impatient(), |server| {
         let mut stream = connect(server, &[]);
         stream.write_all(&request(1, "/")).unwrap();

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::frames;
-use crate::server::{PATIENCE, answer, for_each_backend, respond, rest, status, with_limits};
+use crate::server::{PATIENCE, for_each_backend, respond, response, rest, status, with_limits};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -14,7 +14,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn hundreds_of_connections_are_answered_and_leave_nothing_behind() {
+fn hundreds_of_connections_are_served_and_leave_nothing_behind() {
     for_each_backend(&respond(), |server| {
         let streams: Vec<_> = (0..400).map(|_| server.connect()).collect();
         for _ in 0..3 {
@@ -22,7 +22,7 @@ fn hundreds_of_connections_are_answered_and_leave_nothing_behind() {
                 stream.write_all(REQUEST).unwrap();
             }
             for mut stream in &streams {
-                assert_eq!(status(&answer(&mut stream).0), 200);
+                assert_eq!(status(&response(&mut stream).0), 200);
             }
         }
         let open = descriptors();
@@ -44,16 +44,16 @@ fn hundreds_of_connections_are_answered_and_leave_nothing_behind() {
 }
 
 #[test]
-fn where_there_is_no_room_an_idle_connection_gives_way() {
+fn where_the_table_is_full_an_idle_connection_gives_way() {
     for_each_backend(&with_limits(|limits| limits.connections = 4), |server| {
         let mut idle: Vec<_> = (0..4).map(|_| server.connect()).collect();
         for stream in &mut idle {
             stream.write_all(REQUEST).unwrap();
-            answer(stream);
+            response(stream);
         }
         let mut fifth = server.connect();
         fifth.write_all(REQUEST).unwrap();
-        assert_eq!(status(&answer(&mut fifth).0), 200);
+        assert_eq!(status(&response(&mut fifth).0), 200);
         let has_ended = |stream: &TcpStream| {
             stream.set_nonblocking(true).unwrap();
             matches!((&mut &*stream).read(&mut [0]), Ok(0))
@@ -67,7 +67,7 @@ fn where_there_is_no_room_an_idle_connection_gives_way() {
 }
 
 #[test]
-fn a_burst_beyond_the_limit_is_answered_and_nobody_waits_for_an_idle_timeout() {
+fn a_burst_beyond_the_limit_is_served_and_nobody_waits_for_an_idle_timeout() {
     let options = with_limits(|limits| {
         limits.connections = 2;
         // What waits for it fails by the clients' patience.
@@ -81,14 +81,14 @@ fn a_burst_beyond_the_limit_is_answered_and_nobody_waits_for_an_idle_timeout() {
                 stream.write_all(REQUEST).unwrap();
             }
             for mut stream in &streams {
-                assert_eq!(status(&answer(&mut stream).0), 200);
+                assert_eq!(status(&response(&mut stream).0), 200);
             }
         }
     });
 }
 
 #[test]
-fn clients_that_say_nothing_make_room_and_do_not_wait_for_each_other() {
+fn clients_that_say_nothing_give_way_and_do_not_wait_for_each_other() {
     let options = with_limits(|limits| {
         limits.connections = 4;
         limits.idle_timeout = 60 * PATIENCE;
@@ -99,13 +99,13 @@ fn clients_that_say_nothing_make_room_and_do_not_wait_for_each_other() {
         let silent: Vec<_> = (0..16).map(|_| server.connect()).collect();
         let mut stream = server.connect();
         stream.write_all(REQUEST).unwrap();
-        assert_eq!(status(&answer(&mut stream).0), 200);
+        assert_eq!(status(&response(&mut stream).0), 200);
         drop(silent);
     });
 }
 
 #[test]
-fn where_there_is_no_room_an_idle_connection_of_http2_is_told_and_closed() {
+fn where_the_table_is_full_an_idle_connection_of_http2_gets_goaway_and_is_closed() {
     let options = with_limits(|limits| {
         limits.connections = 2;
         limits.idle_timeout = 60 * PATIENCE;
@@ -120,10 +120,10 @@ fn where_there_is_no_room_an_idle_connection_of_http2_is_told_and_closed() {
         }
         let mut third = server.connect();
         third.write_all(REQUEST).unwrap();
-        assert_eq!(status(&answer(&mut third).0), 200);
+        assert_eq!(status(&response(&mut third).0), 200);
         let mut fourth = server.connect();
         fourth.write_all(REQUEST).unwrap();
-        assert_eq!(status(&answer(&mut fourth).0), 200);
+        assert_eq!(status(&response(&mut fourth).0), 200);
         // One of the two at the least was closed; the other may have been, too, or the third.
         assert!(frames::until(&mut idle[0], frames::GOAWAY).is_some());
     });

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use crate::server::{BODY, answer, for_each_backend, respond, rest, status, statuses};
+use crate::server::{BODY, for_each_backend, respond, response, rest, status, statuses};
 
 fn requests(count: usize) -> String {
     let one = "GET /some/path HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
@@ -12,7 +12,7 @@ fn requests(count: usize) -> String {
 }
 
 #[test]
-fn requests_are_answered_in_order_wherever_they_are_split() {
+fn requests_are_served_in_order_wherever_they_are_split() {
     let all = requests(3);
     for_each_backend(&respond(), |server| {
         for at in 0..=all.len() {
@@ -34,7 +34,7 @@ fn requests_are_answered_in_order_wherever_they_are_split() {
 }
 
 #[test]
-fn ten_thousand_requests_in_one_write_are_all_answered() {
+fn ten_thousand_requests_in_one_write_are_all_served() {
     const COUNT: usize = 10_000;
     let all = requests(COUNT);
     for_each_backend(&respond(), |server| {
@@ -48,7 +48,7 @@ fn ten_thousand_requests_in_one_write_are_all_answered() {
 }
 
 #[test]
-fn what_was_asked_before_the_client_said_all_is_answered_behind_it() {
+fn what_was_requested_before_the_client_sent_everything_is_served_behind_it() {
     for_each_backend(&respond(), |server| {
         let mut stream = server.connect();
         stream
@@ -62,7 +62,7 @@ fn what_was_asked_before_the_client_said_all_is_answered_behind_it() {
 }
 
 #[test]
-fn nothing_is_answered_behind_the_last_request() {
+fn nothing_is_served_behind_the_last_request() {
     for_each_backend(&respond(), |server| {
         let close = "GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n";
         let got = server.ask(close.repeat(3).as_bytes());
@@ -78,11 +78,11 @@ fn a_connection_goes_on_until_the_client_has_enough() {
             stream
                 .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
                 .unwrap();
-            let (head, body) = answer(&mut stream);
+            let (head, body) = response(&mut stream);
             assert_eq!((status(&head), &body[..]), (200, BODY.as_bytes()));
         }
         drop(stream);
-        // Reset in the middle of answers: the server goes on.
+        // Reset in the middle of responses: the server goes on.
         for _ in 0..20 {
             let mut stream = server.connect();
             stream.write_all(requests(200).as_bytes()).unwrap();

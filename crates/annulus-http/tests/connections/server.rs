@@ -133,8 +133,8 @@ pub(crate) fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&got).into_owned()
 }
 
-/// An answer's head, and its body by its length.
-pub(crate) fn answer(stream: &mut impl Read) -> (String, Vec<u8>) {
+/// A response's head, and its body by its length.
+pub(crate) fn response(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -162,11 +162,11 @@ pub(crate) fn status(head: &str) -> u16 {
     status.unwrap_or_else(|| panic!("no status: {head:?}"))
 }
 
-/// The statuses of answers that follow each other.
-pub(crate) fn statuses(mut answers: &[u8]) -> Vec<u16> {
+/// The statuses of responses that follow each other.
+pub(crate) fn statuses(mut responses: &[u8]) -> Vec<u16> {
     let mut statuses = Vec::new();
-    while !answers.is_empty() {
-        statuses.push(status(&answer(&mut answers).0));
+    while !responses.is_empty() {
+        statuses.push(status(&response(&mut responses).0));
     }
     statuses
 }

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::server::{answer, for_each_backend, respond, rest, status, statuses, with_limits};
+use crate::server::{for_each_backend, respond, response, rest, status, statuses, with_limits};
 
 const SHORT: Duration = Duration::from_millis(200);
 /// By then it must have ended on the slowest machine.
@@ -28,7 +28,7 @@ fn a_connection_that_says_nothing_is_closed() {
         let mut used = server.connect();
         used.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             .unwrap();
-        answer(&mut used);
+        response(&mut used);
         assert_eq!(rest(&mut used), "");
         in_time(began, "used");
     });
@@ -68,7 +68,7 @@ fn a_request_that_comes_drop_by_drop_is_ended_in_every_phase() {
                     std::thread::sleep(SHORT / 10);
                 }
             });
-            let (head, _) = answer(&mut stream);
+            let (head, _) = response(&mut stream);
             assert_eq!(status(&head), 408, "{what}");
             in_time(began, what);
             drop(stream);
@@ -85,7 +85,7 @@ fn a_client_that_takes_nothing_is_ended_and_bounded_and_others_are_served() {
         stream.set_write_timeout(Some(SHORT * 2)).unwrap();
         let requests = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000);
         let mut taken = 0;
-        // The server stops reading when its answers are not taken, so that the client can't send more.
+        // The server stops reading when its responses are not taken, so that the client can't send more.
         let began = Instant::now();
         let refused = loop {
             match stream.write(&requests) {
@@ -103,7 +103,7 @@ fn a_client_that_takes_nothing_is_ended_and_bounded_and_others_are_served() {
             ),
             [200]
         );
-        // It has been cut off, by a reset: an end would make the last answer look whole. Either call may be told.
+        // It has been cut off, by a reset: an end would make the last response look whole. Either call may be told.
         let began = Instant::now();
         let mut sink = vec![0; 1 << 16];
         let ended = loop {

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::server::{BODY, PATIENCE, Server, answer, for_each_backend, respond, statuses};
+use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, response, statuses};
 
 /// A server's options, and what its clients trust.
 pub(crate) fn certified() -> (Options, Arc<ClientConfig>) {
@@ -44,7 +44,7 @@ pub(crate) fn connect(
 }
 
 #[test]
-fn requests_are_answered_over_tls_as_over_tcp() {
+fn requests_are_served_over_tls_as_over_tcp() {
     let (options, config) = certified();
     for_each_backend(&options, |server| {
         let mut stream = connect(server, &config);
@@ -52,7 +52,7 @@ fn requests_are_answered_over_tls_as_over_tcp() {
             stream
                 .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
                 .unwrap();
-            assert_eq!(answer(&mut stream).1, BODY.as_bytes());
+            assert_eq!(response(&mut stream).1, BODY.as_bytes());
         }
         let all = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1999) + "GET / HTTP/1.0\r\n\r\n";
         stream.write_all(all.as_bytes()).unwrap();
@@ -129,7 +129,7 @@ fn what_is_no_tls_is_closed_and_what_stalls_too() {
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             .unwrap();
-        assert_eq!(answer(&mut stream).1, BODY.as_bytes());
+        assert_eq!(response(&mut stream).1, BODY.as_bytes());
     });
 }
 
@@ -139,7 +139,7 @@ const ALERT: u8 = 21;
 const BEHIND: usize = 100_000;
 
 #[test]
-fn what_is_no_tls_is_told_so_by_an_alert() {
+fn what_is_no_tls_gets_an_alert() {
     let (options, _) = certified();
     for_each_backend(&options, |server| {
         for begins in [
@@ -159,7 +159,7 @@ fn what_is_no_tls_is_told_so_by_an_alert() {
 }
 
 #[test]
-fn a_record_that_was_changed_on_its_way_is_answered_by_an_alert() {
+fn a_record_that_was_changed_on_its_way_gets_an_alert() {
     let (options, config) = certified();
     for_each_backend(&options, |server| {
         for asks_first in [false, true] {
@@ -171,7 +171,7 @@ fn a_record_that_was_changed_on_its_way_is_answered_by_an_alert() {
                 stream
                     .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
                     .unwrap();
-                assert_eq!(answer(&mut stream).1, BODY.as_bytes());
+                assert_eq!(response(&mut stream).1, BODY.as_bytes());
             }
             let record = [&b"\x17\x03\x03\0\x20"[..], &[7; 32], &[7; BEHIND]].concat();
             stream.sock.write_all(&record).unwrap();

@@ -6,10 +6,10 @@ use std::io::Write;
 use annulus_http::{AccessLog, LogFormat};
 
 use crate::frames;
-use crate::server::{answer, for_each_backend, respond, statuses};
+use crate::server::{for_each_backend, respond, response, statuses};
 
 #[test]
-fn each_answer_is_a_line_by_the_end_of_the_server() {
+fn each_response_is_a_line_by_the_end_of_the_server() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("access.log");
     for (format, expected) in [
@@ -35,7 +35,7 @@ fn each_answer_is_a_line_by_the_end_of_the_server() {
             let mut stream = server.connect();
             for _ in 0..500 {
                 stream.write_all(one.as_bytes()).unwrap();
-                answer(&mut stream);
+                response(&mut stream);
             }
             let wrong = server.ask(b"GET / HTTP/7.0\r\n\r\n");
             assert_eq!(statuses(wrong.as_bytes()), [505]);

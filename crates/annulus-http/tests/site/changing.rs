@@ -40,13 +40,13 @@ fn a_change_is_noticed_after_the_recheck() {
                         _ => std::fs::remove_file(ground.path("file")).unwrap(),
                     }
                     std::thread::sleep(recheck * 2);
-                    let answer = ground.get("/file").await;
+                    let response = ground.get("/file").await;
                     match step % 3 {
-                        0 => assert!(answer.body == content(b'b')),
-                        1 => assert!(answer.body == content(b'c')),
-                        _ => assert_eq!(answer.status, 404),
+                        0 => assert!(response.body == content(b'b')),
+                        1 => assert!(response.body == content(b'c')),
+                        _ => assert_eq!(response.status, 404),
                     }
-                    tags.extend(answer.field("etag").map(str::to_owned));
+                    tags.extend(response.field("etag").map(str::to_owned));
                 }
                 tags.sort();
                 tags.dedup();
@@ -109,12 +109,12 @@ fn a_large_file_changed_in_place_has_the_length_that_it_has_now() {
 fn a_file_cut_while_it_is_sent_ends_short_and_is_never_filled_up() {
     each_way(SiteOptions::default(), async |ground| {
         ground.write("file", vec![b'a'; LARGE]);
-        let answer = ground.answer(Method::Get, b"/file", &[]).await;
+        let response = ground.response(Method::Get, b"/file", &[]).await;
         let Body::File {
             file,
             offset,
             bytes,
-        } = answer.body
+        } = response.body
         else {
             panic!()
         };
@@ -134,11 +134,11 @@ fn a_file_cut_while_it_is_sent_ends_short_and_is_never_filled_up() {
 fn a_file_replaced_while_it_is_sent_is_sent_as_it_was() {
     each_way(always_looking(), async |ground| {
         ground.write("file", vec![b'a'; LARGE]);
-        let answer = ground.answer(Method::Get, b"/file", &[]).await;
+        let response = ground.response(Method::Get, b"/file", &[]).await;
         ground.write("new", vec![b'b'; LARGE / 2]);
         std::fs::rename(ground.path("new"), ground.path("file")).unwrap();
         assert!(ground.get("/file").await.body == vec![b'b'; LARGE / 2]);
-        assert!(Shown::of(answer).await.body == vec![b'a'; LARGE]);
+        assert!(Shown::of(response).await.body == vec![b'a'; LARGE]);
     });
 }
 
@@ -146,7 +146,7 @@ fn a_file_replaced_while_it_is_sent_is_sent_as_it_was() {
 fn a_file_that_is_gone_is_let_go_of() {
     each_way(SiteOptions::default(), async |ground| {
         ground.write("file", vec![b'a'; LARGE]);
-        let answer = ground.answer(Method::Get, b"/file", &[]).await;
+        let response = ground.response(Method::Get, b"/file", &[]).await;
         let (path, now) = (ground.path("file"), Instant::now());
         std::fs::remove_file(&path).unwrap();
         let gone = format!("{} (deleted)", path.display());
@@ -160,7 +160,7 @@ fn a_file_that_is_gone_is_let_go_of() {
         // Who is being sent it has it to the end.
         ground.site.sweep(now + Duration::from_secs(60));
         assert!(is_open());
-        assert_eq!(Shown::of(answer).await.body.len(), LARGE);
+        assert_eq!(Shown::of(response).await.body.len(), LARGE);
         // Closing is the engine's.
         let until = Instant::now() + PATIENCE;
         while is_open() {
@@ -195,12 +195,12 @@ fn ask_while(change: fn(&Path, &Path, u32), whole: bool) {
         let (mut rounds, mut cut) = (0, 0);
         while rounds < ROUNDS || changes.load(Ordering::Relaxed) < CHANGES {
             rounds += 1;
-            let answer = ground.answer(Method::Get, b"/file", &[]).await;
-            let tag = answer.field(&http::header::ETAG);
+            let response = ground.response(Method::Get, b"/file", &[]).await;
+            let tag = response.field(&http::header::ETAG);
             let strong = tag.is_some_and(|tag| tag.as_bytes()[0] == b'"');
-            // Of a file that is cut under way there is no answer of the right length: the connection ends.
+            // Of a file that is cut under way there is no response of the right length: the connection ends.
             // A body that has not the length of its head panics.
-            let shown = match Shown::read(answer).await {
+            let shown = match Shown::read(response).await {
                 Ok(shown) => shown,
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof && !whole => {
                     cut += 1;

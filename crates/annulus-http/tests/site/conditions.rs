@@ -16,9 +16,9 @@ fn what_a_client_has_already_is_not_sent_again() {
         ground.write("large.txt", vec![b'x'; LARGE]);
         std::thread::sleep(SETTLED);
         for target in ["/small.txt", "/large.txt"] {
-            let answer = ground.get(target).await;
-            let etag = answer.field("etag").unwrap();
-            let modified = answer.field("last-modified").unwrap();
+            let response = ground.get(target).await;
+            let etag = response.field("etag").unwrap();
+            let modified = response.field("last-modified").unwrap();
             assert!(etag.starts_with('"'), "{etag}");
             for (name, value, expected) in [
                 ("if-none-match", etag, 304),
@@ -32,14 +32,14 @@ fn what_a_client_has_already_is_not_sent_again() {
                 ("if-unmodified-since", "Thu, 01 Jan 1970 00:00:00 GMT", 412),
             ] {
                 for method in [Method::Get, Method::Head] {
-                    let answer = ground
+                    let response = ground
                         .ask(method, target.as_bytes(), &[(name, value)])
                         .await;
-                    assert_eq!(answer.status, expected, "{target} {name}: {value}");
+                    assert_eq!(response.status, expected, "{target} {name}: {value}");
                     if expected == 304 {
-                        assert_eq!(answer.field("etag"), Some(etag));
-                        assert_eq!(answer.field("last-modified"), Some(modified));
-                        assert_eq!(answer.fields.len(), 2, "{answer:?}");
+                        assert_eq!(response.field("etag"), Some(etag));
+                        assert_eq!(response.field("last-modified"), Some(modified));
+                        assert_eq!(response.fields.len(), 2, "{response:?}");
                     }
                 }
             }
@@ -57,25 +57,25 @@ fn what_a_client_has_already_is_not_sent_again() {
 fn what_was_changed_a_moment_ago_has_no_date() {
     each_way(SiteOptions::default(), async |ground| {
         // A machine that stood still meanwhile has shown nothing.
-        let answer = loop {
+        let response = loop {
             let before = Instant::now();
             ground.write("a", "content");
-            let answer = ground.get("/a").await;
+            let response = ground.get("/a").await;
             if before.elapsed() < SETTLED {
-                break answer;
+                break response;
             }
         };
-        assert_eq!(answer.field("last-modified"), None);
-        let etag = answer.field("etag").unwrap();
+        assert_eq!(response.field("last-modified"), None);
+        let etag = response.field("etag").unwrap();
         let strong = etag.trim_start_matches("W/");
         let same = ground.get_with("/a", &[("if-none-match", etag)]).await;
         assert_eq!(same.status, 304);
         // It may have grown old enough for a strong one meanwhile.
         assert!([Some(etag), Some(strong)].contains(&same.field("etag")));
         std::thread::sleep(SETTLED);
-        let answer = ground.get("/a").await;
-        assert!(answer.field("last-modified").is_some());
-        assert_eq!(answer.field("etag"), Some(strong));
+        let response = ground.get("/a").await;
+        assert!(response.field("last-modified").is_some());
+        assert_eq!(response.field("etag"), Some(strong));
     });
 }
 
@@ -123,26 +123,26 @@ fn ranges_are_parts_of_small_and_large_files() {
                 ("bytes=-999999", 0..len),
                 ("bytes=0-999999", 0..len),
             ] {
-                let answer = part(&ground, target, range).await;
-                assert_eq!(answer.status, 206, "{range}");
+                let response = part(&ground, target, range).await;
+                assert_eq!(response.status, 206, "{range}");
                 let (first, last) = (expected.start, expected.end - 1);
                 let content_range = format!("bytes {first}-{last}/{len}");
-                assert_eq!(answer.field("content-range"), Some(&*content_range));
-                assert!(answer.field("etag").is_some());
-                assert!(answer.body == whole[expected]);
+                assert_eq!(response.field("content-range"), Some(&*content_range));
+                assert!(response.field("etag").is_some());
+                assert!(response.body == whole[expected]);
             }
             for range in ["bytes=999999-", "bytes=-0", "bytes=999999-,888888-"] {
-                let answer = part(&ground, target, range).await;
+                let response = part(&ground, target, range).await;
                 let content_range = format!("bytes */{len}");
                 assert_eq!(
-                    (answer.status, answer.field("content-range")),
+                    (response.status, response.field("content-range")),
                     (416, Some(&*content_range))
                 );
             }
             for range in ["bytes=", "lines=1-2", "bytes=5-4", "bytes=0-,0-,0-"] {
-                let answer = part(&ground, target, range).await;
+                let response = part(&ground, target, range).await;
                 assert_eq!(
-                    (answer.status, answer.field("content-range")),
+                    (response.status, response.field("content-range")),
                     (200, None),
                     "{range}"
                 );
@@ -160,9 +160,12 @@ fn several_ranges_are_a_multipart() {
         ground.write("large.txt", &content);
         ground.write("small.txt", &content[..1000]);
         for (target, len) in [("/large.txt", LARGE), ("/small.txt", 1000)] {
-            let answer = part(&ground, target, "bytes=0-4, 100-109, -3").await;
-            assert_eq!((answer.status, answer.field("content-range")), (206, None));
-            let kind = answer.field("content-type").unwrap();
+            let response = part(&ground, target, "bytes=0-4, 100-109, -3").await;
+            assert_eq!(
+                (response.status, response.field("content-range")),
+                (206, None)
+            );
+            let kind = response.field("content-type").unwrap();
             let boundary = kind
                 .strip_prefix("multipart/byteranges; boundary=")
                 .unwrap();
@@ -176,7 +179,7 @@ fn several_ranges_are_a_multipart() {
                 );
             }
             expected += &format!("--{boundary}--\r\n");
-            assert_eq!(answer.text(), expected);
+            assert_eq!(response.text(), expected);
             let again = part(&ground, target, "bytes=0-4, 100-109").await;
             assert!(!again.field("content-type").unwrap().contains(boundary));
             // Overlapping ones are one.
@@ -196,9 +199,9 @@ fn a_download_goes_on_only_with_the_same_file() {
         ground.write("large", vec![b'x'; LARGE]);
         std::thread::sleep(SETTLED);
         for target in ["/small", "/large"] {
-            let answer = ground.get(target).await;
-            let etag = answer.field("etag").unwrap();
-            let modified = answer.field("last-modified").unwrap();
+            let response = ground.get(target).await;
+            let etag = response.field("etag").unwrap();
+            let modified = response.field("last-modified").unwrap();
             let weak = format!("W/{etag}");
             for (condition, expected) in [
                 (etag, 206),

@@ -33,9 +33,9 @@ fn a_directory_without_its_slash_is_sent_there() {
             ("///evil.example?//x", "/evil.example/?//x"),
         ] {
             for _ in 0..2 {
-                let answer = ground.get(target).await;
+                let response = ground.get(target).await;
                 assert_eq!(
-                    (answer.status, answer.field("location")),
+                    (response.status, response.field("location")),
                     (301, Some(location)),
                     "{target}"
                 );
@@ -58,10 +58,10 @@ fn an_index_stands_for_its_directory() {
         async |ground| {
             ground.write("index.htm", "second");
             std::fs::create_dir_all(ground.path("empty/index.html")).unwrap();
-            let answer = ground.get("/").await;
-            assert_eq!((answer.status, answer.text()), (200, "second"));
+            let response = ground.get("/").await;
+            assert_eq!((response.status, response.text()), (200, "second"));
             assert_eq!(
-                answer.field("content-type"),
+                response.field("content-type"),
                 Some("text/html; charset=utf-8")
             );
             ground.write("index.html", "first");
@@ -86,7 +86,7 @@ fn an_index_stands_for_its_directory() {
 }
 
 #[test]
-fn a_directory_is_listed_only_if_that_is_asked_for() {
+fn a_directory_is_listed_only_on_request() {
     each_way(SiteOptions::default(), async |ground| {
         ground.write("dir/file", "x");
         assert_eq!(ground.status("/dir/").await, 403);
@@ -97,14 +97,14 @@ fn a_directory_is_listed_only_if_that_is_asked_for() {
         ground.write("dir/.hidden", "x");
         ground.write("dir/sub/x", "x");
         ground.write("indexed/index.html", "index");
-        let answer = ground.get("/dir/").await;
-        assert_eq!(answer.status, 200);
+        let response = ground.get("/dir/").await;
+        assert_eq!(response.status, 200);
         assert_eq!(
-            answer.field("content-type"),
+            response.field("content-type"),
             Some("text/html; charset=utf-8")
         );
-        assert_eq!(answer.field("x-content-type-options"), Some("nosniff"));
-        let page = answer.text();
+        assert_eq!(response.field("x-content-type-options"), Some("nosniff"));
+        let page = response.text();
         assert!(
             page.contains("<a href=\"./file.txt\">file.txt</a></td><td>5</td>"),
             "{page}"
@@ -142,16 +142,16 @@ fn every_link_of_a_listing_leads_to_its_file() {
                 .replace("&amp;", "&")
                 .replace("&#39;", "'");
             let target = link.strip_prefix('.').unwrap();
-            let answer = ground.get(target).await;
-            assert_eq!(answer.status, 200, "{target}");
-            assert!(made.remove(answer.text()).is_some(), "{target}");
+            let response = ground.get(target).await;
+            assert_eq!(response.status, 200, "{target}");
+            assert!(made.remove(response.text()).is_some(), "{target}");
         }
         assert!(made.is_empty());
     });
 }
 
 #[test]
-fn many_who_ask_for_one_listing_are_all_answered() {
+fn many_who_ask_for_one_listing_are_all_served() {
     each_way(listed(), async |ground| {
         for index in 0..500 {
             ground.write(format!("dir/{index}"), "x");

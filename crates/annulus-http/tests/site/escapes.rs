@@ -125,11 +125,11 @@ fn no_target_leads_out_of_the_root() {
         plant(&ground);
         for (target, status) in TARGETS {
             for method in [Method::Get, Method::Head, Method::Get] {
-                let answer = ground.ask(method, target.as_bytes(), &[]).await;
-                assert_eq!(answer.status, status, "{target}");
-                assert!(!answer.text().contains(SECRET), "{target}");
+                let response = ground.ask(method, target.as_bytes(), &[]).await;
+                assert_eq!(response.status, status, "{target}");
+                assert!(!response.text().contains(SECRET), "{target}");
                 // Nor do the targets themselves come back, as part of a page.
-                assert!(status == 200 || answer.body.len() < 64);
+                assert!(status == 200 || response.body.len() < 64);
             }
         }
         for target in [
@@ -139,8 +139,8 @@ fn no_target_leads_out_of_the_root() {
             b"/\x01",
             b"\\..\\secret",
         ] {
-            let answer = ground.ask(Method::Get, target, &[]).await;
-            assert!(matches!(answer.status, 400 | 404), "{target:?}");
+            let response = ground.ask(Method::Get, target, &[]).await;
+            assert!(matches!(response.status, 400 | 404), "{target:?}");
         }
     });
 }
@@ -185,11 +185,11 @@ fn a_directory_that_becomes_a_link_leads_nowhere() {
         };
         let (mut inside, mut refused) = (0, 0);
         for round in 0..20_000 {
-            let answer = ground.get(["/dir/name", "/link/name"][round % 2]).await;
-            match (answer.status, answer.text()) {
+            let response = ground.get(["/dir/name", "/link/name"][round % 2]).await;
+            match (response.status, response.text()) {
                 (200, "inside") => inside += 1,
                 (404, _) => refused += 1,
-                _ => panic!("{answer:?}"),
+                _ => panic!("{response:?}"),
             }
         }
         done.store(true, Ordering::Relaxed);

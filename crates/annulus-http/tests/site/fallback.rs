@@ -15,8 +15,8 @@ const ENOSYS: u32 = 38;
 fn serves_without_openat2(errno: u32) {
     let rules = [(SYS_OPENAT2, Vec::new())].into_iter().collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let answer = SeccompAction::Errno(errno);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    let response = SeccompAction::Errno(errno);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, response, arch).unwrap();
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
     each_way(
         {

@@ -98,9 +98,9 @@ impl Ground {
         target: &[u8],
         fields: &[(&str, &str)],
     ) -> Shown {
-        let answer = self.answer(method, target, fields).await;
-        let status = answer.status;
-        let shown = Shown::of(answer).await;
+        let response = self.response(method, target, fields).await;
+        let status = response.status;
+        let shown = Shown::of(response).await;
         let plain = !fields.iter().any(|(name, _)| CONDITIONAL.contains(name));
         let mut encodings = fields.iter().filter(|(name, _)| *name == "accept-encoding");
         let encoding = encodings.next().map(|(_, value)| value.as_bytes());
@@ -145,7 +145,7 @@ impl Ground {
         }
     }
 
-    pub(crate) async fn answer(
+    pub(crate) async fn response(
         &self,
         method: Method,
         target: &[u8],
@@ -156,7 +156,7 @@ impl Ground {
             target,
             fields: &Lines(fields),
         };
-        self.site.answer(&request).await
+        self.site.response(&request).await
     }
 }
 
@@ -170,7 +170,7 @@ impl FieldLines for Lines<'_> {
     }
 }
 
-/// An answer with its body read.
+/// A response with its body read.
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) status: u16,
@@ -179,13 +179,13 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    pub(crate) async fn of(answer: SiteResponse) -> Shown {
-        Shown::read(answer).await.unwrap()
+    pub(crate) async fn of(response: SiteResponse) -> Shown {
+        Shown::read(response).await.unwrap()
     }
 
     /// Panics if the body is not as long as the head says; fails if it can't be read to its end.
-    pub(crate) async fn read(answer: SiteResponse) -> io::Result<Shown> {
-        let pieces = match answer.body {
+    pub(crate) async fn read(response: SiteResponse) -> io::Result<Shown> {
+        let pieces = match response.body {
             Body::Empty => Vec::new(),
             Body::Bytes(ref bytes) => vec![Piece::Bytes(bytes.clone())],
             Body::File {
@@ -214,15 +214,15 @@ impl Shown {
                 }
             }
         }
-        assert_eq!(body.len() as u64, answer.body.bytes());
+        assert_eq!(body.len() as u64, response.body.bytes());
         let text = |value: &str| value.to_owned();
-        let fields: Vec<_> = answer
+        let fields: Vec<_> = response
             .fields
             .iter()
             .map(|(name, value)| (text(name.as_str()), text(value.to_str().unwrap())))
             .collect();
         let shown = Shown {
-            status: answer.status.as_u16(),
+            status: response.status.as_u16(),
             fields,
             body,
         };

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::ground::{always_looking, each_way, in_child};
 
 #[test]
-fn many_more_files_than_fit_into_the_cache_are_all_answered() {
+fn many_more_files_than_fit_into_the_cache_are_all_served() {
     let options = {
         let mut options = SiteOptions::default();
         options.cache_bytes = 100_000;
@@ -25,12 +25,12 @@ fn many_more_files_than_fit_into_the_cache_are_all_answered() {
         }
         for _ in 0..2 {
             for index in 0..200 {
-                let answer = ground.get(&format!("/small/{index}")).await;
-                assert!(answer.text() == format!("{index}").repeat(2000));
+                let response = ground.get(&format!("/small/{index}")).await;
+                assert!(response.text() == format!("{index}").repeat(2000));
             }
             for index in 0..20 {
-                let answer = ground.get(&format!("/large/{index}")).await;
-                assert!(answer.text() == format!("{index}").repeat(50_000));
+                let response = ground.get(&format!("/large/{index}")).await;
+                assert!(response.text() == format!("{index}").repeat(50_000));
             }
         }
         assert!(open_files() < 100);
@@ -57,10 +57,10 @@ fn names_and_paths_at_the_kernels_limits() {
         assert_eq!(ground.status(&format!("/{name}n")).await, 404);
         assert_eq!(ground.status(&format!("/{name}n/x")).await, 404);
         // The encodings of a name may be too long where the name is not.
-        let answer = ground
+        let response = ground
             .get_with(&format!("/{name}"), &[("accept-encoding", "br")])
             .await;
-        assert_eq!(answer.text(), "longest");
+        assert_eq!(response.text(), "longest");
         let deep = "d/".repeat(1000);
         ground.write(format!("{deep}file"), "deep");
         assert_eq!(ground.get(&format!("/{deep}file")).await.text(), "deep");
@@ -100,9 +100,9 @@ fn what_may_not_be_read_is_forbidden() {
 }
 
 #[test]
-fn without_descriptors_the_answer_is_to_come_back() {
+fn without_descriptors_the_response_asks_to_retry() {
     in_child(
-        "limits::without_descriptors_the_answer_is_to_come_back",
+        "limits::without_descriptors_the_response_asks_to_retry",
         false,
         || {
             let limit = getrlimit(Resource::Nofile);
@@ -137,9 +137,9 @@ fn without_descriptors_the_answer_is_to_come_back() {
                     .sweep(std::time::Instant::now() + std::time::Duration::from_secs(1000));
                 take(&mut taken);
                 for target in ["/8", "/small", "/missing", "/"] {
-                    let answer = ground.get(target).await;
+                    let response = ground.get(target).await;
                     assert_eq!(
-                        (answer.status, answer.field("retry-after")),
+                        (response.status, response.field("retry-after")),
                         (503, Some("1")),
                         "{target}"
                     );

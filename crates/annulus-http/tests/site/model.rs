@@ -71,16 +71,16 @@ fn agrees_with_the_file_system(options: SiteOptions) {
             change(&ground, &mut random, round);
             let (path, slash) = (any_path(&mut random), random.u32(..4) == 0);
             let target = format!("/{path}{}", if slash { "/" } else { "" });
-            let answer = ground.get(&target).await;
+            let response = ground.get(&target).await;
             let (status, body) = expected(&ground, &path, slash);
-            assert_eq!(answer.status, status, "round {round}: {target}");
+            assert_eq!(response.status, status, "round {round}: {target}");
             *counts.entry(status).or_default() += 1;
             if status != 200 {
                 continue;
             }
-            assert!(answer.body == body, "round {round}: {target}");
+            assert!(response.body == body, "round {round}: {target}");
             // A strong tag is of one content only.
-            let tag = answer.field("etag").unwrap();
+            let tag = response.field("etag").unwrap();
             if tag.starts_with('"') {
                 let before = versions
                     .entry((target, tag.to_owned()))
@@ -110,7 +110,7 @@ fn what_is_looked_at_each_time_is_as_the_file_system_says() {
 }
 
 #[test]
-fn so_it_is_without_any_room_to_remember() {
+fn without_memory_for_results_it_is_the_same() {
     let options = {
         let mut options = always_looking();
         options.cache_bytes = 0;

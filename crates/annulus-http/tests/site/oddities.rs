@@ -67,9 +67,9 @@ fn a_pipe_named_like_an_index_or_an_encoding_is_skipped() {
             mknodat(CWD, ground.path(name), FileType::Fifo, mode, 0).unwrap();
         }
         assert_eq!(ground.status("/dir/").await, 403);
-        let answer = ground
+        let response = ground
             .get_with("/dir/a.css", &[("accept-encoding", "br")])
             .await;
-        assert_eq!(answer.text(), "plain");
+        assert_eq!(response.text(), "plain");
     });
 }

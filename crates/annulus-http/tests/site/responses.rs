@@ -1,4 +1,4 @@
-//! Ordinary requests: what is in an answer.
+//! Ordinary requests: what is in a response.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn bytes_of(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn small_and_large_files_are_answered_whole() {
+fn small_and_large_files_are_served_whole() {
     for options in [SiteOptions::default(), always_looking()] {
         each_way(options, async |ground| {
             for bytes in [0, 1, 1000, 64 << 10, (64 << 10) + 1, LARGE] {
@@ -26,17 +26,17 @@ fn small_and_large_files_are_answered_whole() {
                 ground.write(&name, bytes_of(bytes));
                 // From the disk, and from the cache.
                 for _ in 0..3 {
-                    let answer = ground.get(&format!("/{name}")).await;
-                    assert_eq!(answer.status, 200);
-                    assert!(answer.body == bytes_of(bytes));
+                    let response = ground.get(&format!("/{name}")).await;
+                    assert_eq!(response.status, 200);
+                    assert!(response.body == bytes_of(bytes));
                     assert_eq!(
-                        answer.field("content-type"),
+                        response.field("content-type"),
                         Some("application/octet-stream")
                     );
-                    assert_eq!(answer.field("accept-ranges"), Some("bytes"));
-                    assert!(answer.field("etag").is_some());
-                    assert_eq!(answer.field("content-encoding"), None);
-                    assert_eq!(answer.field("vary"), None);
+                    assert_eq!(response.field("accept-ranges"), Some("bytes"));
+                    assert!(response.field("etag").is_some());
+                    assert_eq!(response.field("content-encoding"), None);
+                    assert_eq!(response.field("vary"), None);
                 }
             }
         });
@@ -44,7 +44,7 @@ fn small_and_large_files_are_answered_whole() {
 }
 
 #[test]
-fn the_short_cut_knows_what_has_been_asked() {
+fn the_short_cut_knows_earlier_requests() {
     let options = {
         let mut options = SiteOptions::default();
         options.recheck = Duration::from_secs(100);
@@ -81,8 +81,8 @@ fn the_short_cut_knows_what_has_been_asked() {
 async fn request_during_write(ground: &Ground, bytes: usize) -> bool {
     let before = Instant::now();
     ground.write("large", bytes_of(bytes));
-    let answer = ground.get("/large").await;
-    assert!(answer.body == bytes_of(bytes));
+    let response = ground.get("/large").await;
+    assert!(response.body == bytes_of(bytes));
     before.elapsed() < SETTLED
 }
 
@@ -146,18 +146,18 @@ fn head_has_the_fields_of_get() {
 }
 
 #[test]
-fn other_methods_are_told_which_there_are() {
+fn other_methods_get_the_list_of_methods() {
     each_way(SiteOptions::default(), async |ground| {
         ground.write("a", "content");
         for target in ["*", "/", "/a", "/missing"] {
-            let answer = ground.ask(Method::Options, target.as_bytes(), &[]).await;
-            assert_eq!(answer.status, 204);
-            assert_eq!(answer.field("allow"), Some("GET, HEAD, OPTIONS"));
+            let response = ground.ask(Method::Options, target.as_bytes(), &[]).await;
+            assert_eq!(response.status, 204);
+            assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
         }
         assert_eq!(ground.ask(Method::Options, b"/../a", &[]).await.status, 400);
-        let answer = ground.ask(Method::Other, b"/a", &[]).await;
+        let response = ground.ask(Method::Other, b"/a", &[]).await;
         assert_eq!(
-            (answer.status, answer.field("allow")),
+            (response.status, response.field("allow")),
             (405, Some("GET, HEAD, OPTIONS"))
         );
         assert_eq!(ground.ask(Method::Get, b"*", &[]).await.status, 400);
@@ -165,7 +165,7 @@ fn other_methods_are_told_which_there_are() {
 }
 
 #[test]
-fn a_fixed_answer_is_given_without_a_root() {
+fn a_fixed_response_is_given_without_a_root() {
     let options = {
         let mut options = SiteOptions::default();
         options.root = "/nowhere".into();
@@ -174,8 +174,8 @@ fn a_fixed_answer_is_given_without_a_root() {
     };
     each_way(options, async |ground| {
         for target in ["/", "/a?b", "/../..", "/%zz"] {
-            let answer = ground.get(target).await;
-            assert_eq!((answer.status, answer.text()), (200, "Hello, World!"));
+            let response = ground.get(target).await;
+            assert_eq!((response.status, response.text()), (200, "Hello, World!"));
             let ready = ground.at_hand(target, None).unwrap();
             assert_eq!(&ready.body()[..], b"Hello, World!");
         }
@@ -213,20 +213,20 @@ fn an_encoding_is_sent_to_who_takes_it() {
             ("br;q=0, *", Some("gzip"), "gzipped"),
             ("", None, "plain text"),
         ] {
-            let answer = ground
+            let response = ground
                 .get_with("/a.js", &[("accept-encoding", accepted)])
                 .await;
             assert_eq!(
-                (answer.text(), answer.field("content-encoding")),
+                (response.text(), response.field("content-encoding")),
                 (body, encoding),
                 "{accepted}"
             );
-            assert_eq!(answer.field("vary"), Some("accept-encoding"));
+            assert_eq!(response.field("vary"), Some("accept-encoding"));
             assert_eq!(
-                answer.field("content-type"),
+                response.field("content-type"),
                 Some("text/javascript; charset=utf-8")
             );
-            tags.push(answer.field("etag").unwrap().to_owned());
+            tags.push(response.field("etag").unwrap().to_owned());
         }
         tags.sort();
         tags.dedup();
@@ -262,8 +262,8 @@ fn an_encoding_older_than_its_file_is_not_used() {
         std::thread::sleep(Duration::from_millis(20));
         ground.write("a.css", "newer");
         let fields = &[("accept-encoding", "gzip")];
-        let answer = ground.get_with("/a.css", fields).await;
-        assert_eq!((answer.text(), answer.field("vary")), ("newer", None));
+        let response = ground.get_with("/a.css", fields).await;
+        assert_eq!((response.text(), response.field("vary")), ("newer", None));
         std::thread::sleep(Duration::from_millis(20));
         ground.write("a.css.gz", "again");
         assert_eq!(ground.get_with("/a.css", fields).await.text(), "again");
@@ -282,10 +282,10 @@ fn encodings_are_ignored_where_nobody_wants_them() {
     each_way(options, async |ground| {
         ground.write("a.css", "plain");
         ground.write("a.css.gz", "gzipped");
-        let answer = ground
+        let response = ground
             .get_with("/a.css", &[("accept-encoding", "gzip")])
             .await;
-        assert_eq!((answer.text(), answer.field("vary")), ("plain", None));
+        assert_eq!((response.text(), response.field("vary")), ("plain", None));
     });
 }
 
@@ -294,16 +294,16 @@ fn a_large_file_is_sent_from_its_descriptor() {
     use std::os::fd::AsFd;
     each_way(SiteOptions::default(), async |ground| {
         ground.write("large", bytes_of(LARGE));
-        let answer = ground
-            .answer(Method::Get, b"/large", &[("range", "bytes=1000-")])
+        let response = ground
+            .response(Method::Get, b"/large", &[("range", "bytes=1000-")])
             .await;
         let Body::File {
             file,
             offset,
             bytes,
-        } = &answer.body
+        } = &response.body
         else {
-            panic!("{answer:?}")
+            panic!("{response:?}")
         };
         assert_eq!((*offset, *bytes), (1000, LARGE as u64 - 1000));
         // Two positions of one file do not move each other.
@@ -316,6 +316,6 @@ fn a_large_file_is_sent_from_its_descriptor() {
             rustix::io::read(descriptor.as_fd(), &mut ten).unwrap();
             assert!(ten == bytes_of(LARGE)[from..from + 10]);
         }
-        assert!(Shown::of(answer).await.body == bytes_of(LARGE)[1000..]);
+        assert!(Shown::of(response).await.body == bytes_of(LARGE)[1000..]);
     });
 }

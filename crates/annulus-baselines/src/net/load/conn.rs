@@ -1,4 +1,4 @@
-//! One connection of the generator, and what the ring's completions are told apart by.
+//! One connection of the generator, and what the ring's completions are distinguished by.
 
 use std::os::fd::OwnedFd;
 

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_pieces_is_checked_across_them() {
+    fn a_response_in_pieces_is_checked_across_them() {
         for size in [1, 5, 12, 13, 100, 5000] {
             let mut echo = Echo::new(size, 7);
             let bytes = message(&mut echo, 3, 16);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_answer_is_left_for_the_next() {
+    fn what_follows_a_response_is_left_for_the_next() {
         let mut echo = Echo::new(20, 7);
         let two = [message(&mut echo, 1, 0), message(&mut echo, 1, 1)].concat();
         let mut received = 0;

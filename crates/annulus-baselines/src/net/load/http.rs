@@ -304,7 +304,7 @@ mod tests {
     use crate::net::load::protocol::read_in_pieces;
 
     #[test]
-    fn answers_are_counted_however_they_are_cut() {
+    fn responses_are_counted_however_they_are_cut() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello\
             HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nworld\
             HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: u\r\n\r\n\
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_seen() {
+    fn what_is_no_response_is_seen() {
         for text in [
             "SSH-2.0-x\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_length_ends_with_its_connection() {
+    fn a_response_without_a_length_ends_with_its_connection() {
         let (mut http, mut reader) = (Http::new("/", "h", true, None), Reader::default());
         let step = http.read(&mut reader, 0, 0, b"HTTP/1.0 200 OK\r\n\r\nabc");
         assert_eq!(step, Step::More);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_answers_one_is_compared_and_all_are_counted() {
+    fn of_several_responses_one_is_compared_and_all_are_counted() {
         let text = |body: &str| {
             format!(
                 "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",

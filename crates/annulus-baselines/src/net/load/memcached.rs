@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn values_misses_and_errors_are_told_apart_however_they_are_cut() {
+    fn values_misses_and_errors_are_distinguished_however_they_are_cut() {
         let right = value(KEYS.of(0, 0));
         let text = [&right[..], b"END\r\nSERVER_ERROR out of memory\r\n", &right].concat();
         let expected = [
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_question_is_wrong_however_it_is_cut() {
+    fn a_response_to_another_question_is_wrong_however_it_is_cut() {
         let other = value(KEYS.of(0, 0) + 1);
         for text in [
             &other[..],

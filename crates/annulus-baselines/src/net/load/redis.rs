@@ -171,7 +171,7 @@ mod tests {
     const KEYS: Keys = Keys { count: 10, seed: 1 };
 
     #[test]
-    fn values_nils_and_errors_are_told_apart_however_they_are_cut() {
+    fn values_nils_and_errors_are_distinguished_however_they_are_cut() {
         let text = b"$3\r\na\nb\r\n$-1\r\n-ERR no\r\n$0\r\n\r\n";
         let expected = [
             Step::Done(0, Completed::Right),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_question_is_wrong() {
+    fn a_response_to_another_question_is_wrong() {
         for (command, text) in [
             (RedisCommand::Get, "+OK\r\n"),
             (RedisCommand::Set, "+PONG\r\n"),

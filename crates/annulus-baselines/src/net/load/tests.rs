@@ -153,7 +153,7 @@ fn answer_together(streams: &[TcpStream]) {
 }
 
 #[test]
-fn answers_that_come_all_at_once_are_each_asked_for_twice_at_most() {
+fn responses_that_come_all_at_once_are_each_requested_twice_at_most() {
     const CONNECTIONS: usize = 1000;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::Tcp(listener.local_addr().unwrap());
@@ -188,7 +188,7 @@ fn answers_that_come_all_at_once_are_each_asked_for_twice_at_most() {
 }
 
 #[test]
-fn a_unix_socket_is_asked_like_any_other() {
+fn a_unix_socket_is_queried_like_any_other() {
     let path = std::env::temp_dir().join(format!("annulus-load-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     thread::spawn(move || {
@@ -222,7 +222,7 @@ fn a_connection_for_each_request_is_a_connection_for_each_request() {
 }
 
 #[test]
-fn at_a_fixed_rate_the_clock_decides_how_much_is_asked() {
+fn at_a_fixed_rate_the_clock_decides_the_number_of_requests() {
     let target = serve(|stream, _| echo(stream));
     for reconnect in [false, true] {
         let plan = Plan {
@@ -333,7 +333,7 @@ fn wrong_bytes_are_counted() {
 }
 
 #[test]
-fn bytes_that_nobody_asked_for_are_counted() {
+fn bytes_that_were_not_requested_are_counted() {
     let target = wrong_once(|stream, bytes| stream.write_all(bytes).is_ok());
     assert_counted(
         Kind::WrongAnswer,
@@ -374,7 +374,7 @@ fn a_server_that_stalls_is_counted() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said() {
+fn a_server_that_is_not_there_is_reported() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -415,7 +415,7 @@ fn get() -> Workload {
 }
 
 #[test]
-fn http_answers_are_read_with_a_length_and_in_chunks() {
+fn http_responses_are_read_with_a_length_and_in_chunks() {
     for answer in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"[..],
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
@@ -432,7 +432,7 @@ fn http_answers_are_read_with_a_length_and_in_chunks() {
 }
 
 #[test]
-fn an_http_answer_with_another_body_is_counted() {
+fn an_http_response_with_another_body_is_counted() {
     let with = |body: &[u8]| Workload::Http {
         path: "/x".into(),
         host: "localhost".into(),
@@ -453,7 +453,7 @@ fn http_errors_are_counted() {
 }
 
 #[test]
-fn the_caller_is_told_when_the_measured_time_begins_and_ends() {
+fn the_caller_is_notified_when_the_measured_time_begins_and_ends() {
     let target = serve(|stream, _| echo(stream));
     let mut moments = Vec::new();
     let plan = plan(target, Workload::Echo { bytes: 8 });

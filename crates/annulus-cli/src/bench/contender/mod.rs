@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_name_is_answered_with_the_nearest() {
+    fn a_mistyped_name_is_reported_with_the_nearest() {
         let text = choose(&["libiao".into()]).err().unwrap().to_string();
         assert!(
             text.contains("did you mean `libaio`?") && text.contains("tokio-blocking"),

@@ -162,7 +162,9 @@ fn report_of(plan: &Plan, index: usize, entries: &[Value]) -> FioReport {
         .filter(|other| other.name == job.name)
         .count();
     if same_name > 1 {
-        return Err("several jobs have this name, so fio's report of it is not told apart".into());
+        return Err(
+            "several jobs have this name, so fio's report of it is not distinguished".into(),
+        );
     }
     let own: Vec<&Value> = entries
         .iter()

@@ -195,7 +195,7 @@ fn what_was_written_is_read_back_and_a_changed_byte_is_found() {
 }
 
 #[test]
-fn short_answers_and_errors_are_told_apart() {
+fn short_results_and_errors_are_distinguished() {
     let mut worker = worker(work(10));
     let op = worker.next().unwrap();
     worker.finish(op, Ok(512), &[0; 512][..]);

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_said() {
+    fn a_process_that_is_gone_is_reported() {
         assert!(
             account(u32::MAX)
                 .unwrap_err()

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layer_answers_at_every_depth() {
+    fn every_layer_completes_operations_at_every_depth() {
         for layer in LAYERS {
             for depth in [1, 3, 32] {
                 let Some(sample) = some(layer, depth) else {

@@ -320,7 +320,7 @@ fn with_less() -> Vec<Broken> {
 }
 
 #[test]
-fn broken_machines_are_told_by_their_cause_and_its_cure() {
+fn broken_machines_are_identified_by_their_cause_and_its_hint() {
     let all = [kernels, policies, filters, odd_filters, starved, with_less].map(|some| some());
     let all: Vec<Broken> = all.into_iter().flatten().collect();
     assert!(all.len() >= 20, "{}", all.len());

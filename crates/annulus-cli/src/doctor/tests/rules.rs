@@ -44,7 +44,7 @@ fn check(cases: &[Case]) {
 }
 
 #[test]
-fn who_refuses_is_told_from_who_does_not() {
+fn who_refuses_is_distinguished_from_who_does_not() {
     check(&REFUSED);
 }
 
@@ -91,7 +91,7 @@ fn the_document_lists_every_rule() {
 }
 
 #[test]
-fn the_other_side_of_a_comparison_is_said_as_well() {
+fn the_other_side_of_a_comparison_is_reported_as_well() {
     let says = |rule: &str, change: Change| {
         let all = reports(change);
         let matching = all.into_iter().find(|(name, ..)| name == rule);

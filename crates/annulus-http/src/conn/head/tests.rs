@@ -241,7 +241,7 @@ fn what_is_too_long_is_refused_before_it_is_there_as_a_whole() {
 }
 
 #[test]
-fn a_request_is_plain_unless_a_field_changes_its_answer() {
+fn a_request_is_plain_unless_a_field_changes_its_response() {
     let plain = |field: &str| {
         let bytes = with(field);
         let mut headers = header_array();

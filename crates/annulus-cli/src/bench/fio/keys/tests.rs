@@ -50,7 +50,7 @@ fn every_example_is_read_and_no_key_has_two_meanings() {
 }
 
 #[test]
-fn a_key_that_fio_does_not_have_is_answered_with_what_was_meant() {
+fn a_key_that_fio_does_not_have_is_reported_with_what_was_meant() {
     let text = warning("threads=8");
     assert!(text.starts_with("line 2: `threads`"), "{text}");
     assert!(
@@ -77,7 +77,7 @@ fn what_would_change_the_measurement_is_refused_and_the_rest_is_warned_about() {
 }
 
 #[test]
-fn a_comment_behind_a_value_is_told_about() {
+fn a_comment_behind_a_value_is_reported() {
     let text = error("bs=4k ; small");
     assert!(text.contains("a comment needs a line of its own"), "{text}");
 }

@@ -32,9 +32,9 @@ const CONNECTIONS: usize = 32;
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// Reads of 4 KiB from the page cache, on the caller's thread, one after another.
-    CachedInline,
+    CachedFastPath,
     /// The same, 32 at a time.
-    CachedInlineMany,
+    CachedFastPathMany,
     /// Through the ring of the calling thread, one after another.
     CachedRing,
     /// The same, 32 at a time.
@@ -46,8 +46,8 @@ enum Work {
 }
 
 const ALL: [(&str, Work); 6] = [
-    ("cached_inline", Work::CachedInline),
-    ("cached_inline_32", Work::CachedInlineMany),
+    ("cached_fast_path", Work::CachedFastPath),
+    ("cached_fast_path_32", Work::CachedFastPathMany),
     ("cached_ring", Work::CachedRing),
     ("cached_ring_32", Work::CachedRingMany),
     ("direct_32", Work::Direct),
@@ -99,7 +99,7 @@ impl Bench {
     fn round(&mut self, work: Work) -> io::Result<Option<u64>> {
         let offsets: [u64; BATCH] = std::array::from_fn(|_| self.offset());
         let file = match work {
-            Work::CachedInline | Work::CachedInlineMany => &self.cached,
+            Work::CachedFastPath | Work::CachedFastPathMany => &self.cached,
             Work::CachedRing | Work::CachedRingMany | Work::Nop => &self.ringed,
             Work::Direct => match &self.direct {
                 Some(file) => file,
@@ -107,12 +107,14 @@ impl Bench {
             },
         };
         match work {
-            Work::CachedInline => pollster::block_on(one_by_one(file, &mut self.buffers, offsets))?,
+            Work::CachedFastPath => {
+                pollster::block_on(one_by_one(file, &mut self.buffers, offsets))?
+            }
             Work::CachedRing => {
                 let reads = one_by_one(file, &mut self.buffers, offsets);
                 self.driver.block_on(reads)?;
             }
-            Work::CachedInlineMany => pollster::block_on(many(file, &mut self.buffers, offsets))?,
+            Work::CachedFastPathMany => pollster::block_on(many(file, &mut self.buffers, offsets))?,
             Work::CachedRingMany | Work::Direct => {
                 let reads = many(file, &mut self.buffers, offsets);
                 self.driver.block_on(reads)?;

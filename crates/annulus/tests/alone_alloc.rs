@@ -150,7 +150,7 @@ async fn every_operation(engine: &Engine, path: &Path) {
     let arena = arena.unwrap();
     let after = engine.metrics();
     assert!(
-        after.inline - before.inline >= OPERATIONS,
+        after.fast_path - before.fast_path >= OPERATIONS,
         "the page cache answered"
     );
     match open(engine, path, true).await {

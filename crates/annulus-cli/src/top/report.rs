@@ -61,8 +61,8 @@ pub(crate) struct ProcessFacts {
 /// One thing that counts.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct SourceReport {
-    /// `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `preload`, `passed`, `ended`; there may be more
-    /// in newer versions.
+    /// `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`, `passed`, `ended`; there may be
+    /// more in newer versions.
     pub(super) kind: String,
     /// Which engine or runtime of the process it belongs to, from 1.
     pub(super) owner: u64,

@@ -155,7 +155,7 @@ impl Submitter {
         blocking: blocking::Config,
     ) -> Submitter {
         let number = thread_rings::new_engine();
-        let sync = Counters::new(SourceKind::Inline);
+        let sync = Counters::new(SourceKind::FastPath);
         sync.belong(number, 0);
         let mut threads = Vec::new();
         let arenas = Arc::<Arenas>::default();
@@ -490,8 +490,8 @@ impl Submitter {
     /// The sum of all drivers' counters.
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = Metrics {
-            inline: self.sync.completed(),
-            inline_missed: self.sync.missed().get(),
+            fast_path: self.sync.completed(),
+            fast_path_missed: self.sync.missed().get(),
             ..Metrics::default()
         };
         for handle in self.all_handles() {

@@ -37,7 +37,7 @@ use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
 use crate::op::{
-    Advise, Allocate, Close, Fsync, INLINE_BYTES_MAX, ReadAt, ReadVectoredAt, StatAt, Target,
+    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, ReadAt, ReadVectoredAt, StatAt, Target,
     Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call;
@@ -180,7 +180,7 @@ impl File {
 
     /// Whether a read of `bytes` is worth a look at the page cache.
     fn may_be_cached(&self, bytes: usize) -> bool {
-        self.direct.is_none() && bytes <= INLINE_BYTES_MAX && !self.fd.is_simulated()
+        self.direct.is_none() && bytes <= FAST_PATH_BYTES_MAX && !self.fd.is_simulated()
     }
 
     /// Where the kernel puts the bytes of a read into memory at `address`.

@@ -87,11 +87,11 @@ pub struct Metrics {
     /// Operations, of `completed`, that blocking threads did: those a ring has no opcode for, and durable
     /// writes of buffered files; where there is no ring, all.
     pub blocking: u64,
-    /// Reads answered from the page cache on the caller's own thread; no driver was involved.
-    pub inline: u64,
-    /// Reads that asked the page cache on the caller's own thread, and went to a driver because not all
-    /// of it was there; [`CachedReads`](crate::fs::CachedReads) bounds them.
-    pub inline_missed: u64,
+    /// Reads completed from the page cache on the caller's thread, without a driver: the non-blocking fast path.
+    pub fast_path: u64,
+    /// Reads that tried the fast path and went to a driver because part of the data was not in the page cache;
+    /// [`CachedReads`](crate::fs::CachedReads) bounds them.
+    pub fast_path_missed: u64,
     /// Cancels asked of the kernel.
     pub cancels: u64,
     /// Times the rest of a short transfer, or an interrupted operation, was submitted again.
@@ -120,8 +120,8 @@ impl Metrics {
             polled: _,
             poll_refused,
             blocking: _,
-            inline: _,
-            inline_missed: _,
+            fast_path: _,
+            fast_path_missed: _,
             cancels,
             resubmitted,
             timeouts,

@@ -366,14 +366,14 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
     Counts {
         submitted: match kind {
             // Submitted and completed at the same moment.
-            SourceKind::Inline | SourceKind::Preload | SourceKind::Passed => completed,
+            SourceKind::FastPath | SourceKind::Preload | SourceKind::Passed => completed,
             _ => word(Number::submitted),
         },
         completed,
         failed: operations.iter().map(|operation| operation.failed).sum(),
         in_flight: match kind {
             SourceKind::Core | SourceKind::Preload => word(Number::flying),
-            SourceKind::Inline | SourceKind::Passed | SourceKind::Ended => 0,
+            SourceKind::FastPath | SourceKind::Passed | SourceKind::Ended => 0,
             _ => word(Number::submitted).saturating_sub(completed),
         },
         enters: ring(Number::enters),
@@ -411,7 +411,7 @@ const KINDS: [SourceKind; 9] = [
     SourceKind::Driver,
     SourceKind::OwnRing,
     SourceKind::Threads,
-    SourceKind::Inline,
+    SourceKind::FastPath,
     SourceKind::Core,
     SourceKind::CoreFiles,
     SourceKind::Preload,

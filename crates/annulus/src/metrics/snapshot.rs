@@ -30,8 +30,8 @@ pub enum SourceKind {
     OwnRing,
     /// Blocking threads.
     Threads,
-    /// Answers from the page cache on the caller's own thread, of an engine.
-    Inline,
+    /// Reads that an engine completed from the page cache on the caller's thread (the non-blocking fast path).
+    FastPath,
     /// A core of a runtime: its ring, and its operations on sockets.
     Core,
     /// The files of such a core: their operations, on the ring that the core counts.
@@ -44,15 +44,15 @@ pub enum SourceKind {
 }
 
 impl SourceKind {
-    /// As it is called in labels: `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `preload`, `passed`,
-    /// `ended`.
+    /// Returns the name used in labels: `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`,
+    /// `passed`, `ended`.
     pub fn name(self) -> &'static str {
         match self {
             SourceKind::Ended => "ended",
             SourceKind::Driver => "driver",
             SourceKind::OwnRing => "own_ring",
             SourceKind::Threads => "threads",
-            SourceKind::Inline => "inline",
+            SourceKind::FastPath => "fast_path",
             SourceKind::Core => "core",
             SourceKind::CoreFiles => "core_files",
             SourceKind::Preload => "preload",

@@ -106,7 +106,7 @@ use crate::sys::sqe::Sqe;
 pub(crate) use crate::sys::cached::READS_PER_STEP;
 #[cfg(feature = "net")]
 pub(crate) use accept::multishot as accept_multishot;
-pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
+pub(crate) use read_at::{FAST_PATH_BYTES_MAX, Target, Try, Until, read_cached};
 #[cfg(feature = "net")]
 pub(crate) use recv::{ReceiveKind, into_group as recv_into_group};
 #[cfg(feature = "net")]
@@ -165,7 +165,7 @@ pub unsafe trait Op: Send + Sized + 'static {
         SyncAttempt::NotTried
     }
 
-    /// Whether `inline` may have an answer.
+    /// Returns whether `try_sync` may complete the operation.
     fn has_sync_path(&self) -> bool {
         false
     }

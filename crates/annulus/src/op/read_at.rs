@@ -18,7 +18,7 @@ use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// The largest read that is copied from the page cache on the caller's thread, bytes: about 25 µs.
-pub(crate) const INLINE_BYTES_MAX: usize = 128 << 10;
+pub(crate) const FAST_PATH_BYTES_MAX: usize = 128 << 10;
 
 /// Reads at an offset into a buffer of type `B`; the answer is the number of bytes and the buffer.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl<B: IoBufMut> ReadAt<B> {
     pub(crate) fn new(fd: Fd, buf: B, offset: u64, target: Target, until: Until) -> ReadAt<B> {
         let want = buf.fill_bytes();
         let direct = !matches!(target, Target::Buf { align_bytes: 1 });
-        let ask_cache = !direct && want <= INLINE_BYTES_MAX && !fd.is_simulated();
+        let ask_cache = !direct && want <= FAST_PATH_BYTES_MAX && !fd.is_simulated();
         ReadAt {
             fd,
             offset,
@@ -257,7 +257,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
 #[derive(Debug)]
 pub(crate) struct Try<B> {
     pub(crate) buf: B,
-    /// Bytes that it lends, at most `INLINE_BYTES_MAX`.
+    /// Bytes that it lends, at most `FAST_PATH_BYTES_MAX`.
     pub(crate) bytes: usize,
     pub(crate) offset: u64,
     /// The holder's name for it.

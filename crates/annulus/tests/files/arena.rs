@@ -76,7 +76,7 @@ fn transfers_of_an_arenas_buffers_use_the_registration_and_no_others_do() {
         let buf = file.read_exact_at(buf, 8 * PAGE as u64).await.unwrap();
         assert_eq!(buf[..], expected[8 * PAGE..12 * PAGE]);
         let after = ground.engine.metrics();
-        let by_driver = u64::from(after.inline == before.inline);
+        let by_driver = u64::from(after.fast_path == before.fast_path);
         assert_eq!(after.fixed - before.fixed, fixed(by_driver));
 
         let before = metrics();

@@ -34,8 +34,8 @@ async fn asked(ground: &Ground, read: impl Future<Output = ()>) -> (u64, u64) {
     read.await;
     let after = ground.engine.metrics();
     (
-        after.inline - before.inline,
-        after.inline_missed - before.inline_missed,
+        after.fast_path - before.fast_path,
+        after.fast_path_missed - before.fast_path_missed,
     )
 }
 

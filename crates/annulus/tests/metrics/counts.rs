@@ -124,22 +124,22 @@ fn what_is_answered_from_the_page_cache_is_counted_where_it_is_answered() {
         };
         let dir = tempfile::tempdir().unwrap();
         let before = snapshot();
-        let inline = pollster::block_on(async {
+        let fast_path = pollster::block_on(async {
             let file = create(&engine, &dir.path().join("data"), CachedReads::Always).await;
             file.write_all_at(vec![7; 16384], 0).await.unwrap();
             for read in 0..READS {
                 file.read_at(vec![0; 4096], read % 4 * 4096).await.unwrap();
             }
-            engine.metrics().inline
+            engine.metrics().fast_path
         });
         let between = since(&before);
         assert_eq!(count(&between.total(), "read_at"), (READS, 0));
-        let by_inline: u64 = of_kind(&between, SourceKind::Inline)
+        let by_fast_path: u64 = of_kind(&between, SourceKind::FastPath)
             .iter()
             .map(|source| source.counters.completed)
             .sum();
-        assert_eq!(by_inline, inline);
-        if inline == 0 {
+        assert_eq!(by_fast_path, fast_path);
+        if fast_path == 0 {
             skip("this file system does not say what is in the page cache");
         }
     }

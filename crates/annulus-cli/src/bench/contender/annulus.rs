@@ -326,7 +326,7 @@ impl Opened {
             );
         }
         let metrics = self.engine.metrics();
-        let percent = metrics.inline * 100 / (metrics.inline + metrics.completed).max(1);
+        let percent = metrics.fast_path * 100 / (metrics.fast_path + metrics.completed).max(1);
         if metrics.fixed > 0 {
             let fixed = metrics.fixed * 100 / metrics.completed.max(1);
             note += &format!("; {fixed} % of the ring's operations used registered memory");

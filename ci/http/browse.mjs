@@ -58,9 +58,9 @@ try {
                 sound.onerror = () => reject(new Error(`sound: ${sound.error.message}`));
             });
         }
-        const sought = new Promise((resolve) => (sound.onsought = resolve));
+        const seeked = new Promise((resolve) => (sound.onseeked = resolve));
         sound.currentTime = 100;
-        await sought;
+        await seeked;
         return { at: sound.currentTime, length: sound.duration };
     });
     assert.equal(at.at, 100);

@@ -98,7 +98,7 @@ pub struct Op {
 ///
 /// A worker belongs to one thread or task at a time and allocates nothing while it is measured.
 pub trait Worker: Send + 'static {
-    /// The next operation, or `None` when the run is over. The time of hand-over is that of the last
+    /// The next operation, or `None` when the run is over. The time of submission is that of the last
     /// `finish`, so the answer's bookkeeping is paid once per operation.
     fn next(&mut self) -> Option<Op>;
 

@@ -386,7 +386,7 @@ impl Drop for Driver {
         }
         // SAFETY: dropped here and nowhere else, the ring first; nothing is in flight.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
-        // SAFETY: as above; the ring, which had the memory registered, is gone.
+        // SAFETY: dropped here and nowhere else. The ring, which had the memory registered, is gone.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }

@@ -18,7 +18,7 @@ const ROW: usize = BUCKETS + 1;
 /// What an entry of the list says instead of a bucket if it counts calls.
 const CALLS: usize = ROW;
 
-/// At most so many slices, however long the run is.
+/// The largest number of slices, however long the run is.
 pub const SLICES_MAX: u64 = 240;
 /// No slice is shorter: there would be nothing in it.
 const SLICE_NS_MIN: u64 = 10_000_000;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::metrics::switch::{Switch, Told};
+use annulus::metrics::switch::{Switch, SwitchCounter};
 
 use crate::args::TargetProcesses;
 use crate::fault::Fault;
@@ -100,9 +100,9 @@ impl Pending {
 
     /// Sets that are as they were.
     fn left(&self) -> u64 {
-        self.switch.told(match self.request {
-            Request::Release => Told::Serving,
-            Request::Resume => Told::Released,
+        self.switch.count(match self.request {
+            Request::Release => SwitchCounter::Serving,
+            Request::Resume => SwitchCounter::Released,
         })
     }
 
@@ -132,10 +132,10 @@ impl Pending {
 /// Sets and connections that the process has done this to since its start.
 fn done(switch: &Switch, request: Request) -> [u64; 2] {
     let counts = match request {
-        Request::Release => [Told::SetsHandedBack, Told::HandedBack],
-        Request::Resume => [Told::SetsServedAgain, Told::ServedAgain],
+        Request::Release => [SwitchCounter::SetsHandedBack, SwitchCounter::HandedBack],
+        Request::Resume => [SwitchCounter::SetsServedAgain, SwitchCounter::ServedAgain],
     };
-    counts.map(|what| switch.told(what))
+    counts.map(|what| switch.count(what))
 }
 
 /// What has been done, what is left, and how it is undone.

@@ -124,7 +124,7 @@ impl PerCore {
         self.watches.look();
         self.site.sweep(self.clock.now());
         if let Some(log) = &self.log {
-            log.hand_over();
+            log.pass_to_writer();
         }
     }
 }

@@ -220,7 +220,7 @@ async fn look(core: Rc<PerCore>) {
             if !watches.is_stopping() && stopping.as_mut().poll(context).is_ready() {
                 watches.stop();
             }
-            // The last connections may have gone before their lines were handed over.
+            // The last connections may have gone before the writer had their lines.
             if core.log.as_ref().is_some_and(Log::has_lines) {
                 return Poll::Ready(());
             }

@@ -34,7 +34,7 @@ enum On {
     Tokio,
 }
 
-struct Asked {
+struct Options {
     on: On,
     address: SocketAddr,
     layers: bool,
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn read(mut words: impl Iterator<Item = String>) -> Option<Asked> {
+fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
     let mut backend = Backend::Auto;
     let mut is_tokio = false;
     let mut address = SocketAddr::from(([127, 0, 0, 1], 8080));
@@ -105,7 +105,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Asked> {
     } else {
         On::Annulus(backend)
     };
-    Some(Asked {
+    Some(Options {
         on,
         address,
         layers,

@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
 use hyper::{Request, Response, StatusCode};
 
-type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+type BoxedResponse = Response<BoxBody<Bytes, hyper::Error>>;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -50,7 +50,7 @@ fn run(address: SocketAddr, threads: usize) -> std::io::Result<()> {
         })
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Answer, Box<dyn Error + Send + Sync>> {
+async fn answer(request: Request<Incoming>) -> Result<BoxedResponse, Box<dyn Error + Send + Sync>> {
     let nothing = || Empty::new().map_err(|never| match never {}).boxed();
     Ok(match request.uri().path() {
         "/" => {

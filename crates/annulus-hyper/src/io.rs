@@ -16,18 +16,18 @@ use annulus::net::{AsyncStream, ConnectedStream};
 use annulus::runtime::CoreBound;
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-/// So many bytes are gathered, by which they go out without a flush. As many may be on their way, and twice
-/// as many wait in the stream's writer: a connection whose peer does not read holds no more.
+/// The number of gathered bytes that are sent without a flush. The same number may be in flight, and twice that number
+/// in the stream's writer. A connection whose peer does not read holds no more.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
-/// Room for so many bytes is kept for the next answer, also by connections that are idle.
+/// The largest capacity that a connection keeps for its next response, also while it is idle.
 const KEPT_BYTES_MAX: usize = 2 << 10;
-/// Behind a chunk of so many bytes there often is another, which then goes into the same read.
+/// After a chunk of at least this size another one often follows, and is then returned by the same read.
 const MORE_FROM_BYTES: usize = 2 << 10;
 
 /// A connected stream, [read](hyper::rt::Read) and [written](hyper::rt::Write) by hyper.
 ///
-/// A flush hands over what was written, and does not wait until the kernel has it; that a send has failed is
-/// told by a later write. Dropped, it sends what was written; the socket is open for as long.
+/// A flush submits the written bytes and does not wait until the kernel has them. A later write returns the error of a
+/// send that failed. Dropping the stream sends the written bytes, and then closes the socket.
 ///
 /// `Send`, because hyper's upgrades ask for it; it belongs to the core that made it all the same. On another thread,
 /// and after its core has ended, each read and write is an error that says so. It may be dropped anywhere: its core
@@ -37,8 +37,8 @@ pub struct HyperStream<S: ConnectedStream> {
     shared: Option<CoreBound<Shared<S>>>,
 }
 
-/// Hands over at the end of a task's turn what was flushed during it, until it is dropped.
-pub(crate) struct TurnEnd<S: ConnectedStream>(Rc<Shared<S>>);
+/// Submits the bytes that were flushed during a poll of a task at the end of that poll, until it is dropped.
+pub(crate) struct PollEnd<S: ConnectedStream>(Rc<Shared<S>>);
 
 struct Shared<S: ConnectedStream> {
     inner: RefCell<Inner<S>>,
@@ -55,8 +55,8 @@ struct Inner<S: ConnectedStream> {
     gathered: Vec<u8>,
     /// The writer has been given something; it may have sent it since.
     used_writer: bool,
-    /// A `TurnEnd` hands over what is flushed.
-    has_turns: bool,
+    /// A `PollEnd` submits the flushed bytes.
+    submits_after_poll: bool,
     /// Came behind what has been read: for the next read.
     failed: Option<io::Error>,
 }
@@ -67,11 +67,11 @@ impl<S: ConnectedStream> HyperStream<S> {
         HyperStream::from(AsyncStream::new(stream))
     }
 
-    /// For a task that calls `TurnEnd::hand_over` after each of its polls of what uses this stream.
-    pub(crate) fn with_turns(stream: S) -> (HyperStream<S>, TurnEnd<S>) {
+    /// For a task that calls `PollEnd::submit` after each poll of the connection that uses this stream.
+    pub(crate) fn with_poll_end(stream: S) -> (HyperStream<S>, PollEnd<S>) {
         let shared = Shared::new(AsyncStream::new(stream));
-        shared.inner.borrow_mut().has_turns = true;
-        (HyperStream::of(Rc::clone(&shared)), TurnEnd(shared))
+        shared.inner.borrow_mut().submits_after_poll = true;
+        (HyperStream::of(Rc::clone(&shared)), PollEnd(shared))
     }
 
     fn of(shared: Rc<Shared<S>>) -> HyperStream<S> {
@@ -111,7 +111,7 @@ impl<S: ConnectedStream> Shared<S> {
                 early: Vec::new(),
                 gathered: Vec::new(),
                 used_writer: false,
-                has_turns: false,
+                submits_after_poll: false,
                 failed: None,
             }),
             spare: Cell::default(),
@@ -119,23 +119,23 @@ impl<S: ConnectedStream> Shared<S> {
     }
 }
 
-impl<S: ConnectedStream> TurnEnd<S> {
+impl<S: ConnectedStream> PollEnd<S> {
     /// Whether what comes begins with `preface`. `None`: nothing comes.
     pub(crate) async fn begins_with(&self, preface: &[u8]) -> io::Result<Option<bool>> {
         poll_fn(|context| self.0.inner.borrow_mut().begins_with(preface, context)).await
     }
 
-    pub(crate) fn hand_over(&self) {
-        self.0.inner.borrow_mut().hand_over();
+    pub(crate) fn submit(&self) {
+        self.0.inner.borrow_mut().submit();
     }
 }
 
-/// What uses the stream now does so without turns: it was upgraded.
-impl<S: ConnectedStream> Drop for TurnEnd<S> {
+/// The stream was upgraded: from now on each flush submits.
+impl<S: ConnectedStream> Drop for PollEnd<S> {
     fn drop(&mut self) {
         let mut inner = self.0.inner.borrow_mut();
-        inner.has_turns = false;
-        inner.hand_over();
+        inner.submits_after_poll = false;
+        inner.submit();
     }
 }
 
@@ -209,7 +209,7 @@ impl<S: ConnectedStream> Inner<S> {
             return self.stream.writer().poll_write_vectored(context, pieces);
         }
         if self.gathered.len() >= GATHERED_BYTES_MAX {
-            self.hand_over();
+            self.submit();
             ready!(self.pass_gathered(context))?;
         }
         let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -229,10 +229,10 @@ impl<S: ConnectedStream> Inner<S> {
     }
 
     fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.has_turns {
-            self.hand_over();
+        if !self.submits_after_poll {
+            self.submit();
         }
-        // What is handed over at the end of the turn must find room then.
+        // The submission at the end of the poll needs space in the writer.
         match self.writer_waits() {
             false => Poll::Ready(Ok(())),
             true => self.pass_gathered(context),
@@ -240,13 +240,13 @@ impl<S: ConnectedStream> Inner<S> {
     }
 
     fn shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.hand_over();
+        self.submit();
         ready!(self.pass_gathered(context))?;
         self.stream.writer().poll_finish(context)
     }
 
-    /// Begins to send what was gathered, or leaves it to the writer; where that has no room, it stays.
-    fn hand_over(&mut self) {
+    /// Begins to send the gathered bytes, or passes them to the writer. They stay here if the writer is full.
+    fn submit(&mut self) {
         if self.gathered.is_empty() {
             return;
         }
@@ -292,7 +292,7 @@ impl<S: ConnectedStream> Inner<S> {
 
 impl<S: ConnectedStream> Drop for Inner<S> {
     fn drop(&mut self) {
-        self.hand_over();
+        self.submit();
         if !self.gathered.is_empty() {
             // The writer has no room, and nobody is left to wait for it.
             self.stream.reset_when_closed();

@@ -13,7 +13,7 @@ use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 
-use super::io::{HyperStream, TurnEnd};
+use super::io::{HyperStream, PollEnd};
 use super::time::HeadTimer;
 use super::{CoreExecutor, CoreTimer};
 
@@ -237,23 +237,23 @@ impl Server {
         S::Future: 'static,
         CoreExecutor: Http2ServerConnExec<S::Future, S::ResBody>,
     {
-        let (stream, turns) = HyperStream::with_turns(stream);
+        let (stream, poll_end) = HyperStream::with_poll_end(stream);
         let mut stopping = pin!(runtime::stopping());
-        let first = turns.begins_with(HTTP2_PREFACE);
+        let first = poll_end.begins_with(HTTP2_PREFACE);
         let Some(is_http2) = self.in_time(stopping.as_mut(), first).await? else {
             return Ok(());
         };
         // Boxed: what is driven has a place of its own then, of the size it needs.
         if is_http2 {
             let connection = Box::pin(self.http2.serve_connection(stream, service));
-            drive(connection, stopping, turns).await?;
+            drive(connection, stopping, poll_end).await?;
         } else {
             let mut http1 = self.http1.clone();
             if let Some(timeout) = self.header_read_timeout {
                 http1.timer(HeadTimer::new(timeout));
             }
             let connection = http1.serve_connection(stream, service);
-            drive(Box::pin(connection.with_upgrades()), stopping, turns).await?;
+            drive(Box::pin(connection.with_upgrades()), stopping, poll_end).await?;
         }
         Ok(())
     }
@@ -315,7 +315,7 @@ where
 async fn drive<C: Connection, T: ConnectedStream>(
     mut connection: Pin<Box<C>>,
     mut stopping: Pin<&mut impl Future<Output = ()>>,
-    turns: TurnEnd<T>,
+    poll_end: PollEnd<T>,
 ) -> hyper::Result<()> {
     let mut finishes = false;
     // Who is woken when it is time to stop.
@@ -330,7 +330,7 @@ async fn drive<C: Connection, T: ConnectedStream>(
             }
         }
         let polled = connection.as_mut().poll(context);
-        turns.hand_over();
+        poll_end.submit();
         polled
     })
     .await

@@ -54,7 +54,7 @@ impl Future for CoreSleep {
         let mut sleep = time::sleep(deadline.saturating_duration_since(Instant::now()));
         let polled = Pin::new(&mut sleep).poll(context);
         if polled.is_pending() {
-            // Refused, the core is ending, and drops whoever waits for this.
+            // On an error the core is ending and drops the task that waits for this timer.
             *set = CoreBound::new(Rc::new(RefCell::new(sleep))).ok();
         }
         polled

@@ -40,7 +40,7 @@ fn sends() -> u64 {
     of("send") + of("send_vectored")
 }
 
-/// How many sends there have been in all, once there are so many: a client may have an answer before the core has
+/// The total number of sends, once it is at least `expected`: a client may have a response before the core has
 /// seen the end of its send.
 fn sends_from(expected: u64) -> u64 {
     while sends() < expected {
@@ -50,7 +50,7 @@ fn sends_from(expected: u64) -> u64 {
     sends()
 }
 
-/// Sends while a client asks for so many answers at once, so many times. The client is a plain one.
+/// Sends while a plain client pipelines `together` requests, several times.
 fn sends_for(address: SocketAddr, together: usize) -> u64 {
     let mut stream = TcpStream::connect(address).unwrap();
     let asked = REQUEST.repeat(together);
@@ -80,7 +80,7 @@ fn an_answer_leaves_in_one_send_and_so_do_answers_to_requests_that_came_together
             drop(runtime::spawn(async move {
                 Server::new().serve(served, service_fn(hello)).await
             }));
-            // hyper's own builder, without our server's turns.
+            // hyper's own builder, without the submission at the end of a poll.
             drop(runtime::spawn(async move {
                 let mut incoming = plain.accept_multishot();
                 while let Some(Ok(stream)) = incoming.next().await {

@@ -86,11 +86,11 @@ pub(crate) const OPERATION_FAILURES: (&str, &str) =
 pub(crate) const OPERATION_ERRORS: (&str, &str) = ("operation_errors", "Errors by their kind");
 pub(crate) const LATENCY: (&str, &str) = (
     "operation_duration",
-    "From hand-over to answer, of a sample of the operations",
+    "From submission to completion, of a sample of the operations",
 );
 pub(crate) const QUEUE: (&str, &str) = (
     "operation_queue",
-    "From hand-over until the kernel or a blocking thread had it",
+    "From submission until the kernel or a blocking thread received it",
 );
 pub(crate) const DEVICE: (&str, &str) = (
     "operation_device",

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus::metrics::switch::{self, Told};
+use annulus::metrics::switch::{self, SwitchCounter};
 use annulus::preload::ServerRing;
 
 use crate::classify;
@@ -59,8 +59,8 @@ pub(crate) fn on_change(ring: &mut ServerRing, res: i32) {
 #[cold]
 pub(crate) fn release(guard: &mut SetGuard) {
     // Before the ring is counted as closed.
-    switch::tell(Told::SetsHandedBack, 1);
-    switch::tell(Told::HandedBack, i64::from(guard.served));
+    switch::add(SwitchCounter::SetsHandedBack, 1);
+    switch::add(SwitchCounter::HandedBack, i64::from(guard.served));
     hand_back::pass_through_set(guard, Why::Released);
     mark_released(guard);
 }
@@ -68,7 +68,7 @@ pub(crate) fn release(guard: &mut SetGuard) {
 fn mark_released(guard: &mut SetGuard) {
     if !guard.released {
         guard.released = true;
-        switch::tell(Told::Released, 1);
+        switch::add(SwitchCounter::Released, 1);
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
 pub(crate) fn clear_released(guard: &mut SetGuard) {
     if guard.released {
         guard.released = false;
-        switch::tell(Told::Released, -1);
+        switch::add(SwitchCounter::Released, -1);
     }
 }
 
@@ -117,8 +117,8 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
         log::write_line(&format!(
             "an epoll set is served again, with {connections} connections"
         ));
-        switch::tell(Told::SetsServedAgain, 1);
-        switch::tell(Told::ServedAgain, i64::from(connections));
+        switch::add(SwitchCounter::SetsServedAgain, 1);
+        switch::add(SwitchCounter::ServedAgain, i64::from(connections));
     }
     clear_released(guard);
 }

@@ -40,7 +40,7 @@ mod try_mutex {
         value: Mutex<T>,
     }
 
-    pub(crate) struct Held<'a, T> {
+    pub(crate) struct TryGuard<'a, T> {
         taken: &'a AtomicBool,
         value: Option<MutexGuard<'a, T>>,
     }
@@ -53,7 +53,7 @@ mod try_mutex {
             }
         }
 
-        pub(crate) fn try_lock(&self) -> TryLockResult<Held<'_, T>> {
+        pub(crate) fn try_lock(&self) -> TryLockResult<TryGuard<'_, T>> {
             // As std's: a failed attempt orders nothing.
             let taken =
                 self.taken
@@ -61,13 +61,13 @@ mod try_mutex {
             if taken.is_err() {
                 return Err(TryLockError::WouldBlock);
             }
-            Ok(Held {
+            Ok(TryGuard {
                 taken: &self.taken,
                 value: Some(self.value.lock().unwrap_or_else(PoisonError::into_inner)),
             })
         }
 
-        pub(crate) fn lock(&self) -> LockResult<Held<'_, T>> {
+        pub(crate) fn lock(&self) -> LockResult<TryGuard<'_, T>> {
             loop {
                 if let Ok(guard) = self.try_lock() {
                     return Ok(guard);
@@ -77,7 +77,7 @@ mod try_mutex {
         }
     }
 
-    impl<T> Deref for Held<'_, T> {
+    impl<T> Deref for TryGuard<'_, T> {
         type Target = T;
 
         fn deref(&self) -> &T {
@@ -88,7 +88,7 @@ mod try_mutex {
         }
     }
 
-    impl<T> DerefMut for Held<'_, T> {
+    impl<T> DerefMut for TryGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
             match self.value.as_deref_mut() {
                 Some(value) => value,
@@ -97,7 +97,7 @@ mod try_mutex {
         }
     }
 
-    impl<T> Drop for Held<'_, T> {
+    impl<T> Drop for TryGuard<'_, T> {
         fn drop(&mut self) {
             self.value = None;
             self.taken.store(false, Ordering::Release);

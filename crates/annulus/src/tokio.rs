@@ -191,7 +191,7 @@ fn number_of(id: Id) -> u64 {
     id.to_string().parse().unwrap_or(u64::MAX)
 }
 
-/// Turns a ring whenever the reactor finds its descriptor readable, right there: a task would wait
+/// Polls a ring whenever the reactor finds its descriptor readable, right there: a task would wait
 /// for its turn, behind what the ring's answers would have run, and in the queue of a worker that may
 /// be busy. It is its own waker; the reactor holds it.
 struct RingTask {

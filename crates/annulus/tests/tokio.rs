@@ -387,7 +387,7 @@ fn a_runtime_built_elsewhere_is_adopted_with_and_without_hooks() {
             }
         });
         let wakeups = ground.engine.metrics().wakeups;
-        assert_eq!(wakeups, 0, "the engine's own driver has been used");
+        assert_eq!(wakeups, 0, "the engine's driver has been used");
         drop(runtime);
         ground.settled();
     }

@@ -78,7 +78,7 @@ fn ring() -> io::Result<IoUring> {
     let deferred = |builder: &mut Builder| {
         builder.setup_single_issuer().setup_defer_taskrun();
     };
-    let ladder: [&dyn Fn(&mut Builder); 4] = [
+    let setups: [&dyn Fn(&mut Builder); 4] = [
         &|builder| {
             deferred(builder);
             builder.setup_no_sqarray();
@@ -90,7 +90,7 @@ fn ring() -> io::Result<IoUring> {
         &|_| {},
     ];
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
-    for flags in ladder {
+    for flags in setups {
         let mut builder = IoUring::builder();
         builder.setup_submit_all().setup_cqsize(COMPLETIONS);
         flags(&mut builder);
@@ -153,7 +153,7 @@ impl Connection {
 }
 
 impl Server<'_> {
-    /// Hands over what was pushed and waits for `want` completions.
+    /// Submits the pushed entries and waits for `want` completions.
     fn enter(&mut self, want: usize) -> io::Result<()> {
         self.buffers.publish();
         self.sq.sync();

@@ -68,7 +68,7 @@ Examples:
 
 How it measures:
   Every contender keeps exactly --depth operations outstanding. After a short ramp, latency is
-  taken from the hand-over to the answer. Contenders take turns in a shuffled order, --repeat
+  taken from submission to completion. Contenders take turns in a shuffled order, --repeat
   times; the table shows medians over the repeats, and ratios are taken inside one repeat.
   CPU time is that of the whole process, kernel threads of the ring included.
   Every answer is checked: in a file we made, its length and a tag in every 4 KiB; in a file of

@@ -12,7 +12,7 @@ Layers, from the ground up:
   abi, abi-defer       the ABI crate by hand: push --depth NOPs, one enter, take all; a plain
                        ring, and one with SINGLE_ISSUER and DEFER_TASKRUN
   null-executor        --depth tasks on the plain executor, each yielding: no engine, no kernel
-  null-hand-over       the same tasks, answered by another thread: a hop there and back, no ring
+  null-hand-off        the same tasks, answered by another thread: a hop there and back, no ring
   annulus              Engine::nop() awaited by --depth tasks on the plain executor
   annulus-tokio        the same on Tokio's current_thread runtime
   annulus-tokio-mt     the same on Tokio's multi_thread runtime with two workers

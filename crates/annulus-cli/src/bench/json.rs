@@ -217,7 +217,7 @@ impl Sample {
     }
 }
 
-/// From hand-over to answer.
+/// From submission to completion.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Latency {
     pub(crate) mean: f64,

@@ -26,7 +26,7 @@ const OWN_BYTES: u64 = 1 << 30;
 const OWN_COLD_BYTES_MAX: u64 = 8 << 30;
 /// It takes at most this share of the free space.
 const OWN_FREE_SHARE: u64 = 4;
-/// It holds so many blocks for each operation outstanding, and is N times the `--memory`.
+/// The tool's file has this number of blocks for each outstanding operation, and this multiple of `--memory`.
 const OWN_ROUNDS: u64 = 4;
 const OWN_MEMORIES: u64 = 4;
 /// What a fast disk does: a cold run must not use up the blocks of a file we size ourselves.

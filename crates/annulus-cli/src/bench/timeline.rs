@@ -184,7 +184,7 @@ impl Spectrum {
         pairs.collect()
     }
 
-    /// What is no bucket of ours is left out: files are made by others, too.
+    /// Leaves out buckets that this tool does not write: other programs make such files, too.
     fn decoded(row: &[u64]) -> Spectrum {
         let mut bucket = 0u64;
         let pairs = row.chunks_exact(2).map_while(|pair| {

@@ -1,7 +1,7 @@
 //! The worker: hands out operations, checks answers, keeps times. This is the harness's hot loop.
 //!
 //! One per thread or task of a contender, made and taken back by the run. Per operation it reads the clock
-//! once (the time of an answer is the time of the next hand-over), records into a histogram and a row of buckets of its
+//! once (the time of a completion is the time of the next submission), records into a histogram and a row of buckets of its
 //! own, and allocates nothing but, now and then, room for what the row held; `null` in the table shows what that costs.
 
 use std::io;

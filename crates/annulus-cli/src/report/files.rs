@@ -50,7 +50,7 @@ impl Story {
                 .iter()
                 .map(|depth| group(report, *depth))
                 .collect(),
-            latency: "from the hand-over of an operation to its answer",
+            latency: "from the submission of an operation to its completion",
             answers: "ops",
             no_calls: None,
             json: embedded(report, budget_bytes)?,

@@ -24,7 +24,7 @@ pub(super) struct PreloadReport {
     pub(super) buffers_free: u64,
     /// Calls that were left to the kernel, most frequent reason first.
     pub(super) passed: Vec<ReasonReport>,
-    /// Descriptors that were served and then given back to the kernel, likewise.
+    /// Descriptors that were served and then given back to the kernel, most frequent reason first.
     pub(super) handed_back: Vec<ReasonReport>,
 }
 

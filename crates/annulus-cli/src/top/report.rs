@@ -107,7 +107,7 @@ pub(super) struct OperationReport {
     pub(super) completed_per_second: f64,
     /// Of these, errors.
     pub(super) failed_per_second: f64,
-    /// From hand-over to answer, within the interval, of a sample; null where nothing was recorded.
+    /// From submission to completion, within the interval, of a sample; null where nothing was recorded.
     pub(super) latency: Option<Latency>,
     /// The first part of it: until the kernel, or a blocking thread, had it.
     pub(super) queue: Option<Latency>,

@@ -27,7 +27,7 @@ wakes/s    system calls of other threads to wake the driver
 sqwk/s     times the kernel's polling thread (SQPOLL) was woken
 ENOBUFS, CQovf, short, cancels, timeouts: since the start
 +          behind a number: it grew within the interval
-p50 p99    from hand-over to answer, within the interval
+p50 p99    from submission to completion, within the interval
 q p99      until the kernel had it; dev p99: from then on
 p99 OVER TIME  a block an interval; one higher is four times longer:
                ▁ to 4µs ▂ 16µs ▃ 64µs ▄ 256µs ▅ 1ms ▆ 4ms ▇ 16ms █

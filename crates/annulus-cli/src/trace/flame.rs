@@ -21,7 +21,7 @@ use crate::fault::Fault;
 const HERTZ: &str = "499";
 /// With half of it three quarters of a Tokio contender's stacks are cut off, with twice as much they are no longer.
 const UNWIND: &str = "dwarf,16384";
-const CURE: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
+const HINT: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
 /// Without the period, by which samples would be weighted: all have the same.
 const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";
 /// What perf 6.1 says when it gives up because a thread has ended.
@@ -181,7 +181,7 @@ impl Recorder {
         tracer.send("enable\n")?;
         tracer
             .wait_for(|line| line == "ack")
-            .map_err(|why| format!("perf: {why}; {CURE}"))?;
+            .map_err(|why| format!("perf: {why}; {HINT}"))?;
         Ok(Recorder { tracer, recorded })
     }
 

@@ -78,7 +78,7 @@ const NAMES: [&str; 64] = [
 ];
 const EVENT: &str = "raw_syscalls:sys_enter";
 const ANSWER: &str = "raw_syscalls:sys_exit";
-const CURE: &str =
+const HINT: &str =
     "run as root, or set sysctl kernel.perf_event_paranoid=-1 and let tracefs be read";
 
 /// perf, counting.
@@ -104,7 +104,7 @@ impl Counter {
         if !is_installed("perf") {
             return Err("perf is not installed (Debian: apt install linux-perf)".into());
         }
-        let refused = |why: String| format!("perf: {why}; {CURE}");
+        let refused = |why: String| format!("perf: {why}; {HINT}");
         let mut tracer = Tracer::start("perf", &arguments(pids, &names), None)?;
         tracer.send("enable\n")?;
         tracer.wait_for(|line| line == "ack").map_err(refused)?;
@@ -173,7 +173,7 @@ pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
 fn unexpected(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     format!(
-        "perf: did not give the counts it was requested: {}; {CURE}",
+        "perf: did not give the counts it was requested: {}; {HINT}",
         line.unwrap_or("it said nothing")
     )
 }

@@ -4,7 +4,7 @@ use super::calls::Counted;
 use super::is_installed;
 use super::tracer::Tracer;
 
-const CURE: &str = "run as root, or set sysctl kernel.yama.ptrace_scope=0";
+const HINT: &str = "run as root, or set sysctl kernel.yama.ptrace_scope=0";
 
 /// strace, counting.
 pub(crate) struct Counter {
@@ -27,7 +27,7 @@ impl Counter {
             let attached = format!("strace: Process {pid} attached");
             tracer
                 .wait_for(|line| line.starts_with(&attached))
-                .map_err(|why| format!("strace: {why}; {CURE}"))?;
+                .map_err(|why| format!("strace: {why}; {HINT}"))?;
         }
         Ok(Counter { tracer })
     }

@@ -151,7 +151,7 @@ fn useless(rule: &Rule, measured: &Measured<'_>) -> Option<String> {
     }
     if rule.is_about_a_part() {
         return Some(format!(
-            "{command} measures from outside, from hand-over to answer; leave `queue.` or `device.` out"
+            "{command} measures from outside, from submission to completion; leave `queue.` or `device.` out"
         ));
     }
     if rule.is_about_latency() && !measured.has_latencies {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use annulus::metrics::switch::{self, Told};
+use annulus::metrics::switch::{self, SwitchCounter};
 use annulus_testing::skip::skip;
 
 use crate::command::{CommandOutput, library, output};
@@ -32,13 +32,17 @@ fn obey(over: &AtomicBool) {
         if switch::is_released() != is_released {
             is_released = !is_released;
             let (sets, connections, by) = match is_released {
-                true => (Told::SetsHandedBack, Told::HandedBack, 1),
-                false => (Told::SetsServedAgain, Told::ServedAgain, -1),
+                true => (SwitchCounter::SetsHandedBack, SwitchCounter::HandedBack, 1),
+                false => (
+                    SwitchCounter::SetsServedAgain,
+                    SwitchCounter::ServedAgain,
+                    -1,
+                ),
             };
-            switch::tell(sets, 1);
-            switch::tell(connections, 300);
-            switch::tell(Told::Released, by);
-            switch::tell(Told::Serving, -by);
+            switch::add(sets, 1);
+            switch::add(connections, 300);
+            switch::add(SwitchCounter::Released, by);
+            switch::add(SwitchCounter::Serving, -by);
         }
         thread::sleep(Duration::from_millis(1));
     }
@@ -48,7 +52,7 @@ fn obey(over: &AtomicBool) {
 fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
     annulus::metrics::share().unwrap();
     switch::listen(false);
-    switch::tell(Told::Serving, 1);
+    switch::add(SwitchCounter::Serving, 1);
     let own = std::process::id().to_string();
     // It has no time for that yet.
     let output = switch_command(&["release", &own, "--wait", "0.01"]);

@@ -83,7 +83,7 @@ fn a_server_serves_prometheus_and_reports_its_alerts() {
     );
 }
 
-/// How many sends the page counts, once it counts so many: an echo can be read before its core knows that it is sent.
+/// The number of sends on the page, once it reaches `expected`: an echo can be read before its core knows that it is sent.
 fn sent_at_least(server: &Watched, expected: f64) -> f64 {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -18,8 +18,8 @@ use self::sink::Sink;
 use self::writer::{Batch, Writer};
 use crate::clock::Clock;
 
-/// Once this many bytes have been gathered they are handed over, without waiting for the next look at the time.
-const HAND_OVER_BYTES: usize = 64 << 10;
+/// Once this number of bytes is gathered, the writer gets them without waiting for the next tick.
+const BATCH_BYTES: usize = 64 << 10;
 /// The memory of one core for lines that have not been written. Further lines are lost.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
@@ -76,7 +76,7 @@ impl AccessLog {
         })
     }
 
-    /// Opens the path again: call it after the file was renamed. Returns at once. Lines that were handed over before
+    /// Opens the path again: call it after the file was renamed. Returns at once. Lines that were logged before
     /// go to the old file. If the path can't be opened the old file stays in use, and standard error says why.
     pub fn reopen(&self) {
         self.writer.0.reopen();
@@ -111,7 +111,7 @@ pub(crate) struct Log {
     count: Cell<u64>,
     /// Lines for which there was no room, and which the writer has not been told of.
     lost: Cell<u64>,
-    /// Bytes that this core has handed over and the writer has not written.
+    /// Bytes that this core has passed to the writer and that are not written yet.
     handed: Arc<AtomicUsize>,
 }
 
@@ -135,20 +135,20 @@ impl Log {
         }
         line.write(&mut lines, self.log.format, clock);
         self.count.set(self.count.get() + 1);
-        let enough = lines.len() >= HAND_OVER_BYTES;
+        let enough = lines.len() >= BATCH_BYTES;
         drop(lines);
         if enough {
-            self.hand_over();
+            self.pass_to_writer();
         }
     }
 
-    /// Whether there is anything to hand over.
+    /// Returns whether there are lines for the writer.
     pub(crate) fn has_lines(&self) -> bool {
         self.count.get() > 0 || self.lost.get() > 0
     }
 
-    /// Gives the writer what has been gathered. Never waits for the file.
-    pub(crate) fn hand_over(&self) {
+    /// Passes the gathered lines to the writer. Never waits for the file.
+    pub(crate) fn pass_to_writer(&self) {
         if !self.has_lines() {
             return;
         }
@@ -159,6 +159,6 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.hand_over();
+        self.pass_to_writer();
     }
 }

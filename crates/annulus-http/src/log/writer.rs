@@ -24,7 +24,7 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 /// By how much longer it waits for the thread, which may be inside a write to a file system that does not answer.
 const END_SLACK: Duration = Duration::from_millis(500);
 
-/// Lines of one core, handed over together. Dropped, it makes room for others of that core.
+/// Lines of one core, passed to the writer together. Dropping the batch frees its share of the core's limit.
 pub(super) struct Batch {
     bytes: Vec<u8>,
     lines: u64,
@@ -32,7 +32,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// `handed` counts the bytes that the core has handed over and not seen written.
+    /// `handed` counts the bytes that the core has passed to the writer and that are not written yet.
     pub(super) fn new(bytes: Vec<u8>, lines: u64, handed: &Arc<AtomicUsize>) -> Batch {
         handed.fetch_add(bytes.len(), Ordering::Relaxed);
         Batch {
@@ -284,7 +284,7 @@ impl WriterThread {
         }
         // An interrupted wait is a look more.
         let _ = poll(&mut watched, left.as_ref());
-        // Refused if nobody has rung.
+        // Refused if no thread has signalled.
         let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
     }
 }

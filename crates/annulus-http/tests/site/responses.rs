@@ -204,7 +204,7 @@ fn an_encoding_is_sent_to_who_takes_it() {
         ground.write("a.js.gz", "gzipped");
         ground.write("a.js.br", "brotli");
         ground.write("b.js", "alone");
-        ground.write("c.js.gz", "orphan");
+        ground.write("c.js.gz", "compressed only");
         let mut tags = Vec::new();
         for (accepted, encoding, body) in [
             ("gzip, br", Some("br"), "brotli"),

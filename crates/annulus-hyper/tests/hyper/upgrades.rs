@@ -34,7 +34,7 @@ fn switching() -> Response<AnyBody> {
 }
 
 /// A server whose handler leaves the upgraded connection to a task of Tokio's, as axum's `on_upgrade` does. What
-/// came of its first read and write is told; `keep` has it kept for ever then.
+/// came of its first read and write is told; `keep` then leaks it.
 fn elsewhere(keep: bool) -> io::Result<(SocketAddr, mpsc::Receiver<[io::Error; 2]>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

@@ -385,7 +385,7 @@ mod tests {
             r#"annulus_kernel_workers{} 2.0"#,
             r#"annulus_backend_info{source="driver",backend="io_uring (a \"mode\")",fallback="no \\ of:\nit"} 1.0"#,
             r#"annulus_operation_duration_seconds_count{op="read_at"} 5"#,
-            // 1 µs lies in a bucket of ours that ends above it.
+            // 1 µs lies in a bucket of the library that ends above it.
             r#"annulus_operation_duration_seconds_bucket{le="0.000001",op="read_at"} 1"#,
             r#"annulus_operation_duration_seconds_bucket{le="0.0000025",op="read_at"} 2"#,
             r#"annulus_operation_duration_seconds_bucket{le="0.000005",op="read_at"} 3"#,

@@ -44,7 +44,7 @@ pub struct Endpoint {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Answers `GET /metrics` at `addr`, on a thread of its own. Whoever can reach that address can read it: outside of the
+/// Answers `GET /metrics` at `addr`, on a thread of its own. Every process that can reach that address can read it: outside of the
 /// loopback that is anybody.
 ///
 /// # Errors

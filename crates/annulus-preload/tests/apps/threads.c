@@ -390,7 +390,7 @@ static void read_pipe(struct task *task) {
     task->result = read(task->other, &byte, 1);
 }
 
-static void wait_for_ever(struct task *task) {
+static void wait_without_timeout(struct task *task) {
     about_to_sleep(task);
     epoll_wait(task->set, &(struct epoll_event){0}, 1, -1);
     task->result = 2;
@@ -409,7 +409,7 @@ static void a_thread_that_sleeps_can_be_cancelled(void) {
     print("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
     task.pair = connected();
     add(task.set, task.pair.app, EPOLLIN, 1);
-    start(&task, wait_for_ever);
+    start(&task, wait_without_timeout);
     until_it_sleeps(&task);
     MUST(-pthread_cancel(task.thread));
     pthread_join(task.thread, &end);
@@ -432,7 +432,7 @@ static void a_handler_may_end_the_thread_that_waits(void) {
         struct task task = {.set = fresh_set(), .pair = connected()};
         void *end;
         add(task.set, task.pair.app, EPOLLIN, 1);
-        start(&task, wait_for_ever);
+        start(&task, wait_without_timeout);
         until_it_sleeps(&task);
         MUST(-pthread_kill(task.thread, SIGUSR1));
         pthread_join(task.thread, &end);

@@ -7,14 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::metrics::Snapshot;
-use annulus::metrics::switch::{Switch, Told};
+use annulus::metrics::switch::{Switch, SwitchCounter};
 
 use crate::server::{PATIENCE, Server, Started, exchange};
 use crate::{busy, served};
 
-fn until(switch: &Switch, what: Told, count: u64) {
+fn until(switch: &Switch, what: SwitchCounter, count: u64) {
     let until = Instant::now() + PATIENCE;
-    while switch.told(what) != count {
+    while switch.count(what) != count {
         assert!(
             Instant::now() < until,
             "{what:?} is not {count}: {switch:?}"
@@ -43,7 +43,7 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
     let mut streams = busy(&server, 4);
     server.look_until(|now| now.total().preload.connections == 8);
     let switch = Switch::of(server.id()).unwrap();
-    assert_eq!(switch.told(Told::Serving), 2, "{switch:?}");
+    assert_eq!(switch.count(SwitchCounter::Serving), 2, "{switch:?}");
 
     assert!(switch.ask(true));
     if !is_woken() {
@@ -52,10 +52,10 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
             .for_each(|stream| exchange(stream, b"up", 1));
     }
     // A set counts itself as released last, after its ring has ended.
-    until(&switch, Told::Released, 2);
-    assert_eq!(switch.told(Told::Serving), 0, "{switch:?}");
-    assert_eq!(switch.told(Told::SetsHandedBack), 2, "{switch:?}");
-    assert_eq!(switch.told(Told::HandedBack), 8, "{switch:?}");
+    until(&switch, SwitchCounter::Released, 2);
+    assert_eq!(switch.count(SwitchCounter::Serving), 0, "{switch:?}");
+    assert_eq!(switch.count(SwitchCounter::SetsHandedBack), 2, "{switch:?}");
+    assert_eq!(switch.count(SwitchCounter::HandedBack), 8, "{switch:?}");
     let before = written(server.id());
     streams
         .iter_mut()
@@ -72,10 +72,14 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
     streams
         .iter_mut()
         .for_each(|stream| exchange(stream, b"up", 2));
-    until(&switch, Told::Released, 0);
-    assert_eq!(switch.told(Told::SetsServedAgain), 2, "{switch:?}");
-    assert_eq!(switch.told(Told::ServedAgain), 10, "{switch:?}");
-    assert_eq!(switch.told(Told::Serving), 2, "{switch:?}");
+    until(&switch, SwitchCounter::Released, 0);
+    assert_eq!(
+        switch.count(SwitchCounter::SetsServedAgain),
+        2,
+        "{switch:?}"
+    );
+    assert_eq!(switch.count(SwitchCounter::ServedAgain), 10, "{switch:?}");
+    assert_eq!(switch.count(SwitchCounter::Serving), 2, "{switch:?}");
     let [reads, writes, _] = server.counts();
     let before = written(server.id());
     streams.extend(busy(&server, 1));
@@ -103,12 +107,12 @@ fn a_wait_continues_in_the_kernel_for_its_remaining_time() {
         let [.., waits] = server.counts();
         assert!(switch.ask(true));
         if is_woken() {
-            until(&switch, Told::Serving, 0);
+            until(&switch, SwitchCounter::Serving, 0);
             assert_eq!(server.counts()[2], waits, "its wait has ended for nothing");
         }
         exchange(&mut stream, b"event", 1);
         assert_eq!(server.counts()[2], waits + 1);
-        until(&switch, Told::Serving, 0);
+        until(&switch, SwitchCounter::Serving, 0);
         server.end();
     }
 }
@@ -119,7 +123,7 @@ fn requests_during_repeated_switching_are_served_in_full() {
 }
 
 #[test]
-fn likewise_where_a_kernel_thread_polls() {
+fn a_kernel_thread_that_polls_is_switched_as_well() {
     to_and_fro(&[("ANNULUS_SQPOLL", "1")]);
 }
 
@@ -150,16 +154,16 @@ fn to_and_fro(variables: &[(&str, &str)]) {
         }
         for nth in 1..=SWITCHES {
             assert!(switch.ask(true));
-            until(&switch, Told::Serving, 0);
-            until(&switch, Told::SetsHandedBack, 2 * nth);
+            until(&switch, SwitchCounter::Serving, 0);
+            until(&switch, SwitchCounter::SetsHandedBack, 2 * nth);
             assert!(switch.ask(false));
-            until(&switch, Told::Released, 0);
-            until(&switch, Told::Serving, 2);
+            until(&switch, SwitchCounter::Released, 0);
+            until(&switch, SwitchCounter::Serving, 2);
         }
         over.store(true, Ordering::Relaxed);
     });
     assert_eq!(
-        switch.told(Told::SetsServedAgain),
+        switch.count(SwitchCounter::SetsServedAgain),
         2 * SWITCHES,
         "{switch:?}"
     );
@@ -181,14 +185,20 @@ fn a_child_of_a_released_process_passes_through_until_it_is_resumed() {
     let of_child = Switch::of(child).unwrap();
     assert!(of_child.is_released());
     assert_eq!(
-        (of_child.told(Told::Serving), of_child.told(Told::Released)),
+        (
+            of_child.count(SwitchCounter::Serving),
+            of_child.count(SwitchCounter::Released)
+        ),
         (0, 1)
     );
     assert_eq!(written(child), 0);
     assert!(of_child.ask(false) && switch.is_released());
     exchange(&mut stream, b"child", 3);
     assert_eq!(
-        (of_child.told(Told::Serving), of_child.told(Told::Released)),
+        (
+            of_child.count(SwitchCounter::Serving),
+            of_child.count(SwitchCounter::Released)
+        ),
         (1, 0)
     );
     assert!((1..=3).contains(&written(child)));
@@ -225,7 +235,7 @@ fn a_ring_that_ends_leaves_no_memory_behind() {
             for released in [true, false] {
                 assert!(switch.ask(released));
                 exchange(&mut stream, b"event", 2);
-                until(&switch, Told::Serving, u64::from(!released));
+                until(&switch, SwitchCounter::Serving, u64::from(!released));
             }
         }
         mapped_kib(server.id())

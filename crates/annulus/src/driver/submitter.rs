@@ -242,7 +242,7 @@ impl Submitter {
         }
     }
 
-    /// The driver for an operation that `ended` has refused: `ended` was its thread's own driver, and its
+    /// The driver for an operation that `ended` has refused: `ended` was the driver of its thread, and its
     /// executor has ended; or it was another core's. `None`: the engine has.
     #[cold]
     pub(crate) fn other_handle(&self, ended: &DriverHandle, opcode: u8) -> Option<&DriverHandle> {

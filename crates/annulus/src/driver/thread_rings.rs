@@ -3,7 +3,7 @@
 //! An executor that can drive rings on its threads is registered once (`set_ring_executor`). From then on the
 //! first operation of an engine on such a thread makes a ring there; later ones find it in a cell of
 //! the thread. A ring that can't be made is not tried again on that thread: its operations go to the
-//! engine's own drivers.
+//! engine's drivers.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -145,7 +145,7 @@ pub(super) fn new_engine() -> u64 {
     ENGINES.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The calling thread's own driver of `submitter`, if it has one or is to have one.
+/// Returns the driver of `submitter` on the calling thread, if it has one or is to have one.
 #[inline]
 pub(super) fn handle(submitter: &Submitter) -> Option<&DriverHandle> {
     let (engine, index) = CURRENT.get();

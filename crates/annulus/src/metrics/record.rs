@@ -54,7 +54,7 @@ const CALL_WORDS: usize = 2;
 const CALLS_MAX: usize = 96;
 const _: () = assert!(Call::ALL.len() <= CALLS_MAX);
 const PASSED: usize = PRELOAD + CALLS_MAX * CALL_WORDS;
-/// The number of entries for reasons, likewise.
+/// The number of entries for reasons; some are left for future ones.
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Why::ALL.len() <= REASONS_MAX);
 const HANDED_BACK: usize = PASSED + REASONS_MAX;
@@ -168,7 +168,7 @@ pub(super) fn backend(text: &str) -> (usize, Vec<u64>) {
     (BACKEND, words_of(text, BACKEND_WORDS))
 }
 
-/// Likewise.
+/// The index of the fallback's reason, and its words.
 pub(super) fn fallback(text: &str) -> (usize, Vec<u64>) {
     (FALLBACK, words_of(text, FALLBACK_WORDS))
 }

@@ -18,14 +18,14 @@ const LISTENS: usize = HEADER_SAYS;
 const ASKED: usize = LISTENS + 1;
 /// Where in the file that word is, in bytes.
 pub const ASKED_AT: usize = ASKED * size_of::<u64>();
-const TOLD: usize = ASKED + 1;
-const _: () = assert!(TOLD + Told::ALL.len() < PAGE_WORDS);
+const COUNTERS: usize = ASKED + 1;
+const _: () = assert!(COUNTERS + SwitchCounter::ALL.len() < PAGE_WORDS);
 
 /// What the process says has come of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
-pub enum Told {
+pub enum SwitchCounter {
     /// Epoll sets that have a ring now.
     Serving,
     /// Epoll sets that have none now because that was asked for.
@@ -40,14 +40,14 @@ pub enum Told {
     ServedAgain,
 }
 
-impl Told {
-    const ALL: [Told; 6] = [
-        Told::Serving,
-        Told::Released,
-        Told::SetsHandedBack,
-        Told::HandedBack,
-        Told::SetsServedAgain,
-        Told::ServedAgain,
+impl SwitchCounter {
+    const ALL: [SwitchCounter; 6] = [
+        SwitchCounter::Serving,
+        SwitchCounter::Released,
+        SwitchCounter::SetsHandedBack,
+        SwitchCounter::HandedBack,
+        SwitchCounter::SetsServedAgain,
+        SwitchCounter::ServedAgain,
     ];
 }
 
@@ -74,9 +74,9 @@ pub fn asked() -> Option<&'static AtomicU64> {
 }
 
 /// The number changes by this much. For any thread.
-pub fn tell(what: Told, by: i64) {
+pub fn add(what: SwitchCounter, by: i64) {
     if let Some(header) = SHARED.get() {
-        header[TOLD + what as usize].fetch_add(by.cast_unsigned(), Ordering::AcqRel);
+        header[COUNTERS + what as usize].fetch_add(by.cast_unsigned(), Ordering::AcqRel);
     }
 }
 
@@ -87,11 +87,11 @@ pub struct Switch {
 
 impl fmt::Debug for Switch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = Told::ALL.map(|what| self.told(what));
+        let counts = SwitchCounter::ALL.map(|what| self.count(what));
         let mut debug = f.debug_struct("Switch");
         debug
             .field("released", &self.is_released())
-            .field("told", &told)
+            .field("counts", &counts)
             .finish()
     }
 }
@@ -138,8 +138,8 @@ impl Switch {
     }
 
     /// What the process says.
-    pub fn told(&self, what: Told) -> u64 {
-        self.header[TOLD + what as usize].load(Ordering::Acquire)
+    pub fn count(&self, what: SwitchCounter) -> u64 {
+        self.header[COUNTERS + what as usize].load(Ordering::Acquire)
     }
 }
 
@@ -162,11 +162,11 @@ mod tests {
         assert!(is_released() && switch.is_released());
         assert!(switch.ask(false) && !is_released());
         assert_eq!(asked().unwrap().load(Ordering::Relaxed), before + 2);
-        tell(Told::Serving, 3);
-        tell(Told::Serving, -1);
-        tell(Told::ServedAgain, 7);
-        let told = Told::ALL.map(|what| switch.told(what));
-        assert_eq!(told, [2, 0, 0, 0, 0, 7]);
+        add(SwitchCounter::Serving, 3);
+        add(SwitchCounter::Serving, -1);
+        add(SwitchCounter::ServedAgain, 7);
+        let counts = SwitchCounter::ALL.map(|what| switch.count(what));
+        assert_eq!(counts, [2, 0, 0, 0, 0, 7]);
     }
 
     #[test]

@@ -77,10 +77,10 @@ macro_rules! ops {
         /// All operations, each where its number says.
         pub(crate) const ALL: &[OpInfo] = &[$($($row),*),*];
 
-        /// Their names, likewise.
+        /// The names of all operations, in the order of `ALL`.
         pub(crate) const NAMES: &[&str] = &[$($($name),*),*];
 
-        /// The opcodes as docs/KERNELS.md writes them, likewise.
+        /// The opcodes as docs/KERNELS.md writes them, in the order of `ALL`.
         #[cfg(test)]
         const OPCODES: &[&str] = &[$($(stringify!($opcode)),*),*];
     };

@@ -52,15 +52,15 @@ pub(super) enum Message {
 }
 
 /// What this thread's core has ready.
-struct Here {
+struct CoreContext {
     number: Cell<u64>,
     ready: RefCell<VecDeque<Runnable>>,
     executor: RefCell<Option<Rc<Executor>>>,
 }
 
 thread_local! {
-    static HERE: Here = const {
-        Here {
+    static CONTEXT: CoreContext = const {
+        CoreContext {
             number: Cell::new(0),
             ready: RefCell::new(VecDeque::new()),
             executor: RefCell::new(None),
@@ -132,9 +132,9 @@ impl Inbox {
     #[inline]
     fn schedule(&self, runnable: Runnable) {
         let mut runnable = Some(runnable);
-        let _ = HERE.try_with(|here| {
-            if here.number.get() == self.number {
-                here.ready.borrow_mut().extend(runnable.take());
+        let _ = CONTEXT.try_with(|context| {
+            if context.number.get() == self.number {
+                context.ready.borrow_mut().extend(runnable.take());
             }
         });
         if let Some(runnable) = runnable {
@@ -167,23 +167,23 @@ pub(super) struct Executor {
 /// The calling thread's executor.
 pub(super) fn current() -> Option<Rc<Executor>> {
     // None, too, while the thread's cells are being dropped.
-    let existing = HERE.try_with(|here| here.executor.borrow().clone());
+    let existing = CONTEXT.try_with(|context| context.executor.borrow().clone());
     existing.ok().flatten()
 }
 
 /// Whether the calling thread can be a core: not while its thread-locals are being dropped.
 pub(super) fn is_possible() -> bool {
-    HERE.try_with(|_| ()).is_ok() && Core::can_be_current()
+    CONTEXT.try_with(|_| ()).is_ok() && Core::can_be_current()
 }
 
 /// What the core `home` has at `position`, if this is its thread.
 #[inline]
 pub(super) fn kept_here(home: &Inbox, position: usize) -> Option<Rc<dyn Any>> {
-    let existing = HERE.try_with(|here| {
-        if here.number.get() != home.number {
+    let existing = CONTEXT.try_with(|context| {
+        if context.number.get() != home.number {
             return None;
         }
-        let executor = here.executor.borrow();
+        let executor = context.executor.borrow();
         let kept = executor.as_ref()?.kept.borrow();
         kept.as_ref()?.get(position).map(Rc::clone)
     });
@@ -204,7 +204,8 @@ pub(super) fn forget_here(home: &Inbox, position: usize) -> bool {
 #[inline]
 pub(super) fn is_stopping() -> bool {
     let of = |executor: &Option<Rc<Executor>>| executor.as_ref().is_some_and(|e| e.is_stopping());
-    HERE.try_with(|here| of(&here.executor.borrow()))
+    CONTEXT
+        .try_with(|context| of(&context.executor.borrow()))
         .unwrap_or(false)
 }
 
@@ -412,9 +413,9 @@ impl Executor {
                 executor.start(future);
             }
         });
-        HERE.with(|here| {
-            here.number.set(self.inbox.number);
-            here.executor.replace(Some(Rc::clone(self)));
+        CONTEXT.with(|context| {
+            context.number.set(self.inbox.number);
+            context.executor.replace(Some(Rc::clone(self)));
         });
     }
 
@@ -434,9 +435,9 @@ impl Executor {
         let left = self.core.end(until_ns);
         // What the kernel gave back last was foreign code to drop, and may have started others.
         self.drop_all_tasks();
-        HERE.with(|here| {
-            here.number.set(0);
-            here.executor.replace(None)
+        CONTEXT.with(|context| {
+            context.number.set(0);
+            context.executor.replace(None)
         });
         Core::set_current(None);
         left
@@ -471,14 +472,14 @@ impl Executor {
 
 #[inline]
 fn pop_ready() -> Option<Runnable> {
-    HERE.with(|here| here.ready.borrow_mut().pop_front())
+    CONTEXT.with(|context| context.ready.borrow_mut().pop_front())
 }
 
 fn push_ready(runnable: Runnable) {
-    HERE.with(|here| here.ready.borrow_mut().push_back(runnable));
+    CONTEXT.with(|context| context.ready.borrow_mut().push_back(runnable));
 }
 
 #[inline]
 fn has_ready() -> bool {
-    HERE.with(|here| !here.ready.borrow().is_empty())
+    CONTEXT.with(|context| !context.ready.borrow().is_empty())
 }

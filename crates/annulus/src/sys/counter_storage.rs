@@ -36,7 +36,7 @@ enum From {
     Static,
     /// Mapped by its holder.
     Own,
-    /// Likewise, of a file; remembered at this index of `MAPPED`.
+    /// Mapped by its holder from a file, which is remembered at this index of `MAPPED`.
     File(usize),
 }
 

@@ -87,7 +87,7 @@ pub fn raise_open_files() -> u64 {
     }
     let soft = limit.rlim_cur;
     limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above. Where it is refused, the old limit stands.
+    // SAFETY: `limit` is a local value that outlives the call. If the call fails, the old limit stays.
     match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
         0 => limit.rlim_max,
         _ => soft,

@@ -79,7 +79,7 @@ struct Worker<'r, 'p, P: Protocol> {
     to_open: VecDeque<u32>,
     /// Slots that failed, and when they are tried again.
     retry: VecDeque<(u64, u32)>,
-    /// Slots whose receive found no buffer, and their generation: a kernel that hands over at once all that has come
+    /// Slots whose receive found no buffer, and their generation: a kernel that delivers at once all bytes that have come
     /// (6.1; 6.18 does not) runs out of them. Armed as many at a time as there are buffers: all of them would mostly
     /// find none again.
     starved: VecDeque<(u32, u32)>,

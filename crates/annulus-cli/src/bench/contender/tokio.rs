@@ -31,7 +31,7 @@ pub(crate) struct OnTokio {
     name: &'static str,
     about: &'static str,
     flavour: Flavour,
-    /// The runtime's threads keep rings; else they hand over to the engine's driver.
+    /// The runtime's threads have rings; without, they submit to the engine's driver.
     rings: bool,
     memory: Memory,
 }
@@ -62,7 +62,7 @@ impl OnTokio {
             },
             OnTokio {
                 name: "annulus-tokio-handed",
-                about: "annulus-tokio on a runtime as it comes: handed over to a driver thread",
+                about: "annulus-tokio on a runtime as it comes: submitted to a driver thread",
                 rings: false,
                 ..ON_TOKIO
             },

@@ -32,7 +32,7 @@ pub(super) const NO_EFFECT: &[Group] = &[
             "slat_percentiles",
             "unified_rw_reporting",
         ],
-        why: "reads and writes are reported apart, from hand-over to answer",
+        why: "reads and writes are reported apart, from submission to completion",
     },
     Group {
         names: &[

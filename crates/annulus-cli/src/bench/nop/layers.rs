@@ -33,7 +33,7 @@ pub(crate) enum Layer {
     Abi,
     AbiDeferred,
     NullExecutor,
-    NullHandOver,
+    NullHandOff,
     Annulus,
     Own,
     OnTokio,
@@ -45,7 +45,7 @@ pub(crate) const LAYERS: [Layer; 8] = [
     Layer::Abi,
     Layer::AbiDeferred,
     Layer::NullExecutor,
-    Layer::NullHandOver,
+    Layer::NullHandOff,
     Layer::Annulus,
     Layer::Own,
     Layer::OnTokio,
@@ -64,7 +64,7 @@ impl Layer {
             Layer::Abi => "abi",
             Layer::AbiDeferred => "abi-defer",
             Layer::NullExecutor => "null-executor",
-            Layer::NullHandOver => "null-hand-over",
+            Layer::NullHandOff => "null-hand-off",
             Layer::Annulus => "annulus",
             Layer::Own => "annulus-own",
             Layer::OnTokio => "annulus-tokio",
@@ -77,7 +77,7 @@ impl Layer {
             Layer::Abi => "the ABI crate by hand, a ring without flags, one enter per batch",
             Layer::AbiDeferred => "the same with SINGLE_ISSUER and DEFER_TASKRUN",
             Layer::NullExecutor => "tasks on the plain executor that yield: no engine, no kernel",
-            Layer::NullHandOver => "the same tasks, answered by another thread: no ring",
+            Layer::NullHandOff => "the same tasks, answered by another thread: no ring",
             Layer::Annulus => {
                 "Engine::nop() awaited by tasks on the plain executor, one driver thread"
             }
@@ -105,7 +105,7 @@ impl Layer {
                 let ops = plainly(tasks)?;
                 Ok(watch.end(&Counted { ops, enters: None }))
             }
-            Layer::NullHandOver => hand_over(depth, &stop, start),
+            Layer::NullHandOff => hand_off(depth, &stop, start),
             Layer::Annulus => {
                 let engine = engine()?;
                 let tasks = (0..depth)
@@ -291,7 +291,7 @@ async fn request_tasks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u
 }
 
 /// A standard channel there, a waker back.
-fn hand_over(
+fn hand_off(
     depth: usize,
     stop: &Arc<AtomicBool>,
     start: impl FnOnce() -> Result<Watch, Failure>,

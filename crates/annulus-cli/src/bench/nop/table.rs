@@ -100,7 +100,7 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
             .as_ref()
     };
     let (ours, ground) = (of("annulus")?, of("abi-defer")?);
-    let (executor, hop) = (of("null-executor")?, of("null-hand-over")?);
+    let (executor, hop) = (of("null-executor")?, of("null-hand-off")?);
     Some(format!(
         "at depth {depth} a NOP takes {} ns through Annulus and {} by hand ({} of {} ns CPU); without any kernel the \
          executor alone takes {} and a hop to a thread and back {}",

@@ -83,7 +83,7 @@ fn ring() -> RingFacts {
             probe_fact("buffer groups", "5.19"),
         ],
         quirks: vec![Quirk {
-            name: "completions beyond the queue are kept and handed over".into(),
+            name: "completions beyond the queue are kept and delivered".into(),
             works: Some(true),
             meaning: String::new(),
         }],

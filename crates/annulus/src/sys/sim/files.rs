@@ -16,7 +16,7 @@ use crate::narrow::to_usize;
 /// An answer: a value, or an errno.
 pub(crate) type SysResult<T> = Result<T, i32>;
 
-/// Descriptors are numbered from here, far from the process's own: a simulated one that strays into
+/// Descriptors are numbered from here, far from the process's own: a simulated one that gets into
 /// a system call is `EBADF` there.
 const FIRST_FD: i32 = 1 << 20;
 

@@ -17,9 +17,6 @@ const LAYERS: [&str; 9] = [
     "sim",
 ];
 
-/// Two users of one driver, which never import each other.
-const APART: [(&str, &str); 2] = [("engine", "runtime"), ("runtime", "engine")];
-
 /// What each crate may depend on within the workspace.
 #[rustfmt::skip]
 const CRATES: [(&str, &str); 8] = [
@@ -43,7 +40,6 @@ const OPTIONAL_IN_THE_LIBRARY: [&str; 1] = ["tokio"];
 
 /// The crates that speak to the kernel, and the only folder that may name them.
 const KERNEL_CRATES: [&str; 3] = ["io_uring", "libc", "rustix"];
-const KERNEL_FOLDER: &str = "sys/";
 
 fn listed(list: &str, name: &str) -> bool {
     list.split(' ').any(|entry| entry == name)
@@ -106,7 +102,7 @@ pub(crate) fn kernel_crates(repo: &Repo, found: &mut Findings) {
     for (path, below, source) in repo.library() {
         for name in KERNEL_CRATES {
             for at in find_word(&source.shipped, name) {
-                if !below.starts_with(KERNEL_FOLDER) && names_a_crate(&source.shipped, at, name) {
+                if !below.starts_with("sys/") && names_a_crate(&source.shipped, at, name) {
                     let says =
                         "is named in src/sys only; give `sys` a function for it and call that";
                     let line = line_of(&source.shipped, at);
@@ -167,7 +163,9 @@ fn names_at<'a>(code: &'a str, at: usize, found: &mut Vec<(&'a str, usize)>) {
 
 fn judge(importer: &str, imported: &str) -> Option<String> {
     let layer = |name: &str| LAYERS.iter().position(|row| listed(row, name));
-    let apart = APART.contains(&(importer, imported));
+    // Two users of one driver, which never import each other.
+    let apart = [importer, imported] == ["engine", "runtime"]
+        || [importer, imported] == ["runtime", "engine"];
     let says = match (layer(importer), layer(imported)) {
         (None, _) => "is in no layer; give it its row in LAYERS",
         (_, None) => "imports what is no module of the table; import from the defining module",

@@ -28,9 +28,7 @@ fn check(rule: Rule) {
 }
 
 macro_rules! rules {
-    ($($name:ident: $rule:path;)*) => {
-        $(#[test] fn $name() { check($rule); })*
-    };
+    ($($name:ident: $rule:path;)*) => { $(#[test] fn $name() { check($rule); })* };
 }
 
 rules! {

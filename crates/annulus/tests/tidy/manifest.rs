@@ -74,8 +74,8 @@ pub(crate) fn reasons(repo: &Repo, found: &mut Findings) {
         for dependency in dependencies(text) {
             let listed_only = dependency.section == Section::Workspace && dependency.local;
             if !dependency.explained && !listed_only {
-                let says = "has no reason; say in a comment above why it is needed";
-                let says = format!("`{}` {says}", dependency.name);
+                let name = &dependency.name;
+                let says = format!("`{name}` has no reason; give it in a comment above");
                 found.add(path, dependency.line, says);
             }
         }

@@ -12,43 +12,33 @@ use crate::repo::{Findings, Repo};
 const RETIRED: &[(&str, &str)] = &[
     ("nudg(e|es|ed|ing)|rous(e|es|ed|ing)", "notifier, unpark"),
     ("annulus-late|watchdogs?", "annulus-flush, flush thread"),
-    ("annulus[_-]adapters", "annulus-hyper, annulus-observe, or a feature of annulus"),
-    ("annulus[_-]peers", "annulus-baselines"),
+    ("annulus[_-](adapters|peers)", "annulus-hyper, annulus-observe or a feature of annulus; annulus-baselines"),
     ("attend(s|ed|ing|ant|ance)?|set_host", "register; set_ring_executor"),
-    ("bundled", "removed without replacement"),
-    ("company", "batch; batching delay"),
+    ("company|bundled", "batch; batching delay"),
     ("cure[sd]?", "hint, remedy"),
-    ("envelopes?", "message header"),
+    ("envelopes?|leftovers?", "message header; unread buffer"),
     ("for[ _-]ever|keep_for_ever", "indefinitely, permanently; leak"),
     ("hand(s|ed|ing)?[ _-]overs?", "submit; hand-off between threads"),
     ("harvest(s|ed|ing)?", "reap; completion batch"),
-    ("hurr(y|ies|ied|ying)", "wake_for_deadline; suspend batching"),
+    ("hurr(y|ies|ied|ying)|inline_run", "wake_for_deadline; suspend batching; coop budget"),
     ("in[ _-]hand", "buffered"),
-    ("inline_run", "coop budget"),
-    ("kin", "sibling"),
     ("lanes?", "DriverHandle; Worker"),
-    ("leftovers?", "unread buffer"),
-    ("likewise", "the statement again"),
     ("(own[ _])?look(s|ed|ing)?[ _-]?outs?", "busy-poll, spin"),
-    ("meters?", "counters"),
-    ("of ours", "the library's"),
+    ("of ours|whoever|likewise", "the library's; the caller, the thread that; the statement again"),
     ("orphan(s|ed)?", "abandoned operation; draining, half-closed connection"),
-    ("overdue", "expired"),
+    ("overdue|kin", "expired; sibling"),
     ("puts?[ _](aside|off)", "defer"),
     ("rungs?|ladders?", "set-up mode, SetupMode"),
     ("so[ _]many", "N, this number of"),
     ("spill(s|ed|ing|_all)?", "copy out"),
     ("strangers?", "foreign thread; another peer"),
     ("stray(s|ed|ing)?|is_stray", "cancelled by thread exit"),
-    ("tenants?", "client of the shared ring"),
-    ("tracts?", "registered region"),
-    ("trials?", "probe"),
+    ("meters?|tracts?", "counters; registered region"),
+    ("tenants?|trials?", "client of the shared ring; probe"),
     ("turn(s|ed|ing)? (a|the|its) (ring|driver)s?|turn of (the|a) (core|driver|loop|worker)|executor turns|join_turning", "poll, drive; poll cycle"),
-    ("whoever", "the caller, the thread that"),
     ("touched_by_a_stranger|is_nobodys|knows_no_more_of", "on_foreign_thread; clear_owner; forget_reported"),
     // Exact names.
-    ("BackendInUse", "EngineBackend"),
-    ("OwnDriver", "ThreadlessDriver; current_thread"),
+    ("BackendInUse|OwnDriver", "EngineBackend; ThreadlessDriver"),
     ("Receiving1|net::Receiv(e|ing)|ReceiveExact", "RecvState, Recv, RecvStream, RecvExact"),
     ("Alarms?|crate::alarm", "Notifier"),
     ("RunsOn|CallAnswer", "the types of annulus::support"),
@@ -131,12 +121,8 @@ mod tests {
         assert_eq!(found("docs/A.md", "The own_look_outs.\n"), 1);
         assert_eq!(found("docs/A.md", "known_look_outing\n"), 0);
         assert_eq!(found("CHANGELOG.md", "own_look_out\n"), 0);
-    }
-
-    #[test]
-    fn a_retired_type_is_found_by_its_exact_name() {
-        let found = |text: &str| planted(terms, &[("docs/A.md", text)]).len();
-        assert_eq!(found("an Alarm, a `crate::alarm`"), 1);
-        assert_eq!(found("alarm(2), AlarmClock, SIGALRM"), 0);
+        // A type is found by its exact name.
+        assert_eq!(found("docs/A.md", "an Alarm, a `crate::alarm`"), 1);
+        assert_eq!(found("docs/A.md", "alarm(2), AlarmClock, SIGALRM"), 0);
     }
 }

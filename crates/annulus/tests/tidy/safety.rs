@@ -213,10 +213,7 @@ mod tests {
             let found = planted(notes, &[DOCUMENT, ("crates/annulus/src/a.rs", code)]);
             assert_eq!(lines(&found), Vec::from_iter(expected), "{code}");
         }
-    }
-
-    #[test]
-    fn a_document_without_invariants_is_found() {
+        // A document without invariants is found as well.
         assert_eq!(planted(notes, &[]).len(), 1);
     }
 

@@ -158,10 +158,7 @@ mod tests {
         assert!(!source.comments.contains("// y"));
         assert!(source.code.contains("fn f<'a>() {}"));
         assert_eq!(source.code.len(), source.comments.len());
-    }
-
-    #[test]
-    fn raw_strings_end_at_their_own_hashes() {
+        // Raw strings end at their own hashes.
         let source = Source::new("let a = br##\"x\"# unwrap() \"##; r#type; after()");
         assert!(!source.code.contains("unwrap") && source.code.contains("after()"));
     }

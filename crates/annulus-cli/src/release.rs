@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::metrics::switch::{Switch, SwitchCounter};
+use annulus_observe::switch::{Switch, SwitchCounter};
 
 use crate::args::TargetProcesses;
 use crate::fault::Fault;
@@ -87,7 +87,7 @@ impl Pending {
         let process = Process::find(pid)?;
         let switch = Switch::of(pid).map_err(|error| refused(pid, &error))?;
         let before = done(&switch, request);
-        let is_new = switch.ask(request == Request::Release);
+        let is_new = switch.request(request == Request::Release);
         Ok(Pending {
             pid,
             process,

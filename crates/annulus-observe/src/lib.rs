@@ -1,7 +1,8 @@
-//! Observability for Annulus: alerts on its counters, and exporters of them.
+//! Observability for Annulus: snapshots of other processes, alerts on the counters, and exporters of them.
 //!
 //! | module | feature | effect |
 //! |---|---|---|
+//! | (root) | none | [`snapshot_of`] reads the counters that another process shares |
 //! | [`alert`] | none | raises and clears alerts by rules such as `read.p99 > 500us for 5s` |
 //! | `prometheus` | `prometheus` | renders the counters as text and serves them to Prometheus |
 //! | `metrics` | `metrics` | publishes the counters to the recorder of the facade `metrics` |
@@ -13,7 +14,12 @@ pub mod alert;
 mod exported;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+mod process;
 #[cfg(feature = "prometheus")]
 pub mod prometheus;
+#[doc(hidden)]
+pub mod switch;
 #[cfg(feature = "tracing")]
 pub mod tracing;
+
+pub use process::snapshot_of;

@@ -15,8 +15,8 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
-use annulus::metrics::{self, switch::SwitchCounter};
+pub(crate) use annulus::metrics::layout::preload::{Call, Event, Gauge, Served, Totals, Why};
+use annulus::metrics::{self, layout::switch::SwitchCounter};
 
 use crate::reserved_fds::{self, Inode};
 use crate::{log, process, switch};
@@ -152,7 +152,7 @@ impl RingCounters {
         log::has_ring(backend);
         counters.count(Event::Rings, 1);
         counters.change(Gauge::Rings, 1);
-        metrics::switch::add(SwitchCounter::Serving, 1);
+        metrics::layout::switch::add(SwitchCounter::Serving, 1);
         RingCounters {
             counters,
             last: [0; 4],
@@ -178,7 +178,7 @@ impl RingCounters {
     pub(crate) fn end(mut self) {
         self.update([0; 4]);
         self.counters.change(Gauge::Rings, -1);
-        metrics::switch::add(SwitchCounter::Serving, -1);
+        metrics::layout::switch::add(SwitchCounter::Serving, -1);
     }
 }
 

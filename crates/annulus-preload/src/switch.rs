@@ -1,11 +1,11 @@
-//! The operator's switch: a word that other processes can write (`annulus::metrics::switch`) decides whether all
+//! The operator's switch: a word that other processes can write (`annulus::metrics::layout::switch`) decides whether all
 //! connections are handed back. Each thread checks it on its waits, by one load, and hands back the sets that it owns;
 //! from Linux 6.7 on, the word itself wakes a ring that sleeps. A set that was handed back in this way, or got no ring
 //! because of it, is served again at the first wait that begins after the switch is reset.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus::metrics::switch::{self, SwitchCounter};
+use annulus::metrics::layout::switch::{self, SwitchCounter};
 use annulus::preload::ServerRing;
 
 use crate::classify;
@@ -42,7 +42,9 @@ pub(crate) fn inherit() {
 
 /// Has the ring wake its thread when the switch changes.
 pub(crate) fn arm(ring: &mut ServerRing) {
-    let Some(word) = switch::asked() else { return };
+    let Some(word) = switch::request_word() else {
+        return;
+    };
     let current = word.load(Ordering::Acquire);
     let token = poll_cycle::token(TokenKind::Switch, 0, 0);
     while !ring.arm_change(word, current, token) && poll_cycle::submit_once(ring) {}

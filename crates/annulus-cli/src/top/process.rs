@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 use annulus::metrics::Snapshot;
-use annulus::metrics::switch::Switch;
+use annulus_observe::snapshot_of;
+use annulus_observe::switch::Switch;
 
 use super::observer::Observed;
 use super::report::ProcessFacts;
@@ -51,7 +52,7 @@ impl Process {
 
 impl Observed for Process {
     fn snapshot(&mut self) -> io::Result<Snapshot> {
-        let snapshot = Snapshot::of(self.pid);
+        let snapshot = snapshot_of(self.pid);
         if self.lives() {
             snapshot
         } else {
@@ -69,7 +70,7 @@ impl Observed for Process {
     }
 
     fn switch(&mut self, released: bool) -> io::Result<()> {
-        Switch::of(self.pid)?.ask(released);
+        Switch::of(self.pid)?.request(released);
         Ok(())
     }
 

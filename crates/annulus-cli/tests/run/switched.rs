@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use annulus::metrics::switch::{self, SwitchCounter};
+use annulus::metrics::layout::switch::{self, SwitchCounter};
 use annulus_testing::skip::skip;
 
 use crate::command::{CommandOutput, library, output};

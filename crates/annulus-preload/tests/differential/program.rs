@@ -110,7 +110,7 @@ impl With {
         });
         let switcher = switcher.as_ref()?.command[0].display();
         let both = format!("{switcher} {}", library().display());
-        let address = annulus::metrics::switch::ASKED_AT.to_string();
+        let address = annulus::metrics::layout::switch::REQUEST_OFFSET.to_string();
         let with = With::library().set("LD_PRELOAD", &both);
         Some(with.set("SWITCHER_WORD", &address))
     }

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use annulus::metrics::{Snapshot, Source, SourceKind};
+use annulus_observe::snapshot_of;
 use annulus_testing::preload_library;
 
 use server::{Server, Started, exchange};
@@ -121,7 +122,7 @@ fn a_port_that_is_left_alone_shows_as_the_reason() {
     };
     let streams = busy(&server, 1);
     drop(streams);
-    let error = Snapshot::of(server.id()).unwrap_err();
+    let error = snapshot_of(server.id()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let line = server.end();
     assert!(line["passed"]["port"].as_u64() >= Some(1), "{line}");
@@ -136,11 +137,11 @@ fn a_child_of_a_fork_counts_for_itself() {
     let _parents = busy(&server, 1);
     let before = server.look_until(|now| served(&now.total(), "write") + 1 >= ROUNDS as u64);
     let (child, port) = server.fork();
-    let error = Snapshot::of(child).unwrap_err();
+    let error = snapshot_of(child).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     exchange(&mut stream, b"child", ROUNDS);
-    let of_child = Snapshot::of(child).unwrap().total();
+    let of_child = snapshot_of(child).unwrap().total();
     assert_eq!(of_child.preload.rings, 1, "{of_child:#?}");
     let written = served(&of_child, "write");
     assert!(
@@ -170,7 +171,7 @@ fn a_program_that_never_has_a_ring_shares_nothing() {
     let Started(Some(mut server)) = Server::start(1, &[]) else {
         return;
     };
-    let error = Snapshot::of(server.id()).unwrap_err();
+    let error = snapshot_of(server.id()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert_eq!(server.end()["rings"], 0);
 }

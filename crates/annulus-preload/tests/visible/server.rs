@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::metrics::Snapshot;
+use annulus_observe::snapshot_of;
 use annulus_testing::once::once_per_run;
 use annulus_testing::skip::skip;
 use serde_json::Value;
@@ -94,7 +95,7 @@ impl Server {
     }
 
     pub(crate) fn look(&self) -> Snapshot {
-        Snapshot::of(self.id()).unwrap()
+        snapshot_of(self.id()).unwrap()
     }
 
     /// Waits for a snapshot that satisfies `is_so`: the gauges of a ring are updated when its thread enters the kernel.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::metrics::Snapshot;
-use annulus::metrics::switch::{Switch, SwitchCounter};
+use annulus_observe::snapshot_of;
+use annulus_observe::switch::{Switch, SwitchCounter};
 
 use crate::server::{PATIENCE, Server, Started, exchange};
 use crate::{busy, served};
@@ -24,7 +24,7 @@ fn until(switch: &Switch, what: SwitchCounter, count: u64) {
 }
 
 fn written(pid: u32) -> u64 {
-    served(&Snapshot::of(pid).unwrap().total(), "write")
+    served(&snapshot_of(pid).unwrap().total(), "write")
 }
 
 /// Whether a ring can wait for the switch; before that a sleeping set looks at its next event.
@@ -45,7 +45,7 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
     let switch = Switch::of(server.id()).unwrap();
     assert_eq!(switch.count(SwitchCounter::Serving), 2, "{switch:?}");
 
-    assert!(switch.ask(true));
+    assert!(switch.request(true));
     if !is_woken() {
         streams
             .iter_mut()
@@ -67,7 +67,7 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
     let back = &total.preload.handed_back;
     assert_eq!((back[0].reason, back[0].count), ("released", 8));
 
-    assert!(switch.ask(false));
+    assert!(switch.request(false));
     // Sets that sleep with the kernel look at their next event.
     streams
         .iter_mut()
@@ -105,7 +105,7 @@ fn a_wait_continues_in_the_kernel_for_its_remaining_time() {
         let mut stream = busy(&server, 1).remove(0);
         let switch = Switch::of(server.id()).unwrap();
         let [.., waits] = server.counts();
-        assert!(switch.ask(true));
+        assert!(switch.request(true));
         if is_woken() {
             until(&switch, SwitchCounter::Serving, 0);
             assert_eq!(server.counts()[2], waits, "its wait has ended for nothing");
@@ -153,10 +153,10 @@ fn to_and_fro(variables: &[(&str, &str)]) {
             });
         }
         for nth in 1..=SWITCHES {
-            assert!(switch.ask(true));
+            assert!(switch.request(true));
             until(&switch, SwitchCounter::Serving, 0);
             until(&switch, SwitchCounter::SetsHandedBack, 2 * nth);
-            assert!(switch.ask(false));
+            assert!(switch.request(false));
             until(&switch, SwitchCounter::Released, 0);
             until(&switch, SwitchCounter::Serving, 2);
         }
@@ -177,7 +177,7 @@ fn a_child_of_a_released_process_passes_through_until_it_is_resumed() {
     };
     drop(busy(&server, 1));
     let switch = Switch::of(server.id()).unwrap();
-    assert!(switch.ask(true));
+    assert!(switch.request(true));
     drop(busy(&server, 1));
     let (child, port) = server.fork();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -192,7 +192,7 @@ fn a_child_of_a_released_process_passes_through_until_it_is_resumed() {
         (0, 1)
     );
     assert_eq!(written(child), 0);
-    assert!(of_child.ask(false) && switch.is_released());
+    assert!(of_child.request(false) && switch.is_released());
     exchange(&mut stream, b"child", 3);
     assert_eq!(
         (
@@ -233,7 +233,7 @@ fn a_ring_that_ends_leaves_no_memory_behind() {
     let mut again = |times| {
         for _ in 0..times {
             for released in [true, false] {
-                assert!(switch.ask(released));
+                assert!(switch.request(released));
                 exchange(&mut stream, b"event", 2);
                 until(&switch, SwitchCounter::Serving, u64::from(!released));
             }

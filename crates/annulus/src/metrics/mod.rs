@@ -24,8 +24,8 @@
 //! ```
 //!
 //! Counters are words of memory that their driver alone writes; a snapshot reads them while it goes on, so
-//! numbers of one source may be some operations apart. What is counted of a process that has shared is read from
-//! outside by [`Snapshot::of`]: no thread and no call of that process takes part.
+//! numbers of one source may be some operations apart. Other processes read the counters of a process that shares them
+//! by `annulus_observe::snapshot_of`: no thread and no call of that process takes part.
 
 #[cfg(feature = "net")]
 mod core;
@@ -34,14 +34,9 @@ mod every;
 mod histogram;
 #[doc(hidden)]
 pub mod layout;
-#[doc(hidden)]
-pub mod preload;
 mod record;
 mod registry;
-mod remote;
 mod snapshot;
-#[doc(hidden)]
-pub mod switch;
 mod watch;
 
 #[cfg(feature = "net")]
@@ -155,26 +150,6 @@ pub fn snapshot() -> Snapshot {
         process: std::process::id(),
         at_ns: now_ns(),
         sources: registry::sources(),
-        kernel_workers: kernel_workers("/proc/self/task"),
+        kernel_workers: layout::kernel_workers("/proc/self/task"),
     }
-}
-
-/// By owner, the ended ones last.
-fn in_order(mut sources: Vec<Source>) -> Vec<Source> {
-    sources.sort_by_key(|source| {
-        let key = (source.owner, record::kind_number(source.kind), source.index);
-        (source.kind == SourceKind::Ended, key)
-    });
-    sources
-}
-
-/// How many of those threads the kernel has made for a ring.
-fn kernel_workers(threads: &str) -> u64 {
-    let Ok(threads) = std::fs::read_dir(threads) else {
-        return 0;
-    };
-    let named = threads.flatten().filter(|thread| {
-        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"iou-wrk-"))
-    });
-    named.count() as u64
 }

@@ -4,14 +4,15 @@
 use std::ops::Range;
 
 use super::histogram::{BUCKETS, Histogram};
-use super::preload::{Call, Why};
+use super::layout::preload::{Call, Why};
 use super::snapshot::{
     Counts, ErrorCounts, OperationCounts, PreloadCounts, ReasonCounts, Source, SourceKind,
 };
 use crate::op::{self, OperationNumber};
 
-/// Of the layout: of the header (`registry.rs`), of a record and of the buckets. Names are compared by `names`.
-pub(crate) const VERSION: u64 = 3;
+/// The version of the layout: of the header (`layout/mod.rs`), of a record and of the buckets. Names are compared by
+/// [`names`].
+pub const VERSION: u64 = 3;
 
 /// The number of entries for operations; some are left for future ones.
 const OPERATIONS_MAX: usize = 64;
@@ -43,7 +44,7 @@ const FALLBACK_WORDS: usize = 160;
 const SUMS: usize = 512;
 const _: () = assert!(FALLBACK + FALLBACK_WORDS <= SUMS);
 /// The part of a record that is read in one step; its buckets follow.
-pub(super) const HEAD_WORDS: usize = SUMS + OPERATIONS_MAX * PARTS;
+pub const HEAD_WORDS: usize = SUMS + OPERATIONS_MAX * PARTS;
 /// The words of a page, where pages are largest.
 pub(super) const PAGE_WORDS: usize = (64 << 10) / size_of::<u64>();
 /// What only the preload library counts: a page of its own, behind the buckets.
@@ -69,7 +70,7 @@ pub(super) const BUFFERS_FREE: usize = BUFFERS + 1;
 const PRELOAD_WORDS: usize = 512;
 const _: () = assert!(BUFFERS_FREE < PRELOAD + PRELOAD_WORDS);
 /// The words of a record: whole pages.
-pub(super) const WORDS: usize = (PRELOAD + PRELOAD_WORDS).next_multiple_of(PAGE_WORDS);
+pub const WORDS: usize = (PRELOAD + PRELOAD_WORDS).next_multiple_of(PAGE_WORDS);
 
 /// The histograms of an operation.
 #[derive(Clone, Copy)]
@@ -135,7 +136,7 @@ pub(super) fn preload() -> Range<usize> {
 
 /// What the numbers of a record mean, as one number: of two versions of Annulus it is the same if both know the
 /// same operations, counters, kinds, calls and reasons, in the same order.
-pub(super) fn names() -> u64 {
+pub fn names() -> u64 {
     let kinds = KINDS.iter().map(|kind| kind.name());
     let calls = Call::ALL.iter().map(|call| call.name());
     let reasons = Why::ALL.iter().map(|why| why.name());
@@ -255,7 +256,7 @@ const _: () = assert!(NUMBER_NAMES.len() <= COUNTERS_MAX);
 
 /// What a record says, whose first words are `head`; `fetch` reads a number of words from an offset on. `None`: it
 /// is free, or of a kind that is not known.
-pub(super) fn read(
+pub fn read(
     head: &[u64],
     mut fetch: impl FnMut(usize, usize) -> Option<Vec<u64>>,
 ) -> Option<Source> {

@@ -9,43 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::counters::{Record, count_error};
+use super::layout::{
+    FILE_NAME, HEADER_MOVES, HEADER_NAMES, HEADER_PROCESS, HEADER_RECORDS, HEADER_VERSION,
+    HEADER_WORDS, MAGIC, RECORDS_MAX, in_order, offset_of,
+};
 use super::record::{self, Number, PAGE_WORDS, Part, WORDS};
 use super::snapshot::{Source, SourceKind};
 use crate::narrow::to_usize;
 use crate::op::OperationNumber;
-use crate::sys::counter_storage::{CounterStorage, FILED_MAX, Lasting, WordFile};
+use crate::sys::counter_storage::{CounterStorage, Lasting, WordFile};
 use crate::sys::forked;
-
-/// What the file is called: `/proc/PID/fd/N` links to `/memfd:annulus-metrics`.
-pub(super) const FILE_NAME: &str = "annulus-metrics";
-/// The first word of the file: "annulus\0", as bytes.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"annulus\0");
 
 /// The first words of the file.
 pub(super) type Header = CounterStorage<PAGE_WORDS>;
-pub(super) const HEADER_VERSION: usize = 1;
-/// Words of a record.
-pub(super) const HEADER_WORDS: usize = 2;
-/// How many records there have been at a time, the first of them that of the ended ones.
-pub(super) const HEADER_RECORDS: usize = 3;
-/// The process, as it calls itself.
-pub(super) const HEADER_PROCESS: usize = 4;
-/// Odd while something goes from a record to that of the ended ones.
-pub(super) const HEADER_MOVES: usize = 5;
-/// Until when somebody looks from outside, ns of the monotonic clock.
-pub(super) const HEADER_LEASE: usize = 6;
-/// What the numbers of a record mean (`record::names`).
-pub(super) const HEADER_NAMES: usize = 7;
-/// The words of the header that say something.
-pub(super) const HEADER_SAYS: usize = 8;
-
-/// The most records in the file; one that is mapped besides is the header.
-pub(super) const RECORDS_MAX: usize = FILED_MAX - 16;
-
-/// Byte of the file at which a record begins.
-pub(super) fn offset_of(position: usize) -> u64 {
-    ((PAGE_WORDS + position * WORDS) * size_of::<u64>()) as u64
-}
 
 /// The header of the file, if this process shares one.
 pub(super) static SHARED: Lasting<Header> = Lasting::new();
@@ -240,7 +216,7 @@ impl Shares {
 }
 
 /// Lets other processes of the same user, and root, look at what this one counts, by
-/// [`Snapshot::of`](super::Snapshot::of) and so by `annulus top`.
+/// `annulus_observe::snapshot_of` and so by `annulus top`.
 ///
 /// To be called at the start of a program: engines and runtimes that are older are not seen from outside. It
 /// costs one descriptor, of a file of memory named `annulus-metrics`: no thread, no socket, and nothing that
@@ -315,5 +291,5 @@ pub(super) fn sources() -> Vec<Source> {
         };
         record::read(&words(0, record::HEAD_WORDS)?, words)
     });
-    super::in_order(said.collect())
+    in_order(said.collect())
 }

@@ -216,7 +216,7 @@ pub struct PreloadCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReasonCounts {
-    /// As [`Why`](super::preload::Why) names it: `not_a_stream`, `duplicated`.
+    /// As [`Why`](super::layout::preload::Why) names it: `not_a_stream`, `duplicated`.
     pub reason: &'static str,
     /// How often.
     pub count: u64,
@@ -345,20 +345,6 @@ impl Source {
 }
 
 impl Snapshot {
-    /// What another process has counted, which [shares](super::share) it, and is of the same user, or anybody's
-    /// if this one is root's; across containers, too.
-    ///
-    /// It makes that process record latencies for the next 10 s: who looks more often than that sees them all.
-    ///
-    /// # Errors
-    ///
-    /// `NotFound`: there is no such process. `PermissionDenied`: it may not be looked at. `Unsupported`: it
-    /// shares nothing. `InvalidData`: it was built with a version of this library that counts in another
-    /// layout. Each says what to do.
-    pub fn of(process: u32) -> std::io::Result<Snapshot> {
-        super::remote::snapshot(process)
-    }
-
     /// All sources as one.
     pub fn total(&self) -> Source {
         let mut total = Source::default();

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::registry::{HEADER_LEASE, SHARED};
+use super::layout::HEADER_LEASE;
+use super::registry::SHARED;
 use crate::sys::call::now_ns;
 
 /// Of the operations of a thread that asks often, one in this many is timed, on average.

@@ -5,7 +5,6 @@ use std::io;
 use super::engine_error::error_of;
 
 pub(crate) const EPERM: i32 = libc::EPERM;
-pub(crate) const ESRCH: i32 = libc::ESRCH;
 pub(crate) const EINTR: i32 = libc::EINTR;
 pub(crate) const EAGAIN: i32 = libc::EAGAIN;
 pub(crate) const ENOMEM: i32 = libc::ENOMEM;

@@ -4,8 +4,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
+use annulus::metrics::layout::preload::{Call, Event, Gauge, Served, Totals, Why};
 use annulus::metrics::{self, ReasonCounts, Snapshot, Source, SourceKind, snapshot};
+use annulus_observe::snapshot_of;
 use annulus_testing::child_process::in_child;
 
 use crate::sharing::{forked, shared_files};
@@ -137,7 +138,7 @@ fn another_process_sees_it_and_the_descriptor_is_out_of_the_way() {
         lines.any(|line| line == "ready"),
         "it says when it has counted"
     );
-    is_busy(&Snapshot::of(child.id()).unwrap());
+    is_busy(&snapshot_of(child.id()).unwrap());
     let [file] = &shared_files(child.id())[..] else {
         panic!("it has one file");
     };
@@ -164,7 +165,7 @@ fn a_child_of_a_fork_writes_nothing_into_its_parents_numbers_and_shares_its_own(
                 unsafe { libc::pause() };
             });
             let own = wait_for(pid as u32);
-            is_busy(&Snapshot::of(std::process::id()).unwrap());
+            is_busy(&snapshot_of(std::process::id()).unwrap());
             let ring = only(&own, SourceKind::Preload);
             assert_eq!((count(ring, "send"), count(ring, "read")), ((3, 0), (0, 0)));
             // SAFETY: a child of this process, not waited for yet.
@@ -179,7 +180,7 @@ fn a_child_of_a_fork_writes_nothing_into_its_parents_numbers_and_shares_its_own(
 /// Until it has counted: it shares what it counts a moment earlier.
 fn wait_for(process: u32) -> Snapshot {
     loop {
-        if let Ok(own) = Snapshot::of(process)
+        if let Ok(own) = snapshot_of(process)
             && own.total().counters.completed > 0
         {
             return own;

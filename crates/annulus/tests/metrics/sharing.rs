@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use annulus::fs::CachedReads;
 use annulus::metrics::{self, Snapshot, snapshot};
 use annulus::{Backend, Engine, OpenOptions};
+use annulus_observe::snapshot_of;
 use annulus_testing::child_process::{become_nobody, in_child};
 use annulus_testing::skip::root_or_skip;
 
@@ -66,7 +67,7 @@ impl Looked {
     }
 
     fn look(&self) -> Snapshot {
-        Snapshot::of(self.id()).unwrap()
+        snapshot_of(self.id()).unwrap()
     }
 
     /// Its file of memory, opened.
@@ -177,7 +178,7 @@ fn nobody_can_cut_off_what_is_mapped_and_whatever_is_written_there_harms_nobody(
 #[test]
 fn each_who_cannot_be_looked_at_is_told_from_the_others() {
     let fails = |process: u32| {
-        let error = Snapshot::of(process).unwrap_err();
+        let error = snapshot_of(process).unwrap_err();
         (error.kind(), error.to_string())
     };
     let mut gone = Looked::new(true);
@@ -216,7 +217,7 @@ fn a_process_of_another_user_says_who_may_look() {
         || {
             let looked = Looked::new(true);
             become_nobody();
-            let error = Snapshot::of(looked.id()).unwrap_err();
+            let error = snapshot_of(looked.id()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             assert!(error.to_string().contains("root"), "{error}");
             // As nobody it may not be killed either: it ends with its input, when this process does.
@@ -245,7 +246,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
     looked.child.kill().unwrap();
     looked.child.wait().unwrap();
     assert_eq!(all(), before);
-    assert!(Snapshot::of(looked.id()).is_err());
+    assert!(snapshot_of(looked.id()).is_err());
 }
 
 /// Runs `body` in a child of a fork, where nothing but what it does goes on; its end is the child's.
@@ -287,7 +288,7 @@ fn a_child_of_a_fork_counts_for_itself_and_one_that_is_executed_has_nothing_of_i
             });
             std::thread::sleep(std::time::Duration::from_millis(100));
             assert_eq!(count(&since(&before).total(), "read_at").0, 1);
-            let error = Snapshot::of(pid as u32).unwrap_err();
+            let error = snapshot_of(pid as u32).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             // SAFETY: a child of this process, not waited for yet.
             unsafe {

@@ -6,9 +6,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::counters::Record;
-use super::record::{self, Number};
-use super::{Counters, SourceKind, registry};
+use crate::metrics::counters::Record;
+use crate::metrics::record::{self, Number};
+use crate::metrics::{Counters, SourceKind, registry};
 
 /// Things by number, each with its name.
 macro_rules! named {

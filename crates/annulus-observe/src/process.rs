@@ -1,29 +1,37 @@
-//! Looking at another process: its counters lie in a file of memory, found among its descriptors and read
-//! like any other. Nothing of it is mapped, and nothing that stands in it is relied on.
+//! Snapshots of another process. Its counters are in a file of memory, which is found among its descriptors and read
+//! like any other file. It is not mapped, and its contents are not trusted.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use super::record::{self, HEAD_WORDS, WORDS};
-use super::registry::{
-    FILE_NAME, HEADER_LEASE, HEADER_MOVES, HEADER_NAMES, HEADER_PROCESS, HEADER_RECORDS,
-    HEADER_SAYS, HEADER_VERSION, HEADER_WORDS, MAGIC, RECORDS_MAX, offset_of,
+use annulus::metrics::layout::{
+    self, FILE_NAME, HEAD_WORDS, HEADER_LEASE, HEADER_MOVES, HEADER_NAMES, HEADER_PROCESS,
+    HEADER_RECORDS, HEADER_SAYS, HEADER_VERSION, HEADER_WORDS, MAGIC, RECORDS_MAX, WORDS,
 };
-use super::snapshot::{Snapshot, Source, SourceKind};
-use crate::narrow::to_usize;
-use crate::sys::call::now_ns;
+use annulus::metrics::{Snapshot, Source, SourceKind};
 
-/// How long a process goes on recording latencies after somebody has looked at it.
+/// How long a process records latencies after a snapshot of it was taken.
 const LEASE_NS: u64 = 10_000_000_000;
-/// How often a look is repeated that met the end of a source.
-const LOOKS_MAX: u32 = 16;
+/// The error of `/proc` for a process that ends meanwhile.
+const ESRCH: i32 = 3;
+/// How many times the sources are read if each time one ends meanwhile.
+const ATTEMPTS_MAX: u32 = 16;
 
-pub(super) fn snapshot(process: u32) -> io::Result<Snapshot> {
-    let now = now_ns();
+/// Returns the counters of another process that [shares](annulus::metrics::share) them. The process may be in another
+/// container. It must belong to the same user, unless this process is root's.
+///
+/// That process records latencies for the next 10 s. A caller that takes snapshots more often sees all of them.
+///
+/// # Errors
+///
+/// `NotFound`: there is no such process. `PermissionDenied`: it may not be looked at. `Unsupported`: it shares nothing.
+/// `InvalidData`: it was built with a version of Annulus that counts in another layout. Each message says what to do.
+pub fn snapshot_of(process: u32) -> io::Result<Snapshot> {
+    let now = layout::now_ns();
     let mut all: Vec<Source> = Vec::new();
-    for file in find(process)? {
-        look(process, &file, now)?;
+    for file in shared_files(process)? {
+        begin(process, &file, now)?;
         for source in sources(&file)? {
             match all.iter_mut().find(|one| ended(one) && ended(&source)) {
                 Some(one) => one.add(&source),
@@ -31,27 +39,26 @@ pub(super) fn snapshot(process: u32) -> io::Result<Snapshot> {
             }
         }
     }
-    Ok(Snapshot {
-        process,
-        at_ns: now,
-        sources: super::in_order(all),
-        kernel_workers: super::kernel_workers(&format!("/proc/{process}/task")),
-    })
+    let mut snapshot = Snapshot::default();
+    (snapshot.process, snapshot.at_ns) = (process, now);
+    snapshot.sources = layout::in_order(all);
+    snapshot.kernel_workers = layout::kernel_workers(&format!("/proc/{process}/task"));
+    Ok(snapshot)
 }
 
 fn ended(source: &Source) -> bool {
     source.kind == SourceKind::Ended
 }
 
-/// Whether the file can be read, and that somebody does.
-fn look(process: u32, file: &File, now: u64) -> io::Result<()> {
+/// Checks that the layout is that of this program, and has the process record latencies.
+fn begin(process: u32, file: &File, now: u64) -> io::Result<()> {
     let says = words(file, 0, HEADER_SAYS)?;
-    let differs = if says[HEADER_VERSION] != record::VERSION {
-        let (theirs, ours) = (says[HEADER_VERSION], record::VERSION);
+    let differs = if says[HEADER_VERSION] != layout::VERSION {
+        let (theirs, ours) = (says[HEADER_VERSION], layout::VERSION);
         Some(format!(
             "in layout {theirs}, and this program reads layout {ours}"
         ))
-    } else if says[HEADER_WORDS] != WORDS as u64 || says[HEADER_NAMES] != record::names() {
+    } else if says[HEADER_WORDS] != WORDS as u64 || says[HEADER_NAMES] != layout::names() {
         Some("other operations, calls or reasons than this program knows".to_owned())
     } else {
         None
@@ -63,7 +70,7 @@ fn look(process: u32, file: &File, now: u64) -> io::Result<()> {
         );
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
-    // Of a file that may only be read: then it records what it would have recorded anyway.
+    // This fails if the file may only be read. Then the process records latencies only if another reader requests it.
     if says[HEADER_LEASE] < now + LEASE_NS {
         let lease = (now + LEASE_NS).to_ne_bytes();
         let _ = file.write_at(&lease, (HEADER_LEASE * size_of::<u64>()) as u64);
@@ -71,35 +78,36 @@ fn look(process: u32, file: &File, now: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A source that ends meanwhile is not counted twice, and not lost.
+/// Reads all sources. One that ends meanwhile is counted exactly once.
 fn sources(file: &File) -> io::Result<Vec<Source>> {
-    let mut looks = 0;
+    let mut attempts = 0;
     loop {
         let before = words(file, 0, HEADER_SAYS)?;
-        let indices = to_usize(before[HEADER_RECORDS]).min(RECORDS_MAX);
+        let indices = usize::try_from(before[HEADER_RECORDS])
+            .map_or(RECORDS_MAX, |count| count.min(RECORDS_MAX));
         let mut sources = Vec::new();
         for index in 0..indices {
-            let offset = offset_of(index);
+            let offset = layout::offset_of(index);
             let head = words(file, offset, HEAD_WORDS)?;
             let fetch = |from: usize, count: usize| {
                 words(file, offset + (from * size_of::<u64>()) as u64, count).ok()
             };
-            sources.extend(record::read(&head, fetch));
+            sources.extend(layout::read(&head, fetch));
         }
         let after = words(file, 0, HEADER_SAYS)?;
-        looks += 1;
+        attempts += 1;
         let whole = before[HEADER_MOVES] == after[HEADER_MOVES]
             && before[HEADER_MOVES].is_multiple_of(2)
             && before[HEADER_RECORDS] == after[HEADER_RECORDS];
-        // One that was killed in the middle of it will not come to the end of it.
-        if whole || looks >= LOOKS_MAX {
+        // A process that was killed while it moved counts leaves that word odd.
+        if whole || attempts >= ATTEMPTS_MAX {
             return Ok(sources);
         }
     }
 }
 
-/// Whether that word of the header is not 0.
-pub(super) fn has(file: &File, word: usize) -> io::Result<bool> {
+/// Returns whether a word of the header is not 0.
+pub(crate) fn is_set(file: &File, word: usize) -> io::Result<bool> {
     let offset = (word * size_of::<u64>()) as u64;
     Ok(words(file, offset, 1)?[0] != 0)
 }
@@ -111,15 +119,15 @@ fn words(file: &File, offset: u64, count: usize) -> io::Result<Vec<u64>> {
     Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// The files of `process`, opened: a program with Annulus in it has one, and under the preload library a second.
-pub(super) fn find(process: u32) -> io::Result<Vec<File>> {
+/// Opens the files that `process` shares. A program with Annulus in it has one, and under the preload library a second.
+pub(crate) fn shared_files(process: u32) -> io::Result<Vec<File>> {
     let (mut files, mut inodes) = (Vec::new(), Vec::new());
     let folder = format!("/proc/{process}/fd");
     let entries = fs::read_dir(&folder).map_err(|error| explain(process, &error))?;
     let named = format!("/memfd:{FILE_NAME}");
     for entry in entries {
         let path = entry.map_err(|error| explain(process, &error))?.path();
-        // One that has been closed meanwhile is none.
+        // A descriptor that was closed meanwhile is skipped.
         let is_named = fs::read_link(&path).is_ok_and(|target| {
             let target = target.to_string_lossy().into_owned();
             target.strip_suffix(" (deleted)").unwrap_or(&target) == named
@@ -134,9 +142,9 @@ pub(super) fn find(process: u32) -> io::Result<Vec<File>> {
         let Ok(says) = words(&file, 0, HEADER_SAYS) else {
             continue;
         };
-        // A child of a fork has its parent's.
-        if says[0] == MAGIC && names(process).contains(&says[HEADER_PROCESS]) {
-            // It may have several descriptors.
+        // A child of a fork has its parent's file as well.
+        if says[0] == MAGIC && pids_of(process).contains(&says[HEADER_PROCESS]) {
+            // The file may have several descriptors.
             let inode = file.metadata()?.ino();
             if !inodes.contains(&inode) {
                 inodes.push(inode);
@@ -163,8 +171,7 @@ fn explain(process: u32, error: &io::Error) -> io::Error {
              look at it as root (sudo)"
         ),
         _ => match error.raw_os_error() {
-            // The process went meanwhile.
-            Some(crate::sys::errno::ESRCH) => {
+            Some(ESRCH) => {
                 return explain(process, &io::ErrorKind::NotFound.into());
             }
             _ => format!("process {process} could not be looked at: {error}"),
@@ -177,12 +184,12 @@ fn explain(process: u32, error: &io::Error) -> io::Error {
     io::Error::new(kind, what)
 }
 
-/// What the process calls itself: it may run in a namespace of its own.
-fn names(process: u32) -> Vec<u64> {
+/// Returns the numbers of the process in its namespaces.
+fn pids_of(process: u32) -> Vec<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let names = line.unwrap_or_default().split_whitespace();
-    let mut names: Vec<u64> = names.filter_map(|name| name.parse().ok()).collect();
-    names.push(u64::from(process));
-    names
+    let pids = line.unwrap_or_default().split_whitespace();
+    let mut pids: Vec<u64> = pids.filter_map(|pid| pid.parse().ok()).collect();
+    pids.push(u64::from(process));
+    pids
 }

@@ -66,7 +66,7 @@ pub(crate) struct Load {
     /// `direct`; `buffered, cold`; `buffered, hot`.
     pub(crate) cache: String,
     pub(crate) file: String,
-    /// Whether every answer could be checked for its content (an own file), or only a sample (the user's).
+    /// Whether every answer could be checked for its content (a file that the tool made), or only a sample (the user's).
     pub(crate) contents_known: bool,
     pub(crate) depths: Vec<usize>,
     /// `--threads`; what it means for each contender is in the tool's help.
@@ -234,7 +234,7 @@ pub(crate) struct Latency {
 pub(crate) struct Checks {
     /// All answers of the run.
     pub(crate) answers: u64,
-    /// Of these, with the right length, and in an own file the right content.
+    /// Of these, with the right length, and in a file that the tool made the right content.
     pub(crate) right: u64,
     pub(crate) wrong: u64,
     pub(crate) errors: u64,

@@ -37,7 +37,7 @@ struct MemoryController {
     parent: PathBuf,
 }
 
-/// An own cgroup; dropping it moves the process back and removes it.
+/// A private cgroup; dropping it moves the process back and removes it.
 pub(crate) struct Limit {
     controller: MemoryController,
     folder: PathBuf,

@@ -1,6 +1,6 @@
 //! What is read and written: files made by us and nameless at once, or one of the user's, left as it is.
 //!
-//! One per command. An own file never has a name, or loses it as soon as it is open, so whatever ends the process,
+//! One per command. A file that the tool makes never has a name, or loses it as soon as it is open, so whatever ends the process,
 //! an interrupt or a crash, nothing stays behind.
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -21,7 +21,7 @@ use super::job::{Cache, Plan};
 use crate::fault::Fault;
 use crate::signals::Removal;
 
-/// An own file is not larger, unless a cold run would use up its blocks.
+/// A file that the tool makes is not larger, unless a cold run would use up its blocks.
 const OWN_BYTES: u64 = 1 << 30;
 const OWN_COLD_BYTES_MAX: u64 = 8 << 30;
 /// It takes at most this share of the free space.

@@ -300,7 +300,7 @@ impl Worker for BenchWorker {
     }
 }
 
-/// The answer that an own file would give; of an unknown file, none.
+/// The answer that a file of known content would give; of an unknown file, none.
 struct Ideal {
     contents: Contents,
     dataset_offset: u64,

@@ -185,7 +185,7 @@ impl Opened {
         }
     }
 
-    /// An own file that never has a name, in a directory.
+    /// A temporary file that never has a name, in a directory.
     fn own(dir: &Path, measured: bool) -> Opened {
         let made = OpenOptions::new()
             .read(true)

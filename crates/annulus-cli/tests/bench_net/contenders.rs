@@ -19,7 +19,7 @@ fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A command that writes down its process's number and becomes an own echo server.
+/// A command that writes down its process's number and becomes an echo server.
 fn script(folder: &Path) -> (String, PathBuf) {
     let (script, pid) = (folder.join("server.sh"), folder.join("pid"));
     let text = format!(

@@ -188,7 +188,7 @@ impl Received {
     pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         assert!(
             buffer < self.count && len <= self.buffer_bytes,
-            "an own buffer"
+            "a private buffer"
         );
         let start = usize::from(buffer) * self.buffer_bytes;
         // SAFETY: within the map (asserted). The kernel gave the buffer to us with its completion and has it again

@@ -5,7 +5,7 @@ use twox_hash::XxHash3_64;
 
 use super::options::Verify;
 
-/// Marks an own block.
+/// Marks a block that the tool wrote.
 const MAGIC: u64 = u64::from_le_bytes(*b"annuljob");
 /// Magic, offset, length, hash.
 const HEADER_BYTES: usize = 32;

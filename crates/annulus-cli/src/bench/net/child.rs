@@ -1,4 +1,4 @@
-//! What runs in the processes that `bench net` starts: an own server, or the step before any program.
+//! What runs in the processes that `bench net` starts: one of the tool's servers, or the step before any program.
 
 use std::convert::Infallible;
 use std::io::Write;

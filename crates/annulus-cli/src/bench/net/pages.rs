@@ -1,4 +1,4 @@
-//! What HTTP servers are compared by: an answer without a file, and files of several lengths in an own folder, with
+//! What HTTP servers are compared by: an answer without a file, and files of several lengths in a private folder, with
 //! the configuration of an nginx that serves both.
 
 use std::fs::{self, Permissions};

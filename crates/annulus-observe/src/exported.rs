@@ -83,6 +83,7 @@ pub(crate) fn counter(field: &'static str) -> (&'static str, &'static str) {
 pub(crate) const OPERATIONS: (&str, &str) = ("operations", "Answers, errors among them");
 pub(crate) const OPERATION_FAILURES: (&str, &str) =
     ("operation_failures", "Answers that are errors");
+#[cfg(feature = "prometheus")]
 pub(crate) const OPERATION_ERRORS: (&str, &str) = ("operation_errors", "Errors by their kind");
 pub(crate) const LATENCY: (&str, &str) = (
     "operation_duration",
@@ -100,6 +101,7 @@ pub(crate) const IN_FLIGHT: (&str, &str) = (
     "in_flight",
     "Operations with the kernel or a blocking thread right now",
 );
+#[cfg(feature = "prometheus")]
 pub(crate) const SOURCES: (&str, &str) =
     ("sources", "Drivers, cores and others that count, right now");
 pub(crate) const KERNEL_WORKERS: (&str, &str) = (

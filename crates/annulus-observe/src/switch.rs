@@ -41,7 +41,7 @@ impl Switch {
                 continue;
             }
             let header = MappedHeader::of(&file).map_err(|error| {
-                let what = format!("process {process} can't be asked for anything: {error}");
+                let what = format!("process {process} accepts no requests: {error}");
                 io::Error::new(error.kind(), what)
             })?;
             return Ok(Switch { header });

@@ -353,7 +353,7 @@ fn probes(probes: &[Probe]) -> String {
     let unknown: Vec<_> = unknown.iter().map(|probe| probe.name).collect();
     let separator = if known.is_empty() { "" } else { "; " };
     format!(
-        "{known}{separator}not tried for lack of locked memory: {}",
+        "{known}{separator}not probed for lack of locked memory: {}",
         unknown.join(", ")
     )
 }

@@ -124,7 +124,7 @@ fn inside() -> Option<(u64, RuntimeFlavor)> {
     let handle = Handle::try_current().ok()?;
     let id = handle.id();
     let number = match SEEN.get() {
-        Some((seen, number)) if seen == id => number,
+        Some((known, number)) if known == id => number,
         _ => {
             let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
             adopted.as_ref()?.get(&id)?;

@@ -12,12 +12,12 @@ use super::{IoBufMut, ReadTarget};
 /// `InvalidInput`: the buffer breaks its contract, and would be written to outside of what it lends.
 #[inline]
 pub(crate) fn check_lent<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
-    let is_one_place = buf.stable_mut_ptr().cast_const() == buf.stable_ptr();
+    let is_one_address = buf.stable_mut_ptr().cast_const() == buf.stable_ptr();
     let init = buf.init_bytes();
-    if is_one_place && init <= buf.lent_bytes() && buf.kept_bytes() <= init {
+    if is_one_address && init <= buf.lent_bytes() && buf.kept_bytes() <= init {
         return Ok(buf.fill_bytes());
     }
-    Err(broken(is_one_place, buf.kept_bytes() <= init))
+    Err(broken(is_one_address, buf.kept_bytes() <= init))
 }
 
 /// The same, of a buffer that a read could put something into.
@@ -44,8 +44,8 @@ pub(crate) fn no_capacity() -> io::Error {
 }
 
 #[cold]
-fn broken(is_one_place: bool, has_what_it_keeps: bool) -> io::Error {
-    let what = match (is_one_place, has_what_it_keeps) {
+fn broken(is_one_address: bool, has_what_it_keeps: bool) -> io::Error {
+    let what = match (is_one_address, has_what_it_keeps) {
         (false, _) => "is filled at another address than it is read at",
         (true, false) => "keeps more bytes than it has initialised",
         (true, true) => "has more initialised bytes than it lends",

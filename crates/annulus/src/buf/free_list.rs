@@ -189,7 +189,7 @@ mod tests {
     fn buffers_go_to_the_longest_waiter_when_others_leave_in_between() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut free_list = FreeList::new(3);
-        let (mut out, mut queue, mut given) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (mut out, mut queue, mut lent) = (Vec::new(), VecDeque::new(), Vec::new());
         for _ in 0..20_000 {
             match random.u32(0..5) {
                 0 | 1 => match free_list.take() {
@@ -203,10 +203,10 @@ mod tests {
                     let buffer = out.swap_remove(random.usize(0..out.len()));
                     let woken = free_list.give(buffer).is_some();
                     assert_eq!(woken, !queue.is_empty());
-                    given.extend(queue.pop_front().map(|index| (index, buffer)));
+                    lent.extend(queue.pop_front().map(|index| (index, buffer)));
                 }
-                3 if !given.is_empty() => {
-                    let (index, buffer) = given.swap_remove(random.usize(0..given.len()));
+                3 if !lent.is_empty() => {
+                    let (index, buffer) = lent.swap_remove(random.usize(0..lent.len()));
                     assert_eq!(free_list.collect(index), Some(buffer));
                     out.push(buffer);
                 }
@@ -215,14 +215,14 @@ mod tests {
                     assert_eq!(free_list.collect(index), None);
                     assert!(free_list.leave(index).0.is_some());
                 }
-                4 if !given.is_empty() => {
-                    let (index, buffer) = given.swap_remove(0);
+                4 if !lent.is_empty() => {
+                    let (index, buffer) = lent.swap_remove(0);
                     assert_eq!(free_list.leave(index).1.is_some(), !queue.is_empty());
-                    given.extend(queue.pop_front().map(|index| (index, buffer)));
+                    lent.extend(queue.pop_front().map(|index| (index, buffer)));
                 }
                 _ => {}
             }
-            assert_eq!(free_list.free() + out.len() + given.len(), 3);
+            assert_eq!(free_list.free() + out.len() + lent.len(), 3);
             assert!(free_list.waiters.len() <= 64 || queue.len() > 32);
         }
     }

@@ -122,7 +122,7 @@ impl Group {
             what: "memory for receive buffers",
             error,
         };
-        let memory = Mapping::new(bytes, HugePages::Unasked).map_err(os)?;
+        let memory = Mapping::new(bytes, HugePages::SystemDefault).map_err(os)?;
         memory.keep_from_children(true);
         // Without a ring nobody fills several.
         let mode = ring.as_ref().map_or(ReceiveMode::Whole, |_| layout.mode);

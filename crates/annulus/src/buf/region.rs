@@ -25,7 +25,7 @@ use crate::sys::mapping::{HugePages, Mapping, PagesInUse};
 /// ```
 pub struct Region {
     memory: Mapping,
-    /// Which part of the memory is seen.
+    /// The visible part of the memory.
     from: usize,
     len: usize,
 }
@@ -138,7 +138,7 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Where in the memory the region's bytes are.
-    pub(crate) fn seen(&self) -> Range<usize> {
+    pub(crate) fn visible(&self) -> Range<usize> {
         self.from..self.from + self.len
     }
 
@@ -214,9 +214,9 @@ mod tests {
 
     #[test]
     fn pieces_never_overlap_and_the_region_comes_back_when_all_are_back() {
-        let region = Region::with_start(10_000, 100, HugePages::Unasked).unwrap();
+        let region = Region::with_start(10_000, 100, HugePages::SystemDefault).unwrap();
         let mut pieces = region.take_apart();
-        assert_eq!((pieces.seen(), pieces.memory().1), (100..10_100, 12_288));
+        assert_eq!((pieces.visible(), pieces.memory().1), (100..10_100, 12_288));
         let first = pieces.cut(0, 5000).unwrap();
         assert!(pieces.cut(4999, 10).is_none());
         assert!(pieces.cut(12_000, 289).is_none());
@@ -230,10 +230,12 @@ mod tests {
         drop(last);
         assert_eq!(pieces.join().unwrap().len(), 10_000);
 
-        let mut pieces = Region::new(1, HugePages::Unasked).unwrap().take_apart();
+        let mut pieces = Region::new(1, HugePages::SystemDefault)
+            .unwrap()
+            .take_apart();
         let out = pieces.cut(0, 1).unwrap();
         assert!(pieces.join().is_none());
         assert_eq!(out.lent_bytes(), 1);
-        assert!(Region::with_start(usize::MAX, 1, HugePages::Unasked).is_err());
+        assert!(Region::with_start(usize::MAX, 1, HugePages::SystemDefault).is_err());
     }
 }

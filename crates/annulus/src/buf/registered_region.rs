@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_report_says_how_much_of_an_arena_each_ring_has_and_why_not_all() {
         let region = || {
-            let memory = Mapping::new(1 << 20, HugePages::Unasked).unwrap();
+            let memory = Mapping::new(1 << 20, HugePages::SystemDefault).unwrap();
             RegisteredRegion::new(Arc::new(memory), 4096, 1 << 20)
         };
         let refusal = || Some(SetupError::Config("too much".to_owned()));
@@ -235,8 +235,8 @@ mod tests {
         assert_eq!(says(&whole), "registered");
         assert!(whole.registered().is_whole());
         whole.note_registration(0, refusal());
-        let said = "not registered with every ring, all of it with 1 of 2: too much";
-        assert_eq!(says(&whole).replace("0 bytes of 1 MiB", "not"), said);
+        let expected = "not registered with every ring, all of it with 1 of 2: too much";
+        assert_eq!(says(&whole).replace("0 bytes of 1 MiB", "not"), expected);
 
         let part = region();
         part.note_registration(1 << 19, refusal());

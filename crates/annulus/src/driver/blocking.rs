@@ -88,10 +88,10 @@ struct State {
     in_flight: u32,
     in_flight_bytes: u64,
     closed: bool,
-    /// The end is waited for until then, ns, however often it is asked for.
+    /// Deadline of the drain, ns; the first call sets it.
     drain_until_ns: Option<u64>,
-    /// It was not waited for any longer: what was in flight is leaked, and has been counted.
-    given_up: bool,
+    /// The deadline has passed: what was in flight is leaked, and has been counted.
+    is_leaked: bool,
 }
 
 // SAFETY: Held: the slots it points to belong to the handle; the thread that holds the lock is the driver.
@@ -100,7 +100,7 @@ unsafe impl Send for State {}
 impl Wake for Arc<Inside> {
     fn wake(&self) {
         // With the lock held, so that a thread between its last look and its wait is not missed.
-        let _held = lock(&self.state);
+        let _guard = lock(&self.state);
         self.work.notify_one();
     }
 
@@ -178,10 +178,10 @@ impl Shared {
 
     fn start_clock(self: &Arc<Self>, state: &mut State) {
         let shared = Arc::clone(self);
-        let started = thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("annulus-clock".to_owned())
             .spawn(move || shared.keep_time());
-        state.clock_runs = started.is_ok();
+        state.clock_runs = thread.is_ok();
     }
 
     /// Says what this thread is for.
@@ -227,8 +227,8 @@ impl Shared {
                 }
                 continue;
             }
-            let (held, keep) = self.idle(state);
-            state = held;
+            let (guard, keep) = self.idle(state);
+            state = guard;
             if !keep {
                 break;
             }
@@ -276,8 +276,8 @@ impl Shared {
         if state.closed || state.coming > 0 {
             return;
         }
-        let started = state.threads < self.config.threads && self.start_thread(state).is_ok();
-        if !started && !state.clock_runs {
+        let added = state.threads < self.config.threads && self.start_thread(state).is_ok();
+        if !added && !state.clock_runs {
             self.start_clock(state);
         }
     }
@@ -531,7 +531,7 @@ impl Shared {
             let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
             if left.is_zero() {
                 // The threads keep `Shared`, and with it what they use, until they end.
-                if !std::mem::replace(&mut state.given_up, true) {
+                if !std::mem::replace(&mut state.is_leaked, true) {
                     let leaked = u64::from(state.in_flight);
                     self.handle.counters.leaked().add(leaked);
                 }

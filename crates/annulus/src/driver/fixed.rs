@@ -226,14 +226,14 @@ mod tests {
                 (opcode::READV, opcode::READV),
                 (opcode::FSYNC, opcode::FSYNC),
             ] {
-                let asked = Sqe {
+                let plain = Sqe {
                     addr,
                     len,
                     off: 7,
                     op_flags: 3,
                     ..Sqe::new(opcode, 5)
                 };
-                let mut sqe = asked;
+                let mut sqe = plain;
                 let expected = index.filter(|_| registered != opcode);
                 assert_eq!(fixed.apply(&mut sqe), expected.is_some());
                 let opcode = if expected.is_some() {
@@ -252,9 +252,9 @@ mod tests {
     fn an_arena_that_is_refused_is_registered_from_its_start_in_halves_of_whole_buffers() {
         let one = arena(100, 5000);
         let mut fixed = Fixed::default();
-        let (mut space, mut asked) = (300_000, Vec::new());
+        let (mut space, mut ranges) = (300_000, Vec::new());
         fixed.register(one.region(), |_, from, bytes| {
-            asked.push((from, bytes));
+            ranges.push((from, bytes));
             if bytes > space {
                 return Err(refused());
             }
@@ -265,11 +265,11 @@ mod tests {
         assert_eq!((registered.bytes, registered.full), (36 * 8192, 0));
         assert!(space < 8192 && registered.because.is_some());
         assert!(
-            asked
+            ranges
                 .iter()
                 .all(|(from, bytes)| from % 8192 == 0 && bytes % 8192 == 0)
         );
-        assert!(asked.len() < 20, "{asked:?}");
+        assert!(ranges.len() < 20, "{ranges:?}");
         // Whatever it is, it is no want of memory: nothing smaller is tried.
         let other = arena(2, 4096);
         fixed.register(other.region(), |_, _, _| {

@@ -20,7 +20,7 @@ pub(crate) const THREAD_NAME: &str = "annulus-ring";
 pub(crate) struct LazyDriver {
     /// Until the thread has it.
     driver: Mutex<Option<Driver<Ring>>>,
-    started: Once,
+    start_once: Once,
     thread: Mutex<Option<JoinHandle<()>>>,
     wake: Arc<EventFd>,
 }
@@ -34,7 +34,7 @@ impl LazyDriver {
     ) -> (Arc<DriverHandle>, Arc<LazyDriver>) {
         let lazy = Arc::new(LazyDriver {
             driver: Mutex::new(None),
-            started: Once::new(),
+            start_once: Once::new(),
             thread: Mutex::new(None),
             wake: ring.waker(),
         });
@@ -88,7 +88,7 @@ impl LazyDriver {
 impl Wake for Arc<LazyDriver> {
     fn wake(&self) {
         let mut refused = None;
-        self.started.call_once(|| refused = self.start().err());
+        self.start_once.call_once(|| refused = self.start().err());
         if let Some(error) = refused {
             self.fail(&error);
         }
@@ -106,7 +106,8 @@ impl Wake for Arc<LazyDriver> {
     fn end(&self) {
         // One that was never needed is not started to be stopped.
         let mut idle = None;
-        self.started.call_once(|| idle = self.lock_driver().take());
+        self.start_once
+            .call_once(|| idle = self.lock_driver().take());
         match idle {
             Some(driver) => driver.drive(),
             None => self.wake.wake(),

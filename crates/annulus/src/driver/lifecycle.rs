@@ -106,9 +106,9 @@ impl Lifecycle {
                     None => *stored = Some(waker.clone()),
                 }
             });
-            let seen = self.bits.fetch_or(WAKER, Ordering::AcqRel);
+            let before = self.bits.fetch_or(WAKER, Ordering::AcqRel);
             if !broken(Mutation::LookedOnce) {
-                bits = seen;
+                bits = before;
             }
         }
         match bits {

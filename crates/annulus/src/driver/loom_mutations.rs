@@ -44,8 +44,8 @@ fn overlooked(mutation: Mutation, model: &str, models: &[String]) -> Option<Stri
     let output = this_binary(&[path, "--exact", "--test-threads=1"], Some(mutation));
     let printed = String::from_utf8_lossy(&output.stdout);
     // A model that fails in the middle of a drop aborts, and the harness cannot count it.
-    let found = printed.contains("running 1 test") && !output.status.success();
-    (!found).then(|| format!("{mutation:?} is not found by {model}:\n{printed}"))
+    let detected = printed.contains("running 1 test") && !output.status.success();
+    (!detected).then(|| format!("{mutation:?} is not detected by {model}:\n{printed}"))
 }
 
 #[test]

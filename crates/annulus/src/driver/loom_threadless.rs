@@ -191,7 +191,7 @@ impl Stage {
         block_on(|context| poll(&mut operation, context))
     }
 
-    fn started(&self) -> Operation<'_, Nothing> {
+    fn submit(&self) -> Operation<'_, Nothing> {
         let mut operation = self.operation();
         let _ = poll(&mut operation, &mut Context::from_waker(Waker::noop()));
         operation
@@ -241,7 +241,7 @@ fn operations_queued_around_a_park_are_submitted() {
         let stage = Stage::new(true);
         stage.driver.after_unpark();
         let other = Arc::clone(&stage);
-        let (first, second) = (stage.started(), stage.started());
+        let (first, second) = (stage.submit(), stage.submit());
         let thread = thread::spawn(move || {
             other.driver.before_park();
             // It sleeps without end.
@@ -252,7 +252,7 @@ fn operations_queued_around_a_park_are_submitted() {
             stage.drops.one_more.wait();
         }
         drop(second);
-        let third = stage.started();
+        let third = stage.submit();
         drop(third);
         while stage.drops.count.load(SeqCst) < 3 {
             stage.drops.one_more.wait();
@@ -268,9 +268,9 @@ fn what_is_left_to_a_completion_is_not_left_when_it_has_come() {
     check(|| {
         let stage = Stage::new(true);
         stage.driver.after_unpark();
-        let first = stage.started();
+        let first = stage.submit();
         let other = Arc::clone(&stage);
-        let thread = thread::spawn(move || drop(other.started()));
+        let thread = thread::spawn(move || drop(other.submit()));
         drop(first);
         stage.driver.poll();
         thread.join().unwrap();
@@ -334,7 +334,7 @@ fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
 fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
     check(|| {
         let stage = Stage::new(true);
-        let old = stage.started();
+        let old = stage.submit();
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || {
             other.driver.drain();

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! Many operations whose results go to one task: what `read_many_at` is made of. A `Batch` fills
-//! slots, chains them and submits each chain in one step; the driver gives answered slots back through
+//! slots, chains them and submits each chain in one step; the driver returns completed slots through
 //! the `Group`, in the order of their completion, and wakes it once per completion batch.
 //!
 //! The group's memory: the batch holds it; slots in flight point to it. A batch dropped with slots in
@@ -28,7 +28,7 @@ use crate::sys::errno::ECANCELED;
 /// the first while the rest are prepared.
 const SUBMIT_CHUNK: usize = 8;
 
-/// Where answered slots of one batch go.
+/// Where completed slots of one batch go.
 pub(crate) struct Group {
     done: Stack<Slot>,
     waker: AtomicWaker,
@@ -58,7 +58,7 @@ impl Group {
         self.failed.store(errno, Ordering::Release);
     }
 
-    /// The driver gives an answered slot back.
+    /// Returns a completed slot to the batch. Called by the driver.
     ///
     /// # Safety
     ///
@@ -360,12 +360,12 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Leaves what is out to the drivers. The order matters:
     ///
-    /// 1. claim every slot, so that no driver frees one before its cancel request was seen;
-    /// 2. close the group, and take back what was given to it until then;
+    /// 1. claim every slot, so that no driver frees one before its cancel request has been processed;
+    /// 2. close the group, and take back the slots returned to it until then;
     /// 3. count the rest, so that the last of them frees the group;
     /// 4. request the cancels.
     ///
-    /// What was never submitted is answered with minus `errno`.
+    /// Operations that were never submitted complete with minus `errno`.
     fn let_go(&mut self, errno: i32) {
         self.flush_for_drop(errno);
         let claimed = !broken(Mutation::BatchUnclaimed);
@@ -374,8 +374,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             unsafe { out.slot.as_ref() }.lifecycle.claim();
         }
         let group = Arc::clone(&self.group);
-        let given: Vec<NonNull<Slot>> = (&mut self.done).chain(group.done.close()).collect();
-        for slot in given {
+        let returned: Vec<NonNull<Slot>> = (&mut self.done).chain(group.done.close()).collect();
+        for slot in returned {
             // SAFETY: Lent: given back to us.
             unsafe { slot.as_ref() }.lifecycle.unclaim();
             let result = self.take_result(slot);

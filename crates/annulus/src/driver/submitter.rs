@@ -110,9 +110,9 @@ pub(crate) struct Submitter {
     /// The clock of deadlines, where it is not the machine's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
     /// Runs the drivers to their end, where the calling thread does that itself.
-    pub(crate) finish_here: Option<fn()>,
+    pub(crate) finish_on_this_thread: Option<fn()>,
     /// Shared by all threads; each thread starts at a different driver.
-    threads_seen: AtomicUsize,
+    threads_bound: AtomicUsize,
     /// Operations completed without a driver, and failed attempts at that.
     sync: Counters,
     /// What does the work, and why it is not what would be best; for sources that come later.
@@ -187,8 +187,8 @@ impl Submitter {
             arenas,
             closer: None,
             clock: None,
-            finish_here: None,
-            threads_seen: AtomicUsize::new(0),
+            finish_on_this_thread: None,
+            threads_bound: AtomicUsize::new(0),
             sync,
             about: OnceLock::new(),
         }
@@ -289,7 +289,7 @@ impl Submitter {
     fn next_position(&self) -> usize {
         let mut position = POSITION.get();
         if position == usize::MAX {
-            position = self.threads_seen.fetch_add(DRIVER_RUN, Ordering::Relaxed);
+            position = self.threads_bound.fetch_add(DRIVER_RUN, Ordering::Relaxed);
         }
         POSITION.set(position.wrapping_add(1));
         position / DRIVER_RUN
@@ -413,7 +413,7 @@ impl Submitter {
         for handle in &self.handles {
             handle.wake_for_registration();
         }
-        if self.finish_here.is_none() {
+        if self.finish_on_this_thread.is_none() {
             let alive = || !self.handles.iter().any(|handle| handle.stopping());
             region.wait(self.handles.len(), alive, REGISTERED_WITHIN);
         }
@@ -540,7 +540,7 @@ impl Submitter {
         for handle in self.own_handles() {
             handle.drain_own(until_ns);
         }
-        if let Some(finish) = self.finish_here {
+        if let Some(finish) = self.finish_on_this_thread {
             finish();
         }
         let threads: Vec<_> = {

@@ -150,7 +150,7 @@ fn output<T: Op>(mut operation: Operation<'_, T>) -> T::Output {
             Poll::Ready(output) => return output,
             Poll::Pending => wait
                 .recv_timeout(LONG)
-                .expect("an answer, or at least a wake-up"),
+                .expect("a result, or at least a wake-up"),
         }
     }
 }

@@ -240,7 +240,7 @@ impl Ground {
     }
 
     /// Submitted.
-    fn started(&self, waker: &Waker) -> Operation<'_, Nop> {
+    fn submit(&self, waker: &Waker) -> Operation<'_, Nop> {
         let mut operation = Operation::new(&self.submitter, Nop);
         assert!(poll(&mut operation, waker).is_pending());
         operation
@@ -265,7 +265,7 @@ fn without_an_awake_owner_each_operation_is_submitted_immediately() {
     let ground = Ground::new();
     let operations: Vec<_> = (1..5)
         .map(|count| {
-            let operation = ground.started(Waker::noop());
+            let operation = ground.submit(Waker::noop());
             assert_eq!(ground.kernel.taken(), count);
             operation
         })
@@ -286,18 +286,18 @@ fn an_awake_owner_queues_until_a_chunk_is_full_or_it_parks() {
     let ground = Ground::new();
     ground.driver.after_unpark();
     // With nothing in flight nobody would come to submit it.
-    let _first = ground.started(Waker::noop());
+    let _first = ground.submit(Waker::noop());
     assert_eq!(ground.kernel.taken(), 1);
-    let _queued: Vec<_> = (0..2).map(|_| ground.started(Waker::noop())).collect();
+    let _queued: Vec<_> = (0..2).map(|_| ground.submit(Waker::noop())).collect();
     assert_eq!(ground.kernel.taken(), 1);
-    let _full = ground.started(Waker::noop());
+    let _full = ground.submit(Waker::noop());
     assert_eq!(ground.kernel.taken(), 4);
-    let _left = ground.started(Waker::noop());
+    let _left = ground.submit(Waker::noop());
     assert_eq!(ground.kernel.taken(), 4);
     ground.driver.before_park();
     assert_eq!(ground.kernel.taken(), 5);
     // While it sleeps every submission polls.
-    let _from_elsewhere = ground.started(Waker::noop());
+    let _from_elsewhere = ground.submit(Waker::noop());
     assert_eq!(ground.kernel.taken(), 6);
     ground.driver.drain();
 }
@@ -307,7 +307,7 @@ fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
     let ground = Ground::new();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let mut operation = ground.started(&waker);
+    let mut operation = ground.submit(&waker);
     ground.kernel.complete_all();
     ground.driver.poll();
     ground.driver.poll();
@@ -323,13 +323,13 @@ fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
 fn a_drain_answers_what_is_queued_and_what_is_in_flight_and_refuses_the_rest() {
     let ground = Ground::new();
     ground.driver.after_unpark();
-    let mut in_flight = ground.started(Waker::noop());
-    let mut queued = ground.started(Waker::noop());
+    let mut in_flight = ground.submit(Waker::noop());
+    let mut queued = ground.submit(Waker::noop());
     ground.driver.drain();
     assert!(ground.driver.is_over());
     for operation in [&mut in_flight, &mut queued] {
         let Poll::Ready(Err(error)) = poll(operation, Waker::noop()) else {
-            panic!("not answered by the drain");
+            panic!("not completed by the drain");
         };
         assert!(
             error.raw_os_error() == Some(ECANCELED)
@@ -373,9 +373,9 @@ impl WakeTask for Ends {
 fn a_waker_that_ends_the_driver_while_answers_are_delivered_is_no_deadlock() {
     let ground = Ground::new();
     let waker = Waker::from(Arc::new(Ends(Arc::clone(&ground.driver))));
-    let mut first = ground.started(&waker);
+    let mut first = ground.submit(&waker);
     ground.kernel.complete_all();
-    let mut second = ground.started(&waker);
+    let mut second = ground.submit(&waker);
     ground.driver.poll();
     assert!(ground.driver.is_over());
     assert!(poll(&mut first, Waker::noop()).is_ready());

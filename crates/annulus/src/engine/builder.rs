@@ -90,7 +90,7 @@ impl fmt::Display for EngineBackend {
                 threads,
                 because: None,
             } => {
-                write!(f, "up to {threads} blocking threads, as asked for")
+                write!(f, "up to {threads} blocking threads, as configured")
             }
             EngineBackend::Blocking {
                 threads,
@@ -421,7 +421,7 @@ impl EngineBuilder {
     }
 
     /// Builds the engine, and a driver that the calling thread has to poll.
-    pub(crate) fn build_sim_here(
+    pub(crate) fn build_sim_on_this_thread(
         &self,
         world: &Arc<World>,
         finish: fn(),
@@ -433,7 +433,7 @@ impl EngineBuilder {
         }];
         let mut submitter =
             simulated::submitter(handles, world, &world.clock, self.blocking_config());
-        submitter.finish_here = Some(finish);
+        submitter.finish_on_this_thread = Some(finish);
         (Engine::simulated(submitter, world, 0), handle, driver)
     }
 }

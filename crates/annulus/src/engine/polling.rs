@@ -160,11 +160,11 @@ mod tests {
             (engine.metrics().polled, engine.metrics().poll_refused),
             (2, 2)
         );
-        for (n, answer) in pollster::block_on(file.read_many_at(reads))
+        for (n, result) in pollster::block_on(file.read_many_at(reads))
             .into_iter()
             .enumerate()
         {
-            assert_eq!(answer.unwrap().1, contents[n * 128..][..128]);
+            assert_eq!(result.unwrap().1, contents[n * 128..][..128]);
         }
         assert_eq!(engine.metrics().polled, 2, "the next go elsewhere");
     }

@@ -1,5 +1,5 @@
-//! Whether a buffered file's reads ask the page cache first, on the thread that reads: what its user
-//! has said, or what has been learned. One per open file, shared by its clones.
+//! Whether a buffered file's reads try the page cache first, on the reading thread: set by the user, or learned from
+//! hits and misses. One hint per open file, shared by its clones.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
@@ -13,17 +13,16 @@ use crate::sys::errno::EOPNOTSUPP;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CachedReads {
-    /// They ask where that has paid lately: where at least one read in four of those that asked was
-    /// there. Where not, fewer and fewer ask, down to one in 256, so that a file that comes to be
-    /// cached is noticed. The default.
+    /// Reads try the cache while at least one in four recent attempts hits. Otherwise fewer and fewer reads try it,
+    /// down to one in 256, so that a file that becomes cached is noticed. The default.
     #[default]
     Learn,
-    /// Each asks. What is there costs a copy and a system call, 2 µs. What is not there costs a further
+    /// Each read tries the cache. A hit costs a copy and a system call, 2 µs. A miss costs a further
     /// system call, 1 to 5 µs of processor time: the kernel gives the read to the device there and then,
     /// instead of together with others. That is not lost altogether, for the device begins earlier: a
     /// cold file at depth 32 was read 10 % faster, with 45 % more processor time.
     Always,
-    /// None asks: each goes to a driver, and costs its way there and back even if it is cached: 2 µs at
+    /// No read tries the cache: each goes to a driver, and costs its way there and back even if it is cached: 2 µs at
     /// depth 32, 6 µs alone, and more where the driver sleeps. For files known to be cold, and for threads that must
     /// not copy.
     Never,
@@ -55,11 +54,11 @@ const GAP_SHIFT_MAX: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct CachedHint {
     policy: AtomicU8,
-    /// Hits among the reads that asked lately, of `ONE`.
+    /// Share of hits among recent attempts, of `ONE`.
     share: AtomicU32,
-    /// One read in `1 << gap_shift` asks, while it does not pay.
+    /// One read in `1 << gap_shift` tries the cache while hits are rare.
     gap_shift: AtomicU32,
-    /// Reads that did not ask since the last that did.
+    /// Reads since the last attempt.
     skipped: AtomicU32,
 }
 
@@ -88,15 +87,15 @@ impl CachedHint {
         self.policy.store(policy, Relaxed);
     }
 
-    /// Whether this read should ask.
+    /// Returns whether this read should try the cache.
     #[inline]
-    pub(crate) fn ask(&self) -> bool {
-        self.ask_of(1) == 1
+    pub(crate) fn should_try(&self) -> bool {
+        self.attempts_of(1) == 1
     }
 
-    /// How many of `reads` reads should ask.
+    /// Returns how many of `reads` reads should try the cache.
     #[inline]
-    pub(crate) fn ask_of(&self, reads: usize) -> usize {
+    pub(crate) fn attempts_of(&self, reads: usize) -> usize {
         match self.policy.load(Relaxed) {
             LEARN if self.share.load(Relaxed) >= PAYS => reads,
             LEARN => self.probe(reads),
@@ -114,7 +113,7 @@ impl CachedHint {
         usize::from(due)
     }
 
-    /// A read has asked, and it was there.
+    /// Records an attempt that hit.
     #[inline]
     pub(crate) fn hit(&self) {
         let share = self.share.load(Relaxed);
@@ -126,7 +125,7 @@ impl CachedHint {
         }
     }
 
-    /// A read has asked, and it was not there.
+    /// Records an attempt that missed.
     pub(crate) fn miss(&self) {
         let share = self.share.load(Relaxed);
         let now = share - (share >> WEIGHT_SHIFT);
@@ -138,8 +137,8 @@ impl CachedHint {
         }
     }
 
-    /// A read has asked, and was refused with minus an errno: it is not there, or the file system can't
-    /// tell without blocking. Any other error is for the driver to find.
+    /// Records an attempt that failed with minus an errno: the data is not cached, or the file system can't
+    /// read without blocking. The driver reports any other error.
     pub(crate) fn note_refusal(&self, res: i32) {
         if res == -EOPNOTSUPP {
             self.cant();
@@ -158,18 +157,18 @@ impl CachedHint {
 mod tests {
     use super::*;
 
-    /// How many of `reads` reads ask.
+    /// Returns how many of `reads` reads try the cache.
     fn attempts(hint: &CachedHint, reads: u32, hit: impl Fn(u32) -> bool) -> u32 {
-        let ask = |&read: &u32| {
-            let asks = hint.ask();
+        let tries = |&read: &u32| {
+            let should_try = hint.should_try();
             match hit(read) {
-                _ if !asks => {}
+                _ if !should_try => {}
                 true => hint.hit(),
                 false => hint.miss(),
             }
-            asks
+            should_try
         };
-        u32::try_from((0..reads).filter(ask).count()).unwrap()
+        u32::try_from((0..reads).filter(tries).count()).unwrap()
     }
 
     /// As good as random, and the same each time: true for `percent` of 100.
@@ -194,7 +193,7 @@ mod tests {
     fn a_file_that_becomes_hot_is_noticed_within_256_reads() {
         let hint = CachedHint::default();
         attempts(&hint, 10_000, |_| false);
-        let noticed = (0..).take_while(|_| !hint.ask()).count();
+        let noticed = (0..).take_while(|_| !hint.should_try()).count();
         assert!(noticed < 256, "{noticed}");
         hint.hit();
         assert_eq!(attempts(&hint, 1000, |_| true), 1000);
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pays_is_asked_and_what_does_not_is_not() {
+    fn a_cached_file_is_tried_and_a_cold_file_rarely() {
         for (percent, least, most) in [
             (0, 0, 1),
             (1, 0, 3),
@@ -225,11 +224,11 @@ mod tests {
     #[test]
     fn of_a_cold_batch_one_read_asks() {
         let hint = CachedHint::default();
-        assert_eq!(hint.ask_of(32), 32);
+        assert_eq!(hint.attempts_of(32), 32);
         attempts(&hint, 10_000, |_| false);
         let attempts: usize = (0..80)
             .map(|_| {
-                let attempts = hint.ask_of(32);
+                let attempts = hint.attempts_of(32);
                 (0..attempts).for_each(|_| hint.miss());
                 attempts
             })
@@ -246,10 +245,10 @@ mod tests {
         hint.set(CachedReads::Never);
         assert_eq!(attempts(&hint, 1000, |_| true), 0);
         hint.set(CachedReads::Learn);
-        assert!(hint.ask(), "anew");
+        assert!(hint.should_try(), "anew");
         hint.cant();
         assert_eq!(attempts(&hint, 1000, |_| true), 0);
         hint.set(CachedReads::Learn);
-        assert!(hint.ask());
+        assert!(hint.should_try());
     }
 }

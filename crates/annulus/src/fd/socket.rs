@@ -181,9 +181,9 @@ impl Socket {
         }
     }
 
-    /// Whether its number may be another file's by now: nothing more may be asked of it.
+    /// Whether another file may have its number by now. No operation may use the number any more.
     #[inline]
-    pub(crate) fn is_given_up(&self) -> bool {
+    pub(crate) fn is_released(&self) -> bool {
         self.number.get() != Number::Open
     }
 
@@ -202,7 +202,7 @@ impl Socket {
     /// the closing task, so that the peer does not take what has come for all there was. A Unix stream has no reset.
     #[cold]
     pub(crate) fn cut(&self) {
-        if !self.cut.replace(true) && !self.is_given_up() {
+        if !self.cut.replace(true) && !self.is_released() {
             self.reset_when_closed();
         }
     }

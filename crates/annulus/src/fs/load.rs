@@ -97,16 +97,16 @@ impl<'a> Load<'a> {
     }
 
     /// Which pages new memory is to be made of; transparent huge pages by default.
-    pub fn huge_pages(mut self, wanted: HugePages) -> Self {
+    pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         if let Into::New { pages, .. } = &mut self.into {
-            *pages = wanted;
+            *pages = huge_pages;
         }
         self
     }
 
-    /// Is told, after each read, how many bytes are there.
-    pub fn progress(mut self, told: impl FnMut(u64) + Send + 'a) -> Self {
-        self.progress = Some(Box::new(told));
+    /// Calls `on_progress` after each read with the number of bytes loaded so far.
+    pub fn progress(mut self, on_progress: impl FnMut(u64) + Send + 'a) -> Self {
+        self.progress = Some(Box::new(on_progress));
         self
     }
 
@@ -114,7 +114,7 @@ impl<'a> Load<'a> {
         let Into::New { bytes, pages } = self.into else {
             let taken = Into::New {
                 bytes: 0,
-                pages: HugePages::Unasked,
+                pages: HugePages::SystemDefault,
             };
             match std::mem::replace(&mut self.into, taken) {
                 Into::Old(region) => return Ok(region),
@@ -168,19 +168,19 @@ struct Part {
 impl<'a> Run<'a> {
     fn new(load: Load<'a>, region: Region) -> Run<'a> {
         let pieces = region.take_apart();
-        let seen = pieces.seen();
+        let visible = pieces.visible();
         let (address, capacity) = pieces.memory();
-        let (mut next, mut to, mut unit) = (seen.start, seen.end, 1);
+        let (mut next, mut to, mut unit) = (visible.start, visible.end, 1);
         if let Some(direct) = load.file.direct {
             unit = direct.offset_bytes as usize;
             let skip = to_usize(load.offset % unit as u64);
-            let first = seen.start.checked_sub(skip);
+            let first = visible.start.checked_sub(skip);
             let fits =
                 |&first: &usize| (address + first).is_multiple_of(direct.memory_bytes as usize);
             if let Some(first) = first.filter(fits) {
                 // Rounded out to what the file needs: there is memory around the region, as a rule.
                 next = first;
-                let rounded = first + (seen.end - first).next_multiple_of(unit);
+                let rounded = first + (visible.end - first).next_multiple_of(unit);
                 to = if rounded <= capacity { rounded } else { to };
             }
         }
@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
             let Some(mut piece) = cut else { break };
             self.next = from + bytes;
             // A direct read may begin before the region, at the start of a block.
-            let offset = (self.load.offset + from as u64) - self.pieces.seen().start as u64;
+            let offset = (self.load.offset + from as u64) - self.pieces.visible().start as u64;
             let file = self.load.file;
             let target = file.target(piece.stable_mut_ptr().addr(), bytes, offset);
             let read = ReadAt::new(file.fd.clone(), piece, offset, target, Until::FullOrEnd);
@@ -239,14 +239,14 @@ impl<'a> Run<'a> {
 
     /// A read has completed with `bytes`.
     fn note(&mut self, part: Part, bytes: usize) {
-        let seen = self.pieces.seen();
-        let wanted = (part.from + part.bytes).min(seen.end);
-        let got = (part.from + bytes).min(wanted);
-        if got < wanted {
-            let ended = got.saturating_sub(seen.start);
+        let visible = self.pieces.visible();
+        let end = (part.from + part.bytes).min(visible.end);
+        let loaded_end = (part.from + bytes).min(end);
+        if loaded_end < end {
+            let ended = loaded_end.saturating_sub(visible.start);
             self.ended = Some(self.ended.map_or(ended, |before| before.min(ended)));
         }
-        self.loaded += got.saturating_sub(part.from.max(seen.start)) as u64;
+        self.loaded += loaded_end.saturating_sub(part.from.max(visible.start)) as u64;
         if let Some(progress) = &mut self.load.progress {
             progress(self.loaded);
         }

@@ -45,7 +45,7 @@ pub(crate) struct ReadRequest {
 ///
 /// [`next`](ReadMany::next) gives the answers as they come; awaiting the whole gives all of them in
 /// the order asked. Dropping it leaves what is in flight to the engine, soundly.
-#[must_use = "reads do nothing until their answers are asked for"]
+#[must_use = "reads do nothing until their results are polled"]
 pub struct ReadMany<'a, B: IoBufMut, I> {
     file: &'a File,
     reads: I,
@@ -165,8 +165,8 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         let bytes = match check_read(&mut buf, offset) {
             Ok(bytes) => bytes,
             Err(error) => {
-                let answer = request.result(Err(BufError::new(error, Some(buf))));
-                return self.ready.push_back(answer);
+                let result = request.result(Err(BufError::new(error, Some(buf))));
+                return self.ready.push_back(result);
             }
         };
         if self.file.may_be_cached(bytes) {
@@ -206,7 +206,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         let submitted_ns = self.file.submitter.sample();
         let mut attempts = 0;
         for reads in staged.chunks_mut(READS_PER_STEP) {
-            let ask = self.file.fd.cached().ask_of(reads.len());
+            let ask = self.file.fd.cached().attempts_of(reads.len());
             if let Some(reads) = reads.get_mut(..ask).filter(|reads| !reads.is_empty()) {
                 read_cached(&self.file.fd, reads, self.file.submitter.has_rings());
                 attempts += ask;
@@ -354,16 +354,16 @@ where
 
     fn into_future(mut self) -> Self::IntoFuture {
         Box::pin(async move {
-            let mut answers: Vec<Option<BufResult<usize, B>>> = Vec::new();
+            let mut results: Vec<Option<BufResult<usize, B>>> = Vec::new();
             while let Some(Completed { index, result, .. }) = self.next().await {
-                if answers.len() <= index {
-                    answers.resize_with(index + 1, || None);
+                if results.len() <= index {
+                    results.resize_with(index + 1, || None);
                 }
-                if let Some(answer) = answers.get_mut(index) {
-                    *answer = Some(result);
+                if let Some(entry) = results.get_mut(index) {
+                    *entry = Some(result);
                 }
             }
-            answers.into_iter().flatten().collect()
+            results.into_iter().flatten().collect()
         })
     }
 }

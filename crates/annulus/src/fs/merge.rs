@@ -64,7 +64,7 @@ pub struct ReadMerged<'a, B: IoBufMut> {
     ranges: VecDeque<(u64, usize)>,
     batch: Batch<'a, ReadAt<Bounce>, usize>,
     results: VecDeque<Completed<B>>,
-    started: bool,
+    is_submitted: bool,
     timeout: Timeout<'a>,
 }
 
@@ -96,7 +96,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
             ranges,
             batch: Batch::new(&file.submitter),
             results,
-            started: false,
+            is_submitted: false,
             timeout: Timeout::none(),
         }
     }
@@ -113,7 +113,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
     }
 
     fn start(&mut self) {
-        self.started = true;
+        self.is_submitted = true;
         for (key, (offset, bytes)) in std::mem::take(&mut self.ranges).into_iter().enumerate() {
             let bounce = self.file.submitter.bounces.take(bytes);
             let target = self.file.target(bounce.as_ptr().addr(), bytes, offset);
@@ -132,14 +132,14 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
         self.batch.flush();
     }
 
-    /// The next answer, in the order they come; `None` when every read has been answered.
+    /// Returns the next result, in order of completion; `None` when every read has completed.
     pub async fn next(&mut self) -> Option<Completed<B>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
     /// [`next`](ReadMerged::next) for those who poll.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
-        if !self.started {
+        if !self.is_submitted {
             self.start();
         }
         loop {

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::DirectAlignment;
-use crate::op::{StatAnswer, Statx};
+use crate::op::{StatResult, Statx};
 use crate::sys::call::{S_IFMT, STATX_BTIME, STATX_DIOALIGN, StatxTimestamp, file_type};
 
 /// What a name stands for.
@@ -51,8 +51,8 @@ pub struct DeviceNumber {
 pub struct Metadata(Box<Statx>);
 
 impl Metadata {
-    pub(crate) fn new(answer: StatAnswer) -> Metadata {
-        Metadata(answer.0)
+    pub(crate) fn new(result: StatResult) -> Metadata {
+        Metadata(result.0)
     }
 
     /// Length in bytes.

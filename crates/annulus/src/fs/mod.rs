@@ -452,7 +452,7 @@ impl File {
     /// The kernel's, errno kept.
     pub fn metadata(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
         self.op(StatAt::file(self.fd.clone()))
-            .map(|answer, _| answer.map(Metadata::new))
+            .map(|result, _| result.map(Metadata::new))
     }
 
     /// Closes the file and returns the file system's result. Dropping a file closes it too, without a result.

@@ -53,7 +53,7 @@ pub(crate) fn metadata<'a>(
         Ok(path) => Operation::new(submitter, StatAt::path(path, follow)),
         Err(error) => Operation::ready(submitter, Err(error)),
     };
-    stat.map(|answer, _| answer.map(Metadata::new))
+    stat.map(|result, _| result.map(Metadata::new))
 }
 
 pub(crate) fn rename<'a>(

@@ -59,7 +59,7 @@ impl<'a> ReadInto<'a> {
     /// Cached data, without anybody's help.
     fn fill_from_cache(&mut self) -> Option<usize> {
         let (fd, bytes) = (&self.file.fd, self.into.len());
-        if !self.file.may_be_cached(bytes) || !fd.cached().ask() {
+        if !self.file.may_be_cached(bytes) || !fd.cached().should_try() {
             return None;
         }
         let submitted_ns = self.file.submitter.sample();

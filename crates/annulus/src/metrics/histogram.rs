@@ -118,15 +118,15 @@ impl Histogram {
         reason = "between 1 and the count, and whole; floats saturate"
     )]
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
-        let wanted = (quantile.clamp(0.0, 1.0) * self.count as f64)
+        let rank = (quantile.clamp(0.0, 1.0) * self.count as f64)
             .ceil()
             .max(1.0) as u64;
-        let mut seen = 0;
-        let found = self.counts.iter().position(|count| {
-            seen += count;
-            seen >= wanted
+        let mut cumulative = 0;
+        let bucket = self.counts.iter().position(|count| {
+            cumulative += count;
+            cumulative >= rank
         })?;
-        Some(bounds(found).1)
+        Some(bounds(bucket).1)
     }
 
     /// The longest, ns, as [`quantile`](Histogram::quantile) gives it; 0 if there is none.
@@ -181,14 +181,14 @@ impl Histogram {
 
 impl fmt::Debug for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = f.debug_struct("Histogram");
-        said.field("count", &self.count);
+        let mut debug = f.debug_struct("Histogram");
+        debug.field("count", &self.count);
         for (name, quantile) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("max_ns", 1.0)] {
             if let Some(ns) = self.quantile(quantile) {
-                said.field(name, &ns);
+                debug.field(name, &ns);
             }
         }
-        said.finish_non_exhaustive()
+        debug.finish_non_exhaustive()
     }
 }
 

@@ -195,16 +195,19 @@ impl Shares {
 
     /// A record in the file, if there is space.
     fn take(&mut self) -> Option<(Record, usize)> {
-        let seen = to_usize(self.header[HEADER_RECORDS].load(Ordering::Relaxed));
-        let position = self.free.pop().or((seen < RECORDS_MAX).then_some(seen))?;
+        let records = to_usize(self.header[HEADER_RECORDS].load(Ordering::Relaxed));
+        let position = self
+            .free
+            .pop()
+            .or((records < RECORDS_MAX).then_some(records))?;
         let Ok(record) = Record::of(&self.file, offset_of(position)) else {
-            if position < seen {
+            if position < records {
                 self.free.push(position);
             }
             return None;
         };
-        if position == seen {
-            self.header[HEADER_RECORDS].store(seen as u64 + 1, Ordering::Release);
+        if position == records {
+            self.header[HEADER_RECORDS].store(records as u64 + 1, Ordering::Release);
         }
         Some((record, position))
     }
@@ -284,12 +287,12 @@ pub(super) fn sources() -> Vec<Source> {
     };
     let records = registry.entries.iter().map(|entry| &entry.record);
     let records = records.chain(&registry.ended);
-    let said = records.filter_map(|record| {
+    let sources = records.filter_map(|record| {
         let words = |from: usize, count: usize| -> Option<Vec<u64>> {
             let words = record.get(from..from + count)?.iter();
             Some(words.map(|word| word.load(Ordering::Relaxed)).collect())
         };
         record::read(&words(0, record::HEAD_WORDS)?, words)
     });
-    in_order(said.collect())
+    in_order(sources.collect())
 }

@@ -167,11 +167,11 @@ mod tests {
         let burst = timed(&sampler, 200, 10);
         assert!((64..80).contains(&burst), "{burst} of a burst");
         let stream = timed(&sampler, 1_000_000, 100);
-        let wanted = 1_000_000 / 32;
+        let expected = 1_000_000 / 32;
         // Besides, one each 100 µs.
-        let most = wanted + 1_000_000 / 1000;
+        let most = expected + 1_000_000 / 1000;
         assert!(
-            (wanted * 9 / 10..most * 11 / 10).contains(&stream),
+            (expected * 9 / 10..most * 11 / 10).contains(&stream),
             "{stream} of a stream"
         );
         // After the stream, and what is left out of it, a trickle is timed whole again.

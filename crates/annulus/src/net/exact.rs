@@ -37,7 +37,7 @@ impl<B: IoBufMut> Future for RecvExact<'_, B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<WholeResult<B>> {
         let this = self.get_mut();
         let Some(filling) = &mut this.filling else {
-            panic!("a receive was polled after it had been answered");
+            panic!("a receive was polled after it had completed");
         };
         let mut outcome = filling.check();
         while !filling.is_full() && outcome.is_ok() {

@@ -8,7 +8,7 @@ use std::net::{
 };
 
 use crate::driver::Operation;
-use crate::op::{RunBlocking, Unanswered};
+use crate::op::{RunBlocking, RunBlockingError};
 
 /// What a socket can connect to: an address, several addresses, or a host name and a port.
 ///
@@ -177,12 +177,12 @@ async fn resolve(host: String, port: Option<u16>) -> io::Result<Vec<SocketAddr>>
             None => host.to_socket_addrs()?.collect(),
         })
     };
-    let found = match Operation::new(&files, RunBlocking::new(look_up)).await {
-        Ok(found) => found,
-        Err(Unanswered::NotRun(error)) => return Err(error),
-        Err(Unanswered::Panicked(panic)) => std::panic::resume_unwind(panic),
+    let addresses = match Operation::new(&files, RunBlocking::new(look_up)).await {
+        Ok(addresses) => addresses,
+        Err(RunBlockingError::NotRun(error)) => return Err(error),
+        Err(RunBlockingError::Panicked(panic)) => std::panic::resume_unwind(panic),
     };
-    found.map_err(|error| unresolved(&name, &error))
+    addresses.map_err(|error| unresolved(&name, &error))
 }
 
 /// Names what could not be resolved; the resolver's own error does not.
@@ -226,7 +226,7 @@ mod tests {
             (IpAddr::from(Ipv4Addr::LOCALHOST), 80).target(),
         ] {
             assert!(
-                matches!(target, Target::One(found) if found == address),
+                matches!(target, Target::One(addresses) if addresses == address),
                 "{target:?}"
             );
         }
@@ -236,15 +236,15 @@ mod tests {
             (Ipv6Addr::LOCALHOST, 80).target(),
         ] {
             assert!(
-                matches!(target, Target::One(found) if found == six),
+                matches!(target, Target::One(addresses) if addresses == six),
                 "{target:?}"
             );
         }
         for target in [[address, six].target(), vec![address, six].target()] {
-            let Target::Several(found) = target else {
+            let Target::Several(addresses) = target else {
                 panic!("{target:?}");
             };
-            assert_eq!(found, [address, six]);
+            assert_eq!(addresses, [address, six]);
         }
         for target in ["localhost:80".target(), ("localhost", 80).target()] {
             assert!(matches!(target, Target::Name { .. }), "{target:?}");

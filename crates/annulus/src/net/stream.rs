@@ -202,7 +202,7 @@ impl<B: IoBufMut> Future for Recv<'_, B> {
         // Something has come already, or is about to: it is copied.
         let next = std::task::ready!(receiver.poll_next(context));
         let RecvState::Fresh(mut buf) = std::mem::replace(&mut this.state, RecvState::Over) else {
-            panic!("a receive was polled after it had been answered");
+            panic!("a receive was polled after it had completed");
         };
         Poll::Ready(match next {
             None => Ok((0, buf)),
@@ -281,7 +281,7 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
                     }
                 },
                 SendState::Out(_) => unreachable!("looked at just now"),
-                SendState::Over => panic!("a send was polled after it had been answered"),
+                SendState::Over => panic!("a send was polled after it had completed"),
             };
             match this.socket.send_failed() {
                 0 => {

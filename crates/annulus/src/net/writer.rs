@@ -85,7 +85,7 @@ struct State {
     /// The waker of the task that writes or flushes.
     writer: Option<Waker>,
     pump: Option<Waker>,
-    pump_started: bool,
+    pump_runs: bool,
     /// The pump has taken out something of which the kernel knows nothing yet.
     taken: bool,
     /// The writer has gone.
@@ -125,7 +125,7 @@ impl Writer {
             spare: Vec::new(),
             writer: None,
             pump: None,
-            pump_started: false,
+            pump_runs: false,
             taken: false,
             closed: false,
             ends: false,
@@ -347,7 +347,7 @@ impl Sink {
 
     fn wake_pump(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
-        if std::mem::replace(&mut state.pump_started, true) {
+        if std::mem::replace(&mut state.pump_runs, true) {
             let waker = state.pump.take();
             drop(state);
             waker.into_iter().for_each(Waker::wake);

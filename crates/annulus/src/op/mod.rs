@@ -72,7 +72,7 @@ pub use recv::Recv;
 pub use recv_message::RecvMessage;
 pub use rename::Rename;
 #[cfg(feature = "net")]
-pub use run_blocking::{RunBlocking, Unanswered};
+pub use run_blocking::{RunBlocking, RunBlockingError};
 #[cfg(feature = "net")]
 pub use send::{SendAll, SendThen};
 #[cfg(feature = "net")]
@@ -115,7 +115,7 @@ pub(crate) use recv::{ReceivePermit, UnreadBuffer};
 pub(crate) use recv_message::{MessageInfo, ReceiveQueue, ReceivedMessage, Shape};
 #[cfg(feature = "net")]
 pub(crate) use socket::Refusals;
-pub(crate) use statx::{StatAnswer, Statx};
+pub(crate) use statx::{StatResult, Statx};
 
 /// What to do after an answer of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,20 +20,20 @@ use crate::sys::sqe::{Sqe, opcode};
 /// The largest read that is copied from the page cache on the caller's thread, bytes: about 25 µs.
 pub(crate) const FAST_PATH_BYTES_MAX: usize = 128 << 10;
 
-/// Reads at an offset into a buffer of type `B`; the answer is the number of bytes and the buffer.
+/// Reads at an offset into a buffer of type `B`; the result is the number of bytes and the buffer.
 #[derive(Debug)]
 pub struct ReadAt<B> {
     fd: Fd,
     offset: u64,
     buf: B,
-    /// Bytes asked for.
+    /// Bytes requested.
     want: usize,
     /// Bytes transferred so far: into the buffer, or into the bounce where there is one.
     done: usize,
     target: Target,
     until: Until,
-    /// The page cache may have the answer, and asking has not been shown to be idle.
-    ask_cache: bool,
+    /// The page cache may have the data, and this read has not tried it yet.
+    try_cache: bool,
 }
 
 /// When a read is done.
@@ -66,7 +66,7 @@ impl<B: IoBufMut> ReadAt<B> {
     pub(crate) fn new(fd: Fd, buf: B, offset: u64, target: Target, until: Until) -> ReadAt<B> {
         let want = buf.fill_bytes();
         let direct = !matches!(target, Target::Buf { align_bytes: 1 });
-        let ask_cache = !direct && want <= FAST_PATH_BYTES_MAX && !fd.is_simulated();
+        let try_cache = !direct && want <= FAST_PATH_BYTES_MAX && !fd.is_simulated();
         ReadAt {
             fd,
             offset,
@@ -75,13 +75,13 @@ impl<B: IoBufMut> ReadAt<B> {
             done: 0,
             target,
             until,
-            ask_cache,
+            try_cache,
         }
     }
 
     /// The same without a look at the page cache, for a read that has looked already.
     pub(crate) fn past_the_cache(mut self) -> ReadAt<B> {
-        self.ask_cache = false;
+        self.try_cache = false;
         self
     }
 
@@ -113,17 +113,17 @@ impl<B: IoBufMut> ReadAt<B> {
         }
     }
 
-    /// Of the bytes transferred, those that were asked for.
-    fn answered_bytes(&self) -> usize {
+    /// Returns the bytes transferred that are part of the request.
+    fn result_bytes(&self) -> usize {
         match &self.target {
             Target::Buf { .. } => self.done,
             Target::Bounce { skip, .. } => self.done.saturating_sub(*skip as usize).min(self.want),
         }
     }
 
-    /// The same as an answer of the kernel, which is cut off at 2 GiB; `complete` does not go by it.
-    fn answered(&self) -> i32 {
-        i32::try_from(self.answered_bytes()).unwrap_or(i32::MAX)
+    /// Returns the same as a result of the kernel, at most 2 GiB; `complete` does not use it.
+    fn result(&self) -> i32 {
+        i32::try_from(self.result_bytes()).unwrap_or(i32::MAX)
     }
 
     fn align_bytes(&self) -> usize {
@@ -165,7 +165,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
 
     #[inline]
     fn try_sync(&mut self) -> SyncAttempt {
-        if !self.ask_cache || !self.fd.cached().ask() {
+        if !self.try_cache || !self.fd.cached().should_try() {
             return SyncAttempt::NotTried;
         }
         let (base, bytes, offset) = self.range();
@@ -189,7 +189,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     }
 
     fn has_sync_path(&self) -> bool {
-        self.ask_cache
+        self.try_cache
     }
 
     #[inline]
@@ -199,7 +199,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
                 Resume::Done(res) if self.done > 0 && self.until == Until::Once => {
                     // What was read before the error counts; the error comes again if asked again.
                     let _ = res;
-                    Resume::Done(self.answered())
+                    Resume::Done(self.result())
                 }
                 other => other,
             };
@@ -211,7 +211,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         if more && !ended && self.done < self.goal() {
             return Resume::Again;
         }
-        Resume::Done(self.answered())
+        Resume::Done(self.result())
     }
 
     #[inline]
@@ -230,7 +230,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     #[inline]
     fn complete(mut self, res: i32) -> BufResult<usize, B> {
         let bytes = match check(res) {
-            Ok(_) => self.answered_bytes(),
+            Ok(_) => self.result_bytes(),
             Err(error) => return Err(BufError::new(error, Some(self.buf))),
         };
         match &self.target {
@@ -275,44 +275,45 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
         offset: 0,
         res: 0,
     };
-    let mut asked = [nothing; READS_PER_STEP];
-    for (ask, read) in asked.iter_mut().zip(reads.iter_mut()) {
+    let mut requests = [nothing; READS_PER_STEP];
+    for (request, read) in requests.iter_mut().zip(reads.iter_mut()) {
         let bytes = transfer_len(read.bytes);
-        *ask = CachedRead {
+        *request = CachedRead {
             base: read.buf.fill_ptr(),
             bytes,
             offset: read.offset,
             res: -EAGAIN,
         };
     }
-    let Some(asked) = asked.get_mut(..reads.len()) else {
+    let Some(requests) = requests.get_mut(..reads.len()) else {
         return;
     };
     // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
-    let done =
-        by_ring && asked.len() >= WORTH_A_RING && unsafe { cached::read_cached(fd.raw(), asked) };
+    let done = by_ring
+        && requests.len() >= WORTH_A_RING
+        && unsafe { cached::read_cached(fd.raw(), requests) };
     if !done {
-        for ask in asked.iter_mut() {
+        for request in requests.iter_mut() {
             // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
-            ask.res = unsafe {
+            request.res = unsafe {
                 call::pread(
                     fd.raw(),
-                    ask.base,
-                    ask.bytes as usize,
-                    ask.offset,
+                    request.base,
+                    request.bytes as usize,
+                    request.offset,
                     RWF_NOWAIT,
                 )
             };
         }
     }
-    for (ask, read) in asked.iter().zip(reads.iter_mut()) {
-        read.hit = u32::try_from(ask.res).is_ok_and(|bytes| bytes == ask.bytes);
+    for (request, read) in requests.iter().zip(reads.iter_mut()) {
+        read.hit = u32::try_from(request.res).is_ok_and(|bytes| bytes == request.bytes);
         if read.hit {
             fd.cached().hit();
             // SAFETY: Written: the kernel has filled the buffer.
-            unsafe { read.buf.set_filled(ask.bytes as usize) };
-        } else if ask.res < 0 {
-            fd.cached().note_refusal(ask.res);
+            unsafe { read.buf.set_filled(request.bytes as usize) };
+        } else if request.res < 0 {
+            fd.cached().note_refusal(request.res);
         }
     }
 }

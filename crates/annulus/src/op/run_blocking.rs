@@ -28,12 +28,12 @@ impl<W, T> RunBlocking<W, T> {
     }
 }
 
-/// Why there is no value.
+/// Why the closure returned no value.
 #[derive(Debug)]
-pub enum Unanswered {
+pub enum RunBlockingError {
     /// The closure has panicked.
     Panicked(Box<dyn Any + Send>),
-    /// It was never run.
+    /// The closure was never run.
     NotRun(io::Error),
 }
 
@@ -44,10 +44,10 @@ where
     T: Send + 'static,
 {
     const INFO: OpInfo = table::SPAWN_BLOCKING;
-    type Output = Result<T, Unanswered>;
+    type Output = Result<T, RunBlockingError>;
 
     fn sqe(&mut self) -> Sqe {
-        // No ring takes the opcode, so none is asked.
+        // No ring takes the opcode.
         Sqe::new(opcode::NOP, -1)
     }
 
@@ -63,12 +63,12 @@ where
 
     fn complete(self, res: i32) -> Self::Output {
         match self.outcome {
-            Some(outcome) => outcome.map_err(Unanswered::Panicked),
-            None => Err(Unanswered::NotRun(error_of(-res))),
+            Some(outcome) => outcome.map_err(RunBlockingError::Panicked),
+            None => Err(RunBlockingError::NotRun(error_of(-res))),
         }
     }
 
     fn on_timeout(error: io::Error) -> Self::Output {
-        Err(Unanswered::NotRun(error))
+        Err(RunBlockingError::NotRun(error))
     }
 }

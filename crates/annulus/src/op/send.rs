@@ -136,7 +136,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     #[inline]
     fn resume(&mut self, res: i32) -> Resume {
         // What its number stands for may be another's: as far as it came, it is over.
-        let is_over = self.permit.socket().is_given_up();
+        let is_over = self.permit.socket().is_released();
         if res < 0 {
             return if is_over {
                 Resume::Done(res)

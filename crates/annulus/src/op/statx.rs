@@ -58,7 +58,7 @@ impl StatAt {
 // descriptor.
 unsafe impl Op for StatAt {
     const INFO: OpInfo = table::METADATA;
-    type Output = io::Result<StatAnswer>;
+    type Output = io::Result<StatResult>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -76,15 +76,15 @@ unsafe impl Op for StatAt {
         unsafe { call::statx(dir, &self.path, self.flags, MASK, &raw mut *self.out) }
     }
 
-    fn complete(self, res: i32) -> io::Result<StatAnswer> {
-        check(res).map(|_| StatAnswer(self.out))
+    fn complete(self, res: i32) -> io::Result<StatResult> {
+        check(res).map(|_| StatResult(self.out))
     }
 
-    fn on_timeout(error: io::Error) -> io::Result<StatAnswer> {
+    fn on_timeout(error: io::Error) -> io::Result<StatResult> {
         Err(error)
     }
 }
 
 /// What a statx answers; becomes a [`Metadata`](crate::fs::Metadata).
 #[derive(Debug)]
-pub struct StatAnswer(pub(crate) Box<Statx>);
+pub struct StatResult(pub(crate) Box<Statx>);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::executor;
 use super::task::{End, JoinHandle, NotRun, ReportedTask};
 use crate::driver::Operation;
-use crate::op::{RunBlocking, Unanswered};
+use crate::op::{RunBlocking, RunBlockingError};
 use crate::sys::heap;
 
 /// Runs `work` on one of the runtime's [blocking threads](super::RuntimeBuilder::blocking_threads), for what
@@ -35,9 +35,9 @@ where
     let run = async move {
         match Operation::new(&files, RunBlocking::new(work)).await {
             Ok(value) => value,
-            Err(Unanswered::Panicked(panic)) => resume_unwind(panic),
+            Err(RunBlockingError::Panicked(panic)) => resume_unwind(panic),
             // No panic, and told as what it is: see `JoinError::of`.
-            Err(Unanswered::NotRun(error)) => resume_unwind(Box::new(NotRun(error))),
+            Err(RunBlockingError::NotRun(error)) => resume_unwind(Box::new(NotRun(error))),
         }
     };
     executor.start(ReportedTask::new(run, end));

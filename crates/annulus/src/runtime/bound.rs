@@ -71,7 +71,7 @@ impl<T: 'static> CoreBound<T> {
     /// `NotConnected`: the core has ended, and has dropped the value.
     #[inline]
     pub fn get(&self) -> io::Result<Rc<T>> {
-        let existing = executor::kept_here(&self.home, self.position);
+        let existing = executor::kept_on_this_core(&self.home, self.position);
         let existing = existing.and_then(|value| value.downcast::<T>().ok());
         existing.ok_or_else(|| self.missing())
     }
@@ -92,7 +92,7 @@ impl<T: 'static> CoreBound<T> {
 
 impl<T: 'static> Drop for CoreBound<T> {
     fn drop(&mut self) {
-        if !executor::forget_here(&self.home, self.position) {
+        if !executor::forget_on_this_core(&self.home, self.position) {
             // If the core has ended, it has dropped the value.
             self.home.send(Message::Forget(self.position));
         }

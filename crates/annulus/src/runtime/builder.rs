@@ -94,7 +94,7 @@ impl fmt::Display for CoreBackend {
                     Some(Err(error)) => write!(f, "; without sqpoll: {error}"),
                 }
             }
-            CoreBackend::Epoll { because: None } => f.write_str("epoll, as asked for"),
+            CoreBackend::Epoll { because: None } => f.write_str("epoll, as configured"),
             CoreBackend::Epoll {
                 because: Some(because),
             } => write!(f, "epoll and blocking threads: {because}"),
@@ -368,13 +368,13 @@ impl RuntimeBuilder {
     /// # Panics
     ///
     /// As for [`run`](RuntimeBuilder::run), and if `started` does.
-    pub fn run_with<M, F>(self, started: impl FnOnce(Handle), main: M) -> io::Result<()>
+    pub fn run_with<M, F>(self, on_start: impl FnOnce(Handle), main: M) -> io::Result<()>
     where
         M: Fn(CoreInfo) -> F + Send + Sync,
         F: Future<Output = io::Result<()>> + 'static,
     {
         self.check()?;
-        start::run(&self, started, &main)
+        start::run(&self, on_start, &main)
     }
 
     /// Runs one future on a core of the calling thread's, and gives its value.

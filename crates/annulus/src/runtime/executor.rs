@@ -178,7 +178,7 @@ pub(super) fn is_possible() -> bool {
 
 /// What the core `home` has at `position`, if this is its thread.
 #[inline]
-pub(super) fn kept_here(home: &Inbox, position: usize) -> Option<Rc<dyn Any>> {
+pub(super) fn kept_on_this_core(home: &Inbox, position: usize) -> Option<Rc<dyn Any>> {
     let existing = CONTEXT.try_with(|context| {
         if context.number.get() != home.number {
             return None;
@@ -191,7 +191,7 @@ pub(super) fn kept_here(home: &Inbox, position: usize) -> Option<Rc<dyn Any>> {
 }
 
 /// Drops what the core `home` has at `position`. False: this is not its thread.
-pub(super) fn forget_here(home: &Inbox, position: usize) -> bool {
+pub(super) fn forget_on_this_core(home: &Inbox, position: usize) -> bool {
     let executor = current().filter(|executor| executor.inbox.number == home.number);
     let Some(executor) = executor else {
         return false;

@@ -53,7 +53,7 @@ struct Coming<'scope> {
 
 pub(super) fn run<M, F>(
     builder: &RuntimeBuilder,
-    started: impl FnOnce(Handle),
+    on_start: impl FnOnce(Handle),
     main: &M,
 ) -> io::Result<()>
 where
@@ -67,7 +67,7 @@ where
         affinity: affinity(builder),
     };
     let plan = &plan;
-    let (outcome, files) = thread::scope(|scope| plan.start(scope, started))?;
+    let (outcome, files) = thread::scope(|scope| plan.start(scope, on_start))?;
     plan.handle.close();
     // Blocking threads finish what they are at; a file that somebody keeps is of no more use.
     files.drain();
@@ -148,7 +148,7 @@ where
     fn start<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
-        started: impl FnOnce(Handle),
+        on_start: impl FnOnce(Handle),
     ) -> Result<(Outcome, Arc<Submitter>), SetupError> {
         // Early returns give up what has been made: nobody is told to go.
         let (sender, receiver) = mpsc::channel();
@@ -170,7 +170,7 @@ where
         }
         let files = files(self.builder, self.affinity, seats.into_iter());
         self.handle.set_files(&files);
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| started(self.handle.clone()))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_start(self.handle.clone()))) {
             made.executor.leave();
             return Ok((Err(panic), files));
         }
@@ -216,8 +216,8 @@ where
         let thread = thread::Builder::new().name(format!("annulus-{index}"));
         let refused = |error| {
             SetupError::Config(format!(
-                "{} threads were asked for, and that of core {index} can't be made: {error}; raise the limits \
-                 on threads (RLIMIT_NPROC, pids.max), or ask for fewer",
+                "{} threads were configured, and that of core {index} can't be made: {error}; raise the limits \
+                 on threads (RLIMIT_NPROC, pids.max), or configure fewer",
                 self.builder.threads
             ))
         };

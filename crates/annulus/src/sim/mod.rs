@@ -104,10 +104,10 @@ impl Sim {
     /// As [`run`](Sim::run).
     pub fn run_until_crash<T>(
         &self,
-        answers: u64,
+        completions: u64,
         body: impl AsyncFnOnce(Engine) -> T,
     ) -> Option<T> {
-        let output = run::run(self, &Engine::builder(), Some(answers), body);
+        let output = run::run(self, &Engine::builder(), Some(completions), body);
         if output.is_none() {
             self.crash();
         }

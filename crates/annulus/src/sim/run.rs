@@ -75,7 +75,7 @@ impl CallerDriver {
 }
 
 /// Runs the driver on this thread to its end. Called by an engine that ends.
-fn finish_here() {
+fn finish_on_this_thread() {
     // None, too, while the thread's cells are being dropped.
     let caller_driver = DRIVER.try_with(|driver| driver.borrow().clone());
     let Some(caller_driver) = caller_driver.ok().flatten() else {
@@ -102,7 +102,7 @@ impl Guard {
     fn finish(&self) {
         self.executor.leave();
         self.caller_driver.borrow().handle.request_stop();
-        finish_here();
+        finish_on_this_thread();
         DRIVER.set(None);
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn run<T>(
 ) -> Option<T> {
     let world = &sim.world;
     let executor = Executor::enter();
-    let (engine, handle, driver) = builder.build_sim_here(world, finish_here);
+    let (engine, handle, driver) = builder.build_sim_on_this_thread(world, finish_on_this_thread);
     let caller_driver = CallerDriver {
         handle: Arc::clone(&handle),
         driver: Some(driver),
@@ -141,7 +141,7 @@ pub(super) fn run<T>(
         executor,
         caller_driver,
     };
-    let crash_at = crash_after.map(|answers| world.state().answered + answers);
+    let crash_at = crash_after.map(|completions| world.state().completed + completions);
     let (output, polls) = guard.go_on(engine, crash_at, body);
     if output.is_none() {
         world.state().power_off();
@@ -178,7 +178,7 @@ impl Guard {
                     Some(output) => return (output, polls),
                 }
             }
-            if crash_at.is_some_and(|answers| self.world.state().answered >= answers) {
+            if crash_at.is_some_and(|completions| self.world.state().completed >= completions) {
                 return (None, polls);
             }
             if self.executor.is_idle() {

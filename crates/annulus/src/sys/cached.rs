@@ -120,20 +120,20 @@ unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
     // judged by what is in the queues.
     let _ = ring.submit_and_wait(reads.len());
     let taken = ring.submission().is_empty();
-    let mut answered = 0;
+    let mut completed = 0;
     for cqe in ring.completion() {
         if let Some(read) = reads.get_mut(to_usize(cqe.user_data())) {
             read.res = cqe.result();
-            answered += 1;
+            completed += 1;
         }
     }
-    while taken && answered < reads.len() {
+    while taken && completed < reads.len() {
         // A signal came between the submission and the last answer, which is on its way.
         let _ = ring.submit_and_wait(1);
         for cqe in ring.completion() {
             if let Some(read) = reads.get_mut(to_usize(cqe.user_data())) {
                 read.res = cqe.result();
-                answered += 1;
+                completed += 1;
             }
         }
     }

@@ -48,7 +48,7 @@ fn patiently<T>(mut ask: impl FnMut() -> Result<T, SetupError>) -> Result<T, Set
     for pause_ms in MEMLOCK_PAUSES_MS {
         match ask() {
             Err(SetupError::Memlock { .. }) => thread::sleep(Duration::from_millis(pause_ms)),
-            answer => return answer,
+            result => return result,
         }
     }
     ask()
@@ -200,11 +200,7 @@ impl Bench {
             ("buffer groups", "5.19", Bench::buffer_group),
             ("the ring's own descriptor", "5.18", Bench::ring_descriptor),
             ("a limit of worker threads", "5.15", Bench::worker_limit),
-            (
-                "processors for worker threads",
-                "5.14",
-                Bench::worker_places,
-            ),
+            ("processors for worker threads", "5.14", Bench::pin_workers),
         ];
         let probes = probes.map(|(name, since, run)| Probe {
             name,
@@ -245,15 +241,15 @@ impl Bench {
 
     fn replaced_files(&mut self) -> Result<(), SetupError> {
         self.ring.register_files(&[-1, -1])?;
-        self.fill_last_place()
+        self.fill_last_slot()
     }
 
     fn sparse_files(&mut self) -> Result<(), SetupError> {
         self.ring.register_files_sparse(2)?;
-        self.fill_last_place()
+        self.fill_last_slot()
     }
 
-    fn fill_last_place(&mut self) -> Result<(), SetupError> {
+    fn fill_last_slot(&mut self) -> Result<(), SetupError> {
         let filled = self.ring.update_files(1, &[self.event.raw()]);
         let read = filled.and_then(|()| self.read(self.direct_read(1)));
         self.ring.unregister_files()?;
@@ -276,7 +272,7 @@ impl Bench {
         self.ring.unregister_buf_ring(group)?;
         match read?.buffer_id() {
             Some(ID) => Ok(()),
-            _ => Err(wrong_answer()),
+            _ => Err(wrong_result()),
         }
     }
 
@@ -289,7 +285,7 @@ impl Bench {
         self.ring.limit_workers([1, 1])
     }
 
-    fn worker_places(&mut self) -> Result<(), SetupError> {
+    fn pin_workers(&mut self) -> Result<(), SetupError> {
         self.ring.pin_workers(&processors())?;
         self.ring.unpin_workers()
     }
@@ -328,16 +324,16 @@ impl Bench {
         unsafe { page.write_volatile(0) };
         self.event.wake();
         // Trap 14: exactly 8 bytes.
-        let answer = self.ring.ask(Sqe {
+        let result = self.ring.execute(Sqe {
             len: to_u32(COUNT),
             ..sqe
         });
-        let Ok(cqe) = answer else {
+        let Ok(cqe) = result else {
             // Leaked: the kernel may still write there.
             if let Ok(page) = Pages::new(PAGE_BYTES) {
                 mem::forget(mem::replace(&mut self.page, page));
             }
-            return answer;
+            return result;
         };
         let bytes = check(cqe.res).map_err(|error| explain(error, "a read that uses it", "5.1"))?;
         // SAFETY: Owned: our page, and nothing is in flight any more.
@@ -345,12 +341,12 @@ impl Bench {
         if (bytes, number) == (COUNT, 1) {
             Ok(cqe)
         } else {
-            Err(wrong_answer())
+            Err(wrong_result())
         }
     }
 }
 
-fn wrong_answer() -> SetupError {
+fn wrong_result() -> SetupError {
     let error = io::Error::new(io::ErrorKind::InvalidData, "other bytes than were written");
     SetupError::Os {
         what: "a read that uses it",

@@ -47,7 +47,7 @@ pub(crate) trait Kernel {
     /// Has the CQE of the timer that was armed with `token` come after `after_ns` instead. A CQE with
     /// `answer` follows if the timer could not be moved, and may follow if it could: one that can't be
     /// moved goes off just now. False: not now, or this kernel can't.
-    fn move_timer(&mut self, _after_ns: u64, _token: u64, _answer: u64) -> bool {
+    fn move_timer(&mut self, _after_ns: u64, _token: u64, _user_data: u64) -> bool {
         false
     }
     /// Whether this kernel can take `opcode`.

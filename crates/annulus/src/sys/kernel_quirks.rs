@@ -48,7 +48,7 @@ pub(crate) fn all() -> Vec<KernelQuirk> {
     [
         (
             "a poller of a ring with deferred task work is woken",
-            "rings that another reactor polls use no deferred task work, whatever the kernel does here",
+            "rings that another reactor polls use no deferred task work, whatever the kernel does",
             deferred_poller as fn() -> QuirkResult,
         ),
         (
@@ -65,8 +65,11 @@ pub(crate) fn all() -> Vec<KernelQuirk> {
     .map(|(name, meaning, attempt)| {
         let (works, meaning) = match attempt() {
             Ok(works @ Some(_)) => (works, meaning.to_owned()),
-            Ok(None) => (None, "it could not be seen in time; run it again".to_owned()),
-            Err(error) => (None, format!("not tried: {error}")),
+            Ok(None) => (
+                None,
+                "it could not be observed in time; run it again".to_owned(),
+            ),
+            Err(error) => (None, format!("not probed: {error}")),
         };
         KernelQuirk {
             name,
@@ -102,7 +105,7 @@ fn becomes_readable(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
 }
 
 /// Whether epoll is told of `fd` within the time. Not `poll`, which looks once more by itself when the time is over.
-fn is_told(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
+fn epoll_reports(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -113,7 +116,7 @@ fn is_told(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
     let timeout = timespec(milliseconds.saturating_mul(1_000_000));
     let mut events: Vec<epoll::Event> = Vec::with_capacity(1);
     match epoll::wait(&epoll, spare_capacity(&mut events), Some(&timeout)) {
-        Ok(found) => Ok(found > 0),
+        Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
@@ -126,12 +129,12 @@ fn deferred_poller() -> QuirkResult {
     let mut ring = deferred()?;
     watch(&mut ring, &socket)?;
     let copy = rustix::io::fcntl_dupfd_cloexec(borrowed(&ring), 0)?;
-    let (tell, told) = channel();
+    let (tid_sender, tid_receiver) = channel();
     let poller = thread::Builder::new().spawn(move || {
-        let _ = tell.send(rustix::thread::gettid());
-        is_told(copy.as_fd(), ASLEEP_MS + NOTICE_MS)
+        let _ = tid_sender.send(rustix::thread::gettid());
+        epoll_reports(copy.as_fd(), ASLEEP_MS + NOTICE_MS)
     })?;
-    let asleep = told.recv().is_ok_and(|tid| {
+    let asleep = tid_receiver.recv().is_ok_and(|tid| {
         let stat = format!("/proc/self/task/{}/stat", tid.as_raw_nonzero());
         // The first poll of such a ring makes its owner, us, wake the poller once: it must have settled again.
         falls_asleep(&stat) && {
@@ -186,13 +189,13 @@ fn overflow() -> QuirkResult {
         }
         ring.submit()?;
     }
-    let mut answered = ring.completion().count();
+    let mut completed = ring.completion().count();
     for _ in 0..2 {
         // Asks for what is kept, and does not wait for what may be lost.
         ring.submit()?;
-        answered += ring.completion().count();
+        completed += ring.completion().count();
     }
-    Ok(Some(answered == 2 * ENTRIES as usize))
+    Ok(Some(completed == 2 * ENTRIES as usize))
 }
 
 fn borrowed(ring: &IoUring) -> BorrowedFd<'_> {
@@ -208,11 +211,11 @@ mod tests {
         if let Err(error) = io_uring::IoUring::new(1) {
             return println!("skip: needs io_uring: {error}");
         }
-        let tried = all();
-        let names: Vec<_> = tried.iter().map(|one| one.name).collect();
+        let quirks = all();
+        let names: Vec<_> = quirks.iter().map(|one| one.name).collect();
         assert_eq!(names.len(), 3);
         // NODROP is required of every ring.
-        assert_eq!(tried[1].works, Some(true), "{}", tried[1].meaning);
+        assert_eq!(quirks[1].works, Some(true), "{}", quirks[1].meaning);
     }
 
     #[test]

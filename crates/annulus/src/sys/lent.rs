@@ -23,7 +23,7 @@ pub(crate) const RANGE_BYTES_MAX: usize = 1 << 30;
 pub(super) struct Lent {
     /// The table exists.
     table: bool,
-    held: Vec<(u16, Arc<Mapping>)>,
+    mappings: Vec<(u16, Arc<Mapping>)>,
 }
 
 impl Ring {
@@ -53,7 +53,7 @@ impl Ring {
             bytes,
         };
         self.put(index, range)?;
-        self.lent().held.push((index, Arc::clone(memory)));
+        self.lent().mappings.push((index, Arc::clone(memory)));
         Ok(())
     }
 
@@ -66,7 +66,7 @@ impl Ring {
         };
         let emptied = self.put(index, nothing).is_ok();
         if emptied {
-            self.lent().held.retain(|(held, _)| *held != index);
+            self.lent().mappings.retain(|(other, _)| *other != index);
         }
         emptied
     }

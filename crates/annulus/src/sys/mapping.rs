@@ -25,8 +25,8 @@ const HUGE_BYTES: usize = 2 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// As the machine is set.
-    Unasked,
+    /// The system's default (`/sys/kernel/mm/transparent_hugepage/enabled`).
+    SystemDefault,
     /// Transparent huge pages (`MADV_HUGEPAGE`) for ranges of 2 MiB and more: what the kernel finds
     /// at the first touch.
     #[default]
@@ -83,14 +83,14 @@ impl Mapping {
     /// # Errors
     ///
     /// `ENOMEM`: no such range of addresses is free, or the machine does not overcommit.
-    pub(crate) fn new(bytes: usize, wanted: HugePages) -> io::Result<Mapping> {
-        if wanted == HugePages::Unasked || bytes < HUGE_BYTES {
+    pub(crate) fn new(bytes: usize, pages: HugePages) -> io::Result<Mapping> {
+        if pages == HugePages::SystemDefault || bytes < HUGE_BYTES {
             let bytes = round_up(bytes.max(1), PAGE_BYTES)?;
             let mapped = map(bytes, MapFlags::PRIVATE)?;
             return Ok(Mapping::at(mapped, bytes, bytes, PagesInUse::Ordinary));
         }
         let bytes = round_up(bytes, HUGE_BYTES)?;
-        if wanted == HugePages::Reserved {
+        if pages == HugePages::Reserved {
             let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
             // The kernel reserves the pages now: their touch does not fail.
             if let Ok(mapped) = map(bytes, flags) {
@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn memory_is_zeroed_aligned_and_as_large_as_asked_with_any_pages() {
-        for wanted in [
-            HugePages::Unasked,
+        for pages in [
+            HugePages::SystemDefault,
             HugePages::Transparent,
             HugePages::Reserved,
         ] {
@@ -208,10 +208,10 @@ mod tests {
                 HUGE_BYTES,
                 5 * HUGE_BYTES + 1,
             ] {
-                let mapping = Mapping::new(bytes, wanted).unwrap();
+                let mapping = Mapping::new(bytes, pages).unwrap();
                 assert!(mapping.bytes() >= bytes);
                 assert_eq!(mapping.base().addr() % PAGE_BYTES, 0);
-                if bytes >= HUGE_BYTES && wanted != HugePages::Unasked {
+                if bytes >= HUGE_BYTES && pages != HugePages::SystemDefault {
                     assert_eq!(mapping.base().addr() % HUGE_BYTES, 0);
                 }
                 // SAFETY: Owned: the mapping is alive, and nobody else has its address.
@@ -222,6 +222,6 @@ mod tests {
             }
         }
         assert!(Mapping::new(usize::MAX, HugePages::Transparent).is_err());
-        assert!(Mapping::new(isize::MAX as usize, HugePages::Unasked).is_err());
+        assert!(Mapping::new(isize::MAX as usize, HugePages::SystemDefault).is_err());
     }
 }

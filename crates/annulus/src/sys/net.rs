@@ -270,7 +270,7 @@ pub(crate) fn acknowledged(fd: RawFd) -> io::Result<(u64, bool)> {
             super::errno::check(super::call::last(res))?;
             Ok((u64::MAX - u64::from(waiting.unsigned_abs()), waiting == 0))
         }
-        answer => answer,
+        result => result,
     }
 }
 

@@ -74,8 +74,8 @@ impl Poller {
         }
     }
 
-    /// What the last wait has found: the n-th of it.
-    pub(crate) fn found(&self, nth: usize) -> Option<Readiness> {
+    /// Returns event `nth` of the last wait.
+    pub(crate) fn event(&self, nth: usize) -> Option<Readiness> {
         use epoll::EventFlags as Is;
         let event = self.events.get(nth)?;
         // The fields are packed: copied, not borrowed.

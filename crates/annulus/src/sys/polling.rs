@@ -298,7 +298,7 @@ mod loom_models {
             let woken = must_wake_poller(|| asleep.load(Ordering::Relaxed));
             assert!(
                 poller.join().unwrap() || woken,
-                "an entry that nobody takes"
+                "an entry that no poller takes"
             );
         });
     }
@@ -408,20 +408,20 @@ mod tests {
         let Some(mut ring) = polled(&poller) else {
             return;
         };
-        let mut seen = 0;
+        let mut reaped = 0;
         let mut cqes = Vec::with_capacity(REAP_MAX);
         for token in 0..10_000 {
             nop(&mut ring, token);
             ring.reap(&mut cqes);
-            seen += cqes.drain(..).count();
+            reaped += cqes.drain(..).count();
         }
         ring.submit().unwrap();
-        while seen < 10_000 {
+        while reaped < 10_000 {
             ring.wait(Some(1_000_000_000)).unwrap();
             ring.reap(&mut cqes);
-            seen += cqes.drain(..).count();
+            reaped += cqes.drain(..).count();
         }
-        assert_eq!((seen, left(&ring)), (10_000, 0));
+        assert_eq!((reaped, left(&ring)), (10_000, 0));
     }
 
     /// Threads of this process that poll submission queues, by their numbers.
@@ -493,7 +493,7 @@ mod tests {
         cqes.clear();
         assert!(ring.arm_wake(9));
         ring.wait(Some(1_000_000)).unwrap();
-        assert!(!ring.ready(), "nobody woke it");
+        assert!(!ring.ready(), "no thread woke it");
         ring.waker().wake();
         ring.wait(None).unwrap();
         ring.reap(&mut cqes);

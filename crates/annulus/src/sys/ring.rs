@@ -328,7 +328,7 @@ impl Ring {
 
     /// A NOP there and back: a filter may allow set-up and forbid enter (trap 52).
     fn round_trip(&mut self, poll: &RingPoll) -> Result<(), SetupError> {
-        let cqe = self.ask(Sqe {
+        let cqe = self.execute(Sqe {
             user_data: 1,
             ..Sqe::new(opcode::NOP, -1)
         })?;
@@ -343,7 +343,7 @@ impl Ring {
 
     /// One operation there and back, where nothing else is in flight. After an error the kernel may
     /// still use what `sqe` points to: it has to be leaked.
-    pub(super) fn ask(&mut self, sqe: Sqe) -> Result<Cqe, SetupError> {
+    pub(super) fn execute(&mut self, sqe: Sqe) -> Result<Cqe, SetupError> {
         self.push(sqe);
         let deadline_ns = super::call::now_ns() + ANSWER_NS_MAX;
         let mut cqes = Vec::with_capacity(1);
@@ -542,7 +542,7 @@ impl Kernel for Ring {
         self.push(timer)
     }
 
-    fn move_timer(&mut self, after_ns: u64, token: u64, answer: u64) -> bool {
+    fn move_timer(&mut self, after_ns: u64, token: u64, user_data: u64) -> bool {
         // Rings without a thread are polled, and a CQE that says nothing would wake who polls.
         let skips = self.ring.params().is_feature_skip_cqe_on_success();
         let timer = Sqe {
@@ -550,7 +550,7 @@ impl Kernel for Ring {
             addr: token,
             off: self.set_timer_span(after_ns),
             op_flags: TIMEOUT_UPDATE,
-            user_data: answer,
+            user_data,
             ..Sqe::new(opcode::TIMEOUT_REMOVE, -1)
         };
         self.push(timer)

@@ -123,7 +123,7 @@ pub struct ServerRing {
     incremental: bool,
     polled: bool,
     /// It is not entered any more.
-    given_up: bool,
+    stopped: bool,
     cqes: Vec<Cqe>,
     /// Entries that stay with the kernel until something happens, as the holder counts them.
     pub lasting: u64,
@@ -173,7 +173,7 @@ impl ServerRing {
             buffers,
             incremental,
             polled,
-            given_up: false,
+            stopped: false,
             cqes: Vec::with_capacity(super::ring::REAP_MAX),
             lasting: 0,
         })
@@ -204,14 +204,14 @@ impl ServerRing {
         [self.ring.raw(), self.ring.waker().raw()]
     }
 
-    /// From now on the kernel is not asked anything about it: all enters fail with `EBADFD`. For a process that may be
-    /// ended for one.
+    /// Stops entering the kernel: all later enters fail with `EBADFD`. For a process that a seccomp filter may end for
+    /// an enter.
     pub fn give_up(&mut self) {
-        self.given_up = true;
+        self.stopped = true;
     }
 
     fn check(&self) -> io::Result<()> {
-        if self.given_up {
+        if self.stopped {
             return Err(io::Error::from_raw_os_error(EBADFD));
         }
         Ok(())
@@ -290,7 +290,7 @@ impl ServerRing {
     pub fn bring_overflow(&mut self) -> bool {
         let flags = IoringEnterFlags::GETEVENTS.bits();
         // SAFETY: Lent: no mask is passed.
-        !self.given_up
+        !self.stopped
             && self.ring.overflows()
             && unsafe {
                 self.ring
@@ -306,13 +306,12 @@ impl ServerRing {
         completions.extend(self.cqes.iter().map(Completion::from));
     }
 
-    /// Has the kernel answer once `word` is not `seen` any more and somebody has woken those that sleep on it, be it
-    /// another process. Since Linux 6.7; before that, EINVAL. False when the queue is full.
-    pub fn arm_change(&mut self, word: &'static AtomicU64, seen: u64, user_data: u64) -> bool {
+    /// Posts a completion once `word` differs from `expected` and any process has woken the futex. Since Linux 6.7; before that, EINVAL. False when the queue is full.
+    pub fn arm_change(&mut self, word: &'static AtomicU64, expected: u64, user_data: u64) -> bool {
         self.ring.push(Sqe {
             addr: futex_of(word).expose_provenance() as u64,
             // The low half.
-            off: seen & u64::from(u32::MAX),
+            off: expected & u64::from(u32::MAX),
             addr3: u64::from(u32::MAX),
             user_data,
             ..Sqe::new(opcode::FUTEX_WAIT, FUTEX_U32)

@@ -77,8 +77,8 @@ fn register() -> Result<(), Errno> {
 
 /// What is not the kernel's own answer to a descriptor that is no ring: `EOPNOTSUPP`, of some kernels `EBADF`
 /// or `EINVAL`.
-fn refusal(answer: Result<(), Errno>) -> Option<i32> {
-    match answer {
+fn refusal(result: Result<(), Errno>) -> Option<i32> {
+    match result {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::BADF | Errno::INVAL) => None,
         Err(errno) => Some(errno.raw_os_error()),
     }
@@ -93,8 +93,8 @@ mod tests {
         if let Err(error) = io_uring::IoUring::new(1) {
             return println!("skip: needs io_uring: {error}");
         }
-        for answer in ask() {
-            assert_eq!(answer.errno, None, "{}", answer.name);
+        for result in ask() {
+            assert_eq!(result.errno, None, "{}", result.name);
         }
     }
 }

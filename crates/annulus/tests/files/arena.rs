@@ -379,7 +379,7 @@ fn an_arena_of_any_pages_works_and_says_which_it_has() {
         let file = ground.file("f", &contents).await;
         uncache(&file).await;
         for huge_pages in [
-            HugePages::Unasked,
+            HugePages::SystemDefault,
             HugePages::Transparent,
             HugePages::Reserved,
         ] {

@@ -107,7 +107,7 @@ fn a_region_is_filled_again_and_comes_back_with_the_error_of_a_file_that_ends() 
             let Some(file) = open(&ground.engine, &ground.path("f"), direct).await else {
                 continue;
             };
-            let mut region = Region::new(300_000, HugePages::Unasked).unwrap();
+            let mut region = Region::new(300_000, HugePages::SystemDefault).unwrap();
             for offset in [0, 7, 1 << 20, 513] {
                 region = file.load_into(region, offset).await.unwrap();
                 assert!(

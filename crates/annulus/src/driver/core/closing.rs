@@ -117,7 +117,7 @@ impl Closing {
             let Some(socket) = dropped.socket.upgrade() else {
                 continue;
             };
-            if socket.is_given_up() && !socket.is_closing() {
+            if socket.is_released() && !socket.is_closing() {
                 // The kernel has closed it.
                 continue;
             }

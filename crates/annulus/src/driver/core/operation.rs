@@ -143,7 +143,7 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                     }
                 }
             }
-            State::Over => panic!("an operation was polled after it had been answered"),
+            State::Over => panic!("an operation was polled after it had completed"),
         }
     }
 }

@@ -239,7 +239,7 @@ impl Readiness {
         let _ = self.poller.borrow_mut().wait(timeout_ns);
         self.notifier.awake();
         for nth in 0.. {
-            let Some(ready) = self.poller.borrow().found(nth) else {
+            let Some(ready) = self.poller.borrow().event(nth) else {
                 return;
             };
             if ready.token == NOTIFIER {

@@ -369,8 +369,8 @@ impl Rings {
 
     /// Makes known what the table has counted.
     fn publish(&self) {
-        let (started, flying) = self.table.borrow().tally();
-        self.notifier.counters.submitted().set(started);
+        let (submitted, flying) = self.table.borrow().tally();
+        self.notifier.counters.submitted().set(submitted);
         self.notifier.counters.flying().set(flying);
     }
 

@@ -172,26 +172,26 @@ pub(super) enum Act {
 #[derive(Default)]
 pub(super) struct Table {
     entries: Slab<Entry>,
-    /// So far; the last one's is its generation.
-    started: u64,
+    /// Operations so far. An operation's generation is the count after it.
+    submitted: u64,
     /// Of those, with the kernel.
     flying: u64,
-    /// Of those that are timed: when each was asked for, and when it went to the kernel, ns; 0: not yet.
+    /// Of timed operations: the time of submission and the time it went to the kernel, ns; 0: not yet.
     times: Slab<(u64, u64)>,
     /// Those that have not gone yet.
     to_go: Vec<u16>,
 }
 
-/// An answer, to be counted.
+/// A completion, for the counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompletionInfo {
     pub(super) operation: OperationNumber,
     pub(super) res: i32,
-    /// Its end has been asked for.
+    /// Its cancel was requested.
     pub(super) stopped: bool,
     /// More may follow, or others have gone before.
     pub(super) is_multishot: bool,
-    /// When it was asked for, and when it went to the kernel.
+    /// When it was submitted, and when it went to the kernel.
     pub(super) times: Option<(u64, u64)>,
 }
 
@@ -264,9 +264,9 @@ impl Table {
 
     #[inline]
     fn insert(&mut self, stage: Stage, timed: u16) -> Token {
-        self.started += 1;
+        self.submitted += 1;
         self.flying += 1;
-        let generation = low_half(self.started) & GENERATION_MASK;
+        let generation = low_half(self.submitted) & GENERATION_MASK;
         let index = self.entries.insert(Entry {
             generation,
             refusals: Refusals::default(),
@@ -350,7 +350,7 @@ impl Table {
     /// How many operations there have been, and how many of them are with the kernel.
     #[inline]
     pub(super) fn tally(&self) -> (u64, u64) {
-        (self.started, self.flying)
+        (self.submitted, self.flying)
     }
 
     #[inline]

@@ -146,7 +146,7 @@ struct Model {
     socket: Rc<Socket>,
     tally: Rc<Tally>,
     hears: Rc<Hears>,
-    started: u32,
+    submitted: u32,
     taken: u32,
     disposed: u32,
     notices: u32,
@@ -163,7 +163,7 @@ impl Model {
             socket: Socket::new(OwnedFd::from(fd), Rc::new(Ignores)),
             tally: Rc::default(),
             hears: Rc::new(Hears),
-            started: 0,
+            submitted: 0,
             taken: 0,
             disposed: 0,
             notices: 0,
@@ -200,7 +200,7 @@ impl Model {
             1 => (Kind::Small(number), self.begin::<1>(number, waker)),
             _ => (Kind::Large(number), self.begin::<16>(number, waker)),
         };
-        self.started += u32::from(kind != Kind::Multishot);
+        self.submitted += u32::from(kind != Kind::Multishot);
         assert_eq!(Token::of(token.user_data()), Some(token));
         assert!(self.flying.iter().all(|flying| flying.token != token));
         assert!(
@@ -291,7 +291,7 @@ impl Model {
                 self.disposed += 1;
                 self.over(nth);
             }
-            Act::Nothing | Act::Handle(_) => panic!("an answer is acted upon"),
+            Act::Nothing | Act::Handle(_) => panic!("a result is acted upon"),
         }
     }
 
@@ -308,7 +308,7 @@ impl Model {
                 .map(|(op, res)| (number, op.complete(res))),
             Kind::Large(number) => (self.table.poll::<Probe<16>>(token, &context))
                 .map(|(op, res)| (number, op.complete(res))),
-            Kind::Multishot => unreachable!("nobody watches it"),
+            Kind::Multishot => unreachable!("no test submits it"),
         };
         match (polled, result) {
             (Ok((number, got)), Some(result)) => {
@@ -418,7 +418,7 @@ fn each_operation_ends_once_in_any_order_of_completion_drop_and_cancel() {
         }
         assert_eq!(
             model.tally.dropped.get(),
-            model.started,
+            model.submitted,
             "nothing is left behind"
         );
         assert_eq!(Rc::strong_count(&model.hears), 1);

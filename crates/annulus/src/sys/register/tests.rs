@@ -101,16 +101,16 @@ fn a_read_into_a_registered_buffer_returns_the_files_bytes() {
         unsafe { ring.register_buffers(&halves) }.unwrap();
 
         let into_second = read_fixed(&pages, 5000, 100, 1, &file, 300);
-        assert_eq!(ring.ask(into_second).unwrap().res, 100);
+        assert_eq!(ring.execute(into_second).unwrap().res, 100);
         assert_eq!(bytes(&pages, 5000, 3), [49, 50, 51]);
         assert_eq!(bytes(&pages, 4999, 1), [0]);
 
         // The address has to lie in the buffer that the index names.
         let into_other = read_fixed(&pages, 5000, 100, 0, &file, 0);
-        assert_eq!(ring.ask(into_other).unwrap().res, -libc::EFAULT);
+        assert_eq!(ring.execute(into_other).unwrap().res, -libc::EFAULT);
         ring.unregister_buffers().unwrap();
         let unregistered = read_fixed(&pages, 5000, 100, 1, &file, 0);
-        assert_eq!(ring.ask(unregistered).unwrap().res, -libc::EFAULT);
+        assert_eq!(ring.execute(unregistered).unwrap().res, -libc::EFAULT);
     }
 }
 
@@ -125,9 +125,9 @@ fn a_replaced_buffer_takes_the_slot_of_the_old_one() {
         if or_skip(unsafe { ring.update_buffers(0, &[vector(&new, 0, 4096)]) }).is_none() {
             continue;
         }
-        let cqe = ring.ask(read_fixed(&new, 0, 10, 0, &file, 7)).unwrap();
+        let cqe = ring.execute(read_fixed(&new, 0, 10, 0, &file, 7)).unwrap();
         assert_eq!((cqe.res, bytes(&new, 0, 2)), (10, &[7, 8][..]));
-        let cqe = ring.ask(read_fixed(&old, 0, 10, 0, &file, 7)).unwrap();
+        let cqe = ring.execute(read_fixed(&old, 0, 10, 0, &file, 7)).unwrap();
         assert_eq!(cqe.res, -libc::EFAULT);
     }
 }
@@ -147,7 +147,7 @@ fn a_direct_descriptor_reads_the_file_that_was_put_in_its_slot() {
                 flags: FIXED_FILE,
                 ..read
             };
-            ring.ask(read).unwrap().res
+            ring.execute(read).unwrap().res
         };
         ring.register_files(&[-1, file.as_raw_fd()]).unwrap();
         assert_eq!((read(&mut ring, 1), read(&mut ring, 0)), (4, -libc::EBADF));
@@ -172,7 +172,7 @@ fn a_direct_descriptor_reads_the_file_that_was_put_in_its_slot() {
 }
 
 fn receive(ring: &mut Ring, socket: &UnixStream, group: u16) -> Cqe {
-    ring.ask(Sqe {
+    ring.execute(Sqe {
         flags: BUFFER_SELECT,
         buf_index: group,
         ..Sqe::new(RECV, socket.as_raw_fd())
@@ -311,7 +311,7 @@ fn a_worker_thread_runs_where_it_was_placed() {
                 flags: ASYNC,
                 ..Sqe::new(opcode::NOP, -1)
             };
-            assert_eq!(ring.ask(nop).unwrap().res, 0);
+            assert_eq!(ring.execute(nop).unwrap().res, 0);
             // Where the one of the ring before is not idle yet there is a second.
             let processors = processors_of_workers();
             let placed = |position: &String| *position == last.to_string();

@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn what_was_synced_survives_every_crash_and_the_rest_survives_in_sectors() {
-        let mut seen = BTreeSet::new();
+        let mut patterns = BTreeSet::new();
         for seed in 0..64 {
             let mut body = Body::default();
             body.write(0, &[1; 1024], u64::MAX);
@@ -331,12 +331,12 @@ mod tests {
                 );
                 sector[0]
             });
-            seen.insert(halves.collect::<Vec<_>>());
+            patterns.insert(halves.collect::<Vec<_>>());
         }
         assert_eq!(
-            seen.len(),
+            patterns.len(),
             4,
-            "each sector of two survives or not: {seen:?}"
+            "each sector of two survives or not: {patterns:?}"
         );
     }
 

@@ -57,8 +57,8 @@ impl State {
         if let (Some(errno), false) = (injected, has_effect_when_failed(&request)) {
             return -errno.number();
         }
-        let answer = self.call(config, extent, sqe, request, injected, now_ns);
-        match (answer, injected) {
+        let result = self.call(config, extent, sqe, request, injected, now_ns);
+        match (result, injected) {
             (Ok(_), Some(errno)) => -errno.number(),
             (Ok(count), None) => i32::try_from(count).unwrap_or(i32::MAX),
             (Err(errno), _) => -errno,
@@ -108,8 +108,8 @@ impl State {
                 flags,
                 mut out,
             } => {
-                let answer = self.files.stat(fd, &path, flags)?;
-                out.fill_statx(&answer);
+                let statx = self.files.stat(fd, &path, flags)?;
+                out.fill_statx(&statx);
                 Ok(0)
             }
             Request::Rename { from, to, flags } => self.files.rename(&from, &to, flags),
@@ -151,8 +151,8 @@ impl State {
         let mut rest = bytes.get(..done).unwrap_or_default();
         self.trace.note_bytes(rest);
         for part in &mut into {
-            let (here, further) = rest.split_at(rest.len().min(part.bytes()));
-            part.fill(here);
+            let (bytes, further) = rest.split_at(rest.len().min(part.bytes()));
+            part.fill(bytes);
             rest = further;
         }
         Ok(done)

@@ -282,7 +282,7 @@ impl SimKernel {
             .then(|| event(now_ns, EventKind::Completed(0), operation, &sqe, &request));
         let res = state.execute(&world.config(), fate, &sqe, request, now_ns);
         if let Some(event) = noted {
-            state.answered += 1;
+            state.completed += 1;
             state.trace.note(Event {
                 what: EventKind::Completed(res),
                 ..event

@@ -60,10 +60,10 @@ impl Lent {
     }
 
     /// Writes a whole statx answer.
-    pub(super) fn fill_statx(&mut self, answer: &Statx) {
+    pub(super) fn fill_statx(&mut self, statx: &Statx) {
         debug_assert_eq!(self.bytes, size_of::<Statx>());
         // SAFETY: Lent, by the promise of `new`: a `Statx` of the op's own, aligned as its box is.
-        unsafe { ptr::copy_nonoverlapping(answer, self.base.cast::<Statx>(), 1) }
+        unsafe { ptr::copy_nonoverlapping(statx, self.base.cast::<Statx>(), 1) }
     }
 }
 

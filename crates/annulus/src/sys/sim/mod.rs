@@ -58,7 +58,7 @@ pub(crate) struct State {
     /// Operations started, in all.
     operations: u64,
     /// Operations answered, in all.
-    pub(crate) answered: u64,
+    pub(crate) completed: u64,
     /// The power is off: nothing has an effect any more.
     dead: bool,
 }
@@ -85,7 +85,7 @@ impl World {
                 trace: Trace::default(),
                 high_water: HighWater::default(),
                 operations: 0,
-                answered: 0,
+                completed: 0,
                 dead: false,
             }),
             clock: Arc::new(SimClock::Virtual(AtomicU64::new(START_NS))),

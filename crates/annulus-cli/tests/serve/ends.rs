@@ -30,7 +30,7 @@ fn a_signal_ends_it_in_order_with_connections_open() {
             // The backend and its reason, once.
             assert_eq!(error.lines().count(), 1, "{error}");
             let name = if backend == "epoll" {
-                "annulus: epoll, as asked for"
+                "annulus: epoll, as configured"
             } else {
                 "annulus: "
             };

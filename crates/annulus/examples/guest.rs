@@ -301,9 +301,9 @@ impl Guest {
         let reads = order
             .clone()
             .map(|block| (aligned(), block * BLOCK_BYTES as u64));
-        let answers = pollster::block_on(file.read_many_at(reads));
-        for (block, answer) in order.zip(answers) {
-            let (count, buf) = answer?;
+        let results = pollster::block_on(file.read_many_at(reads));
+        for (block, result) in order.zip(results) {
+            let (count, buf) = result?;
             let right = count == BLOCK_BYTES && buf.iter().all(|&found| found == byte(block, 0));
             is(right, || format!("block {block}"))?;
         }
@@ -402,8 +402,8 @@ impl Guest {
                 pollster::block_on(file.write_all_at(contents, block * BLOCK_BYTES as u64))?;
             }
             let reads = (0..16).map(|block| (aligned(), block * BLOCK_BYTES as u64));
-            for (block, answer) in (0..).zip(pollster::block_on(file.read_many_at(reads))) {
-                let (_, buf) = answer?;
+            for (block, result) in (0..).zip(pollster::block_on(file.read_many_at(reads))) {
+                let (_, buf) = result?;
                 is(buf.iter().all(|&found| found == byte(block, round)), || {
                     format!("block {block}")
                 })?;
@@ -485,8 +485,8 @@ async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Er
         "other bytes than were written".to_owned()
     })?;
     let reads = (0..20).map(|n| (vec![0; 4096], n * 4096));
-    for (n, answer) in file.read_many_at(reads).await.into_iter().enumerate() {
-        let (count, page) = answer?;
+    for (n, result) in file.read_many_at(reads).await.into_iter().enumerate() {
+        let (count, page) = result?;
         is(page[..count] == contents[n * 4096..][..count], || {
             format!("page {n}")
         })?;

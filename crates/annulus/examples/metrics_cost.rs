@@ -160,8 +160,8 @@ async fn one_by_one(
 
 async fn many(file: &File, buffers: &mut Vec<AlignedBuf>, offsets: [u64; BATCH]) -> io::Result<()> {
     let reads = buffers.drain(..).zip(offsets).collect::<Vec<_>>();
-    for answer in file.read_many_at(reads).await {
-        let (bytes, buffer) = answer?;
+    for result in file.read_many_at(reads).await {
+        let (bytes, buffer) = result?;
         assert_eq!(bytes, PAGE);
         buffers.push(buffer);
     }

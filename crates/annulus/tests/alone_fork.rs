@@ -85,21 +85,21 @@ async fn read_all<B: IoBufMut + Deref<Target = [u8]>>(
 ) {
     let reads = (0..READS).map(|n| (buf(), (n * READ_BYTES) as u64));
     let mut many = file.read_many_at(reads);
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     {
         let mut first = pin!(many.next());
         let immediately = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await;
         meanwhile();
         match immediately {
-            Poll::Ready(answer) => answers.extend(answer),
-            Poll::Pending => answers.extend(first.await),
+            Poll::Ready(answer) => results.extend(answer),
+            Poll::Pending => results.extend(first.await),
         }
     }
     while let Some(answer) = many.next().await {
-        answers.push(answer);
+        results.push(answer);
     }
-    assert_eq!(answers.len(), READS);
-    for answer in answers {
+    assert_eq!(results.len(), READS);
+    for answer in results {
         let (bytes, buf) = answer.result.unwrap();
         let from = answer.offset as usize;
         assert_eq!(bytes, READ_BYTES);
@@ -374,10 +374,10 @@ fn a_child_of_a_fork_that_comes_back_to_its_parents_core_is_told_so() {
                     assert_eq!(reading.await.unwrap().unwrap().1, b"all right");
                 });
                 if let Err(error) = ended {
-                    let said = error.to_string();
+                    let message = error.to_string();
                     let own = builder.block_on(async { pair().await.0.peer_addr().is_ok() });
-                    let told = said.contains("child of a fork") && own.is_ok_and(|works| works);
-                    println!("{said}");
+                    let told = message.contains("child of a fork") && own.is_ok_and(|works| works);
+                    println!("{message}");
                     // SAFETY: ends the child.
                     unsafe { libc::_exit(i32::from(!told)) };
                 }

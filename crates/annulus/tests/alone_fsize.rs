@@ -37,8 +37,8 @@ fn folders() -> Vec<tempfile::TempDir> {
     folders
 }
 
-fn assert_too_big<T>(answer: Result<T, impl Into<io::Error>>, what: &str) {
-    let error = answer.map(drop).map_err(Into::into).unwrap_err();
+fn assert_too_big<T>(result: Result<T, impl Into<io::Error>>, what: &str) {
+    let error = result.map(drop).map_err(Into::into).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EFBIG), "{what}: {error}");
 }
 
@@ -51,7 +51,7 @@ async fn everything_beyond_is_refused(file: &File) {
     assert_too_big(file.set_len(LIMIT + 1).await, "truncate");
     match file.allocate(AllocateMode::Extend, LIMIT, 4096).await {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        answer => assert_too_big(answer, "allocate"),
+        result => assert_too_big(result, "allocate"),
     }
     assert_eq!(file.metadata().await.unwrap().len(), LIMIT);
 }

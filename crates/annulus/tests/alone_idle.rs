@@ -72,11 +72,11 @@ async fn traffic(engine: &Engine) {
         .await
         .unwrap();
     for _ in 0..4 {
-        for answer in file
+        for result in file
             .read_many_at((0..256).map(|page| (vec![0; 4096], page * 4096)))
             .await
         {
-            answer.unwrap();
+            result.unwrap();
         }
         engine.nop().await.unwrap();
     }

@@ -167,10 +167,10 @@ fn an_arena_that_the_limit_has_no_room_for_works_and_says_why_it_is_not_register
                 return;
             };
             assert_eq!(arena.registered().bytes, 0);
-            let said = arena.to_string();
+            let message = arena.to_string();
             assert!(
-                said.contains(", not registered: the locked-memory limit of 524288 bytes"),
-                "{said}"
+                message.contains(", not registered: the locked-memory limit of 524288 bytes"),
+                "{message}"
             );
             assert_eq!(use_all(&engine, &arena), 0);
         },

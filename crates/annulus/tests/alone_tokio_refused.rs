@@ -23,15 +23,15 @@ fn a_worker_whose_ring_is_refused_uses_the_engines_drivers_and_reports_the_reaso
         maximum: limit.maximum,
     };
     setrlimit(Resource::Nofile, none_left).unwrap();
-    let answer = runtime.block_on(async {
+    let result = runtime.block_on(async {
         // Metadata goes through a ring; a cached read would not.
         let metadata = file.metadata().await;
         let read = file.read_exact_at(vec![0; 4096], 4096).await;
         (metadata, read)
     });
     setrlimit(Resource::Nofile, limit).unwrap();
-    assert_eq!(answer.0.unwrap().len(), 8192);
-    assert_eq!(answer.1.unwrap(), vec![7; 4096]);
+    assert_eq!(result.0.unwrap().len(), 8192);
+    assert_eq!(result.1.unwrap(), vec![7; 4096]);
     let reason = engine.thread_ring_refusal().unwrap().to_string();
     assert!(reason.contains("RLIMIT_NOFILE"), "{reason}");
 }

@@ -249,12 +249,12 @@ impl Subject<'_> {
             Step::Read(_) | Step::ReadInto(_) | Step::ReadExact(_) => self.read(step).await?,
             Step::ReadVectored(offset, parts) => self.read_vectored(*offset, parts).await?,
             Step::ReadMany(ranges) => {
-                let answers = self.file.read_many_at(asked(ranges)).await;
-                self.compare_all(ranges, answers);
+                let results = self.file.read_many_at(requests(ranges)).await;
+                self.compare_all(ranges, results);
             }
             Step::ReadMerged(ranges, merge) => {
-                let answers = self.file.read_many_at(asked(ranges)).merge(*merge).await;
-                self.compare_all(ranges, answers);
+                let results = self.file.read_many_at(requests(ranges)).merge(*merge).await;
+                self.compare_all(ranges, results);
             }
             Step::Write(range) => {
                 let bytes = dice.bytes(range.bytes);
@@ -342,10 +342,10 @@ impl Subject<'_> {
     }
 
     #[track_caller]
-    fn compare_all(&self, ranges: &[Range], answers: Vec<annulus::BufResult<usize, Vec<u8>>>) {
-        assert_eq!(answers.len(), ranges.len());
-        for (range, answer) in ranges.iter().zip(answers) {
-            let (bytes, buf) = answer.unwrap();
+    fn compare_all(&self, ranges: &[Range], results: Vec<annulus::BufResult<usize, Vec<u8>>>) {
+        assert_eq!(results.len(), ranges.len());
+        for (range, result) in ranges.iter().zip(results) {
+            let (bytes, buf) = result.unwrap();
             self.compare(*range, bytes, &buf);
         }
     }
@@ -370,7 +370,7 @@ impl Subject<'_> {
     }
 }
 
-fn asked(ranges: &[Range]) -> impl Iterator<Item = (Vec<u8>, u64)> + Send + use<'_> {
+fn requests(ranges: &[Range]) -> impl Iterator<Item = (Vec<u8>, u64)> + Send + use<'_> {
     ranges
         .iter()
         .map(|range| (vec![0; range.bytes as usize], range.offset))

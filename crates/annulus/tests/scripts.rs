@@ -97,14 +97,14 @@ fn with_flaky(count: usize) -> (bool, String) {
         .output()
         .unwrap();
     fs::remove_dir_all(&reports).unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let message = String::from_utf8_lossy(&output.stdout);
     for n in 0..count {
         assert!(
-            said.contains(&format!("flaky: c t{n}: failed 1 of 2 times: late")),
+            message.contains(&format!("flaky: c t{n}: failed 1 of 2 times: late")),
             "{output:?}"
         );
     }
-    assert!(!said.contains("good"), "{output:?}");
+    assert!(!message.contains("good"), "{output:?}");
     (output.status.success(), fs::read_to_string(&log).unwrap())
 }
 

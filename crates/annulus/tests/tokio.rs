@@ -125,16 +125,16 @@ fn tasks_that_move_between_workers_with_reads_in_flight_get_their_answers() {
                 for _ in 0..60 {
                     let n = random.u64(..BLOCKS);
                     let mut read = file.read_at(aligned(), n * BLOCK_BYTES as u64);
-                    let mut answer = begin(&mut read).await;
+                    let mut result = begin(&mut read).await;
                     // Somebody else's turn, here or, the task having been stolen, on another worker.
                     for _ in 0..random.u8(..4) {
                         tokio::task::yield_now().await;
-                        if answer.is_none() {
-                            answer = begin(&mut read).await;
+                        if result.is_none() {
+                            result = begin(&mut read).await;
                         }
                     }
-                    let (count, buf) = match answer {
-                        Some(answer) => answer.unwrap(),
+                    let (count, buf) = match result {
+                        Some(result) => result.unwrap(),
                         None => read.await.unwrap(),
                     };
                     assert!(count == BLOCK_BYTES && is_block(&buf, n));
@@ -160,8 +160,8 @@ fn reads_begun_on_one_worker_are_answered_or_dropped_on_another() {
         let begun = tokio::spawn(async move {
             for n in 0..BLOCKS {
                 let mut read = file.read_at(aligned(), n * BLOCK_BYTES as u64);
-                let answer = begin(&mut read).await;
-                if send.send((n, read, answer)).await.is_err() {
+                let result = begin(&mut read).await;
+                if send.send((n, read, result)).await.is_err() {
                     return;
                 }
             }
@@ -169,9 +169,9 @@ fn reads_begun_on_one_worker_are_answered_or_dropped_on_another() {
         // On a thread of its own, which is no worker.
         let ended = std::thread::spawn(move || {
             pollster::block_on(async {
-                while let Some((n, read, answer)) = receive.recv().await {
-                    match answer {
-                        Some(answer) => assert!(is_block(&answer.unwrap().1, n)),
+                while let Some((n, read, result)) = receive.recv().await {
+                    match result {
+                        Some(result) => assert!(is_block(&result.unwrap().1, n)),
                         None if n % 3 == 0 => drop(read),
                         None => assert!(is_block(&read.await.unwrap().1, n)),
                     }
@@ -399,10 +399,10 @@ fn a_future_outlives_the_runtime_that_began_it() {
     let runtime = current();
     let file = runtime.block_on(ground.open());
     let mut read = file.read_at(aligned(), 9 * BLOCK_BYTES as u64);
-    let answer = runtime.block_on(begin(&mut read));
+    let result = runtime.block_on(begin(&mut read));
     drop(runtime);
-    let answer = answer.unwrap_or_else(|| pollster::block_on(read));
-    match answer {
+    let result = result.unwrap_or_else(|| pollster::block_on(read));
+    match result {
         Ok((_, buf)) => assert!(is_block(&buf, 9)),
         Err(error) => assert_eq!(
             error.error().raw_os_error(),
@@ -442,8 +442,8 @@ struct Reads(File, std::sync::mpsc::Sender<io::Result<()>>);
 impl Reads {
     async fn read(&self) -> io::Result<()> {
         let reads = (0..32).map(|n| (aligned(), n * BLOCK_BYTES as u64));
-        for (n, answer) in self.0.read_many_at(reads).await.into_iter().enumerate() {
-            let (count, buf) = answer?;
+        for (n, result) in self.0.read_many_at(reads).await.into_iter().enumerate() {
+            let (count, buf) = result?;
             assert!(count == BLOCK_BYTES && is_block(&buf, n as u64));
         }
         Ok(())

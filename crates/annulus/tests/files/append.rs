@@ -74,9 +74,9 @@ fn a_buffer_without_spare_capacity_is_refused() {
                 .unwrap_err()
                 .into_parts();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-            let answers = file.read_many_at([(buf.unwrap(), 0)]).await;
-            for answer in answers {
-                let (error, buf) = answer.unwrap_err().into_parts();
+            let results = file.read_many_at([(buf.unwrap(), 0)]).await;
+            for result in results {
+                let (error, buf) = result.unwrap_err().into_parts();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
                 assert_eq!(buf.unwrap(), before);
             }
@@ -129,18 +129,18 @@ fn vectored_reads_and_batches_append_to_each_buffer() {
 
         for merges in [false, true] {
             let reads = [(0, 100), (120, 300), (9_000, 4)];
-            let asked = reads.map(|(at, count)| (with_spare(b"head", count), at as u64));
+            let requests = reads.map(|(at, count)| (with_spare(b"head", count), at as u64));
             if merges {
                 uncache(&file).await;
             }
-            let batch = file.read_many_at(asked);
-            let answers = if merges {
+            let batch = file.read_many_at(requests);
+            let results = if merges {
                 batch.merge(Merge::default()).await
             } else {
                 batch.await
             };
-            for ((at, count), answer) in reads.into_iter().zip(answers) {
-                let (n, buf) = answer.unwrap();
+            for ((at, count), result) in reads.into_iter().zip(results) {
+                let (n, buf) = result.unwrap();
                 assert_eq!(n, count);
                 assert_eq!(buf, [b"head", &contents[at..at + count]].concat());
             }

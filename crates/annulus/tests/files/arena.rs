@@ -365,9 +365,12 @@ fn layouts_that_make_no_sense_are_refused_with_what_is_wrong() {
         ] {
             let layout = BufferLayout::new(count, bytes);
             let error = ground.engine.register_buffers(layout).unwrap_err();
-            let said = error.to_string();
+            let message = error.to_string();
             assert!(matches!(error, SetupError::Config(_)), "{error:?}");
-            assert!(said.contains(says) && said.contains("buffers of"), "{said}");
+            assert!(
+                message.contains(says) && message.contains("buffers of"),
+                "{message}"
+            );
         }
     });
 }
@@ -385,10 +388,10 @@ fn an_arena_of_any_pages_works_and_says_which_it_has() {
         ] {
             let layout = BufferLayout::new(3, 1 << 20).huge_pages(huge_pages);
             let arena = ground.engine.register_buffers(layout).unwrap();
-            let said = arena.to_string();
-            println!("{huge_pages:?}: {said}");
-            assert!(said.starts_with("3 buffers of 1 MiB in "), "{said}");
-            assert!(said.contains(&arena.pages().to_string()), "{said}");
+            let message = arena.to_string();
+            println!("{huge_pages:?}: {message}");
+            assert!(message.starts_with("3 buffers of 1 MiB in "), "{message}");
+            assert!(message.contains(&arena.pages().to_string()), "{message}");
             for n in 0..3 {
                 let buf = file.read_exact_at(arena.take().await, n << 20).await;
                 let at = (n as usize) << 20;

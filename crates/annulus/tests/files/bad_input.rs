@@ -12,22 +12,22 @@ use annulus_testing::skip::{root_or_skip, skip};
 use crate::grounds::{Ground, bytes, for_each_backend};
 
 #[track_caller]
-fn errno<T: Debug>(answer: io::Result<T>, expected: i32) {
-    let error = answer.unwrap_err();
+fn errno<T: Debug>(result: io::Result<T>, expected: i32) {
+    let error = result.unwrap_err();
     assert_eq!(error.raw_os_error(), Some(expected), "{error}");
 }
 
 /// The buffer that came back with the error.
 #[track_caller]
-fn errno_buf<T: Debug, B: Debug>(answer: Result<T, BufError<B>>, expected: i32) -> B {
-    let error = answer.unwrap_err();
+fn errno_buf<T: Debug, B: Debug>(result: Result<T, BufError<B>>, expected: i32) -> B {
+    let error = result.unwrap_err();
     assert_eq!(error.error().raw_os_error(), Some(expected), "{error}");
     error.into_buf().unwrap()
 }
 
 #[track_caller]
-fn invalid<T: Debug, B>(answer: Result<T, BufError<B>>) -> B {
-    let error = answer.unwrap_err();
+fn invalid<T: Debug, B>(result: Result<T, BufError<B>>) -> B {
+    let error = result.unwrap_err();
     assert_eq!(error.error().kind(), ErrorKind::InvalidInput, "{error}");
     error.into_buf().unwrap()
 }
@@ -84,16 +84,16 @@ fn a_directory_can_be_opened_but_not_read_or_written() {
         let bufs = vec![vec![0; 9]; 2];
         errno_buf(dir.read_vectored_at(bufs, 0).await, libc::EISDIR);
         errno(dir.read_into(0, &mut [0; 9]).await, libc::EISDIR);
-        for answer in dir.read_many_at((0..5).map(|_| (vec![0; 9], 0))).await {
-            errno_buf(answer, libc::EISDIR);
+        for result in dir.read_many_at((0..5).map(|_| (vec![0; 9], 0))).await {
+            errno_buf(result, libc::EISDIR);
         }
         let reads = (0..5).map(|_| (vec![0; 9], 0));
-        for answer in dir
+        for result in dir
             .read_many_at(reads)
             .merge(annulus::fs::Merge::default())
             .await
         {
-            errno_buf(answer, libc::EISDIR);
+            errno_buf(result, libc::EISDIR);
         }
         errno_buf(dir.write_at("x", 0).await, libc::EBADF);
         errno(engine.create(ground.path("d")).await, libc::EISDIR);
@@ -202,8 +202,8 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
             libc::EBADF,
         );
         errno(file.read_into(0, &mut [0; 9]).await, libc::EBADF);
-        for answer in file.read_many_at((0..9).map(|_| (vec![0; 9], 0))).await {
-            errno_buf(answer, libc::EBADF);
+        for result in file.read_many_at((0..9).map(|_| (vec![0; 9], 0))).await {
+            errno_buf(result, libc::EBADF);
         }
         assert_eq!(ground.contents("f").unwrap(), contents);
     });
@@ -263,8 +263,8 @@ async fn fills_up(ground: &Ground, small: &Small) {
     let path = small.path().join("f");
     let file = ground.engine.create(&path).await.unwrap();
     let contents = bytes(2, 1 << 20);
-    let answer = file.write_all_at(contents.clone(), 0).await;
-    let back = errno_buf(answer, libc::ENOSPC);
+    let result = file.write_all_at(contents.clone(), 0).await;
+    let back = errno_buf(result, libc::ENOSPC);
     assert!(back == contents, "the buffer is as it was given");
     let written = std::fs::read(&path).unwrap();
     assert!(written.len() <= 64 << 10 && contents.starts_with(&written));
@@ -327,8 +327,8 @@ fn a_read_into_a_buffer_without_room_is_refused_within_a_file_and_beyond_its_end
             let error = file.read_into(offset, &mut []).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             let reads = || file.read_many_at([(vec![], offset), (vec![0; 3], 0)]);
-            for answers in [reads().await, reads().merge(Merge::default()).await] {
-                let [empty, whole] = answers.try_into().unwrap();
+            for results in [reads().await, reads().merge(Merge::default()).await] {
+                let [empty, whole] = results.try_into().unwrap();
                 invalid(empty);
                 assert_eq!(whole.unwrap(), (3, b"abc".to_vec()));
             }

@@ -28,8 +28,8 @@ fn pin(ground: &Ground, name: &str) -> Pinned {
     Pinned::new(&ground.path(name), PAGES as usize * PAGE)
 }
 
-/// Reads that asked the page cache while `read` ran: those that were answered, and those that were not.
-async fn asked(ground: &Ground, read: impl Future<Output = ()>) -> (u64, u64) {
+/// Returns how many reads hit and missed the page cache while `read` ran.
+async fn attempts(ground: &Ground, read: impl Future<Output = ()>) -> (u64, u64) {
     let before = ground.engine.metrics();
     read.await;
     let after = ground.engine.metrics();
@@ -48,8 +48,8 @@ async fn read_all(file: &File) {
         assert_eq!(file.read_into(offset, &mut into).await.unwrap(), PAGE);
     }
     let reads = (0..PAGES).map(|page| (vec![0; PAGE], page * PAGE as u64));
-    for answer in file.read_many_at(reads).await {
-        assert_eq!(answer.unwrap().0, PAGE);
+    for result in file.read_many_at(reads).await {
+        assert_eq!(result.unwrap().0, PAGE);
     }
 }
 
@@ -67,11 +67,11 @@ async fn read_cold(ground: &Ground, file: &File, reads: usize) -> bool {
 /// Of `reads` of a page that is not cached those that asked the cache and were answered, and those that were
 /// not. Asking has the kernel begin to read, and the disk may be done before it looks: where the processor is given
 /// to others in between, for one. `None` where no page can be thrown out.
-async fn asked_cold(ground: &Ground, file: &File, reads: usize) -> Option<(u64, u64)> {
+async fn cold_attempts(ground: &Ground, file: &File, reads: usize) -> Option<(u64, u64)> {
     let mut cold = false;
     let read = async { cold = read_cold(ground, file, reads).await };
-    let asked = asked(ground, read).await;
-    cold.then_some(asked)
+    let attempts = attempts(ground, read).await;
+    cold.then_some(attempts)
 }
 
 #[test]
@@ -81,16 +81,19 @@ fn never_asks_nothing_and_always_asks_everything() {
             return;
         };
         file.set_cached_reads(CachedReads::Never);
-        assert_eq!(asked(ground, read_all(&file)).await, (0, 0));
+        assert_eq!(attempts(ground, read_all(&file)).await, (0, 0));
         file.set_cached_reads(CachedReads::Always);
-        assert_eq!(asked(ground, read_all(&file)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(ground, read_all(&file)).await, (3 * PAGES, 0));
         drop(pinned);
-        if let Some((hits, missed)) = asked_cold(ground, &file, 50).await {
+        if let Some((hits, missed)) = cold_attempts(ground, &file, 50).await {
             assert_eq!(hits + missed, 50, "{hits} of them were there");
         }
         file.set_cached_reads(CachedReads::Never);
-        let asked = asked_cold(ground, &file, 50).await;
-        assert!(asked.is_none_or(|asked| asked == (0, 0)), "{asked:?}");
+        let attempts = cold_attempts(ground, &file, 50).await;
+        assert!(
+            attempts.is_none_or(|attempts| attempts == (0, 0)),
+            "{attempts:?}"
+        );
     });
 }
 
@@ -102,9 +105,9 @@ fn what_is_learned_follows_the_file_from_hot_to_cold_and_back() {
         };
         file.set_cached_reads(CachedReads::Learn);
         read_all(&file).await;
-        assert_eq!(asked(ground, read_all(&file)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(ground, read_all(&file)).await, (3 * PAGES, 0));
         drop(pinned);
-        let Some((hits, missed)) = asked_cold(ground, &file, 100).await else {
+        let Some((hits, missed)) = cold_attempts(ground, &file, 100).await else {
             return;
         };
         // Thirty are wasted until it is believed, and then one in 2, 4, … reads; and each that is there after all
@@ -112,7 +115,7 @@ fn what_is_learned_follows_the_file_from_hot_to_cold_and_back() {
         let most = 40 + 24 * hits;
         assert!(hits + missed > 10 && missed < most, "{hits} {missed}");
         // A page that was there near the end of the first hundred is a reason to ask some more in the second.
-        if let Some((late, more)) = asked_cold(ground, &file, 100).await {
+        if let Some((late, more)) = cold_attempts(ground, &file, 100).await {
             assert!(
                 more <= 2 + 24 * (hits + late),
                 "{hits} {missed}, then {late} {more}"
@@ -122,7 +125,7 @@ fn what_is_learned_follows_the_file_from_hot_to_cold_and_back() {
         // 64 pages in three ways, twice, are more than the 256 within which a hot file is noticed.
         read_all(&file).await;
         read_all(&file).await;
-        assert_eq!(asked(ground, read_all(&file)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(ground, read_all(&file)).await, (3 * PAGES, 0));
     });
 }
 
@@ -136,11 +139,11 @@ fn files_have_their_own_policy_and_clones_share_it() {
         options.read(true).cached_reads(CachedReads::Never);
         let path = ground.path("one");
         let again = ground.engine.open_with(&options, path).await.unwrap();
-        assert_eq!(asked(ground, read_all(&one)).await, (3 * PAGES, 0));
-        assert_eq!(asked(ground, read_all(&again)).await, (0, 0));
+        assert_eq!(attempts(ground, read_all(&one)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(ground, read_all(&again)).await, (0, 0));
         let clone = again.clone();
         clone.set_cached_reads(CachedReads::Always);
-        assert_eq!(asked(ground, read_all(&again)).await, (3 * PAGES, 0));
-        assert_eq!(asked(ground, read_all(&one)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(ground, read_all(&again)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(ground, read_all(&one)).await, (3 * PAGES, 0));
     });
 }

@@ -10,8 +10,8 @@ use crate::grounds::{bytes, for_each_backend};
 
 /// What came back with the refusal.
 #[track_caller]
-fn refused<T, B>(answer: Result<T, BufError<B>>) -> B {
-    let (error, buf) = answer.err().expect("it was taken").into_parts();
+fn refused<T, B>(result: Result<T, BufError<B>>) -> B {
+    let (error, buf) = result.err().expect("it was taken").into_parts();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(
         error.to_string().contains("contract of IoBufMut"),
@@ -33,12 +33,12 @@ fn no_read_touches_a_buffer_that_breaks_its_contract() {
             assert!(parts.iter().all(BrokenBuffer::is_untouched));
             let parts = refused(file.read_vectored_exact_at(vec![make()], 0).await);
             assert!(parts.iter().all(BrokenBuffer::is_untouched));
-            for answer in file.read_many_at([(make(), 0), (make(), 5000)]).await {
-                assert!(refused(answer).is_untouched());
+            for result in file.read_many_at([(make(), 0), (make(), 5000)]).await {
+                assert!(refused(result).is_untouched());
             }
             let merged = file.read_many_at([(make(), 0), (make(), 500)]);
-            for answer in merged.merge(Merge::default()).await {
-                assert!(refused(answer).is_untouched());
+            for result in merged.merge(Merge::default()).await {
+                assert!(refused(result).is_untouched());
             }
         }
     });

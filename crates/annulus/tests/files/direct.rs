@@ -167,8 +167,8 @@ fn a_batch_on_a_direct_file_mixes_aligned_and_rounded_reads() {
             return;
         };
         let reads = (0..100).map(|n| (vec![0; 512 + n % 3], n as u64 * 400));
-        for (n, answer) in file.read_many_at(reads).await.into_iter().enumerate() {
-            let (count, buf) = answer.unwrap();
+        for (n, result) in file.read_many_at(reads).await.into_iter().enumerate() {
+            let (count, buf) = result.unwrap();
             let expected = &contents[n * 400..];
             assert_eq!(count, (512 + n % 3).min(expected.len()));
             assert_eq!(buf[..count], expected[..count]);

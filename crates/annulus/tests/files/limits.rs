@@ -19,11 +19,11 @@ async fn little_workload(ground: &Ground) {
     let reads = || (0..100).map(|n| (vec![0; 1000], n * 1000));
     for merged in [false, true] {
         let batch = file.read_many_at(reads());
-        let answers = match merged {
+        let results = match merged {
             false => batch.await,
             true => batch.merge(Merge::default()).await,
         };
-        let all: Vec<u8> = answers
+        let all: Vec<u8> = results
             .into_iter()
             .flat_map(|answer| answer.unwrap().1)
             .collect();

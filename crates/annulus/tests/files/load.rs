@@ -86,9 +86,9 @@ fn any_range_can_be_loaded_in_chunks_of_any_size() {
                     }
                     let load = file.load(from, count).chunk_bytes(chunk).in_flight(3);
                     let loaded = load.await.unwrap();
-                    let wanted = &contents[from as usize..][..count];
+                    let expected = &contents[from as usize..][..count];
                     assert!(
-                        loaded[..] == *wanted,
+                        loaded[..] == *expected,
                         "{count} bytes from {from} by {chunk}"
                     );
                     assert_eq!(loaded.as_ptr().addr() as u64 % 4096, from % 4096);
@@ -118,8 +118,8 @@ fn a_region_is_filled_again_and_comes_back_with_the_error_of_a_file_that_ends() 
             let short = file.load_into(region, (2 << 20) - 1000).chunk_bytes(8192);
             let error = short.await.unwrap_err();
             assert_eq!(error.error().kind(), ErrorKind::UnexpectedEof);
-            let said = error.to_string();
-            assert!(said.contains("after 1000 of 300000 bytes"), "{said}");
+            let message = error.to_string();
+            assert!(message.contains("after 1000 of 300000 bytes"), "{message}");
             let region = error.into_buf().unwrap();
             assert!(region[..1000] == contents[(2 << 20) - 1000..]);
 

@@ -32,9 +32,9 @@ fn a_stream_answers_every_read_once_with_its_index_and_offset() {
             if !cached {
                 uncache(&file).await;
             }
-            let asked: Vec<_> = reads(300).collect();
+            let requests: Vec<_> = reads(300).collect();
             let mut seen = vec![false; 300];
-            let mut batch = file.read_many_at(asked.clone());
+            let mut batch = file.read_many_at(requests.clone());
             while let Some(Completed {
                 index,
                 offset,
@@ -43,7 +43,7 @@ fn a_stream_answers_every_read_once_with_its_index_and_offset() {
             }) = batch.next().await
             {
                 assert!(!std::mem::replace(&mut seen[index], true), "{index} twice");
-                assert_eq!(offset, asked[index].1);
+                assert_eq!(offset, requests[index].1);
                 let (n, buf) = result.unwrap();
                 assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, offset)));
             }
@@ -60,9 +60,9 @@ fn awaiting_a_batch_gives_the_answers_in_the_order_asked() {
         let file = ground.file("f", &contents).await;
         uncache(&file).await;
         for _ in 0..2 {
-            let answers = file.read_many_at(reads(300)).await;
-            assert_eq!(answers.len(), 300);
-            for (answer, (_, offset)) in answers.into_iter().zip(reads(300)) {
+            let results = file.read_many_at(reads(300)).await;
+            assert_eq!(results.len(), 300);
+            for (answer, (_, offset)) in results.into_iter().zip(reads(300)) {
                 let (n, buf) = answer.unwrap();
                 assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, offset)));
             }
@@ -114,8 +114,8 @@ async fn push_onto(file: &File, contents: &[u8], count: usize, pushed: usize, ea
         .map(|(_, at)| at)
         .collect();
     let mut late = reads(pushed).map(|(_, offset)| (direct_buf(), offset));
-    let asked = reads(count).map(|(_, offset)| (direct_buf(), offset));
-    let mut batch = file.read_many_at(asked);
+    let requests = reads(count).map(|(_, offset)| (direct_buf(), offset));
+    let mut batch = file.read_many_at(requests);
     for (buf, offset) in late.by_ref().take(early) {
         batch.push(buf, offset);
     }
@@ -214,9 +214,9 @@ fn five_thousand_reads_pass_through_a_batch() {
         let file = ground.file("f", &contents).await;
         uncache(&file).await;
         for window in [7, 5000, 1 << 20] {
-            let answers = file.read_many_at(reads(5000)).window(window).await;
-            assert_eq!(answers.len(), 5000);
-            for (answer, (_, offset)) in answers.into_iter().zip(reads(5000)) {
+            let results = file.read_many_at(reads(5000)).window(window).await;
+            assert_eq!(results.len(), 5000);
+            for (answer, (_, offset)) in results.into_iter().zip(reads(5000)) {
                 assert!(answer.unwrap().1 == block(&contents, offset));
             }
         }
@@ -228,15 +228,15 @@ fn one_refused_read_does_not_harm_its_neighbours() {
     for_each_backend(async |ground| {
         let contents = bytes(6, 10 * BLOCK);
         let file = ground.file("f", &contents).await;
-        let mut asked: Vec<_> = reads(10).collect();
-        asked[3].1 = u64::MAX;
-        asked[5].1 = i64::MAX as u64;
-        asked[6].0 = Vec::new();
-        asked[7].1 = 10 * BLOCK as u64;
+        let mut requests: Vec<_> = reads(10).collect();
+        requests[3].1 = u64::MAX;
+        requests[5].1 = i64::MAX as u64;
+        requests[6].0 = Vec::new();
+        requests[7].1 = 10 * BLOCK as u64;
         for _ in 0..2 {
             uncache(&file).await;
-            let answers = file.read_many_at(asked.clone()).await;
-            for (index, answer) in answers.into_iter().enumerate() {
+            let results = file.read_many_at(requests.clone()).await;
+            for (index, answer) in results.into_iter().enumerate() {
                 match (index, answer) {
                     (3 | 5, answer) => {
                         let error = answer.unwrap_err();
@@ -250,7 +250,7 @@ fn one_refused_read_does_not_harm_its_neighbours() {
                     }
                     (7, answer) => assert_eq!(answer.unwrap().0, 0),
                     (_, answer) => {
-                        let expected = block(&contents, asked[index].1);
+                        let expected = block(&contents, requests[index].1);
                         assert_eq!(answer.unwrap().1, expected);
                     }
                 }
@@ -272,8 +272,8 @@ fn cached_and_uncached_reads_mix_in_one_batch() {
                 let offset = (page * (pages / dropped)) as u64 * 4096;
                 file.advise(Advice::DontNeed, offset, 4096).await.unwrap();
             }
-            let asked = (0..pages as u64).map(|page| (vec![0; 4000], page * 4096 + 96));
-            for (page, answer) in file.read_many_at(asked).await.into_iter().enumerate() {
+            let requests = (0..pages as u64).map(|page| (vec![0; 4000], page * 4096 + 96));
+            for (page, answer) in file.read_many_at(requests).await.into_iter().enumerate() {
                 let (n, buf) = answer.unwrap();
                 let expected = &contents[page * 4096 + 96..][..4000];
                 assert!(n == 4000 && buf == expected, "page {page} of {dropped}");
@@ -288,8 +288,8 @@ fn a_batch_within_its_time_answers_in_full() {
         let contents = bytes(8, 100 * BLOCK);
         let file = ground.file("f", &contents).await;
         uncache(&file).await;
-        let answers = file.read_many_at(reads(100)).timeout(DEADLINE).await;
-        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 100);
+        let results = file.read_many_at(reads(100)).timeout(DEADLINE).await;
+        assert_eq!(results.iter().filter(|answer| answer.is_ok()).count(), 100);
     });
 }
 

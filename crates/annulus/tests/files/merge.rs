@@ -38,9 +38,9 @@ fn ranges_are_read_together_as_far_as_gap_and_cap_allow() {
             uncache(&file).await;
             let batch = file.read_many_at(reads).merge(rule);
             assert_eq!(batch.transfers(), transfers, "{rule:?}");
-            let answers = batch.await;
-            assert_eq!(answers.len(), ranges.len());
-            for (answer, (offset, count)) in answers.into_iter().zip(ranges) {
+            let results = batch.await;
+            assert_eq!(results.len(), ranges.len());
+            for (answer, (offset, count)) in results.into_iter().zip(ranges) {
                 let (n, buf) = answer.unwrap();
                 assert_eq!(n, count);
                 assert_eq!(buf, contents[offset as usize..][..count], "{rule:?}");
@@ -101,8 +101,8 @@ fn merged_reads_fill_buffers_that_only_have_room() {
             .map(|offset| (Vec::with_capacity(300), offset))
             .into();
         let rooms: Vec<usize> = reads.iter().map(|(buf, _)| buf.capacity()).collect();
-        let answers = file.read_many_at(reads).merge(Merge::default()).await;
-        for ((answer, offset), room) in answers.into_iter().zip([0, 400, 900]).zip(rooms) {
+        let results = file.read_many_at(reads).merge(Merge::default()).await;
+        for ((answer, offset), room) in results.into_iter().zip([0, 400, 900]).zip(rooms) {
             let (n, buf) = answer.unwrap();
             assert_eq!((n, buf.len()), (room.min(1000 - offset), n));
             assert_eq!(buf, contents[offset..][..n]);
@@ -186,8 +186,8 @@ fn neighbours_of_a_direct_file_are_merged_aligned_or_not() {
         ];
         for max_bytes in [1, 8192, 1 << 20] {
             let reads = ranges.map(|(offset, count)| (vec![0; count], offset));
-            let answers = file.read_many_at(reads).merge(merge(100, max_bytes)).await;
-            for (answer, (offset, count)) in answers.into_iter().zip(ranges) {
+            let results = file.read_many_at(reads).merge(merge(100, max_bytes)).await;
+            for (answer, (offset, count)) in results.into_iter().zip(ranges) {
                 let (n, buf) = answer.unwrap();
                 let expected = &contents[offset as usize..];
                 assert_eq!(n, count.min(expected.len()));

@@ -79,8 +79,8 @@ async fn with_ours(engine: &Engine, switches: Switches, path: &Path) -> Outcome 
     let opened = engine.open_with(&switches.ours(), path).await;
     let (mut read, mut written) = (None, None);
     if let Ok(file) = &opened {
-        let answer = file.read_at(vec![0; 3], 1).await;
-        read = Some(answer.map(|(n, buf)| buf[..n].to_vec()));
+        let result = file.read_at(vec![0; 3], 1).await;
+        read = Some(result.map(|(n, buf)| buf[..n].to_vec()));
         written = Some(file.write_at(b"xy".to_vec(), 4).await.map(|(n, _)| n));
     }
     Outcome {

@@ -54,8 +54,8 @@ async fn works(engine: &Engine, dir: &tempfile::TempDir, direct: bool) -> Option
     }
     file.sync_data().await.unwrap();
     let reads = (0..4).map(|n| (AlignedBuf::with_len(4096, 4096), n * 4096));
-    for (n, answer) in file.read_many_at(reads).await.into_iter().enumerate() {
-        assert_eq!(answer.unwrap().1[..], contents[n * 4096..][..4096]);
+    for (n, result) in file.read_many_at(reads).await.into_iter().enumerate() {
+        assert_eq!(result.unwrap().1[..], contents[n * 4096..][..4096]);
     }
     let read = file.read_exact_at(vec![0; 5000], 999).await.unwrap();
     assert_eq!(read, contents[999..5999]);

@@ -25,8 +25,8 @@ impl Reads {
         let (count, mut all) = self.file.read_at(vec![0; 10], 0).await?;
         all.truncate(count);
         let reads = (0..READS).map(|n| (vec![0; 10], n * 10));
-        for answer in self.file.read_many_at(reads).await {
-            all.extend(answer?.1);
+        for result in self.file.read_many_at(reads).await {
+            all.extend(result?.1);
         }
         self.engine.sleep(Duration::from_nanos(1)).await?;
         Ok(all)
@@ -74,10 +74,10 @@ fn destructors_of_thread_locals_read_files_before_and_after_the_threads_own_ring
                     });
                 };
                 thread::spawn(body).join().unwrap();
-                let answers: Vec<_> = receiver.iter().collect();
-                assert!(!answers.is_empty());
-                for answer in answers {
-                    assert_eq!(answer.unwrap(), expected);
+                let results: Vec<_> = receiver.iter().collect();
+                assert!(!results.is_empty());
+                for result in results {
+                    assert_eq!(result.unwrap(), expected);
                 }
             }
         },

@@ -51,8 +51,8 @@ fn a_sleep_is_at_least_as_long_as_asked() {
 fn a_future_that_never_ends_is_given_up() {
     for_each_backend(async |ground| {
         for time in [Duration::ZERO, Duration::from_millis(3)] {
-            let answer = ground.engine.timeout(time, pending::<()>()).await;
-            assert_eq!(answer.unwrap_err().kind(), ErrorKind::TimedOut);
+            let result = ground.engine.timeout(time, pending::<()>()).await;
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
         }
         ground.engine.nop().await.unwrap();
     });
@@ -138,18 +138,18 @@ mod simulated {
         sim.run(async |engine| {
             let file = engine.open("/f").await.unwrap();
             let reads = || (0..10).map(|n| (vec![0; 100], n * 1000));
-            let answers = file.read_many_at(reads()).timeout(SHORT).await;
-            assert_eq!(answers.len(), 10);
-            for answer in answers {
-                let error = answer.unwrap_err();
+            let results = file.read_many_at(reads()).timeout(SHORT).await;
+            assert_eq!(results.len(), 10);
+            for result in results {
+                let error = result.unwrap_err();
                 assert_eq!(error.error().kind(), ErrorKind::TimedOut);
                 assert!(error.into_buf().is_none());
             }
             let merge = annulus::fs::Merge::default();
-            let answers = file.read_many_at(reads()).merge(merge).timeout(SHORT).await;
-            assert_eq!(answers.len(), 10);
-            for answer in answers {
-                let error = answer.unwrap_err();
+            let results = file.read_many_at(reads()).merge(merge).timeout(SHORT).await;
+            assert_eq!(results.len(), 10);
+            for result in results {
+                let error = result.unwrap_err();
                 assert_eq!(error.error().kind(), ErrorKind::TimedOut);
                 assert_eq!(error.into_buf().unwrap().len(), 100, "it was never lent");
             }

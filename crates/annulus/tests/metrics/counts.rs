@@ -160,8 +160,8 @@ fn entries_of_a_batch_go_by_several_an_enter() {
         file.write_all_at(vec![7; 65536], 0).await.unwrap();
         for _ in 0..10 {
             let reads = (0..64).map(|read| (vec![0; 1024], read * 1024));
-            let answers = file.read_many_at(reads).await;
-            assert!(answers.into_iter().all(|answer| answer.is_ok()));
+            let results = file.read_many_at(reads).await;
+            assert!(results.into_iter().all(|result| result.is_ok()));
         }
     });
     let between = since(&before);

@@ -52,8 +52,8 @@ fn what_a_core_does_with_sockets_is_counted_by_operation() {
             let watch = metrics::watch();
             for round in 0..ROUNDS {
                 client.send_all(round.to_le_bytes().to_vec()).await.unwrap();
-                let (bytes, answer) = client.recv(vec![0; 8]).await.unwrap();
-                assert_eq!((bytes, answer), (8, round.to_le_bytes().to_vec()));
+                let (bytes, result) = client.recv(vec![0; 8]).await.unwrap();
+                assert_eq!((bytes, result), (8, round.to_le_bytes().to_vec()));
             }
             drop(watch);
             if backend == Backend::Uring {

@@ -4,7 +4,7 @@ use annulus::net::TcpStream;
 use annulus::runtime::spawn;
 
 use crate::bytes::{ask, bytes};
-use crate::echo::{answer, listen};
+use crate::echo::{echo_all, listen};
 use crate::grounds::for_each_way;
 
 const CLIENTS: usize = 20;
@@ -21,7 +21,7 @@ fn with_little_room_connections_wait_in_the_backlog_and_with_more_all_are_accept
         }
         let first = incoming.next().await.unwrap().unwrap();
         // A round trip: the core has looked at all that the kernel had to say.
-        drop(spawn(answer(first)));
+        drop(spawn(echo_all(first)));
         ask(&clients[0], bytes(1, 0, 100)).await;
         assert_eq!(incoming.queued(), 0, "accepted without being asked for");
         incoming.set_limit(usize::MAX);

@@ -11,8 +11,8 @@ use crate::grounds::for_each_way;
 
 /// What came back with the refusal.
 #[track_caller]
-fn refused<T, B>(answer: Result<T, BufError<B>>) -> B {
-    let (error, buf) = answer.err().expect("it was taken").into_parts();
+fn refused<T, B>(result: Result<T, BufError<B>>) -> B {
+    let (error, buf) = result.err().expect("it was taken").into_parts();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     buf.expect("it was never lent")
 }

@@ -161,8 +161,8 @@ fn each_builder(test: impl Fn(Way, RuntimeBuilder)) {
 fn what_was_begun_is_sent_whole_within_the_grace_and_the_end_comes_behind_it() {
     each_builder(|way, builder| {
         for begins in GO_ON {
-            let (tell, told) = mpsc::channel::<Peer>();
-            let reading = thread::spawn(move || read_all(&mut told.recv().unwrap()));
+            let (tell, receiver) = mpsc::channel::<Peer>();
+            let reading = thread::spawn(move || read_all(&mut receiver.recv().unwrap()));
             let ended = builder.clone().grace(PATIENCE).block_on(async move {
                 let (stream, peer) = connection();
                 begins.begin(stream).await;

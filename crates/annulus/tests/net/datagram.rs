@@ -18,7 +18,7 @@ fn two() -> (UdpSocket, UdpSocket, SocketAddr) {
 }
 
 /// Bytes of the longest datagram that a multishot receive takes.
-fn room(way: Way) -> usize {
+fn capacity(way: Way) -> usize {
     let buffer = if way.is_tiny() { 64 } else { 4096 };
     buffer - 44
 }
@@ -98,11 +98,11 @@ fn a_datagram_to_nobody_is_an_error_of_a_later_call_and_the_socket_goes_on() {
 fn a_multishot_receive_gives_datagram_by_datagram_with_its_sender() {
     for_each_way(|way| async move {
         let (one, other, address) = two();
-        let room = room(way);
+        let capacity = capacity(way);
         let sender = one.local_addr().unwrap();
         let sends = spawn(async move {
             for round in 0..200usize {
-                let bytes = [0, 1, room / 2, room][round % 4];
+                let bytes = [0, 1, capacity / 2, capacity][round % 4];
                 one.send_to(vec![round as u8; bytes], address)
                     .await
                     .unwrap();
@@ -116,7 +116,10 @@ fn a_multishot_receive_gives_datagram_by_datagram_with_its_sender() {
             let datagram = datagrams.next().await.unwrap().unwrap();
             assert_eq!(datagram.from, sender);
             assert!(!datagram.is_truncated, "{round}");
-            assert_eq!(datagram.chunk.len(), [0, 1, room / 2, room][round % 4]);
+            assert_eq!(
+                datagram.chunk.len(),
+                [0, 1, capacity / 2, capacity][round % 4]
+            );
             assert!(datagram.chunk.iter().all(|&byte| byte == round as u8));
         }
         sends.await.unwrap();
@@ -128,12 +131,12 @@ fn a_multishot_receive_says_of_a_datagram_that_it_was_cut_short() {
     for_each_way(|way| async move {
         let (one, other, address) = two();
         let mut datagrams = other.recv_multishot();
-        let room = room(way);
-        for bytes in [room + 1, room, 3 * room] {
+        let capacity = capacity(way);
+        for bytes in [capacity + 1, capacity, 3 * capacity] {
             one.send_to(vec![7; bytes], address).await.unwrap();
             let datagram = datagrams.next().await.unwrap().unwrap();
-            assert_eq!(datagram.chunk.len(), room);
-            assert_eq!(datagram.is_truncated, bytes > room);
+            assert_eq!(datagram.chunk.len(), capacity);
+            assert_eq!(datagram.is_truncated, bytes > capacity);
         }
     });
 }
@@ -159,7 +162,7 @@ fn a_task_that_keeps_all_chunks_still_receives() {
 fn buffers_without_room_for_a_header_are_refused_with_what_to_change() {
     for backend in [annulus::Backend::Auto, annulus::Backend::Fallback] {
         let builder = Runtime::builder().backend(backend);
-        let said = builder.receive_buffers(1, 64).block_on(async {
+        let message = builder.receive_buffers(1, 64).block_on(async {
             // 16 of the header and 110 of a path.
             let (one, other) = UnixDatagram::pair().unwrap();
             one.send("hello").await.unwrap();
@@ -167,7 +170,7 @@ fn buffers_without_room_for_a_header_are_refused_with_what_to_change() {
             let (bytes, _) = other.recv(vec![0; 16]).await.unwrap();
             bytes
         });
-        assert_eq!(said.unwrap(), 5);
+        assert_eq!(message.unwrap(), 5);
     }
 }
 

@@ -58,8 +58,8 @@ fn receives_that_are_dropped_lose_nothing_and_change_no_order() {
         loop {
             let polls = random.u32(0..4);
             if random.bool() {
-                let room = random.usize(1..2000);
-                match polled(server.recv(Vec::with_capacity(room)), polls).await {
+                let capacity = random.usize(1..2000);
+                match polled(server.recv(Vec::with_capacity(capacity)), polls).await {
                     Some(Ok((0, _))) => break,
                     Some(Ok((_, buf))) => expected.check(&buf),
                     Some(Err(error)) => panic!("{error:?}"),

@@ -31,11 +31,11 @@ pub(crate) async fn connection() -> (TcpStream, TcpStream) {
 pub(crate) async fn serve(listener: TcpListener) {
     let mut incoming = listener.accept_multishot();
     while let Some(Ok(stream)) = incoming.next().await {
-        drop(spawn(answer(stream)));
+        drop(spawn(echo_all(stream)));
     }
 }
 
-pub(crate) async fn answer(stream: TcpStream) {
+pub(crate) async fn echo_all(stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
@@ -85,7 +85,7 @@ fn an_echo_of_any_size_gives_back_every_byte() {
             let serving = if with_a_buffer {
                 spawn(answer_with_a_buffer(server))
             } else {
-                spawn(answer(server))
+                spawn(echo_all(server))
             };
             for (seed, size) in SIZES.into_iter().enumerate() {
                 there_and_back(Rc::clone(&client), seed as u64, size).await;
@@ -132,7 +132,7 @@ fn a_unix_stream_gives_back_every_byte_and_then_its_end() {
 fn segments_of_one_byte_are_put_together_again() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
-        let serving = spawn(answer(server));
+        let serving = spawn(echo_all(server));
         for position in 0..500 {
             ask(&client, bytes(1, position, 1)).await;
         }

@@ -11,7 +11,7 @@ use annulus::runtime::spawn;
 use annulus::time::timeout;
 
 use crate::bytes::{ask, bytes, receive_all};
-use crate::echo::{answer, connection};
+use crate::echo::{connection, echo_all};
 use crate::grounds::for_each_way;
 
 /// More than both socket buffers have room for.
@@ -50,7 +50,7 @@ fn a_head_and_a_part_of_a_file_arrive_in_order_however_slowly_they_are_read() {
 fn what_a_file_does_not_have_is_not_sent_and_others_go_on_meanwhile() {
     for_each_way(|_| async {
         let (witness, other) = connection().await;
-        drop(spawn(answer(other)));
+        drop(spawn(echo_all(other)));
         let (client, server) = connection().await;
         let sending = spawn(async move {
             let file = file(6);

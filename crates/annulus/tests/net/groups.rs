@@ -159,7 +159,7 @@ fn a_core_says_how_its_buffers_are_filled_or_why_not_as_was_asked_for() {
     let mode = ReceiveMode::Incremental;
     let builder = Runtime::builder().threads(2).receive_mode(mode);
     let ran = builder.run(move |core| async move {
-        let said = core.backend().to_string();
+        let message = core.backend().to_string();
         match core.backend() {
             CoreBackend::Uring {
                 receive_mode,
@@ -167,7 +167,7 @@ fn a_core_says_how_its_buffers_are_filled_or_why_not_as_was_asked_for() {
                 ..
             } => {
                 assert_eq!(*receive_mode, mode);
-                assert!(said.contains("incrementally"));
+                assert!(message.contains("incrementally"));
             }
             CoreBackend::Uring {
                 receive_mode,
@@ -175,12 +175,12 @@ fn a_core_says_how_its_buffers_are_filled_or_why_not_as_was_asked_for() {
                 ..
             } => {
                 assert_eq!(*receive_mode, ReceiveMode::Whole);
-                assert!(said.contains(because.as_str()), "{said}");
+                assert!(message.contains(because.as_str()), "{message}");
                 skip(format_args!("{mode:?}: {because}"));
             }
-            _ => skip(format_args!("{said}")),
+            _ => skip(format_args!("{message}")),
         }
-        println!("{said}");
+        println!("{message}");
         Ok(())
     });
     ran.unwrap();

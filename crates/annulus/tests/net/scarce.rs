@@ -10,7 +10,7 @@ use annulus::runtime::{spawn, yield_now};
 use annulus::time::sleep;
 
 use crate::bytes::{Expected, ask, bytes, receive_all};
-use crate::echo::{answer, connection};
+use crate::echo::{connection, echo_all};
 use crate::grounds::for_each_builder;
 
 const COUNTS: [u16; 3] = [1, 2, 4];
@@ -127,7 +127,7 @@ fn those_who_keep_what_they_receive_starve_nobody() {
                     hoarders.push((client, hoarder));
                 }
                 let (client, server) = connection().await;
-                let serving = spawn(answer(server));
+                let serving = spawn(echo_all(server));
                 for round in 0..200 {
                     ask(&client, bytes(round, 0, 1000)).await;
                 }

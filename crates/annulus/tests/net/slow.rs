@@ -10,7 +10,7 @@ use annulus::net::TcpStream;
 use annulus::runtime::{JoinHandle, spawn, yield_now};
 
 use crate::bytes::{Expected, ask, bytes};
-use crate::echo::{answer, connection};
+use crate::echo::{connection, echo_all};
 use crate::grounds::{Way, for_each_way};
 
 /// Bytes of one send.
@@ -50,7 +50,7 @@ fn a_reader_that_waits_stops_its_own_sender_and_nobody_else() {
     for_each_way(|way| async move {
         let total = total(way);
         let (witness, other) = connection().await;
-        drop(spawn(answer(other)));
+        drop(spawn(echo_all(other)));
         let (reader, writer) = connection().await;
         let sent = Rc::new(Cell::new(0));
         let sending = send(writer, total, Rc::clone(&sent));
@@ -76,9 +76,9 @@ fn an_echo_of_which_nobody_reads_takes_no_more_from_its_client() {
     for_each_way(|way| async move {
         let total = total(way);
         let (witness, other) = connection().await;
-        drop(spawn(answer(other)));
+        drop(spawn(echo_all(other)));
         let (client, server) = connection().await;
-        let serving = spawn(answer(server));
+        let serving = spawn(echo_all(server));
         let client = Rc::new(client);
         let sent = Rc::new(Cell::new(0));
         let (sends, counts) = (Rc::clone(&client), Rc::clone(&sent));
@@ -110,7 +110,7 @@ fn an_echo_of_which_nobody_reads_takes_no_more_from_its_client() {
 fn a_task_that_always_has_data_leaves_others_their_turn() {
     for_each_way(|way| async move {
         let (witness, other) = connection().await;
-        drop(spawn(answer(other)));
+        drop(spawn(echo_all(other)));
         let (reader, writer) = connection().await;
         let sent = Rc::new(Cell::new(0));
         let sending = send(writer, total(way) / 4, sent);

@@ -206,8 +206,8 @@ async fn hear(stream: &TcpStream, seed: u64, model: Model, tally: &Tally) {
         let polls = patience(&mut random);
         add(&tally.operations, 1);
         let heard = if random.bool() {
-            let room = random.usize(1..20_000);
-            let received = polled(stream.recv(Vec::with_capacity(room)), polls).await;
+            let capacity = random.usize(1..20_000);
+            let received = polled(stream.recv(Vec::with_capacity(capacity)), polls).await;
             received.map(|received| match received {
                 Ok((0, _)) => Ok(None),
                 Ok((_, buf)) => {

@@ -89,7 +89,7 @@ fn a_stream_whose_handle_another_thread_drops_is_closed_by_its_core() {
     each_way(|builder| {
         let run = builder.threads(1).run(|_| async {
             let (listener, address) = listener();
-            let (tell, told) = mpsc::channel();
+            let (tell, receiver) = mpsc::channel();
             let near = TcpStream::connect(address).await?;
             let far = listener.accept().await?;
             // A receive is in flight when it is closed.
@@ -100,7 +100,7 @@ fn a_stream_whose_handle_another_thread_drops_is_closed_by_its_core() {
             receiving.abort();
             drop(receiving.await);
             let elsewhere = thread::spawn(move || {
-                told.recv().unwrap();
+                receiver.recv().unwrap();
                 drop(bound);
             });
             tell.send(()).unwrap();

@@ -33,7 +33,7 @@ fn a_stream_that_never_runs_dry_starves_no_timer_and_no_other_stream() {
             });
             let client = thread::spawn(move || ask_and_wait(address, 200));
             let asked = listener.accept().await.unwrap();
-            let answers = runtime::spawn(async move {
+            let results = runtime::spawn(async move {
                 let mut chunks = asked.recv_multishot();
                 while let Some(Ok(chunk)) = chunks.next().await {
                     asked.send_all(chunk).await.unwrap();
@@ -43,7 +43,7 @@ fn a_stream_that_never_runs_dry_starves_no_timer_and_no_other_stream() {
             for _ in 0..50 {
                 interval.tick().await;
             }
-            answers.await.unwrap();
+            results.await.unwrap();
             println!("{:?}", runtime::handle().metrics(0));
             over.store(true, Ordering::Relaxed);
             let bytes = reader.await.unwrap();

@@ -213,8 +213,8 @@ fn a_stream_may_outlive_its_runtime_and_the_thread_closes_it() {
                 let kept = kept.borrow();
                 let stream = &kept[0];
                 // Without its core it does nothing, and says so.
-                let answer = pollster::block_on(stream.recv(vec![0; 8]));
-                assert!(answer.is_err(), "{answer:?}");
+                let result = pollster::block_on(stream.recv(vec![0; 8]));
+                assert!(result.is_err(), "{result:?}");
             });
         });
         let mut client = std::net::TcpStream::connect(receiver.recv().unwrap()).unwrap();

@@ -171,13 +171,13 @@ async fn reads_in_two_steps(file: &File, submitted: impl FnOnce()) -> io::Result
         Poll::Ready(answer) => answer,
         Poll::Pending => together.next().await,
     };
-    let mut answers = 0;
+    let mut results = 0;
     while let Some(read) = next {
         assert_eq!(read.result?.0, 4096);
-        answers += 1;
+        results += 1;
         next = together.next().await;
     }
-    assert_eq!(answers, 32);
+    assert_eq!(results, 32);
     Ok(())
 }
 

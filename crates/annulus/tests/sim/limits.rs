@@ -155,8 +155,8 @@ fn neighbouring_ranges_become_one_transfer_and_short_transfers_are_made_whole() 
                     .map(|block| (vec![0xee; 512], block * 512));
                 let merged = file.read_many_at(blocks).merge(Merge::new(0, 1 << 20));
                 assert_eq!(merged.transfers(), 2);
-                for (block, answer) in (0..16).chain(40..65).rev().zip(merged.await) {
-                    let (n, buf) = answer.unwrap();
+                for (block, result) in (0..16).chain(40..65).rev().zip(merged.await) {
+                    let (n, buf) = result.unwrap();
                     assert_eq!(n, if block == 64 { 0 } else { 512 }, "block {block}");
                     assert!(
                         buf[..n].iter().all(|&byte| byte == block as u8),

@@ -254,13 +254,13 @@ impl Worker {
     async fn read_many(&mut self, file: &File) {
         let reads = self.many();
         let offsets: Vec<u64> = reads.iter().map(|&(_, at)| at).collect();
-        let mut answers = file.read_many_at(reads);
+        let mut results = file.read_many_at(reads);
         if let Some(timeout) = impatience(&mut self.rng) {
-            answers = answers.timeout(timeout);
+            results = results.timeout(timeout);
         }
         let mut seen = vec![false; offsets.len()];
         loop {
-            let next = with_luck(&self.engine, &mut self.rng, answers.next()).await;
+            let next = with_luck(&self.engine, &mut self.rng, results.next()).await;
             // `next` may be dropped without harm; sometimes the whole goes with it.
             let Some(next) = next else {
                 if self.rng.below(4) == 0 {
@@ -286,18 +286,18 @@ impl Worker {
 
     async fn read_merged(&mut self, file: &File) {
         let reads = self.many();
-        let asked: Vec<(usize, usize)> = reads
+        let requests: Vec<(usize, usize)> = reads
             .iter()
             .map(|(buf, at)| (*at as usize, buf.bytes.len()))
             .collect();
         let merge = Merge::new(self.rng.below(500), 2000);
         let merged = file.read_many_at(reads).merge(merge);
-        let Some(answers) = with_luck(&self.engine, &mut self.rng, merged.into_future()).await
+        let Some(results) = with_luck(&self.engine, &mut self.rng, merged.into_future()).await
         else {
             return;
         };
-        assert_eq!(answers.len(), asked.len());
-        for ((at, bytes), answer) in asked.into_iter().zip(answers) {
+        assert_eq!(results.len(), requests.len());
+        for ((at, bytes), answer) in requests.into_iter().zip(results) {
             match answer {
                 Ok((n, buf)) => {
                     assert_eq!(n, bytes, "within the file nothing is short");

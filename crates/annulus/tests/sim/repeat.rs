@@ -18,28 +18,28 @@ fn run(sim: &Sim, seed: u64) -> Vec<String> {
                 let engine = engine.clone();
                 spawn(async move {
                     let mut rng = Rng::new(seed << 8 | task);
-                    let mut answers = String::new();
+                    let mut results = String::new();
                     for _ in 0..20 {
                         let Ok(file) = engine.open("/data").await else {
                             continue;
                         };
                         let read = file.read_at(vec![0; 1000], rng.below(10_000));
                         let read = read.timeout(Duration::from_micros(rng.below(300))).await;
-                        answers += &format!(
+                        results += &format!(
                             "{:?}; ",
                             read.map(|(n, _)| n).map_err(|error| error.error().kind())
                         );
                         let _ = engine.sleep(Duration::from_micros(rng.below(50))).await;
                     }
-                    answers
+                    results
                 })
             })
             .collect();
-        let mut answers = Vec::new();
+        let mut results = Vec::new();
         for task in tasks {
-            answers.push(task.await);
+            results.push(task.await);
         }
-        answers
+        results
     })
 }
 

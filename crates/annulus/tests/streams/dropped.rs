@@ -38,8 +38,8 @@ async fn receive_somehow(
     let bytes = random.usize(1..=9_000);
     let received = match random.u8(..3) {
         0 => match poll_at_most(stream.recv(vec![0; bytes]), polls).await {
-            Some(answer) => {
-                let (bytes, buf) = answer?;
+            Some(result) => {
+                let (bytes, buf) = result?;
                 check(at, &buf[..bytes]);
                 Some(bytes)
             }

@@ -55,9 +55,9 @@ fn borrowed_halves_work_side_by_side() {
             sent = sent || sends.as_mut().poll(context).is_ready();
             back = back || other_way.as_mut().poll(context).is_ready();
             if received.is_none()
-                && let std::task::Poll::Ready(answer) = receives.as_mut().poll(context)
+                && let std::task::Poll::Ready(result) = receives.as_mut().poll(context)
             {
-                received = Some(answer);
+                received = Some(result);
             }
             std::pin::Pin::new(&mut all).poll(context)
         })

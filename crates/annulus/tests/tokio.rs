@@ -319,7 +319,7 @@ fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
 }
 
 #[test]
-fn timeouts_and_sleeps_pass_on_rings_that_nobody_waits_in() {
+fn timeouts_and_sleeps_pass_on_rings_without_a_waiting_thread() {
     for runtime in [workers(2), current()] {
         let ground = Ground::new();
         runtime.block_on(async {

@@ -478,7 +478,7 @@ fn a_driver_sleeps_only_where_it_can_be_woken() {
 }
 
 #[test]
-fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
+fn a_driver_that_panics_leaves_no_task_waiting_and_frees_nothing() {
     let (handle, mut driver, in_flight) = stub();
     driver.kernel().broken = true;
     driver.drive();

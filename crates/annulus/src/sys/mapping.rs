@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_zeroed_aligned_and_as_large_as_asked_with_any_pages() {
+    fn memory_is_zeroed_aligned_and_as_large_as_requested_with_any_pages() {
         for pages in [
             HugePages::SystemDefault,
             HugePages::Transparent,

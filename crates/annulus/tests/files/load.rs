@@ -132,7 +132,7 @@ fn a_region_is_filled_again_and_comes_back_with_the_error_of_a_file_that_ends() 
 }
 
 #[test]
-fn progress_is_told_up_to_the_last_byte() {
+fn progress_is_reported_up_to_the_last_byte() {
     for_each_backend(async |ground| {
         ground.put("f", &bytes(4, 100_001));
         let file = open(&ground.engine, &ground.path("f"), false)

@@ -54,7 +54,7 @@ fn a_stream_answers_every_read_once_with_its_index_and_offset() {
 }
 
 #[test]
-fn awaiting_a_batch_gives_the_answers_in_the_order_asked() {
+fn awaiting_a_batch_gives_the_results_in_the_order_of_requests() {
     for_each_backend(async |ground| {
         let contents = bytes(2, 300 * BLOCK);
         let file = ground.file("f", &contents).await;

@@ -66,7 +66,7 @@ fn a_files_descriptor_is_there_for_other_calls() {
 }
 
 #[test]
-fn links_are_followed_or_looked_at_as_asked() {
+fn links_are_followed_or_examined_as_requested() {
     for_each_backend(async |ground| {
         if !ground.machine_has("symbolic links") {
             return;

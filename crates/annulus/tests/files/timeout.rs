@@ -36,7 +36,7 @@ fn operations_within_their_time_are_not_disturbed() {
 }
 
 #[test]
-fn a_sleep_is_at_least_as_long_as_asked() {
+fn a_sleep_is_at_least_as_long_as_requested() {
     for_each_backend(async |ground| {
         for milliseconds in [0, 1, 7] {
             let time = Duration::from_millis(milliseconds);

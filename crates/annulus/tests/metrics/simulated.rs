@@ -30,7 +30,7 @@ fn errors_are_counted_by_operation_and_number() {
 }
 
 #[test]
-fn short_transfers_are_counted_and_timed_as_the_one_that_was_asked_for() {
+fn short_transfers_are_counted_and_timed_as_one_request() {
     let _alone = alone();
     let delays = Duration::from_micros(100);
     let sim = Sim::new(SimConfig::new(5).short_transfers(1000).delays(delays));
@@ -71,7 +71,7 @@ fn completions_that_do_not_fit_are_counted() {
 }
 
 #[test]
-fn a_timeout_is_counted_as_one_and_a_cancel_that_was_asked_for_is_no_error() {
+fn a_timeout_is_counted_as_one_and_a_requested_cancel_is_no_error() {
     let _alone = alone();
     let sim = Sim::new(SimConfig::new(2).delays(Duration::from_secs(1)));
     sim.put("/f", vec![1; 4096]).unwrap();

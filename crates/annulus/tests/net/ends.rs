@@ -53,7 +53,7 @@ async fn with_std(listener: &TcpListener) -> (std::net::TcpStream, TcpStream) {
 
 /// With epoll both are told by one event: the task that takes the data must not miss the end.
 #[test]
-fn an_end_that_comes_together_with_the_last_data_is_told() {
+fn an_end_that_comes_together_with_the_last_data_is_reported() {
     for_each_way(|_| async {
         let (listener, _) = listen();
         for seed in 0..20 {
@@ -76,7 +76,7 @@ async fn reset(client: std::net::TcpStream) {
 }
 
 #[test]
-fn a_reset_is_told_once_after_what_came_before_it_and_then_the_end() {
+fn a_reset_is_reported_once_after_the_data_before_it_and_then_the_end() {
     for_each_way(|_| async {
         let (listener, _) = listen();
         for seed in 0..20 {
@@ -107,7 +107,7 @@ fn a_reset_is_told_once_after_what_came_before_it_and_then_the_end() {
 
 /// The connection belongs to a child when it dies: its half of a request has come, and nothing follows.
 #[test]
-fn a_client_that_is_killed_in_mid_request_disturbs_nobody() {
+fn a_client_that_is_killed_in_mid_request_disturbs_no_other() {
     for_each_way(|_| async {
         let (listener, address) = listen();
         let serving = spawn(serve(listener));
@@ -132,7 +132,7 @@ fn a_client_that_is_killed_in_mid_request_disturbs_nobody() {
 }
 
 #[test]
-fn thousands_of_resets_disturb_nobody_and_leave_nothing() {
+fn thousands_of_resets_disturb_no_other_and_leave_nothing() {
     for_each_way(|_| async {
         let (listener, address) = listen();
         let serving = spawn(serve(listener));

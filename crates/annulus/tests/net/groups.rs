@@ -155,7 +155,7 @@ fn chunks_outlive_their_core() {
 }
 
 #[test]
-fn a_core_says_how_its_buffers_are_filled_or_why_not_as_was_asked_for() {
+fn a_core_reports_how_its_buffers_are_filled_or_why_not_as_configured() {
     let mode = ReceiveMode::Incremental;
     let builder = Runtime::builder().threads(2).receive_mode(mode);
     let ran = builder.run(move |core| async move {

@@ -335,7 +335,7 @@ fn cores_of_one_runtime_share_an_address_for_datagrams() {
 }
 
 #[test]
-fn a_path_has_one_listener_and_the_backlog_that_was_asked_for() {
+fn a_path_has_one_listener_and_the_configured_backlog() {
     for_each_way(|_| async {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("socket");

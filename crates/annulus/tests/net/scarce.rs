@@ -106,7 +106,7 @@ async fn nine_bytes(mut chunks: RecvStream<'_>, end: EndOf) {
 }
 
 #[test]
-fn those_who_keep_what_they_receive_starve_nobody() {
+fn tasks_that_keep_chunks_starve_no_other() {
     for count in COUNTS {
         for_each_builder(
             |builder| builder.receive_buffers(count, 256),

@@ -46,7 +46,7 @@ async fn until_stuck(sent: &Cell<u64>, witness: &TcpStream) {
 }
 
 #[test]
-fn a_reader_that_waits_stops_its_own_sender_and_nobody_else() {
+fn a_reader_that_waits_stops_its_own_sender_and_no_other() {
     for_each_way(|way| async move {
         let total = total(way);
         let (witness, other) = connection().await;
@@ -72,7 +72,7 @@ fn a_reader_that_waits_stops_its_own_sender_and_nobody_else() {
 }
 
 #[test]
-fn an_echo_of_which_nobody_reads_takes_no_more_from_its_client() {
+fn an_echo_that_is_not_read_takes_no_more_from_its_client() {
     for_each_way(|way| async move {
         let total = total(way);
         let (witness, other) = connection().await;

@@ -76,7 +76,7 @@ fn a_hundred_thousand_timers_all_go_off() {
 }
 
 #[test]
-fn timers_that_are_dropped_wake_nobody() {
+fn dropped_timers_wake_no_task() {
     each_way(|builder| {
         let ended = builder.block_on(async {
             let before = runtime::handle().metrics(0).polls;

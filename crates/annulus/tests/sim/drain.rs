@@ -180,7 +180,7 @@ fn a_shutdown_answers_everybody_and_returns_when_nothing_is_in_flight() {
 
 /// What was in flight when the ring died is leaked with it; its futures do not.
 #[test]
-fn a_ring_that_dies_leaves_nobody_waiting() {
+fn a_ring_that_dies_leaves_no_task_waiting() {
     let leaked = Tally::default();
     for_each_seed(60, |seed| {
         let config = SimConfig::new(seed)

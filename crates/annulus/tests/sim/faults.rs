@@ -281,7 +281,7 @@ fn every_errno_of_every_kind_of_operation_is_survived() {
 }
 
 #[test]
-fn a_shortage_of_memory_is_asked_about_twice_more_and_is_then_the_answer() {
+fn a_shortage_of_memory_is_retried_twice_and_is_then_the_result() {
     let sim = Sim::new(SimConfig::new(1).errors(&[OpKind::Nop], Errno::Enomem, 1000));
     sim.run(async |engine| {
         let error = engine.nop().await.unwrap_err();

@@ -114,7 +114,7 @@ fn a_queue_of_one_entry_is_enough() {
 }
 
 #[test]
-fn an_operation_that_was_interrupted_is_asked_again_until_it_is_done() {
+fn an_interrupted_operation_is_submitted_again_until_it_completes() {
     for_each_seed(20, |seed| {
         let config = delayed(seed)
             .errors(&[OpKind::Write], Errno::Eintr, 300)

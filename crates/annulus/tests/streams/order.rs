@@ -128,7 +128,7 @@ fn of_sends_that_are_dropped_each_arrives_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_buffer_comes_back_from_a_send_that_nobody_waited_for() {
+fn a_buffer_comes_back_from_a_send_that_was_not_awaited() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let back: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();

@@ -1,6 +1,6 @@
 //! Echo servers of other io_uring runtimes: `echo <runtime> <address>`.
 //!
-//! One module per runtime, each as its own documentation would have it, on one thread. Used as contenders
+//! One module per runtime, each as its own documentation would have it, on one thread. Used as variants
 //! from outside by `annulus bench net echo --server-cmd`; nothing of Annulus is in here.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! One blocking positional call, for the contenders that make it on a thread: `pread`, or `pwrite` as the job says.
+//! One blocking positional call, for the variants that make it on a thread: `pread`, or `pwrite` as the job says.
 
 #![allow(unsafe_code)]
 

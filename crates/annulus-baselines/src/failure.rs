@@ -1,12 +1,12 @@
-//! Why a contender has no result. Two kinds, because only one of them is somebody's fault.
+//! Why a variant has no result. Two kinds, because only one of them is somebody's fault.
 
 use std::fmt;
 use std::io;
 
-/// Why a contender could not be measured.
+/// Why a variant could not be measured.
 #[derive(Debug)]
 pub enum Failure {
-    /// This machine or this job does not offer what the contender needs (a kernel without io_uring, a
+    /// This machine or this job does not offer what the variant needs (a kernel without io_uring, a
     /// process without `CAP_SYS_NICE`); the measurement of the others stands.
     NotHere(String),
     /// It should have run and did not: the run as a whole has failed.

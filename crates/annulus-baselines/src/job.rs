@@ -1,7 +1,7 @@
-//! The types that contenders and the tool share: a job, its operations, and the workers that hand them out.
+//! The types that variants and the tool share: a job, its operations, and the workers that hand them out.
 //!
-//! One [`Job`] per run, one [`Worker`] per thread or task of a contender. The tool implements [`Bench`] and
-//! [`Worker`]; contenders are generic over them so that the calls in the hot loop are inlined.
+//! One [`Job`] per run, one [`Worker`] per thread or task of a variant. The tool implements [`Bench`] and
+//! [`Worker`]; variants are generic over them so that the calls in the hot loop are inlined.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// More threads than this are no way to read files: a contender that needs one per operation is unfit.
+/// More threads than this are no way to read files: a variant that needs one per operation is unfit.
 const THREADS_MAX: usize = 4096;
 
 /// What one run does, apart from which block comes when (that is the worker's).
@@ -27,13 +27,13 @@ pub struct Job {
     pub block_bytes: usize,
     /// How many operations are outstanding at any moment.
     pub depth: usize,
-    /// Threads that ask, for contenders that have a choice; `None` leaves it to them.
+    /// Threads that ask, for variants that have a choice; `None` leaves it to them.
     pub threads: Option<usize>,
-    /// Threads of Annulus's engine, apart from those that ask; `None` leaves it to the contender.
+    /// Threads of Annulus's engine, apart from those that ask; `None` leaves it to the variant.
     pub drivers: Option<usize>,
     /// Whether the files bypass the page cache.
     pub direct: bool,
-    /// Whether blocks come in random order; some contenders give the kernel a hint.
+    /// Whether blocks come in random order; some variants give the kernel a hint.
     pub random: bool,
     /// Whether any operation is a write.
     pub writes: bool,
@@ -48,7 +48,7 @@ impl Job {
         &self.files[op.file as usize]
     }
 
-    /// For a contender that blocks a thread per operation: how many threads it gets, and what its row
+    /// For a variant that blocks a thread per operation: how many threads it gets, and what its row
     /// must say if those are fewer than the depth.
     pub fn blocking_threads(&self) -> (usize, Option<String>) {
         let depth = self.depth.max(1);
@@ -114,10 +114,10 @@ pub trait Worker: Send + 'static {
     /// Takes the answer: how many bytes, or which error, and the bytes themselves.
     fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A);
 
-    /// An answer to `op` as it ought to be, for the contender that does no I/O.
+    /// An answer to `op` as it ought to be, for the variant that does no I/O.
     fn ideal_result(&self, op: &Op) -> impl Completed + use<Self>;
 
-    /// The contender has made a call that submits or waits. One that is told of none has no calls over time.
+    /// The variant has made a call that submits or waits. One that is told of none has no calls over time.
     #[inline]
     fn called(&mut self) {}
 }
@@ -161,14 +161,14 @@ pub trait Bench: Send + Sync + 'static {
     /// Takes a worker back, with its counts, when its last operation has been answered.
     fn done(&self, worker: Self::Worker);
 
-    /// Before `go`: where the number of calls so far can be read at any time, by any thread, for contenders whose
+    /// Before `go`: where the number of calls so far can be read at any time, by any thread, for variants whose
     /// calls are not made by the threads of the workers.
     fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
         drop(read);
     }
 }
 
-/// What a contender can say about a run beyond what the workers saw.
+/// What a variant can say about a run beyond what the workers saw.
 #[derive(Clone, Debug, Default)]
 pub struct Finished {
     /// Calls into the kernel that submitted or waited, over the whole run.
@@ -178,7 +178,7 @@ pub struct Finished {
 }
 
 /// A way to do file I/O that can be measured.
-pub trait Contender<B: Bench>: Send + Sync {
+pub trait Variant<B: Bench>: Send + Sync {
     /// The name by which it is chosen.
     fn name(&self) -> &str;
 

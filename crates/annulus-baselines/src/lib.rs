@@ -1,8 +1,8 @@
 //! What `annulus bench` measures Annulus against: the other ways to read and write a file on Linux.
 //!
-//! Each contender is one file and implements [`Contender`]: it keeps a inherited number of operations
+//! Each variant is one file and implements [`Variant`]: it keeps a inherited number of operations
 //! outstanding, takes each from a [`Worker`] and gives each answer back to it. The worker decides what is
-//! asked, checks what came and measures how long it took, so every contender is measured alike.
+//! asked, checks what came and measures how long it took, so every variant is measured alike.
 //!
 //! Most of these need unsafe code, which is why they are not in the tool itself (it forbids unsafe
 //! code); each `unsafe` block says why it is sound.
@@ -27,7 +27,7 @@ mod usage;
 
 pub use failure::Failure;
 pub use inherited::restore_inherited;
-pub use job::{Bench, Completed, Contender, Finished, Job, Op, Worker};
+pub use job::{Bench, Completed, Finished, Job, Op, Variant, Worker};
 pub use libaio::LinuxAio;
 pub use memory::Memory;
 pub use mmap::MappedFile;
@@ -40,9 +40,9 @@ pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;
 pub use usage::ThreadUsage;
 
-/// Every contender of this crate, in the order in which they are listed to people.
-pub fn contenders<B: Bench>() -> Vec<std::sync::Arc<dyn Contender<B>>> {
-    let mut list: Vec<std::sync::Arc<dyn Contender<B>>> = Vec::new();
+/// Every variant of this crate, in the order in which they are listed to people.
+pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {
+    let mut list: Vec<std::sync::Arc<dyn Variant<B>>> = Vec::new();
     for ring in Ring::variants() {
         list.push(std::sync::Arc::new(ring));
     }

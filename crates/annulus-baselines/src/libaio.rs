@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::threads::{on_threads, slept_until_later};
-use crate::{Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
+use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
@@ -47,7 +47,7 @@ impl Default for LinuxAio {
     }
 }
 
-impl<B: Bench> Contender<B> for LinuxAio {
+impl<B: Bench> Variant<B> for LinuxAio {
     fn name(&self) -> &str {
         "libaio"
     }

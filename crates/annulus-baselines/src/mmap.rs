@@ -18,7 +18,7 @@ use std::io;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::threads::{next_in_time, on_threads};
-use crate::{Bench, Completed, Contender, Failure, Finished, Job, Memory, Op, Worker};
+use crate::{Bench, Completed, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
 /// A page; touching one byte of each brings a block in.
 const PAGE_BYTES: usize = 4096;
@@ -49,7 +49,7 @@ impl MappedFile {
     }
 }
 
-impl<B: Bench> Contender<B> for MappedFile {
+impl<B: Bench> Variant<B> for MappedFile {
     fn name(&self) -> &str {
         if self.synced { "mmap-sync" } else { "mmap" }
     }

@@ -2,12 +2,12 @@
 
 use crate::call::call;
 use crate::threads::{next_in_time, on_threads};
-use crate::{Bench, Contender, Failure, Finished, Job, Memory, Worker};
+use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
 /// Blocking positional calls from threads.
 pub struct Pread;
 
-impl<B: Bench> Contender<B> for Pread {
+impl<B: Bench> Variant<B> for Pread {
     fn name(&self) -> &str {
         "pread"
     }

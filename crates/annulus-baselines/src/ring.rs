@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::threads::{on_threads, slept_until_later};
-use crate::{Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
+use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
 /// How long a kernel thread that polls the SQ spins before it sleeps.
 const SQPOLL_IDLE_MS: u32 = 50;
@@ -186,7 +186,7 @@ impl Ring {
     }
 }
 
-impl<B: Bench> Contender<B> for Ring {
+impl<B: Bench> Variant<B> for Ring {
     fn name(&self) -> &str {
         self.name
     }

@@ -1,13 +1,13 @@
 //! Threads that start together: each sets itself up, all wait, the clock starts, all run.
 //!
-//! Used by every contender that submits from threads of its own. A thread that cannot be made or cannot
+//! Used by every variant that submits from threads of its own. A thread that cannot be made or cannot
 //! set itself up makes all of them go home; nobody waits for a thread that will not come.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::{Bench, Failure, Op, Worker};
 
-/// Contenders with a thread per operation in flight run hundreds of them: keep their stacks small.
+/// Variants with a thread per operation in flight run hundreds of them: keep their stacks small.
 const STACK_BYTES: usize = 256 << 10;
 
 /// The next operation for a thread that has none outstanding; sleeps where the worker says so.
@@ -157,7 +157,7 @@ pub fn on_owning_threads<B: Bench, S>(
                 Ok(Ok(count)) => calls += count,
                 Ok(Err(error)) => failure = failure.or(Some(error)),
                 Err(_) => {
-                    failure = Some(Failure::Failed("a thread of the contender panicked".into()))
+                    failure = Some(Failure::Failed("a thread of the variant panicked".into()))
                 }
             }
         }
@@ -266,6 +266,6 @@ mod tests {
         let bench = Counting::default();
         let drive = |(), _: &mut NoWork| panic!("overboard");
         let error = on_threads(&bench, 2, |_| Ok(()), drive).unwrap_err();
-        assert_eq!(error.to_string(), "a thread of the contender panicked");
+        assert_eq!(error.to_string(), "a thread of the variant panicked");
     }
 }

@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::call::call;
-use crate::{Bench, Contender, Failure, Finished, Job, Memory, Worker};
+use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
 /// Workers unless `--threads` says otherwise; what the published tables of this project used.
 const WORKERS: usize = 2;
@@ -21,7 +21,7 @@ const RAISED_MAX: usize = 4096;
 /// `spawn_blocking` around a positional call.
 pub struct TokioBlocking;
 
-impl<B: Bench> Contender<B> for TokioBlocking {
+impl<B: Bench> Variant<B> for TokioBlocking {
     fn name(&self) -> &str {
         "tokio-blocking"
     }
@@ -91,7 +91,7 @@ where
         .collect();
     for task in tasks {
         let worker = runtime.block_on(task).map_err(|error| {
-            Failure::Failed(format!("a task of the contender ended early: {error}"))
+            Failure::Failed(format!("a task of the variant ended early: {error}"))
         })?;
         bench.done(worker);
     }

@@ -12,12 +12,12 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 use crate::tokio_blocking::{run_tasks, runtime, waiting};
-use crate::{Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
+use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
 /// `tokio::fs`.
 pub struct TokioFs;
 
-impl<B: Bench> Contender<B> for TokioFs {
+impl<B: Bench> Variant<B> for TokioFs {
     fn name(&self) -> &str {
         "tokio-fs"
     }

@@ -74,7 +74,7 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchTarget {
-    /// Read or write files through every contender and compare them
+    /// Read or write files through every variant and compare them
     File(Box<FileArgs>),
     /// Do nothing through each layer, and see what each layer costs
     Nop(NopArgs),

@@ -10,7 +10,7 @@ use crate::signals::Signal;
 pub(crate) enum Fault {
     /// The question makes no sense: another command line would work.
     Usage(String),
-    /// The question is fine, the answer is not: no space, a device error, a contender that hangs.
+    /// The question is fine, the answer is not: no space, a device error, a variant that hangs.
     Failed(String),
     /// A signal.
     Interrupted { signal: Signal, doing: &'static str },

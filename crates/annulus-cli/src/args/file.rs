@@ -62,13 +62,13 @@ Examples:
   annulus bench file /data/table.sst --depth 1,8,64
       your file: only read, never written
   annulus bench file --dir /mnt/nvme --rw randrw --bs 16k --depth 64
-  annulus bench file --hot --contenders annulus,pread,mmap --repeat 9 --json hot.json
+  annulus bench file --hot --variants annulus,pread,mmap --repeat 9 --json hot.json
   annulus bench file --load many-files --memory 2G
       128 files four times as large as the memory they may be cached in; needs root
 
 How it measures:
-  Every contender keeps exactly --depth operations outstanding. After a short ramp, latency is
-  taken from submission to completion. Contenders take turns in a shuffled order, --repeat
+  Every variant keeps exactly --depth operations outstanding. After a short ramp, latency is
+  taken from submission to completion. Variants take turns in a shuffled order, --repeat
   times; the table shows medians over the repeats, and ratios are taken inside one repeat.
   CPU time is that of the whole process, kernel threads of the ring included.
   Every answer is checked: in a file we made, its length and a tag in every 4 KiB; in a file of
@@ -91,7 +91,7 @@ Your data:
   given: then the tested part is filled with test data first.
 
 Exit code:
-  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly;
+  0 done; 1 a failed run (wrong answers, no space, a variant that hangs); 2 used wrongly;
   3 all went well, but an --alert was raised in a run of Annulus.";
 
 #[derive(Debug, clap::Args)]
@@ -169,7 +169,7 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) runtime: Option<Duration>,
 
-    /// How often each contender is measured
+    /// How often each variant is measured
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) repeat: usize,
 
@@ -180,7 +180,7 @@ pub(crate) struct FileArgs {
         value_delimiter = ',',
         default_value = "default"
     )]
-    pub(crate) contenders: Vec<String>,
+    pub(crate) variants: Vec<String>,
 
     /// Write the figures of each run to FILE
     #[arg(long, value_name = "FILE")]
@@ -212,7 +212,7 @@ pub(crate) struct FileArgs {
     #[command(flatten)]
     pub(crate) watch: BenchWatchArgs,
 
-    /// List the contenders and do nothing
+    /// List the variants and do nothing
     #[arg(long)]
     pub(crate) list: bool,
 

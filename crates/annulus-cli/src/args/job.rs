@@ -10,7 +10,7 @@ pub(crate) struct JobArgs {
         value_name = "FILE",
         conflicts_with_all = [
             "path", "load", "rw", "rwmixread", "bs", "files", "size", "offset", "direct", "buffered", "cold", "hot",
-            "memory", "sync", "depth", "threads", "drivers", "runtime", "contenders", "dir", "list", "html",
+            "memory", "sync", "depth", "threads", "drivers", "runtime", "variants", "dir", "list", "html",
             "heatmap", "timeline", "syscalls", "flamegraph", "alert"
         ]
     )]

@@ -21,7 +21,7 @@ Examples:
   annulus bench net http 127.0.0.1:8080 --path /index.html --reconnect
   annulus bench net redis unix:/run/redis.sock --command set --size 1k --pipeline 16
   annulus bench net memcached 127.0.0.1:11211 --size 3,1k --fill
-  annulus bench net echo --contenders epoll --server-cmd mine='/opt/mine --listen {addr}'
+  annulus bench net echo --variants epoll --server-cmd mine='/opt/mine --listen {addr}'
 
 How it measures:
   All connections are opened first, then the load warms up, then it is measured. Every answer is
@@ -177,7 +177,7 @@ pub(crate) enum MemcachedName {
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
 pub(crate) struct LoadArgs {
-    /// The server: 127.0.0.1:7000, localhost:80 or unix:/path; without it, contenders are started
+    /// The server: 127.0.0.1:7000, localhost:80 or unix:/path; without it, variants are started
     #[arg(value_name = "ADDR")]
     pub(crate) addr: Option<String>,
 
@@ -206,7 +206,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
 
-    /// Processors of the client threads, in turn [default: with contenders, all but the server's]
+    /// Processors of the client threads, in turn [default: with variants, all but the server's]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpu: Vec<usize>,
 
@@ -222,7 +222,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     pub(crate) timeout: Duration,
 
-    /// How often each is measured [default: 1; with contenders 5]
+    /// How often each is measured [default: 1; with variants 5]
     #[arg(long, value_name = "N", visible_alias = "repeat")]
     pub(crate) repeats: Option<usize>,
 
@@ -237,14 +237,14 @@ pub(crate) struct LoadArgs {
         value_delimiter = ',',
         conflicts_with = "addr"
     )]
-    pub(crate) contenders: Vec<String>,
+    pub(crate) variants: Vec<String>,
 
-    /// Another contender: its name and command, where {addr} stands for the address to listen on, and {dir} for the
+    /// Another variant: its name and command, where {addr} stands for the address to listen on, and {dir} for the
     /// folder with the files of --what
     #[arg(long, value_name = "NAME=CMD", conflicts_with = "addr")]
     pub(crate) server_cmd: Vec<String>,
 
-    /// Processors of the contenders [default: the first, if there are two]
+    /// Processors of the variants [default: the first, if there are two]
     #[arg(
         long,
         value_name = "LIST",

@@ -9,7 +9,7 @@ pub(crate) struct TraceArgs {
     pub(crate) syscalls: bool,
 
     /// Afterwards, in one more run, record where processor time goes, and draw it (perf); of several,
-    /// FILE-CONTENDER-DEPTH.svg each
+    /// FILE-VARIANT-DEPTH.svg each
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) flamegraph: Option<PathBuf>,
 }

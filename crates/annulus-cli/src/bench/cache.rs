@@ -43,7 +43,7 @@ pub(crate) enum Readiness {
 pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault> {
     match cache {
         Cache::Direct => {
-            // Pages in the cache would have to be kept coherent with direct I/O: a cost that is not the contender's.
+            // Pages in the cache would have to be kept coherent with direct I/O: a cost that is not the variant's.
             evict(file)?;
             // What cannot be mapped is not in the page cache either, as far as anybody can tell.
             let resident = resident(file)?.unwrap_or(0.0);

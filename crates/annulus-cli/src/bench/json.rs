@@ -9,11 +9,11 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::contender::Side;
 use super::layout::{self, Digits};
 use super::machine::Machine;
 use super::stats::Row;
 use super::timeline::{Timeline, on_one_line};
+use super::variant::Side;
 use crate::fault::Fault;
 use crate::signals::Removal;
 use crate::trace::{AtDepth, Traced};
@@ -36,10 +36,10 @@ pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) machine: Machine,
     pub(crate) load: Load,
-    pub(crate) contenders: Vec<ContenderFacts>,
+    pub(crate) variants: Vec<VariantFacts>,
     /// Every run, in the order in which they were made.
     pub(crate) runs: Vec<Run>,
-    /// The tables: one row per depth and contender.
+    /// The tables: one row per depth and variant.
     pub(crate) rows: Vec<Row>,
     /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
     #[serde(default)]
@@ -69,7 +69,7 @@ pub(crate) struct Load {
     /// Whether every answer could be checked for its content (a file that the tool made), or only a sample (the user's).
     pub(crate) contents_known: bool,
     pub(crate) depths: Vec<usize>,
-    /// `--threads`; what it means for each contender is in the tool's help.
+    /// `--threads`; what it means for each variant is in the tool's help.
     pub(crate) threads: Option<usize>,
     /// `--drivers`, of Annulus.
     pub(crate) drivers: Option<usize>,
@@ -84,13 +84,13 @@ pub(crate) struct Load {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct ContenderFacts {
+pub(crate) struct VariantFacts {
     pub(crate) name: String,
     pub(crate) side: Side,
     pub(crate) about: String,
 }
 
-/// One contender, one depth, once.
+/// One variant, one depth, once.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Run {
     /// Its index in the order of runs, from 0.
@@ -98,7 +98,7 @@ pub(crate) struct Run {
     pub(crate) depth: usize,
     /// From 1.
     pub(crate) repeat: usize,
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     pub(crate) outcome: Outcome,
 }
 
@@ -107,11 +107,11 @@ pub(crate) struct Run {
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Outcome {
     Measured(Box<Sample>),
-    /// This load makes no sense for this contender.
+    /// This load makes no sense for this variant.
     NotApplicable {
         reason: String,
     },
-    /// This machine does not offer what the contender needs.
+    /// This machine does not offer what the variant needs.
     NotHere {
         reason: String,
     },

@@ -1,7 +1,7 @@
 //! Memory made small: a cgroup of our own with a limit, which the whole process enters while it measures.
 //!
 //! The page cache of a file is charged to the cgroup that read it, so a limit below the data's size is a machine
-//! whose memory does not hold the data. The process as a whole moves, not each contender: a thread cannot move
+//! whose memory does not hold the data. The process as a whole moves, not each variant: a thread cannot move
 //! alone. The cgroup is removed at the end, also after a failure or an interrupt; one that was left behind by
 //! `SIGKILL` is removed by the next run.
 

@@ -22,7 +22,7 @@ pub(crate) struct Preset {
     pub(crate) buffered: bool,
     pub(crate) runtime: Duration,
     /// Measured beside those that are requested.
-    pub(crate) contenders: &'static [&'static str],
+    pub(crate) variants: &'static [&'static str],
 }
 
 /// What is done unless it is reported otherwise.
@@ -35,7 +35,7 @@ pub(crate) const PLAIN: Preset = Preset {
     durable: false,
     buffered: false,
     runtime: Duration::from_secs(1),
-    contenders: &[],
+    variants: &[],
 };
 
 /// Blocks of 16 KiB, 64 at a time, through the page cache: there, a map can take part.
@@ -64,7 +64,7 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
             rw: Rw::Readwrite,
             depths: &[2048],
             threads: Some(32),
-            contenders: &["mmap-sync"],
+            variants: &["mmap-sync"],
             ..MAPPED
         },
         Some(LoadName::ManyFiles) => Preset {
@@ -79,7 +79,7 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
             buffered: true,
             // With N waiting, an answer takes the better part of a second.
             runtime: Duration::from_secs(5),
-            contenders: &["annulus-tokio", "annulus-tokio-mt"],
+            variants: &["annulus-tokio", "annulus-tokio-mt"],
             ..PLAIN
         },
     }
@@ -110,15 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn every_load_is_a_plan_and_its_contenders_exist() {
+    fn every_load_is_a_plan_and_its_variants_exist() {
         for load in LoadName::value_variants() {
             let name = load.to_possible_value().unwrap();
             let plan = plan(&["--load", name.get_name()]);
             assert_eq!(plan.cache, Cache::Cold, "{load:?}");
-            let names: Vec<String> = (preset(Some(*load)).contenders.iter())
+            let names: Vec<String> = (preset(Some(*load)).variants.iter())
                 .map(|name| name.to_string())
                 .collect();
-            assert!(names.is_empty() || crate::bench::contender::choose(&names).is_ok());
+            assert!(names.is_empty() || crate::bench::variant::choose(&names).is_ok());
         }
     }
 

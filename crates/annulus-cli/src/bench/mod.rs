@@ -1,6 +1,6 @@
 //! `annulus bench file`: the schedule, and what is done with its results. (`bench nop` is in `nop/`.)
 //!
-//! For each depth, for each repeat, the contenders in a shuffled order, so that whatever drifts on the
+//! For each depth, for each repeat, the variants in a shuffled order, so that whatever drifts on the
 //! machine hits all of them alike. One file, one process; every run prepares the page cache anew.
 
 use std::io::{ErrorKind, Write};
@@ -15,7 +15,6 @@ use crate::signals::{self, Signal};
 mod cache;
 mod check;
 mod columns;
-pub(crate) mod contender;
 mod fio;
 mod job;
 pub(crate) mod json;
@@ -36,25 +35,26 @@ mod testfile;
 mod tests;
 pub(crate) mod timeline;
 mod traced;
+pub(crate) mod variant;
 mod verdict;
 mod watching;
 mod worker;
 
-use contender::{BASE, Side, side};
 use job::{Cache, Plan};
 #[cfg(test)]
 pub(crate) use json::schema_is_current;
-use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
+use json::{Destination, Load, Outcome, Report, Run, VariantFacts};
 use limit::Limit;
 use machine::Machine;
 pub(crate) use machine::{Usage, allow_many_open_files};
 pub(crate) use net::{net, net_child, net_server};
 pub(crate) use nop::nop;
 use progress::Progress;
-use run::AnyContender;
+use run::AnyVariant;
 pub(crate) use stats::Spread;
 pub(crate) use table::short;
 use testfile::TestFile;
+use variant::{BASE, Side, side};
 
 /// From N bytes of buffers on, the heading says so.
 const MANY_BUFFER_BYTES: u64 = 256 << 20;
@@ -66,7 +66,7 @@ const WARM_UP_POSITION: usize = usize::MAX - 1;
 /// Runs the command.
 pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if args.list {
-        return print_text(&contender::list()).map(|()| ExitCode::SUCCESS);
+        return print_text(&variant::list()).map(|()| ExitCode::SUCCESS);
     }
     signals::listen()?;
     let _watching = crate::watching::begin(args.watch.metrics)?;
@@ -78,7 +78,7 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
 
 fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     let plan = Plan::new(args)?;
-    let contenders = chosen(args)?;
+    let variants = chosen(args)?;
     let judge = watching::of_file(&args.watch.alert, &plan)?;
     let destination = args
         .json
@@ -86,7 +86,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
     let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
-    let trace = traced::TraceRequest::new(args, &plan, &contenders)?;
+    let trace = traced::TraceRequest::new(args, &plan, &variants)?;
     let started = SystemTime::now();
     machine::allow_many_open_files();
     let limit = plan.memory_bytes.map(Limit::make).transpose()?;
@@ -98,18 +98,18 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     if let Some(limit) = &limit {
         limit.enter()?;
     }
-    let (runs, hung) = measure(&plan, &file, &contenders)?;
+    let (runs, hung) = measure(&plan, &file, &variants)?;
     let interrupted = signals::received();
     let traced = match hung || interrupted.is_some() {
         true => Vec::new(),
-        false => trace.runs(&plan, &file, &contenders)?,
+        false => trace.runs(&plan, &file, &variants)?,
     };
-    let mut report = report(&plan, &file, machine, &contenders, runs, started);
+    let mut report = report(&plan, &file, machine, &variants, runs, started);
     report.traced = traced;
     let peak = limit.as_ref().and_then(Limit::peak_note);
-    // What is written and printed belongs to no contender.
+    // What is written and printed belongs to no variant.
     drop(limit);
-    let planned = plan.depths.len() * plan.repeat * contenders.len();
+    let planned = plan.depths.len() * plan.repeat * variants.len();
     let ended = interrupted.map(|signal| interruption(signal, report.runs.len(), planned));
     report.interrupted = interrupted.is_some();
     let later: Vec<String> = peak.into_iter().chain(ended).collect();
@@ -137,12 +137,12 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
 }
 
 /// Those that were requested, and those that the load is there to show.
-fn chosen(args: &FileArgs) -> Result<Vec<AnyContender>, Fault> {
-    let more = loads::preset(args.load).contenders;
-    let names: Vec<String> = (args.contenders.iter().cloned())
+fn chosen(args: &FileArgs) -> Result<Vec<AnyVariant>, Fault> {
+    let more = loads::preset(args.load).variants;
+    let names: Vec<String> = (args.variants.iter().cloned())
         .chain(more.iter().map(|name| name.to_string()))
         .collect();
-    contender::choose(&names)
+    variant::choose(&names)
 }
 
 /// For people: how much there is of what was requested.
@@ -178,7 +178,7 @@ fn cut_short(measured: Duration, runtime: Duration) -> String {
 fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
     if hung {
         return Err(Fault::failed(
-            "a contender hangs: what came after it was not measured",
+            "a variant hangs: what came after it was not measured",
         ));
     }
     if report
@@ -188,9 +188,8 @@ fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
     {
         return Ok(ExitCode::from(1));
     }
-    let measured = |run: &Run| {
-        matches!(run.outcome, Outcome::Measured(_)) && side(&run.contender) != Side::Null
-    };
+    let measured =
+        |run: &Run| matches!(run.outcome, Outcome::Measured(_)) && side(&run.variant) != Side::Null;
     if !report.runs.iter().any(measured) {
         return Err(Fault::failed("nothing was measured; the table says why"));
     }
@@ -225,25 +224,25 @@ fn add_notes(plan: &Plan, limit: Option<&Limit>, file: &mut TestFile) {
 fn measure(
     plan: &Plan,
     file: &TestFile,
-    contenders: &[AnyContender],
+    variants: &[AnyVariant],
 ) -> Result<(Vec<Run>, bool), Fault> {
     signals::end_in_order();
-    let progress = Progress::new(plan.depths.len() * plan.repeat * contenders.len());
+    let progress = Progress::new(plan.depths.len() * plan.repeat * variants.len());
     let mut rng = fastrand::Rng::with_seed(plan.seed);
     let mut runs: Vec<Run> = Vec::new();
     'runs: for &depth in &plan.depths {
-        warm_up(plan, file, contenders, depth)?;
+        warm_up(plan, file, variants, depth)?;
         for repeat in 1..=plan.repeat {
-            let mut order: Vec<&AnyContender> = contenders.iter().collect();
+            let mut order: Vec<&AnyVariant> = variants.iter().collect();
             rng.shuffle(&mut order);
-            for contender in order {
+            for variant in order {
                 if signals::received().is_some() {
                     break 'runs;
                 }
-                let name = contender.name();
+                let name = variant.name();
                 progress.begin(format!("depth {depth}, {repeat}/{}: {name}", plan.repeat));
                 let position = runs.len();
-                let done = match single::run(plan, file, contender, depth, position) {
+                let done = match single::run(plan, file, variant, depth, position) {
                     // Before it began.
                     Err(Fault::Interrupted { .. }) => break 'runs,
                     done => done?,
@@ -252,7 +251,7 @@ fn measure(
                     position,
                     depth,
                     repeat,
-                    contender: name.to_string(),
+                    variant: name.to_string(),
                     outcome: done.outcome,
                 });
                 progress.step();
@@ -268,18 +267,18 @@ fn measure(
 }
 
 /// A run of the base that does not count: after idling, disks and virtual machines answer slowly for a while,
-/// and the first contender would pay for it.
+/// and the first variant would pay for it.
 fn warm_up(
     plan: &Plan,
     file: &TestFile,
-    contenders: &[AnyContender],
+    variants: &[AnyVariant],
     depth: usize,
 ) -> Result<(), Fault> {
     let short = Plan {
         runtime: plan.runtime.min(WARM_UP),
         ..plan.clone()
     };
-    match contenders.iter().find(|contender| contender.name() == BASE) {
+    match variants.iter().find(|variant| variant.name() == BASE) {
         // Whatever is wrong will be seen again in a run that counts.
         Some(base) => match single::run(&short, file, base, depth, WARM_UP_POSITION) {
             Ok(_) | Err(Fault::Interrupted { .. }) => Ok(()),
@@ -347,7 +346,7 @@ pub(crate) fn checks_line(report: &Report) -> String {
             } => sample,
             _ => continue,
         };
-        if side(&run.contender) == Side::Null {
+        if side(&run.variant) == Side::Null {
             continue;
         }
         sum.answers += sample.checks.answers;
@@ -382,7 +381,7 @@ fn report(
     plan: &Plan,
     file: &TestFile,
     machine: Machine,
-    contenders: &[AnyContender],
+    variants: &[AnyVariant],
     runs: Vec<Run>,
     started: SystemTime,
 ) -> Report {
@@ -399,12 +398,12 @@ fn report(
         seed: plan.seed,
         machine,
         load: load(plan, file),
-        contenders: contenders
+        variants: variants
             .iter()
-            .map(|contender| ContenderFacts {
-                name: contender.name().into(),
-                side: side(contender.name()),
-                about: contender.about().into(),
+            .map(|variant| VariantFacts {
+                name: variant.name().into(),
+                side: side(variant.name()),
+                about: variant.about().into(),
             })
             .collect(),
         warnings: verdict::warnings(plan, &runs, &rows),

@@ -1,6 +1,6 @@
-//! One run: one contender, one depth, once. Starts it, measures around it, gives up on it if it hangs.
+//! One run: one variant, one depth, once. Starts it, measures around it, gives up on it if it hangs.
 //!
-//! The contender works on a thread of its own; the thread that called [`run`] sleeps, looks at the
+//! The variant works on a thread of its own; the thread that called [`run`] sleeps, looks at the
 //! process's CPU time when the measured part begins and ends, and wakes nobody in between.
 
 use std::any::Any;
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job};
+use annulus_baselines::{Bench, Failure, Finished, Job, Variant};
 
 use super::check::Contents;
 use super::machine::Usage;
@@ -18,13 +18,13 @@ use super::timeline::CallSamples;
 use super::worker::{BenchWorker, Tally};
 use crate::signals::{self, GIVE_UP};
 
-/// Time for a contender to settle before it is measured, at most a fifth of the measured time.
+/// Time for a variant to settle before it is measured, at most a fifth of the measured time.
 const RAMP: Duration = Duration::from_millis(200);
-/// A contender that takes longer to set up, or to finish after the end, hangs.
+/// A variant that takes longer to set up, or to finish after the end, hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Any contender of this tool.
-pub(crate) type AnyContender = Arc<dyn Contender<Harness>>;
+/// Any variant of this tool.
+pub(crate) type AnyVariant = Arc<dyn Variant<Harness>>;
 
 /// What a run needs beside the job.
 pub(crate) struct RunSpec {
@@ -41,7 +41,7 @@ pub(crate) struct RunSpec {
 /// What came of it.
 pub(crate) struct RunOutcome {
     pub(crate) tally: Tally,
-    /// Calls by slice, where the contender's own count was looked at.
+    /// Calls by slice, where the variant's own count was looked at.
     pub(crate) calls: Option<Vec<u64>>,
     pub(crate) finished: Finished,
     /// How long the measured part was.
@@ -59,7 +59,7 @@ pub(crate) struct RunOutcome {
 
 /// Why there is none.
 pub(crate) enum RunFailure {
-    Contender(Failure),
+    Variant(Failure),
     /// It did not come back; its threads still run, so nothing measured after it would be true.
     Hangs(String),
     /// The same after a signal.
@@ -110,7 +110,7 @@ impl Shared {
     }
 }
 
-/// The contender's view of the run.
+/// The variant's view of the run.
 pub(crate) struct Harness {
     shared: Arc<Shared>,
     workers: AtomicU64,
@@ -168,8 +168,8 @@ impl Harness {
     }
 }
 
-/// Measures `contender` on `spec`.
-pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome, RunFailure> {
+/// Measures `variant` on `spec`.
+pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, RunFailure> {
     let (sender, events) = channel();
     let harness = Arc::new(Harness {
         shared: Arc::new(Shared {
@@ -195,11 +195,11 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
         started: Mutex::new(sender),
     });
     let thread = {
-        let (harness, contender, job) = (Arc::clone(&harness), Arc::clone(contender), spec.job);
+        let (harness, variant, job) = (Arc::clone(&harness), Arc::clone(variant), spec.job);
         std::thread::Builder::new()
-            .name(format!("run {}", contender.name()))
+            .name(format!("run {}", variant.name()))
             .spawn(move || {
-                let work = std::panic::AssertUnwindSafe(|| contender.run(&job, &*harness));
+                let work = std::panic::AssertUnwindSafe(|| variant.run(&job, &*harness));
                 let result = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
                     Err(Failure::Failed(format!(
                         "panicked: {}",
@@ -210,7 +210,7 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
                 harness.send(Event::Finished(result));
             })
     };
-    thread.map_err(|error| RunFailure::Contender(Failure::failed("starting a thread", &error)))?;
+    thread.map_err(|error| RunFailure::Variant(Failure::failed("starting a thread", &error)))?;
     let stopped = Arc::clone(&harness);
     let _hook = signals::on_first(move || {
         stopped.shared.stop();
@@ -228,9 +228,9 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
     let shared = &harness.shared;
     match events.patiently() {
         Some(Event::Started) => {}
-        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Contender(failure)),
+        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Variant(failure)),
         Some(Event::Finished(Ok(_))) => {
-            return Err(RunFailure::Contender(Failure::Failed(
+            return Err(RunFailure::Variant(Failure::Failed(
                 "ended without starting".into(),
             )));
         }
@@ -243,11 +243,9 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
     let (after, after_ns) = (Usage::now(), shared.now_ns());
     let finished = match early.or_else(|| events.patiently()) {
         Some(Event::Finished(Ok(finished))) => finished,
-        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Contender(failure)),
+        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Variant(failure)),
         Some(Event::Started) => {
-            return Err(RunFailure::Contender(Failure::Failed(
-                "started twice".into(),
-            )));
+            return Err(RunFailure::Variant(Failure::Failed("started twice".into())));
         }
         Some(Event::Stop) | None => {
             return Err(events.hangs("to finish after the end of its run"));
@@ -307,7 +305,7 @@ impl Events {
         }
     }
 
-    /// The next event that the contender must come to; a signal leaves it less time.
+    /// The next event that the variant must come to; a signal leaves it less time.
     fn patiently(&mut self) -> Option<Event> {
         if !self.stopped
             && let Some(event) = self.wait(PATIENCE)

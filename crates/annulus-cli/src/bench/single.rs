@@ -5,44 +5,44 @@ use rustix::fs::fdatasync;
 
 use super::cache::{self, Readiness};
 use super::check::{self, Afterwards};
-use super::contender::{Side, side};
 use super::job::{Cache, Plan};
 use super::json::{Checks, Latency, Outcome, Sample};
 use super::order::{Order, OrderSpec, mix};
-use super::run::{self, AnyContender, RunFailure, RunOutcome, RunSpec};
+use super::run::{self, AnyVariant, RunFailure, RunOutcome, RunSpec};
 use super::testfile::TestFile;
 use super::timeline::Timeline;
+use super::variant::{Side, side};
 use crate::fault::Fault;
 
-/// A run's outcome, and whether its contender never came back.
+/// A run's outcome, and whether its variant never came back.
 pub(crate) struct Done {
     pub(crate) outcome: Outcome,
     pub(crate) hangs: bool,
 }
 
-/// Runs `contender` at `depth`. An error ends the whole comparison: the file itself is unusable.
+/// Runs `variant` at `depth`. An error ends the whole comparison: the file itself is unusable.
 pub(crate) fn run(
     plan: &Plan,
     file: &TestFile,
-    contender: &AnyContender,
+    variant: &AnyVariant,
     depth: usize,
     position: usize,
 ) -> Result<Done, Fault> {
-    run_by(plan, file, contender, depth, position, run::run)
+    run_by(plan, file, variant, depth, position, run::run)
 }
 
-/// The same, where `how` runs the contender itself, between what is done before and after.
+/// The same, where `how` runs the variant itself, between what is done before and after.
 pub(crate) fn run_by(
     plan: &Plan,
     file: &TestFile,
-    contender: &AnyContender,
+    variant: &AnyVariant,
     depth: usize,
     position: usize,
-    mut how: impl FnMut(&AnyContender, RunSpec) -> Result<RunOutcome, RunFailure>,
+    mut how: impl FnMut(&AnyVariant, RunSpec) -> Result<RunOutcome, RunFailure>,
 ) -> Result<Done, Fault> {
     let mut stretched = plan.clone();
     loop {
-        let mut done = once(&stretched, file, contender, depth, position, &mut how)?;
+        let mut done = once(&stretched, file, variant, depth, position, &mut how)?;
         if done.outcome.is_without_answers()
             && let Some(longer) = super::longer(stretched.runtime)
         {
@@ -65,10 +65,10 @@ pub(crate) fn run_by(
 fn once(
     plan: &Plan,
     file: &TestFile,
-    contender: &AnyContender,
+    variant: &AnyVariant,
     depth: usize,
     position: usize,
-    how: &mut impl FnMut(&AnyContender, RunSpec) -> Result<RunOutcome, RunFailure>,
+    how: &mut impl FnMut(&AnyVariant, RunSpec) -> Result<RunOutcome, RunFailure>,
 ) -> Result<Done, Fault> {
     let done = |outcome| {
         Ok(Done {
@@ -77,7 +77,7 @@ fn once(
         })
     };
     let job = job(plan, file, depth);
-    if let Some(reason) = contender.unfit(&job) {
+    if let Some(reason) = variant.unfit(&job) {
         return done(Outcome::NotApplicable { reason });
     }
     let resident = match cache::prepare(file, file.cache)? {
@@ -91,10 +91,10 @@ fn once(
         blocks: file.total_bytes() / plan.block_bytes,
         seed,
         random: plan.random(),
-        // The null contender reads nothing, so it warms nothing.
+        // The null variant reads nothing, so it warms nothing.
         endless: file.cache != Cache::Cold
             || plan.forgets(file.total_bytes())
-            || side(contender.name()) == Side::Null,
+            || side(variant.name()) == Side::Null,
         workers: depth,
     });
     let spec = RunSpec {
@@ -106,10 +106,10 @@ fn once(
         seed,
         stamp,
     };
-    match how(contender, spec) {
+    match how(variant, spec) {
         Ok(ended) => done(judge(plan, file, ended, resident, stamp)?),
-        Err(RunFailure::Contender(Failure::NotHere(reason))) => done(Outcome::NotHere { reason }),
-        Err(RunFailure::Contender(Failure::Failed(reason))) => done(Outcome::Failed {
+        Err(RunFailure::Variant(Failure::NotHere(reason))) => done(Outcome::NotHere { reason }),
+        Err(RunFailure::Variant(Failure::Failed(reason))) => done(Outcome::Failed {
             reason,
             sample: None,
         }),

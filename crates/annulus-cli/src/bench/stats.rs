@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::contender::{Side, side};
 use super::json::{Outcome, Run, Sample};
+use super::variant::{Side, side};
 
 /// A number that was measured several times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,7 +16,7 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
-/// Two contenders whose ratio is this near to 1 are level.
+/// Two variants whose ratio is this near to 1 are level.
 const LEVEL: f64 = 0.03;
 
 impl Spread {
@@ -44,16 +44,16 @@ impl Spread {
     }
 }
 
-/// One contender at one depth.
+/// One variant at one depth.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Row {
     pub(crate) depth: usize,
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     pub(crate) side: Side,
     /// The ring by hand that `ratio_to_base` is relative to: the fastest at this depth.
     #[serde(default)]
     pub(crate) base: Option<String>,
-    /// The figures in which the fastest form of Annulus at this depth loses to this contender.
+    /// The figures in which the fastest form of Annulus at this depth loses to this variant.
     #[serde(default)]
     pub(crate) annulus_loses: Vec<Loss>,
     /// How many of its runs gave a sample.
@@ -105,8 +105,8 @@ pub(crate) fn rows(runs: &[Run], depth: usize) -> Vec<Row> {
     );
     let mut names: Vec<&str> = Vec::new();
     for run in &runs {
-        if !names.contains(&run.contender.as_str()) {
-            names.push(&run.contender);
+        if !names.contains(&run.variant.as_str()) {
+            names.push(&run.variant);
         }
     }
     let mut rows: Vec<Row> = names
@@ -124,17 +124,17 @@ pub(crate) fn rows(runs: &[Run], depth: usize) -> Vec<Row> {
         measured
             .then(null)
             .then(key(b).total_cmp(&key(a)))
-            .then(a.contender.cmp(&b.contender))
+            .then(a.variant.cmp(&b.variant))
     });
     rows
 }
 
-/// The contender of a side whose median speed is the highest.
+/// The variant of a side whose median speed is the highest.
 fn fastest(runs: &[&Run], side: Side) -> Option<String> {
     let mut speeds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for run in runs.iter().filter(|run| self::side(&run.contender) == side) {
+    for run in runs.iter().filter(|run| self::side(&run.variant) == side) {
         if let Some(sample) = run.outcome.sample() {
-            let speeds = speeds.entry(&run.contender).or_default();
+            let speeds = speeds.entry(&run.variant).or_default();
             speeds.push(sample.ops_per_second);
         }
     }
@@ -171,7 +171,7 @@ impl References {
                 continue;
             };
             let reference = by_repeat.entry(run.repeat).or_default();
-            let name = Some(run.contender.as_str());
+            let name = Some(run.variant.as_str());
             if name == base {
                 reference.base = Some(sample.ops_per_second);
             }
@@ -179,7 +179,7 @@ impl References {
                 reference.annulus = Some(sample.ops_per_second);
                 reference.annulus_cpu = Some(sample.cpu_us_per_op);
             }
-            if side(&run.contender) == Side::Baseline {
+            if side(&run.variant) == Side::Baseline {
                 let best = reference.best_baseline.unwrap_or(0.0);
                 reference.best_baseline = Some(best.max(sample.ops_per_second));
             }
@@ -207,7 +207,7 @@ impl References {
         Spread::of(&ratios)
     }
 
-    /// In what the fastest form of Annulus loses to a contender with these samples.
+    /// In what the fastest form of Annulus loses to a variant with these samples.
     fn annulus_loses(&self, name: &str, samples: &[(usize, &Sample)]) -> Vec<Loss> {
         if matches!(side(name), Side::Annulus | Side::Null) {
             return Vec::new();
@@ -227,7 +227,7 @@ impl References {
 }
 
 fn row(runs: &[&Run], name: &str, depth: usize, references: &References) -> Row {
-    let own: Vec<&&Run> = runs.iter().filter(|run| run.contender == name).collect();
+    let own: Vec<&&Run> = runs.iter().filter(|run| run.variant == name).collect();
     let samples: Vec<(usize, &Sample)> = own
         .iter()
         .filter_map(|run| match &run.outcome {
@@ -241,7 +241,7 @@ fn row(runs: &[&Run], name: &str, depth: usize, references: &References) -> Row 
     let plain: Vec<&Sample> = samples.iter().map(|(_, sample)| *sample).collect();
     Row {
         depth,
-        contender: name.to_string(),
+        variant: name.to_string(),
         side: side(name),
         base: references.base_name.clone(),
         annulus_loses: references.annulus_loses(name, &samples),
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    fn run(repeat: usize, contender: &str, ops_per_second: f64) -> Run {
+    fn run(repeat: usize, variant: &str, ops_per_second: f64) -> Run {
         let sample = Sample {
             ops_per_second,
             ..Sample::default()
@@ -321,7 +321,7 @@ mod tests {
             position: 0,
             depth: 8,
             repeat,
-            contender: contender.into(),
+            variant: variant.into(),
             outcome: Outcome::Measured(Box::new(sample)),
         }
     }
@@ -343,14 +343,14 @@ mod tests {
         let rows = rows(&runs, 8);
         let annulus = rows
             .iter()
-            .find(|row| row.contender == "annulus")
+            .find(|row| row.variant == "annulus")
             .unwrap()
             .medians
             .clone()
             .unwrap();
         assert_eq!(annulus.ratio_to_base, Spread::of(&[0.9, 1.0, 1.2]));
         assert_eq!(annulus.ratio_to_best_baseline, Spread::of(&[1.8, 0.5, 3.0]));
-        let order: Vec<&str> = rows.iter().map(|row| row.contender.as_str()).collect();
+        let order: Vec<&str> = rows.iter().map(|row| row.variant.as_str()).collect();
         assert_eq!(order, ["base", "annulus", "pread", "mmap"]);
     }
 
@@ -367,7 +367,7 @@ mod tests {
             ]);
         }
         let rows = rows(&runs, 8);
-        let row = |name: &str| rows.iter().find(|row| row.contender == name).unwrap();
+        let row = |name: &str| rows.iter().find(|row| row.variant == name).unwrap();
         assert!(
             rows.iter()
                 .all(|row| row.base.as_deref() == Some("base-chunk2"))

@@ -1,10 +1,10 @@
 //! The table for people: one per depth, numbers to the right, a reason where there is no number.
 
-use super::contender::Side;
 use super::stats::{Loss, Medians, Row, Spread};
+use super::variant::Side;
 
 pub(crate) const HEADINGS: [&str; COLUMNS] = [
-    "contender",
+    "variant",
     "ops/s",
     "× base (min–max)",
     "CPU µs/op",
@@ -28,7 +28,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     let mut widths = HEADINGS.map(|heading| heading.chars().count());
     widths[0] = rows
         .iter()
-        .map(|row| row.contender.len())
+        .map(|row| row.variant.len())
         .chain([widths[0]])
         .max()
         .unwrap_or(0);
@@ -53,7 +53,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
             };
             text += &format!(
                 "{:<width$}{GAP}{partly}{reason}\n",
-                row.contender,
+                row.variant,
                 width = widths[0]
             );
         }
@@ -69,8 +69,8 @@ fn notes(rows: &[Row]) -> String {
             continue;
         };
         match notes.iter_mut().find(|(known, _)| *known == note) {
-            Some((_, about)) => about.push(&row.contender),
-            None => notes.push((note, vec![&row.contender])),
+            Some((_, about)) => about.push(&row.variant),
+            None => notes.push((note, vec![&row.variant])),
         }
     }
     notes
@@ -90,15 +90,15 @@ fn line(widths: &[usize; COLUMNS], cells: &[String; COLUMNS]) -> String {
 
 pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; COLUMNS] {
     let dash = || "–".to_string();
-    // The null contender's speed is no speed.
+    // The null variant's speed is no speed.
     let null = row.side == Side::Null;
     [
-        row.contender.clone(),
+        row.variant.clone(),
         grouped(medians.ops_per_second.median),
         match &medians.ratio_to_base {
             _ if null => dash(),
             None => dash(),
-            Some(_) if row.base.as_ref() == Some(&row.contender) => "base".into(),
+            Some(_) if row.base.as_ref() == Some(&row.variant) => "base".into(),
             Some(ratio) => compared(ratio),
         },
         format!("{:.2}", medians.cpu_us_per_op),
@@ -171,7 +171,7 @@ mod tests {
     fn a_row_without_numbers_gives_its_reason() {
         let row = Row {
             depth: 8,
-            contender: "mmap".into(),
+            variant: "mmap".into(),
             side: Side::Baseline,
             base: None,
             annulus_loses: Vec::new(),

@@ -1,27 +1,27 @@
-//! Contenders that cheat, break or stumble, and the runs that find them out.
+//! Variants that cheat, break or stumble, and the runs that find them out.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Memory, Op, Pread, Worker};
+use annulus_baselines::{Bench, Failure, Finished, Job, Memory, Op, Pread, Variant, Worker};
 use clap::Parser;
 
 use std::os::unix::fs::FileExt;
 
 use super::job::Plan;
 use super::json::{Outcome, Sample};
-use super::run::AnyContender;
+use super::run::AnyVariant;
 use super::single;
 use super::testfile::TestFile;
 use crate::args::{Args, BenchTarget, Command};
 
-/// A contender with one operation at a time and a flaw.
+/// A variant with one operation at a time and a flaw.
 struct Flawed {
     /// Does the operation; the answer's length, or the number of an error.
     call: fn(&Job, &Op, &mut [u8]) -> std::io::Result<usize>,
 }
 
-impl<B: Bench> Contender<B> for Flawed {
+impl<B: Bench> Variant<B> for Flawed {
     fn name(&self) -> &str {
         "flawed"
     }
@@ -47,12 +47,12 @@ impl<B: Bench> Contender<B> for Flawed {
     }
 }
 
-/// A contender that does not get that far.
+/// A variant that does not get that far.
 struct Broken(Ending);
 
 type Ending = fn() -> Result<Finished, Failure>;
 
-impl<B: Bench> Contender<B> for Broken {
+impl<B: Bench> Variant<B> for Broken {
     fn name(&self) -> &str {
         "broken"
     }
@@ -106,16 +106,11 @@ fn in_time_enough(run: impl Fn(&str) -> Outcome) -> Outcome {
 }
 
 /// The outcome of one run on a file of our own, on which `before` has worked.
-fn run_with(line: &[&str], contender: AnyContender, before: fn(&TestFile)) -> Outcome {
-    in_time_enough(|runtime| run_once(line, &contender, before, runtime))
+fn run_with(line: &[&str], variant: AnyVariant, before: fn(&TestFile)) -> Outcome {
+    in_time_enough(|runtime| run_once(line, &variant, before, runtime))
 }
 
-fn run_once(
-    line: &[&str],
-    contender: &AnyContender,
-    before: fn(&TestFile),
-    runtime: &str,
-) -> Outcome {
+fn run_once(line: &[&str], variant: &AnyVariant, before: fn(&TestFile), runtime: &str) -> Outcome {
     let dir = tempfile::tempdir().unwrap();
     let plan = plan(line, dir.path(), runtime);
     let file = TestFile::open(&plan).unwrap();
@@ -125,7 +120,7 @@ fn run_once(
         "the file has no name"
     );
     before(&file);
-    single::run(&plan, &file, contender, 2, 0).unwrap().outcome
+    single::run(&plan, &file, variant, 2, 0).unwrap().outcome
 }
 
 fn run(line: &[&str], call: fn(&Job, &Op, &mut [u8]) -> std::io::Result<usize>) -> Outcome {
@@ -148,7 +143,7 @@ fn honest(job: &Job, op: &Op, bytes: &mut [u8]) -> std::io::Result<usize> {
 }
 
 #[test]
-fn an_honest_contender_passes_and_every_result_is_counted() {
+fn an_honest_variant_passes_and_every_result_is_counted() {
     for rw in ["randread", "read", "randwrite", "write", "randrw"] {
         let sample = match run(&["--rw", rw], honest) {
             Outcome::Measured(sample) => sample,
@@ -276,11 +271,11 @@ fn in_a_file_of_unknown_content_a_sample_is_compared() {
         result
     };
     let outcomes = [honest, liar].map(|call| {
-        let contender: AnyContender = Arc::new(Flawed { call });
+        let variant: AnyVariant = Arc::new(Flawed { call });
         in_time_enough(|runtime| {
             let plan = plan(&[], &path, runtime);
             let file = TestFile::open(&plan).unwrap();
-            single::run(&plan, &file, &contender, 2, 0).unwrap().outcome
+            single::run(&plan, &file, &variant, 2, 0).unwrap().outcome
         })
     });
     let [Outcome::Measured(sample), lie] = outcomes else {
@@ -300,7 +295,7 @@ fn in_a_file_of_unknown_content_a_sample_is_compared() {
 }
 
 #[test]
-fn a_contender_that_breaks_is_a_failed_row() {
+fn a_variant_that_breaks_is_a_failed_row() {
     let broken: [(Ending, &str); 3] = [
         (|| panic!("overboard"), "panicked: overboard"),
         (|| Ok(Finished::default()), "ended without starting"),
@@ -313,7 +308,7 @@ fn a_contender_that_breaks_is_a_failed_row() {
 }
 
 #[test]
-fn a_contender_that_is_not_available_is_a_row_that_says_so() {
+fn a_variant_that_is_not_available_is_a_row_that_says_so() {
     let outcome = run_with(
         &[],
         Arc::new(Broken(|| Err(Failure::NotHere("no ring".into())))),

@@ -25,7 +25,7 @@ pub(crate) struct Timeline {
     pub(crate) answers: Vec<u64>,
     /// Wrong answers and errors in each slice; empty if there was none in any.
     pub(crate) errors: Vec<u64>,
-    /// Calls that submit or wait in each slice; absent where the contender can't tell when it made them.
+    /// Calls that submit or wait in each slice; absent where the variant can't tell when it made them.
     pub(crate) calls: Option<Vec<u64>>,
     /// Latencies of the right answers of each slice: by turns how many buckets further on, the first time from bucket
     /// 0, and how many answers are in that bucket. Bucket b below 16 is b ns; above, it begins at
@@ -206,7 +206,7 @@ pub(crate) fn on_one_line<S: Serializer>(
     raw.serialize(serializer)
 }
 
-/// Calls of a contender that makes them outside the threads of the workers, looked at when a slice begins: by whichever
+/// Calls of a variant that makes them outside the threads of the workers, looked at when a slice begins: by whichever
 /// worker is the first in it.
 #[derive(Default)]
 pub(crate) struct CallSamples {

@@ -1,19 +1,19 @@
-//! One more run of each contender, looked into: `--syscalls`, `--flamegraph`.
+//! One more run of each variant, looked into: `--syscalls`, `--flamegraph`.
 //!
-//! Contenders work in our own process, so it is ours that is looked at, and only around the contender's run: preparing
+//! Variants work in our own process, so it is ours that is looked at, and only around the variant's run: preparing
 //! the page cache and checking answers afterwards are not in it, the harness is. `null` shows how much that is.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::contender::{self, Side, side};
 use super::job::Plan;
 use super::json::Outcome;
 use super::progress::Progress;
-use super::run::{self, AnyContender};
+use super::run::{self, AnyVariant};
 use super::single;
 use super::testfile::TestFile;
+use super::variant::{self, Side, side};
 use crate::args::FileArgs;
 use crate::fault::Fault;
 use crate::trace::{AtDepth, Counter, Graphs, Trace, Traced, failures, tables};
@@ -33,20 +33,16 @@ impl TraceRequest {
     pub(super) fn new(
         args: &FileArgs,
         plan: &Plan,
-        contenders: &[AnyContender],
+        variants: &[AnyVariant],
     ) -> Result<TraceRequest, Fault> {
         let trace = Trace::new(&args.trace, args.replace)?;
         // The base comes along unasked; its graph does not, unless it is named.
         let sets = ["all", "default"];
-        let every = args
-            .contenders
-            .iter()
-            .any(|name| sets.contains(&name.trim()));
-        let named =
-            |name: &str| every || args.contenders.iter().any(|listed| listed.trim() == name);
+        let every = args.variants.iter().any(|name| sets.contains(&name.trim()));
+        let named = |name: &str| every || args.variants.iter().any(|listed| listed.trim() == name);
         let mut requested = Vec::new();
         for &depth in &plan.depths {
-            let names = contenders.iter().map(|contender| contender.name());
+            let names = variants.iter().map(|variant| variant.name());
             let names = names.filter(|name| named(name));
             requested.extend(names.map(|name| (depth, name.to_string())));
         }
@@ -59,26 +55,26 @@ impl TraceRequest {
         &self,
         plan: &Plan,
         file: &TestFile,
-        contenders: &[AnyContender],
+        variants: &[AnyVariant],
     ) -> Result<Vec<Traced<AtDepth>>, Fault> {
         let mut traced = Vec::new();
         if !self.trace.is_requested() {
             return Ok(traced);
         }
-        let mut contenders = contenders.to_vec();
-        let null = |contender: &AnyContender| side(contender.name()) == Side::Null;
-        if self.trace.counts() && !contenders.iter().any(null) {
-            contenders.extend(contender::all().into_iter().filter(null));
+        let mut variants = variants.to_vec();
+        let null = |variant: &AnyVariant| side(variant.name()) == Side::Null;
+        if self.trace.counts() && !variants.iter().any(null) {
+            variants.extend(variant::all().into_iter().filter(null));
         }
-        let progress = Progress::new(plan.depths.len() * contenders.len());
+        let progress = Progress::new(plan.depths.len() * variants.len());
         for &depth in &plan.depths {
-            for contender in &contenders {
-                let name = contender.name();
+            for variant in &variants {
+                let name = variant.name();
                 progress.begin(format!("depth {depth}, looked into: {name}"));
                 let mut run = TracedRun {
                     plan,
                     file,
-                    contender,
+                    variant,
                     depth,
                     position: FIRST_POSITION + 2 * traced.len(),
                     hangs: false,
@@ -108,7 +104,7 @@ impl TraceRequest {
             None => {}
         }
         let of = |(depth, name, _): &&(usize, String, PathBuf)| {
-            *depth == run.depth && name == run.contender.name()
+            *depth == run.depth && name == run.variant.name()
         };
         if let (Some(graphs), Some((depth, name, path))) =
             (&self.trace.graphs, self.graphs.iter().find(of))
@@ -126,11 +122,11 @@ impl TraceRequest {
     }
 }
 
-/// One contender at one depth.
+/// One variant at one depth.
 struct TracedRun<'r> {
     plan: &'r Plan,
     file: &'r TestFile,
-    contender: &'r AnyContender,
+    variant: &'r AnyVariant,
     depth: usize,
     position: usize,
     hangs: bool,
@@ -150,17 +146,17 @@ impl TracedRun<'_> {
         };
         self.position += 1;
         let mut result = Err("it was not run".to_string());
-        let around = |contender: &AnyContender, spec| {
+        let around = |variant: &AnyVariant, spec| {
             let attached = start();
-            let outcome = run::run(contender, spec);
+            let outcome = run::run(variant, spec);
             result = attached.and_then(&mut stop);
             outcome
         };
-        let contender = Arc::clone(self.contender);
+        let variant = Arc::clone(self.variant);
         let done = single::run_by(
             &short,
             self.file,
-            &contender,
+            &variant,
             self.depth,
             self.position,
             around,

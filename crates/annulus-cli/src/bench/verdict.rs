@@ -1,12 +1,12 @@
 //! What the numbers say: one sentence, and warnings that each name an option.
 
-use super::contender::{BASE, Side};
 use super::job::Plan;
 use super::json::{Outcome, Run, Sample};
 use super::stats::{Row, Spread};
 use super::table::{grouped, short};
+use super::variant::{BASE, Side};
 
-/// A contender whose repeats differ by more is distinguished from others only by repeating more often.
+/// A variant whose repeats differ by more is distinguished from others only by repeating more often.
 const SPREAD_MAX: f64 = 0.2;
 /// Processors that others may use before a run is called disturbed; the kernel's own work stays below.
 const OTHERS_BUSY_MAX: f64 = 0.3;
@@ -48,12 +48,12 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
     if let (Some(ratio), Some(baseline)) = (&medians.ratio_to_best_baseline, best_baseline) {
         parts.push(compared(
             ratio,
-            &format!("the best baseline ({})", baseline.contender),
+            &format!("the best baseline ({})", baseline.variant),
         ));
     }
     let mut text = format!(
         "at depth {depth} {} does {} ops/s",
-        ours.contender,
+        ours.variant,
         grouped(medians.ops_per_second.median)
     );
     if !parts.is_empty() {
@@ -72,7 +72,7 @@ fn speed(row: &Row) -> Option<String> {
     let ops = grouped(medians.ops_per_second.median);
     Some(format!(
         "at depth {} {} does {ops} ops/s{to_base}",
-        row.depth, row.contender
+        row.depth, row.variant
     ))
 }
 
@@ -125,7 +125,7 @@ fn spread(plan: &Plan, rows: &[Row]) -> Option<String> {
         wide.len(),
         rows.len(),
         SPREAD_MAX * 100.0,
-        row.contender,
+        row.variant,
         row.depth,
         relative * 100.0,
         (plan.repeat * 3).max(9)
@@ -146,7 +146,7 @@ fn disturbed(samples: &[(&Run, &Sample)]) -> Option<String> {
         hit.len(),
         samples.len(),
         sample.others_busy,
-        run.contender,
+        run.variant,
         run.depth,
         run.repeat
     ))
@@ -179,7 +179,7 @@ fn ran_out(samples: &[(&Run, &Sample)]) -> Option<String> {
          (first: {} after {} s): use a larger file or --size, or a shorter --runtime",
         hit.len(),
         samples.len(),
-        run.contender,
+        run.variant,
         short(sample.seconds)
     ))
 }

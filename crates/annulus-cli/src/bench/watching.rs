@@ -6,12 +6,12 @@ use annulus::metrics::Histogram;
 use annulus_baselines::slices::bounds;
 use annulus_observe::alert::Rule;
 
-use super::contender::{Side, side};
 use super::job::Plan;
 use super::json::{self, Outcome};
 use super::net;
 use super::nop;
 use super::timeline::Timeline;
+use super::variant::{Side, side};
 use crate::fault::Fault;
 use crate::watching::{Interval, Judge, Measured, Verdict};
 
@@ -63,9 +63,9 @@ pub(crate) fn judge_file(judge: &Judge, runs: &[json::Run]) -> Verdict {
         };
         let name = format!(
             "{}, depth {}, repeat {}",
-            run.contender, run.depth, run.repeat
+            run.variant, run.depth, run.repeat
         );
-        let counts = side(&run.contender) == Side::Annulus;
+        let counts = side(&run.variant) == Side::Annulus;
         judge.look(
             &mut verdict,
             &name,
@@ -106,9 +106,9 @@ pub(crate) fn judge_net(judge: &Judge, question: &net::Question, runs: &[net::Ru
             .map_or(String::new(), |size| format!(", {size} bytes"));
         let name = format!(
             "{}, {} connections{size}, repeat {}",
-            run.contender, run.connections, run.repeat
+            run.variant, run.connections, run.repeat
         );
-        let counts = question.is_there(&run.contender) || run.contender.starts_with("annulus");
+        let counts = question.is_there(&run.variant) || run.variant.starts_with("annulus");
         let in_flight = run.connections * question.pipeline;
         judge.look(
             &mut verdict,

@@ -1,6 +1,6 @@
 //! The worker: hands out operations, checks answers, keeps times. This is the harness's hot loop.
 //!
-//! One per thread or task of a contender, made and taken back by the run. Per operation it reads the clock
+//! One per thread or task of a variant, made and taken back by the run. Per operation it reads the clock
 //! once (the time of a completion is the time of the next submission), records into a histogram and a row of buckets of its
 //! own, and allocates nothing but, now and then, room for what the row held; `null` in the table shows what that costs.
 
@@ -176,7 +176,7 @@ impl BenchWorker {
             return;
         }
         if !answer.copy_to(&mut self.scratch) {
-            // The contender that does no I/O.
+            // The variant that does no I/O.
             return;
         }
         let kind = match op.write {

@@ -108,15 +108,15 @@ fn probe(
         What::Nop1 => nops(1),
         What::Nop8 => nops(8),
         What::Nop32 => nops(32),
-        What::CachedPread => contender(Pread, cached()?, bytes, 1, false),
-        What::CachedRing => contender(ring("base-unregistered")?, cached()?, bytes, 1, false),
+        What::CachedPread => variant(Pread, cached()?, bytes, 1, false),
+        What::CachedRing => variant(ring("base-unregistered")?, cached()?, bytes, 1, false),
         What::CachedHop => hops(cached()?, bytes),
-        What::DirectPread => contender(Pread, direct()?, bytes, 1, true),
-        What::DirectRing => contender(ring("base")?, direct()?, bytes, 1, true),
+        What::DirectPread => variant(Pread, direct()?, bytes, 1, true),
+        What::DirectRing => variant(ring("base")?, direct()?, bytes, 1, true),
         What::DirectHop => hops(direct()?, bytes),
-        What::DirectRing8 => contender(ring("base")?, direct()?, bytes, 8, true),
-        What::DirectRing32 => contender(ring("base")?, direct()?, bytes, 32, true),
-        What::DirectPlain32 => contender(ring("base-unregistered")?, direct()?, bytes, 32, true),
+        What::DirectRing8 => variant(ring("base")?, direct()?, bytes, 8, true),
+        What::DirectRing32 => variant(ring("base")?, direct()?, bytes, 32, true),
+        What::DirectPlain32 => variant(ring("base-unregistered")?, direct()?, bytes, 32, true),
         What::EchoEpoll => echoes(Echo::start(echo::Server::Epoll)?),
         What::EchoRing => echoes(Echo::start(echo::Server::Ring)?),
     }
@@ -170,14 +170,14 @@ fn nop_ring(batch: usize) -> Result<NopRing, Failure> {
 }
 
 fn ring(name: &str) -> Result<Ring, Failure> {
-    let variant = |ring: &Ring| annulus_baselines::Contender::<Timed>::name(ring) == name;
+    let variant = |ring: &Ring| annulus_baselines::Variant::<Timed>::name(ring) == name;
     let ring = Ring::variants().into_iter().find(variant);
     ring.ok_or_else(|| Failure::Failed(format!("there is no ring {name}")))
 }
 
-/// A contender of `bench file`, at a depth, by its own threads.
-fn contender(
-    contender: impl annulus_baselines::Contender<Timed> + 'static,
+/// A variant of `bench file`, at a depth, by its own threads.
+fn variant(
+    variant: impl annulus_baselines::Variant<Timed> + 'static,
     file: &std::fs::File,
     bytes: u64,
     depth: usize,
@@ -186,7 +186,7 @@ fn contender(
     let job = super::worker::job(copy(file)?, bytes, depth, direct);
     Ok(Box::new(move |window| {
         let bench = Timed::new(&job, window);
-        contender.run(&job, &bench)?;
+        variant.run(&job, &bench)?;
         bench.ns_per_op()
     }))
 }

@@ -1,4 +1,4 @@
-//! Random reads of 4 KiB for a short time, for the contenders of `bench file`: only counted, not looked into.
+//! Random reads of 4 KiB for a short time, for the variants of `bench file`: only counted, not looked into.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use annulus_baselines::{Bench, Completed, Failure, Job, Op, Worker};
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
-/// What the contender is asked.
+/// What the variant is asked.
 pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
     Job {
         files: Arc::new([file]),
@@ -136,7 +136,7 @@ impl Worker for TimedWorker {
     }
 }
 
-/// Nobody asks: the contender that does no I/O is not measured here.
+/// Nobody asks: the variant that does no I/O is not measured here.
 struct Nothing;
 
 impl Completed for Nothing {
@@ -152,7 +152,7 @@ impl Completed for Nothing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use annulus_baselines::{Contender, Pread};
+    use annulus_baselines::{Pread, Variant};
 
     #[test]
     fn reads_are_counted_and_a_short_one_is_an_error() {

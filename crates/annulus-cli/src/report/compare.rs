@@ -33,10 +33,10 @@ impl Judgement {
     }
 }
 
-/// One contender in one group, in both runs.
+/// One variant in one group, in both runs.
 pub(super) struct Difference {
     pub(super) group: String,
-    pub(super) contender: String,
+    pub(super) variant: String,
     pub(super) speeds: [Spread; 2],
     pub(super) p99_us: [Option<f64>; 2],
     pub(super) judgement: Judgement,
@@ -64,7 +64,7 @@ impl Difference {
             _ => "–".into(),
         };
         vec![
-            self.contender.clone(),
+            self.variant.clone(),
             self.group.clone(),
             speed(&self.speeds[0]),
             speed(&self.speeds[1]),
@@ -78,7 +78,7 @@ impl Difference {
 }
 
 pub(super) const HEADINGS: [(&str, &str); 9] = [
-    ("contender", "who did the work"),
+    ("variant", "who did the work"),
     ("group", "which table"),
     (
         "A, per second",
@@ -120,7 +120,7 @@ pub(super) fn differences(first: &Story, second: &Story) -> Vec<Difference> {
         for strand in group.strands.iter().filter(|strand| !strand.null) {
             let twin = other.and_then(|other| {
                 let mut strands = other.strands.iter();
-                strands.find(|twin| twin.contender == strand.contender)
+                strands.find(|twin| twin.variant == strand.variant)
             });
             let Some((twin, before, after)) =
                 twin.and_then(|twin| Some((twin, strand.speed?, twin.speed?)))
@@ -129,7 +129,7 @@ pub(super) fn differences(first: &Story, second: &Story) -> Vec<Difference> {
             };
             list.push(Difference {
                 group: group.title.clone(),
-                contender: strand.contender.clone(),
+                variant: strand.variant.clone(),
                 speeds: [before, after],
                 p99_us: [strand.p99_us, twin.p99_us],
                 judgement: judge(strand, twin, &before, &after),
@@ -184,7 +184,7 @@ pub(super) fn sentence(differences: &[Difference]) -> String {
             .map(|one| {
                 format!(
                     "{} at {} ({})",
-                    one.contender,
+                    one.variant,
                     one.group,
                     signed(one.change())
                 )
@@ -225,7 +225,7 @@ mod tests {
 
     fn strand(speeds: &[f64]) -> Strand {
         Strand {
-            contender: "annulus".into(),
+            variant: "annulus".into(),
             null: false,
             speed: Spread::of(speeds),
             samples: speeds.len(),

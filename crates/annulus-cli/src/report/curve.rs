@@ -1,6 +1,6 @@
-//! Lines: speed and calls over time, and how latencies are distributed. A line per contender, all in one plot.
+//! Lines: speed and calls over time, and how latencies are distributed. A line per variant, all in one plot.
 //!
-//! Contenders are distinguished by colour and by dashes, and the plot's own list names them.
+//! Variants are distinguished by colour and by dashes, and the plot's own list names them.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use super::svg::{
 };
 use crate::bench::timeline::{Slice, Spectrum, Timeline};
 
-/// Colours and dashes repeat after N contenders; the style has one class for each.
+/// Colours and dashes repeat after N variants; the style has one class for each.
 const STYLES: usize = 24;
 /// More points than this can't be distinguished at this size.
 const POINTS_MAX: usize = 120;
@@ -79,8 +79,8 @@ fn over_time(story: &Story, group: &Group, value: impl Fn(&Slice) -> Option<f64>
             .slices()
             .filter(|slice| slice.length_ns * 2 >= coarse.slice_ns);
         Series {
-            name: strand.contender.clone(),
-            style: story.number(&strand.contender) % STYLES,
+            name: strand.variant.clone(),
+            style: story.number(&strand.variant) % STYLES,
             values: whole
                 .map(|slice| {
                     (
@@ -147,8 +147,8 @@ pub(super) fn percentiles(story: &Story, group: &Group, scale: &Scale) -> Markup
         .filter_map(|strand| {
             let spectrum = strand.timeline()?.spectrum();
             Some(percentile_line(
-                &strand.contender,
-                story.number(&strand.contender) % STYLES,
+                &strand.variant,
+                story.number(&strand.variant) % STYLES,
                 &spectrum,
                 scale,
             ))

@@ -1,10 +1,10 @@
 //! What the JSON of `bench file` tells.
 
 use super::story::{Embedded, Group, Shot, Story, Strand, bytes, embed};
-use crate::bench::contender::Side;
 use crate::bench::json::{Report, Run, Sample};
 use crate::bench::machine::Machine;
 use crate::bench::stats::Row;
+use crate::bench::variant::Side;
 use crate::bench::{checks_line, table};
 
 /// What each column of the table means, in its order.
@@ -42,7 +42,7 @@ impl Story {
             command: report.command.clone(),
             started_unix_s: report.started_unix_s,
             version: report.annulus.clone(),
-            contenders: (report.contenders.iter())
+            variants: (report.variants.iter())
                 .map(|one| (one.name.clone(), one.about.clone()))
                 .collect(),
             groups: load
@@ -159,11 +159,11 @@ fn group(report: &Report, depth: usize) -> Group {
         let reason = row
             .reason
             .iter()
-            .map(|reason| format!("{}: {partly}{reason}", row.contender));
+            .map(|reason| format!("{}: {partly}{reason}", row.variant));
         let note = row
             .note
             .iter()
-            .map(|note| format!("{}: {note}", row.contender));
+            .map(|note| format!("{}: {note}", row.variant));
         remarks.extend(reason.chain(note));
     }
     Group {
@@ -181,10 +181,10 @@ fn strand(runs: &[Run], row: &Row) -> Strand {
     let own = runs
         .iter()
         .enumerate()
-        .filter(|(_, run)| run.depth == row.depth && run.contender == row.contender);
+        .filter(|(_, run)| run.depth == row.depth && run.variant == row.variant);
     let shots = own.filter_map(|(index, run)| Some(shot(index, run, run.outcome.sample()?)));
     Strand {
-        contender: row.contender.clone(),
+        variant: row.variant.clone(),
         null: row.side == Side::Null,
         speed: row.medians.as_ref().map(|medians| medians.ops_per_second),
         samples: row.samples,

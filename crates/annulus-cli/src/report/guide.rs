@@ -14,9 +14,9 @@ pub(super) fn guide(stories: &[Story]) -> Markup {
             (picture_words())
             h3 { "When to doubt it" }
             p {
-                "Read the warnings first. Repeats that differ by more than 20 % can't tell two contenders apart that "
+                "Read the warnings first. Repeats that differ by more than 20 % can't tell two variants apart that "
                 "differ by less. On a virtual machine others may have used the same processors and the same disk: "
-                "compare what was measured in one run, where contenders took turns, and repeat more often."
+                "compare what was measured in one run, where variants took turns, and repeat more often."
             }
         }
     }
@@ -26,14 +26,14 @@ fn file_words() -> Markup {
     html! {
         h3 { "The table" }
         p {
-            "Medians over the repeats. Contenders took turns in a shuffled "
+            "Medians over the repeats. Variants took turns in a shuffled "
             "order. Ratios are taken inside one repeat, "
             "between runs of the same minute, and the median of these is "
             "shown: it need not be the quotient of two numbers "
             "of the table. The base is the fastest ring written by hand: level with it says that the library "
             "costs nothing. A ratio whose extremes lie on both sides of 1 is level. "
             "Baselines are what a program would use instead. " code { "null" } " does no I/O at all: "
-            "what it shows is the harness itself, and a contender that comes near it was measured badly."
+            "what it shows is the harness itself, and a variant that comes near it was measured badly."
         }
         p {
             "Every answer is checked for its length, and in files that the "
@@ -85,11 +85,11 @@ fn picture_words() -> Markup {
             "that steps, belongs to a machine that changed "
             "while it was measured. Enters per operation say how many "
             "operations share a call into the kernel: 1 is a call "
-            "each, 0.1 is ten at once. They are counted where the contender knows when it made them."
+            "each, 0.1 is ten at once. They are counted where the variant knows when it made them."
         }
         h3 { "Percentiles" }
         p {
-            "Lower is better. Where lines cross, one contender is faster "
+            "Lower is better. Where lines cross, one variant is faster "
             "mostly and slower at times. The right end rests "
             "on few answers: a line ends where fewer than one answer would be left."
         }

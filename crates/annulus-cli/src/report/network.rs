@@ -37,7 +37,7 @@ impl Story {
             command: report.command.clone(),
             started_unix_s: report.started_unix_s,
             version: report.annulus.clone(),
-            contenders: (report.contenders.iter())
+            variants: (report.variants.iter())
                 .map(|one| (one.name.clone(), one.about.clone()))
                 .collect(),
             groups: groups(report),
@@ -138,11 +138,11 @@ fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
         let reason = row
             .reason
             .iter()
-            .map(|reason| format!("{}: FAILED: {reason}", row.contender));
+            .map(|reason| format!("{}: FAILED: {reason}", row.variant));
         let limit = row
             .limit
             .iter()
-            .map(|limit| format!("{}: {limit}", row.contender));
+            .map(|limit| format!("{}: {limit}", row.variant));
         remarks.extend(reason.chain(limit));
     }
     let length = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
@@ -162,7 +162,7 @@ fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
 
 fn strand(report: &Report, row: &Row) -> Strand {
     let own = report.runs.iter().enumerate().filter(|(_, run)| {
-        run.connections == row.connections && run.size == row.size && run.contender == row.contender
+        run.connections == row.connections && run.size == row.size && run.variant == row.variant
     });
     let shots = own.filter_map(|(index, run)| {
         let sample = run.good()?;
@@ -174,7 +174,7 @@ fn strand(report: &Report, row: &Row) -> Strand {
         })
     });
     Strand {
-        contender: row.contender.clone(),
+        variant: row.variant.clone(),
         null: false,
         speed: row
             .medians

@@ -193,7 +193,7 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
         section aria-labelledby="maps" {
             h2 id="maps" { "Latency over time" }
             p {
-                "Each map is the repeat of a contender whose speed is nearest "
+                "Each map is the repeat of a variant whose speed is nearest "
                 "to the median: time to the right, latency "
                 "upwards, brighter where more answers were. One scale for all of them. Latency is "
                 (stories[0].latency) "."
@@ -217,7 +217,7 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
     }
 }
 
-/// A contender's maps: the typical repeat, the others folded.
+/// A variant's maps: the typical repeat, the others folded.
 fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &Scale) -> Markup {
     let shots = strand.typical_first();
     let map = |index: usize| {
@@ -251,10 +251,10 @@ fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &S
     html! {
         figure.card {
             (map(0))
-            figcaption { strong { (strand.contender) } br; (summary(0)) }
+            figcaption { strong { (strand.variant) } br; (summary(0)) }
             @if shots.len() > 1 {
                 details {
-                    summary { "The other repeats of " (strand.contender) }
+                    summary { "The other repeats of " (strand.variant) }
                     @for index in 1..shots.len() { (map(index)) p { (summary(index)) } }
                 }
             }
@@ -294,7 +294,7 @@ fn silent(group: &Group) -> String {
                 .timeline()
                 .is_some_and(|timeline| timeline.calls.is_none())
         })
-        .map(|strand| strand.contender.as_str())
+        .map(|strand| strand.variant.as_str())
         .collect();
     names.join(", ")
 }
@@ -356,8 +356,8 @@ fn facts(stories: &[Story]) -> Markup {
                 div.facts {
                     div { h3 { "Machine" } (list(&story.machine)) }
                     div { h3 { "Load" } (list(&story.load)) }
-                    div { h3 { "Contenders" } dl {
-                        @for (name, about) in &story.contenders { div { dt { (name) } dd { (about) } } }
+                    div { h3 { "Variants" } dl {
+                        @for (name, about) in &story.variants { div { dt { (name) } dd { (about) } } }
                     } }
                 }
             }

@@ -23,7 +23,7 @@ pub(crate) struct Story {
     pub(crate) started_unix_s: u64,
     pub(crate) version: String,
     /// Who was measured, and what each of them is.
-    pub(crate) contenders: Vec<(String, String)>,
+    pub(crate) variants: Vec<(String, String)>,
     pub(crate) groups: Vec<Group>,
     /// From when to when a latency goes.
     pub(crate) latency: &'static str,
@@ -51,9 +51,9 @@ pub(crate) struct Group {
     pub(crate) strands: Vec<Strand>,
 }
 
-/// One contender within a group, with all of its repeats.
+/// One variant within a group, with all of its repeats.
 pub(crate) struct Strand {
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     /// The harness itself: it is in tables, not in pictures.
     pub(crate) null: bool,
     /// Answers a second over the repeats.
@@ -73,12 +73,9 @@ pub(crate) struct Shot {
 }
 
 impl Story {
-    /// A contender's number, the same in every picture.
-    pub(crate) fn number(&self, contender: &str) -> usize {
-        let matched = self
-            .contenders
-            .iter()
-            .position(|(name, _)| name == contender);
+    /// A variant's number, the same in every picture.
+    pub(crate) fn number(&self, variant: &str) -> usize {
+        let matched = self.variants.iter().position(|(name, _)| name == variant);
         matched.unwrap_or(0)
     }
 }

@@ -114,7 +114,7 @@ pub(super) fn words(story: &Story, group: &str, strand: &Strand, shot: &Shot) ->
     let errors: u64 = timeline.errors.iter().sum();
     let mut text = format!(
         "Heat map of {}, {group}, repeat {}: {} {} in {}; half within {}, {} within {}, the longest {}",
-        strand.contender,
+        strand.variant,
         shot.repeat,
         count(spectrum.count() as f64),
         story.answers,
@@ -167,7 +167,7 @@ fn hex(rgb: [u8; 3]) -> String {
     format!("#{:02x}{:02x}{:02x}", rgb[0], rgb[1], rgb[2])
 }
 
-/// All maps as a file of their own: a row per contender, its repeats side by side.
+/// All maps as a file of their own: a row per variant, its repeats side by side.
 pub(super) fn document(story: &Story, scale: &Scale) -> String {
     const GAP: f64 = 16.0;
     const HEAD: f64 = 44.0;
@@ -199,7 +199,7 @@ pub(super) fn document(story: &Story, scale: &Scale) -> String {
             @for (nth, (group, shots)) in rows.iter().enumerate() {
                 @for (column, (strand, shot)) in shots.iter().enumerate() {
                     g transform={ "translate(" (GAP + across * column as f64) " " (110.0 + down * nth as f64) ")" } {
-                        text y="20" font-weight="600" { (strand.contender) ", " (group) ", repeat " (shot.repeat) }
+                        text y="20" font-weight="600" { (strand.variant) ", " (group) ", repeat " (shot.repeat) }
                         svg y="28" width=(WIDTH) height=(HEIGHT) {
                             @if let Some(timeline) = &shot.timeline {
                                 (heatmap(timeline, scale, &words(story, group, strand, shot), None))

@@ -37,7 +37,7 @@ impl Colours {
     }
 }
 
-/// The typical repeat of every contender.
+/// The typical repeat of every variant.
 pub(crate) fn maps(story: &Story, scale: &Scale, colours: Colours) -> String {
     let mut text = format!(
         "\nLatency {}, {} over time\n",
@@ -49,7 +49,7 @@ pub(crate) fn maps(story: &Story, scale: &Scale, colours: Colours) -> String {
             let Some(timeline) = strand.timeline() else {
                 continue;
             };
-            text += &format!("\n{}, {}\n", strand.contender, group.title);
+            text += &format!("\n{}, {}\n", strand.variant, group.title);
             text += &map(
                 &Map::of(&timeline.coarser(COLUMNS_MAX), scale),
                 scale,

@@ -3,11 +3,11 @@
 use annulus_baselines::slices::Recorder;
 
 use super::*;
-use crate::bench::contender::side;
-use crate::bench::json::{Checks, ContenderFacts, Load, Outcome, Report, Run, Sample, VERSION};
+use crate::bench::json::{Checks, Load, Outcome, Report, Run, Sample, VERSION, VariantFacts};
 use crate::bench::machine::Machine;
 use crate::bench::stats;
 use crate::bench::timeline::Timeline;
+use crate::bench::variant::side;
 
 const HOSTILE: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;<!--";
 
@@ -54,12 +54,12 @@ fn report_of(names: &[String], repeats: usize, seconds: u64) -> Report {
                 position: runs.len(),
                 depth: 8,
                 repeat,
-                contender: name.clone(),
+                variant: name.clone(),
                 outcome: Outcome::Measured(Box::new(sample)),
             });
         }
     }
-    let facts = |name: &String| ContenderFacts {
+    let facts = |name: &String| VariantFacts {
         name: name.clone(),
         side: side(name),
         about: format!("about {name}"),
@@ -91,7 +91,7 @@ fn report_of(names: &[String], repeats: usize, seconds: u64) -> Report {
             runtime_seconds: seconds as f64,
             repeats,
         },
-        contenders: names.iter().map(facts).collect(),
+        variants: names.iter().map(facts).collect(),
         rows: stats::rows(&runs, 8),
         runs,
         interrupted: false,
@@ -102,7 +102,7 @@ fn report_of(names: &[String], repeats: usize, seconds: u64) -> Report {
 }
 
 fn names(count: usize) -> Vec<String> {
-    (0..count).map(|nth| format!("contender-{nth}")).collect()
+    (0..count).map(|nth| format!("variant-{nth}")).collect()
 }
 
 fn page_of(report: &Report) -> String {
@@ -148,7 +148,7 @@ fn in_picture(page: &str, at: usize) -> bool {
 }
 
 #[test]
-fn an_hour_of_twenty_contenders_and_three_repeats_is_less_than_a_megabyte() {
+fn an_hour_of_twenty_variants_and_three_repeats_is_less_than_a_megabyte() {
     let report = report_of(&names(20), 3, 3_600);
     let page = page_of(&report);
     assert!(page.len() < 1_000_000, "{} bytes", page.len());
@@ -170,7 +170,7 @@ fn two_runs_are_drawn_on_one_scale_and_what_is_unlike_is_reported() {
     let page = page::page(&stories, Some(&whole));
     assert!(page.contains("Page cache: direct in A, buffered, hot in B"));
     assert!(
-        page.contains("contender-0 at depth 8 (-50.0 %)"),
+        page.contains("variant-0 at depth 8 (-50.0 %)"),
         "half as fast"
     );
     assert_eq!(page.matches("id=\"json-").count(), 2);

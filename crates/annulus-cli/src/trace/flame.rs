@@ -19,7 +19,7 @@ use crate::fault::Fault;
 
 /// Samples a second and processor; no divisor of what programs do by the clock.
 const HERTZ: &str = "499";
-/// With half of it three quarters of a Tokio contender's stacks are cut off, with twice as much they are no longer.
+/// With half of it three quarters of a Tokio variant's stacks are cut off, with twice as much they are no longer.
 const UNWIND: &str = "dwarf,16384";
 const HINT: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
 /// Without the period, by which samples would be weighted: all have the same.

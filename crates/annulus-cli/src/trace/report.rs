@@ -10,10 +10,10 @@ const NAMES_SHOWN: usize = 6;
 /// Fewer per operation than this are not named: they are the run's beginning and end.
 const PER_OP_SHOWN: f64 = 0.0005;
 
-/// One contender in one more run, after the measured ones: what it called, where its time went.
+/// One variant in one more run, after the measured ones: what it called, where its time went.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Traced<P> {
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     #[serde(flatten)]
     pub(crate) case: P,
     /// With `--syscalls`.
@@ -54,9 +54,9 @@ pub(crate) struct Syscalls {
 }
 
 impl<P> Traced<P> {
-    pub(crate) fn new(contender: &str, case: P) -> Traced<P> {
+    pub(crate) fn new(variant: &str, case: P) -> Traced<P> {
         Traced {
-            contender: contender.to_string(),
+            variant: variant.to_string(),
             case,
             syscalls: None,
             syscalls_note: None,
@@ -114,7 +114,7 @@ pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], words: impl Fn(&P) -> S
         text += &table(&here, &words(case));
     }
     for one in traced {
-        let of = format!("{}, {}", one.contender, words(&one.case));
+        let of = format!("{}, {}", one.variant, words(&one.case));
         let note = one.flamegraph_note.as_ref();
         if let (Some(file), Some(samples)) = (&one.flamegraph, one.flamegraph_samples) {
             let note = note.map_or(String::new(), |note| format!("; {note}"));
@@ -130,7 +130,7 @@ pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], words: impl Fn(&P) -> S
 pub(crate) fn failures<P>(traced: &[Traced<P>]) -> Option<String> {
     let missing = |one: &&Traced<P>| one.flamegraph.is_none() && one.flamegraph_note.is_some();
     let names: Vec<&str> = (traced.iter().filter(missing))
-        .map(|one| one.contender.as_str())
+        .map(|one| one.variant.as_str())
         .collect();
     (!names.is_empty()).then(|| {
         format!(
@@ -152,17 +152,17 @@ fn table<P>(traced: &[&Traced<P>], case: &str) -> String {
         let line = |note: &&str| format!("\nsystem calls, {case}: {note}\n");
         return notes.iter().map(line).collect();
     };
-    let widest = rows.iter().map(|one| one.contender.len()).max();
-    let width = widest.unwrap_or(0).max("contender".len());
+    let widest = rows.iter().map(|one| one.variant.len()).max();
+    let width = widest.unwrap_or(0).max("variant".len());
     let mut text = format!(
         "\nsystem calls per operation, {case}, of one more run (counted by {})\n{:width$}       all  \
          by name; [errors]\n{}\n",
         by.counted_by,
-        "contender",
+        "variant",
         "─".repeat(width + 29)
     );
     for one in rows {
-        let name = &one.contender;
+        let name = &one.variant;
         text += &match (&one.syscalls, &one.syscalls_note) {
             (Some(calls), _) => {
                 let named = named(&calls.calls);

@@ -30,7 +30,7 @@ fn report(workspace: &Workspace, more: &[&str]) -> Value {
 #[test]
 fn the_json_of_a_run_is_valid_by_the_schema() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
-    let report = report(&Workspace::new(), &["--contenders", "default"]);
+    let report = report(&Workspace::new(), &["--variants", "default"]);
     let errors: Vec<String> = validator
         .iter_errors(&report)
         .map(|error| error.to_string())
@@ -43,12 +43,12 @@ fn the_json_of_a_run_is_valid_by_the_schema() {
 }
 
 #[test]
-fn contenders_take_turns_in_a_new_order_each_repeat() {
+fn variants_take_turns_in_a_new_order_each_repeat() {
     let workspace = Workspace::new();
-    let more = ["--contenders", "pread,mmap,libaio,null", "--hot"];
+    let more = ["--variants", "pread,mmap,libaio,null", "--hot"];
     let report = report(&workspace, &more);
     let runs = report["runs"].as_array().unwrap();
-    // Two depths of four repeats of five contenders (the base comes along), depth by depth, repeat by repeat.
+    // Two depths of four repeats of five variants (the base comes along), depth by depth, repeat by repeat.
     assert_eq!(runs.len(), 2 * 4 * 5);
     let mut orders = BTreeSet::new();
     for (block, runs) in runs.chunks(5).enumerate() {
@@ -59,7 +59,7 @@ fn contenders_take_turns_in_a_new_order_each_repeat() {
         }
         let order: Vec<&str> = runs
             .iter()
-            .map(|run| run["contender"].as_str().unwrap())
+            .map(|run| run["variant"].as_str().unwrap())
             .collect();
         let everybody: BTreeSet<&str> = order.iter().copied().collect();
         assert_eq!(
@@ -76,7 +76,7 @@ fn contenders_take_turns_in_a_new_order_each_repeat() {
             .as_array()
             .unwrap()
             .iter()
-            .map(|run| run["contender"].clone())
+            .map(|run| run["variant"].clone())
             .collect()
     };
     assert_eq!(order(&report), order(&again));
@@ -87,7 +87,7 @@ fn the_json_says_what_was_done_where() {
     let report = report(
         &Workspace::new(),
         &[
-            "--contenders",
+            "--variants",
             "pread",
             "--rw",
             "randrw",
@@ -111,7 +111,7 @@ fn the_json_says_what_was_done_where() {
         .collect();
     assert_eq!(command[1..3], ["bench", "file"]);
     assert!(report["verdict"].as_str().unwrap().starts_with("Verdict: "));
-    // A row per depth and contender.
+    // A row per depth and variant.
     assert_eq!(report["rows"].as_array().unwrap().len(), 4);
 }
 
@@ -128,7 +128,7 @@ fn an_existing_json_is_replaced_when_requested() {
         "1",
         "--depth",
         "2",
-        "--contenders",
+        "--variants",
         "pread",
     ];
     let output =

@@ -29,11 +29,11 @@ fn of<'a>(outcomes: &'a [(String, String, Value)], name: &str) -> &'a (String, S
 }
 
 #[test]
-fn every_contender_handles_many_files() {
+fn every_variant_handles_many_files() {
     let workspace = Workspace::new();
     let args = [
         &SHORT[..],
-        &["--files", "5", "--size", "5M", "--contenders", "all"],
+        &["--files", "5", "--size", "5M", "--variants", "all"],
     ]
     .concat();
     let inapplicable = [&ONE_FILE[..], &["mmap-sync"]].concat();
@@ -68,7 +68,7 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
         "1",
         "--runtime",
         "60",
-        "--contenders",
+        "--variants",
         "pread",
         "--json",
         "report.json",
@@ -99,7 +99,7 @@ fn a_durable_write_is_right_everywhere_and_mmap_syncs() {
     let args = [
         // A write to a disk that others use may take a tenth of a second.
         &["--runtime", "0.3", "--repeat", "1", "--depth", "4"][..],
-        &["--size", "4M", "--contenders", "all", "--rw", "randwrite"],
+        &["--size", "4M", "--variants", "all", "--rw", "randwrite"],
     ]
     .concat();
     let each = [&args[..], &["--sync", "each"]].concat();
@@ -138,7 +138,7 @@ fn threads_share_the_depth_and_cap_those_that_block() {
         "--hot",
         "--rw",
         "readwrite",
-        "--contenders",
+        "--variants",
         "annulus,pread,mmap,mmap-sync,tokio-blocking",
     ]);
     all_right(&report, &[]);
@@ -170,7 +170,7 @@ fn twenty_thousand_in_flight_work_where_they_can() {
         "--size",
         "32M",
         "--hot",
-        "--contenders",
+        "--variants",
         "annulus,annulus-tokio-mt,annulus-many,pread,mmap,libaio,tokio-blocking,base-sqpoll",
     ]);
     all_right(&report, &["pread", "mmap", "libaio", "base-sqpoll"]);
@@ -210,7 +210,7 @@ fn a_load_by_name_sets_what_was_not_typed() {
                 "--hot",
                 "--size",
                 "4M",
-                "--contenders",
+                "--variants",
                 "pread",
             ],
         ]
@@ -273,7 +273,7 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         "1",
         "--depth",
         "4",
-        "--contenders",
+        "--variants",
         "pread,annulus",
         "--json",
         "report.json",
@@ -314,7 +314,7 @@ fn an_interrupt_leaves_no_cgroup_behind() {
         "32M",
         "--runtime",
         "60",
-        "--contenders",
+        "--variants",
         "pread",
     ];
     let mut child = workspace

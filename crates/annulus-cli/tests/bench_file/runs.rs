@@ -1,4 +1,4 @@
-//! Small real runs: every contender, every load; what they leave behind.
+//! Small real runs: every variant, every load; what they leave behind.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -20,54 +20,54 @@ pub(crate) const SHORT: [&str; 8] = [
     "7",
 ];
 
-/// The kind of outcome of each run, by contender.
+/// The kind of outcome of each run, by variant.
 pub(crate) fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
     let runs = report["runs"].as_array().unwrap();
     runs.iter()
         .map(|run| {
             let outcome = run["outcome"].clone();
             let text = |value: &Value| value.as_str().unwrap().to_string();
-            (text(&run["contender"]), text(&outcome["kind"]), outcome)
+            (text(&run["variant"]), text(&outcome["kind"]), outcome)
         })
         .collect()
 }
 
 /// Every run gave a sample with every answer checked and right, or says why not.
 pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
-    for (contender, kind, outcome) in outcomes(report) {
+    for (variant, kind, outcome) in outcomes(report) {
         match kind.as_str() {
             "measured" => {
                 let checks = &outcome["checks"];
                 assert!(
                     checks["answers"].as_u64().unwrap() > 0,
-                    "{contender}: {outcome}"
+                    "{variant}: {outcome}"
                 );
-                assert_eq!(checks["answers"], checks["right"], "{contender}: {outcome}");
-                assert_eq!(checks["wrong"], 0, "{contender}: {outcome}");
-                assert_eq!(checks["errors"], 0, "{contender}: {outcome}");
-                assert_eq!(checks["wrong_afterwards"], 0, "{contender}: {outcome}");
+                assert_eq!(checks["answers"], checks["right"], "{variant}: {outcome}");
+                assert_eq!(checks["wrong"], 0, "{variant}: {outcome}");
+                assert_eq!(checks["errors"], 0, "{variant}: {outcome}");
+                assert_eq!(checks["wrong_afterwards"], 0, "{variant}: {outcome}");
             }
             "not_applicable" => assert!(
-                may_be_inapplicable.contains(&contender.as_str()),
-                "{contender}: {outcome}"
+                may_be_inapplicable.contains(&variant.as_str()),
+                "{variant}: {outcome}"
             ),
             // A drive with poll queues is a rare one: the refusal is what this machine can show, and `ci/kernel`
             // shows the polling.
-            "not_here" if contender == "annulus-iopoll" => {
+            "not_here" if variant == "annulus-iopoll" => {
                 let reason = outcome["reason"].as_str().unwrap();
                 let known = ["open it with OpenOptions::direct", "has no queues to poll"];
                 assert!(known.iter().any(|why| reason.contains(why)), "{reason}");
             }
-            "not_here" => skip(format_args!("{contender}: {}", outcome["reason"])),
-            _ => panic!("{contender}: {outcome}"),
+            "not_here" => skip(format_args!("{variant}: {}", outcome["reason"])),
+            _ => panic!("{variant}: {outcome}"),
         }
     }
 }
 
 #[test]
-fn every_contender_reads_right_from_a_file_of_our_own() {
+fn every_variant_reads_right_from_a_file_of_our_own() {
     let workspace = Workspace::new();
-    let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
+    let args = [&SHORT[..], &["--size", "4M", "--variants", "all"]].concat();
     all_right(&workspace.report(&args), &["mmap", "mmap-sync", "tokio-fs"]);
     all_right(
         &workspace.report(&[&args[..], &["--hot"]].concat()),
@@ -87,22 +87,22 @@ fn every_contender_reads_right_from_a_file_of_our_own() {
 }
 
 #[test]
-fn every_contender_writes_what_can_be_read_back() {
+fn every_variant_writes_what_can_be_read_back() {
     let workspace = Workspace::new();
-    let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
+    let args = [&SHORT[..], &["--size", "4M", "--variants", "all"]].concat();
     let inapplicable = [&["mmap", "mmap-sync", "tokio-fs"][..], &ONE_FILE].concat();
     for rw in ["randwrite", "randrw", "readwrite", "write"] {
         let direct = workspace.report(&[&args[..], &["--rw", rw]].concat());
         all_right(&direct, &inapplicable);
         let buffered = workspace.report(&[&args[..], &["--rw", rw, "--hot"]].concat());
         all_right(&buffered, &inapplicable[3..]);
-        for (contender, kind, outcome) in outcomes(&buffered) {
+        for (variant, kind, outcome) in outcomes(&buffered) {
             // Of 64 answers of a worker one is looked at, if it is a write: on a busy machine there may be too few.
             let enough = outcome["checks"]["answers"].as_u64() > Some(1000);
-            if kind == "measured" && contender != "null" && enough {
+            if kind == "measured" && variant != "null" && enough {
                 assert!(
                     outcome["checks"]["compared_afterwards"].as_u64().unwrap() > 0,
-                    "{contender}"
+                    "{variant}"
                 );
             }
         }
@@ -115,7 +115,7 @@ fn a_users_file_is_read_from_cold_and_stays_as_it_is() {
     let workspace = Workspace::new();
     workspace.file("data", 64 << 20);
     let before = workspace.files();
-    let args = [&SHORT[..], &["data", "--cold", "--contenders", "default"]].concat();
+    let args = [&SHORT[..], &["data", "--cold", "--variants", "default"]].concat();
     let output = workspace.run_patiently(&args);
     if output.out.contains(NOT_COLD) {
         skip("the page cache cannot be emptied here");
@@ -124,15 +124,15 @@ fn a_users_file_is_read_from_cold_and_stays_as_it_is() {
     let report = workspace.report(&args);
     all_right(&report, &[]);
     assert_eq!(report["load"]["contents_known"], false);
-    for (contender, _, outcome) in outcomes(&report) {
+    for (variant, _, outcome) in outcomes(&report) {
         assert!(
             outcome["resident_before"].as_f64().unwrap() <= 0.01,
-            "{contender}: {outcome}"
+            "{variant}: {outcome}"
         );
-        if contender != "null" {
+        if variant != "null" {
             assert!(
                 outcome["checks"]["compared_afterwards"].as_u64().unwrap() > 0,
-                "{contender}: {outcome}"
+                "{variant}: {outcome}"
             );
         }
     }
@@ -152,7 +152,7 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
         "1",
         "--depth",
         "4",
-        "--contenders",
+        "--variants",
         "pread",
         "--json",
         "report.json",
@@ -162,8 +162,8 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
         // A disk so slow that 256 blocks lasted for longer than the ramp of 0.2 s.
         let text = std::fs::read(workspace.path().join("report.json")).unwrap();
         let report: Value = serde_json::from_slice(&text).unwrap();
-        for (contender, _, outcome) in outcomes(&report) {
-            assert_eq!(outcome["ran_out_of_blocks"], true, "{contender}: {outcome}");
+        for (variant, _, outcome) in outcomes(&report) {
+            assert_eq!(outcome["ran_out_of_blocks"], true, "{variant}: {outcome}");
         }
         return;
     }
@@ -218,7 +218,7 @@ fn a_directory_gets_a_file_of_our_own_that_has_no_name() {
         "1M",
         "--runtime",
         "60",
-        "--contenders",
+        "--variants",
         "pread",
     ];
     let mut child = workspace
@@ -250,7 +250,7 @@ fn in_memory_the_default_is_buffered_and_says_so() {
     let output = workspace.run_patiently(
         &[
             &SHORT[..],
-            &["--dir", dir, "--size", "1M", "--contenders", "pread"],
+            &["--dir", dir, "--size", "1M", "--variants", "pread"],
         ]
         .concat(),
     );
@@ -267,7 +267,7 @@ fn in_memory_the_default_is_buffered_and_says_so() {
 #[test]
 fn a_reader_who_goes_away_is_no_error() {
     let workspace = Workspace::new();
-    let args = ["--size", "1M", "--contenders", "pread", "--repeat", "1"];
+    let args = ["--size", "1M", "--variants", "pread", "--repeat", "1"];
     let mut child = workspace
         // Nobody sees whether something was measured: long enough for any machine.
         .command(&[&args[..], &["--depth", "4", "--runtime", "3"]].concat())
@@ -288,7 +288,7 @@ fn a_reader_who_goes_away_is_no_error() {
 fn no_progress_bar_is_drawn_into_a_pipe() {
     let workspace = Workspace::new();
     let output =
-        workspace.run_patiently(&[&SHORT[..], &["--size", "1M", "--contenders", "pread"]].concat());
+        workspace.run_patiently(&[&SHORT[..], &["--size", "1M", "--variants", "pread"]].concat());
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
     assert!(
         !output.out.contains('\r') && !output.out.contains('\u{1b}'),
@@ -298,7 +298,7 @@ fn no_progress_bar_is_drawn_into_a_pipe() {
 }
 
 #[test]
-fn the_list_names_every_contender_and_what_it_is() {
+fn the_list_names_every_variant_and_what_it_is() {
     let output = Workspace::new().run(&["--list"]);
     assert_eq!(output.code, Some(0));
     for name in [

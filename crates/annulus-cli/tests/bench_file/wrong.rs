@@ -287,23 +287,23 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn an_unknown_contender_is_reported_with_the_list() {
+fn an_unknown_variant_is_reported_with_the_list() {
     let workspace = Workspace::new();
     refuses(
         &workspace,
-        &["--contenders", "bsae"],
+        &["--variants", "bsae"],
         2,
-        "unknown contender `bsae`; did you mean `base`?",
+        "unknown variant `bsae`; did you mean `base`?",
     );
     refuses(
         &workspace,
-        &["--contenders", ""],
+        &["--variants", ""],
         2,
-        "--contenders: the list is empty; see --list",
+        "--variants: the list is empty; see --list",
     );
     refuses(
         &workspace,
-        &["--contenders", "nobody"],
+        &["--variants", "nobody"],
         2,
         "There are: default, all, annulus",
     );

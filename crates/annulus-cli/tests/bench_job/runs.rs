@@ -93,32 +93,25 @@ fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_
         .map(|job| job["stage"].as_u64().unwrap())
         .collect();
     assert_eq!(stages, [0, 0, 1, 2]);
-    let run = |job: usize, contender: &str| {
+    let run = |job: usize, variant: &str| {
         let mut runs = report["runs"].as_array().unwrap().iter();
-        let matching = runs.find(|run| run["job_index"] == job && run["contender"] == contender);
+        let matching = runs.find(|run| run["job_index"] == job && run["variant"] == variant);
         matching.unwrap()["sample"].clone()
     };
-    for contender in ["job", "annulus"] {
+    for variant in ["job", "annulus"] {
         // Every block that was written is read back and checked, and read again by the next job.
-        let writes = run(0, contender);
-        assert_eq!(writes["write"]["ops"], 256, "{contender}");
+        let writes = run(0, variant);
+        assert_eq!(writes["write"]["ops"], 256, "{variant}");
         assert_eq!(
             (&writes["verified"], &writes["wrong"]),
             (&256.into(), &0.into())
         );
-        assert_eq!(
-            run(1, contender)["read"]["ops"],
-            512,
-            "{contender}: two clones"
-        );
-        assert_eq!(run(2, contender)["verified"], 256, "{contender}");
+        assert_eq!(run(1, variant)["read"]["ops"], 512, "{variant}: two clones");
+        assert_eq!(run(2, variant)["verified"], 256, "{variant}");
         // Reads and writes at 8 MiB/s each: what is due in 1 s, and one operation of either.
         for direction in ["read", "write"] {
-            let bytes = run(3, contender)[direction]["bytes"].as_u64().unwrap_or(0);
-            assert!(
-                bytes <= (8 << 20) + 8192,
-                "{contender} {direction}: {bytes}"
-            );
+            let bytes = run(3, variant)[direction]["bytes"].as_u64().unwrap_or(0);
+            assert!(bytes <= (8 << 20) + 8192, "{variant} {direction}: {bytes}");
         }
     }
 }
@@ -170,7 +163,7 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
     );
     let report = workspace.json("report.json");
     let runs = report["runs"].as_array().unwrap();
-    let of_fio = runs.iter().find(|run| run["contender"] == "fio").unwrap();
+    let of_fio = runs.iter().find(|run| run["variant"] == "fio").unwrap();
     assert_eq!(of_fio["sample"]["write"]["ops"], 256, "{of_fio}");
     // Ours is checked by fio, on the file that was kept.
     let ours = "[r]\nthread\nfilename=w.0.0\nsize=1M\nrw=read\nbs=4k\nverify=pattern\nverify_pattern=0xabcd\n";

@@ -60,7 +60,7 @@ fn options_beside_a_job_file_that_it_decides_itself_are_refused() {
     for args in [
         ["--bs", "4k"],
         ["--depth", "8"],
-        ["--contenders", "all"],
+        ["--variants", "all"],
         ["--dir", "."],
     ] {
         refuses(&workspace, &args, "cannot be used with");

@@ -1,9 +1,9 @@
 //! `annulus bench net` from outside: what it counts, what it calls failed, what it refuses, what it leaves behind.
 
-mod contenders;
 mod refused;
 mod servers;
 mod there;
+mod variants;
 
 use std::process::{Command, Output, Stdio};
 

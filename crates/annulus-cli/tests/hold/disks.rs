@@ -14,7 +14,7 @@ const SHORT: [&str; 8] = [
     "1",
     "--depth",
     "2",
-    "--contenders",
+    "--variants",
     "pread",
 ];
 

@@ -22,7 +22,7 @@ fn bench(folder: &Path, args: &[&str]) -> CommandOutput {
         "1",
         "--depth",
         "1",
-        "--contenders",
+        "--variants",
         "pread",
     ];
     run(folder, &[&["bench", "file"], args, &short].concat())

@@ -48,12 +48,12 @@ fn a_file_system_of_somebodys_own_is_measured() {
                 return;
             };
             for line in [["fuse/data", "--direct"], ["--dir=fuse", "--size=1M"]] {
-                let line = file(&[line[0], line[1], "--contenders", "annulus,pread,mmap"]);
+                let line = file(&[line[0], line[1], "--variants", "annulus,pread,mmap"]);
                 let done = run(folder, &line);
                 assert_eq!(done.code, Some(0), "{line:?}: {}{}", done.out, done.err);
             }
             // A file that nobody may map.
-            let line = file(&["fuse/data", "--buffered", "--contenders", "pread"]);
+            let line = file(&["fuse/data", "--buffered", "--variants", "pread"]);
             run(folder, &line).ends(1, "this file system lets nobody map the file");
         },
     );
@@ -77,7 +77,7 @@ fn errors_in_the_middle_are_counted_and_fail_the_run() {
             let Some(_mounted) = mounted(folder, fails) else {
                 return;
             };
-            let read = run(folder, &file(&["fuse/data", "--contenders", "pread"]));
+            let read = run(folder, &file(&["fuse/data", "--variants", "pread"]));
             read.ends(1, "answers are wrong or errors; first: read at offset");
             read.ends(1, "Input/output error");
         },
@@ -105,7 +105,7 @@ fn a_disk_that_fills_up_while_it_is_written_to_fails_the_run() {
                 "--rw",
                 "randwrite",
                 "--overwrite",
-                "--contenders",
+                "--variants",
                 "pread,annulus",
             ]);
             run(folder, &line).ends(1, "No space left on device");
@@ -128,7 +128,7 @@ fn a_file_that_shrinks_fails_the_run() {
         "1",
         "--depth",
         "2",
-        "--contenders",
+        "--variants",
         "pread",
     ];
     let running = Running::start(command(dir.path(), &line));
@@ -177,8 +177,8 @@ impl Drop for PausedReads<'_> {
 }
 
 #[test]
-fn a_contender_that_does_not_come_back_is_given_up_after_a_signal() {
-    let test = "slow::a_contender_that_does_not_come_back_is_given_up_after_a_signal";
+fn a_variant_that_does_not_come_back_is_given_up_after_a_signal() {
+    let test = "slow::a_variant_that_does_not_come_back_is_given_up_after_a_signal";
     with_own_mounts(test, |folder| {
         let reads = Arc::new(Reads::default());
         let plan = {
@@ -204,7 +204,7 @@ fn a_contender_that_does_not_come_back_is_given_up_after_a_signal() {
             "1",
             "--depth",
             "2",
-            "--contenders",
+            "--variants",
             "pread",
         ];
         let mut running = Running::start(command(folder, &line));

@@ -41,7 +41,7 @@ fn a_run_is_shown_by_a_page_and_by_maps_and_its_json_shows_the_same_later() {
         "4",
         "--buffered",
         "--hot",
-        "--contenders",
+        "--variants",
         "pread,null",
         "--json",
         "run.json",
@@ -77,7 +77,7 @@ fn timelines_are_whole(here: &Path) {
         assert_eq!(
             outcome["ops"], sum,
             "{}: every answer is in a slice",
-            run["contender"]
+            run["variant"]
         );
         let slices = (outcome["seconds"].as_f64().unwrap() * 100.0).round() as usize;
         assert!(slices >= 20, "{slices}");
@@ -86,8 +86,8 @@ fn timelines_are_whole(here: &Path) {
             (slices, Some(10_000_000))
         );
         let calls = timeline["calls"].as_array().map(Vec::len);
-        let can_tell = run["contender"] != "null";
-        assert_eq!(calls, can_tell.then_some(slices), "{}", run["contender"]);
+        let can_tell = run["variant"] != "null";
+        assert_eq!(calls, can_tell.then_some(slices), "{}", run["variant"]);
     }
 }
 
@@ -139,7 +139,7 @@ fn without_timelines_the_json_has_a_line_per_run_and_the_report_says_what_it_can
     #[rustfmt::skip]
     let run = [
         "bench", "file", "--size", "2M", "--runtime", "0.2", "--repeat", "2", "--depth", "4", "--buffered", "--hot",
-        "--contenders", "pread", "--json", "run.json", "--html", "run.html",
+        "--variants", "pread", "--json", "run.json", "--html", "run.html",
     ];
     let output = annulus(here, &run);
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -79,21 +79,21 @@ fn report(workspace: &TempDir, schema: &str) -> Value {
     report
 }
 
-/// Of one contender: calls of a name, and operations.
-fn counts(report: &Value, contender: &str, name: &str) -> (u64, u64) {
+/// Of one variant: calls of a name, and operations.
+fn counts(report: &Value, variant: &str, name: &str) -> (u64, u64) {
     let traced = report["traced"].as_array().unwrap();
-    let one = traced.iter().find(|one| one["contender"] == contender);
-    let calls = &one.unwrap_or_else(|| panic!("{contender}: {report:#}"))["syscalls"];
+    let one = traced.iter().find(|one| one["variant"] == variant);
+    let calls = &one.unwrap_or_else(|| panic!("{variant}: {report:#}"))["syscalls"];
     let of = (calls["calls"].as_array().unwrap().iter()).find(|calls| calls["name"] == name);
     let count = of.map_or(0, |calls| calls["count"].as_u64().unwrap());
     (count, calls["ops"].as_u64().unwrap())
 }
 
-/// Calls per operation of one contender, by name; `None` for all names together.
-fn per_op(report: &Value, contender: &str, name: Option<&str>) -> f64 {
+/// Calls per operation of one variant, by name; `None` for all names together.
+fn per_op(report: &Value, variant: &str, name: Option<&str>) -> f64 {
     let traced = report["traced"].as_array().unwrap();
-    let one = traced.iter().find(|one| one["contender"] == contender);
-    let calls = &one.unwrap_or_else(|| panic!("{contender}: {report:#}"))["syscalls"];
+    let one = traced.iter().find(|one| one["variant"] == variant);
+    let calls = &one.unwrap_or_else(|| panic!("{variant}: {report:#}"))["syscalls"];
     let Some(name) = name else {
         return calls["all_per_op"].as_f64().unwrap();
     };
@@ -145,7 +145,7 @@ fn near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
+fn calls_are_counted_by_name_and_drawn_for_the_variant_that_was_named() {
     if find_program("perf").is_none() {
         return;
     }
@@ -153,7 +153,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
     let more = [
         "--depth",
         "4",
-        "--contenders",
+        "--variants",
         "pread",
         "--syscalls",
         "--flamegraph",
@@ -172,13 +172,13 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
         assert!((ops..=ops + CALLS_OF_RUN).contains(&calls), "{report:#}");
         // What the ring says of itself, in a run that nobody looked at, if threads took turns as they did in that.
         let rows = report["rows"].as_array().unwrap();
-        let base = rows.iter().find(|row| row["contender"] == "base").unwrap();
+        let base = rows.iter().find(|row| row["variant"] == "base").unwrap();
         let enters = base["medians"]["calls_per_op"].as_f64().unwrap();
         expect(
             near(per_op(&report, "base", Some("io_uring_enter")), enters),
             || format!("enters: {report:#}"),
         )?;
-        // The harness asks for the time without a call, so what is counted is the contender's; a few are the run's.
+        // The harness asks for the time without a call, so what is counted is the variant's; a few are the run's.
         expect(per_op(&report, "null", None) < 0.05, || {
             format!("null: {report:#}")
         })
@@ -213,7 +213,7 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_reported() {
     let more = [
         "--depth",
         "1",
-        "--contenders",
+        "--variants",
         "pread",
         "--syscalls",
         "--json",
@@ -332,14 +332,7 @@ fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
     let refuses = |file: &str, path: Option<&Path>, text: &str| {
         let args = [
             &SHORT[..],
-            &[
-                "--contenders",
-                "pread",
-                "--depth",
-                "1",
-                "--flamegraph",
-                file,
-            ],
+            &["--variants", "pread", "--depth", "1", "--flamegraph", file],
         ]
         .concat();
         let mut command = command(&workspace, &args);

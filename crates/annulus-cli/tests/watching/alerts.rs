@@ -22,7 +22,7 @@ fn a_bench_in_which_an_alert_was_raised_ends_with_3_and_says_which() {
         "--runtime",
         "0.5",
         "--hot",
-        "--contenders",
+        "--variants",
         "annulus",
     ]);
     command.args([

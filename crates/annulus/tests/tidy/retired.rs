@@ -34,7 +34,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("strangers?", "foreign thread; another peer"),
     ("stray(s|ed|ing)?|is_stray", "cancelled by thread exit"),
     ("meters?|tracts?", "counters; registered region"),
-    ("tenants?|trials?", "client of the shared ring; probe"),
+    ("contenders?|tenants?|trials?", "variant (of a benchmark); client of the shared ring; probe"),
     ("turn(s|ed|ing)? (a|the|its) (ring|driver)s?|turn of (the|a) (core|driver|loop|worker)|executor turns|join_turning", "poll, drive; poll cycle"),
     ("touched_by_a_stranger|is_nobodys|knows_no_more_of", "on_foreign_thread; clear_owner; forget_reported"),
     // Exact names.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use annulus::buf::{AlignedBuf, Arena, BufferLayout};
 use annulus::engine::{CurrentThreadDriver, SqPoll};
 use annulus::{Engine, File, IoBufMut};
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Op, Worker, on_owning_threads};
+use annulus_baselines::{Bench, Failure, Finished, Job, Op, Variant, Worker, on_owning_threads};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::options::Options;
@@ -67,7 +67,7 @@ impl OnAnnulus {
     }
 }
 
-impl<B: Bench> Contender<B> for OnAnnulus {
+impl<B: Bench> Variant<B> for OnAnnulus {
     fn name(&self) -> &str {
         "annulus"
     }

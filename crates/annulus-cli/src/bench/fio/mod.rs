@@ -1,7 +1,7 @@
 //! `annulus bench file --job`: a job file of fio's, run as it is, and the same jobs through Annulus.
 //!
 //! Written from fio's manual; docs/JOBFILES.md says which keys there are and what differs. A pass is the whole file
-//! once by one contender; passes are interleaved and shuffled like the runs of `bench file`.
+//! once by one variant; passes are interleaved and shuffled like the runs of `bench file`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -85,7 +85,7 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
         print_text(&format!("note: {note}\n"))?;
     }
     let (runs, passes) = measure(args, &plan, &files, external.as_ref())?;
-    let contenders = contenders(external.as_ref());
+    let variants = variants(external.as_ref());
     let report = Report {
         version: report::VERSION,
         annulus: env!("CARGO_PKG_VERSION").into(),
@@ -96,7 +96,7 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
         repeats: args.repeat,
         jobs: facts(&plan, &files),
         fio_version: external.as_ref().map(|fio| fio.version.clone()),
-        rows: report::rows(&plan.jobs, &runs, &contenders),
+        rows: report::rows(&plan.jobs, &runs, &variants),
         runs,
         warnings: plan.warnings.iter().map(Complaint::to_string).collect(),
         notes: files.notes.clone(),
@@ -245,7 +245,7 @@ fn facts(plan: &Plan, files: &Files) -> Vec<JobFacts> {
     .collect()
 }
 
-fn contenders(external: Option<&External>) -> Vec<&'static str> {
+fn variants(external: Option<&External>) -> Vec<&'static str> {
     let mut list = vec![OWN, "annulus"];
     list.extend(external.map(|_| FIO));
     list
@@ -260,25 +260,25 @@ fn measure(
 ) -> Result<(Vec<Run>, Vec<Vec<JobOutcome>>), Fault> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut order = contenders(external);
+    let mut order = variants(external);
     let progress = Progress::new(args.repeat * order.len());
     let (mut runs, mut passes) = (Vec::new(), Vec::new());
     let mut position = 0;
     for repeat in 1..=args.repeat {
         rng.shuffle(&mut order);
-        for &contender in &order {
-            progress.begin(format!("{repeat}/{}: {contender}", args.repeat));
+        for &variant in &order {
+            progress.begin(format!("{repeat}/{}: {variant}", args.repeat));
             let at = At {
                 repeat,
                 position,
-                contender,
+                variant,
             };
             position += 1;
-            if let (FIO, Some(fio)) = (contender, external) {
+            if let (FIO, Some(fio)) = (variant, external) {
                 files.renew()?;
                 runs.extend(at.runs_of_fio(plan, fio.pass(plan)?));
             } else {
-                let who = if contender == OWN {
+                let who = if variant == OWN {
                     Who::Job
                 } else {
                     Who::Annulus
@@ -300,7 +300,7 @@ fn measure(
 struct At<'a> {
     repeat: usize,
     position: usize,
-    contender: &'a str,
+    variant: &'a str,
 }
 
 impl At<'_> {
@@ -308,7 +308,7 @@ impl At<'_> {
         Run {
             repeat: self.repeat,
             position: self.position,
-            contender: self.contender.into(),
+            variant: self.variant.into(),
             job: plan.jobs[index].name.clone(),
             job_index: index,
             sample: None,
@@ -379,7 +379,7 @@ impl At<'_> {
 fn checks(runs: &[Run]) -> String {
     let samples = || {
         runs.iter()
-            .filter(|run| run.contender != FIO)
+            .filter(|run| run.variant != FIO)
             .filter_map(|run| run.sample.as_ref())
     };
     let sides = samples()

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use annulus_baselines::{
-    Bench, Contender, Failure, Finished, LinuxAio, MappedFile, Pread, Registered, Ring, Setup,
-    SubmitPolicy,
+    Bench, Failure, Finished, LinuxAio, MappedFile, Pread, Registered, Ring, Setup, SubmitPolicy,
+    Variant,
 };
 
 use super::annulus::OnAnnulus;
@@ -139,7 +139,7 @@ struct Clone {
     job: usize,
     baseline_job: annulus_baselines::Job,
     work: Work,
-    contender: Box<dyn Contender<JobBench>>,
+    variant: Box<dyn Variant<JobBench>>,
     do_verify: bool,
     end_fsync: bool,
 }
@@ -183,7 +183,7 @@ impl Clone {
                 files: opened,
             },
             work: work(options, clone_files, seed),
-            contender: match who {
+            variant: match who {
                 Who::Job => own_engine(options, depth),
                 Who::Annulus => Box::new(OnAnnulus::new(options)),
             },
@@ -194,7 +194,7 @@ impl Clone {
 
     fn run(&self, stage: &Arc<Stage>) -> CloneOutcome {
         let bench = JobBench::new(Arc::clone(stage), self.work.clone(), true);
-        let result = self.contender.run(&self.baseline_job, &bench);
+        let result = self.variant.run(&self.baseline_job, &bench);
         // Releases the clones that wait for this one.
         bench.arrive();
         let finished = match result {
@@ -220,7 +220,7 @@ impl Clone {
             work.read_back = Some(Arc::new(written));
             work.kind = Kind::Read;
             let bench = JobBench::new(Arc::clone(stage), work, false);
-            match self.contender.run(&self.baseline_job, &bench) {
+            match self.variant.run(&self.baseline_job, &bench) {
                 Ok(_) => outcome.read_back = Some(bench.taken().0),
                 Err(failure) => outcome.failure = Some(failure),
             }
@@ -280,7 +280,7 @@ fn rate(options: &Options, side: usize) -> u64 {
 }
 
 /// The engine that the job names, batched as fio would.
-fn own_engine(options: &Options, depth: usize) -> Box<dyn Contender<JobBench>> {
+fn own_engine(options: &Options, depth: usize) -> Box<dyn Variant<JobBench>> {
     let submit_every = match options.batch_submit {
         0 => depth,
         count => count.min(depth),
@@ -372,7 +372,7 @@ impl Stage {
     }
 }
 
-/// A contender's view of a clone.
+/// A variant's view of a clone.
 pub(super) struct JobBench {
     stage: Arc<Stage>,
     work: Arc<Work>,

@@ -11,7 +11,7 @@ use crate::bench::stats::{Spread, median};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
-/// The contender that the job file itself names.
+/// The variant that the job file itself names.
 pub(super) const OWN: &str = "job";
 pub(super) const FIO: &str = "fio";
 
@@ -35,7 +35,7 @@ pub(crate) struct Report {
     pub(crate) fio_version: Option<String>,
     /// Every run, in the order in which they were made.
     pub(crate) runs: Vec<Run>,
-    /// The table: one row per job, direction and contender.
+    /// The table: one row per job, direction and variant.
     pub(crate) rows: Vec<Row>,
     pub(crate) warnings: Vec<String>,
     pub(crate) notes: Vec<String>,
@@ -57,7 +57,7 @@ pub(crate) struct JobFacts {
     pub(crate) files: Vec<String>,
 }
 
-/// One job, by one contender, once.
+/// One job, by one variant, once.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Run {
     /// From 1.
@@ -65,7 +65,7 @@ pub(crate) struct Run {
     /// Index in the order of passes, from 0.
     pub(crate) position: usize,
     /// `job` (the engine that the file names), `annulus` or `fio`.
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     pub(crate) job: String,
     /// Its index in `jobs`; names may repeat.
     pub(crate) job_index: usize,
@@ -183,7 +183,7 @@ impl Sample {
     }
 }
 
-/// What the contender said; and whether the page cache had what was read.
+/// What the variant said; and whether the page cache had what was read.
 fn note(job: &Job, outcome: &JobOutcome, sum: &Tally, bytes_used: u64) -> Option<String> {
     let clones = &outcome.clones;
     let note = clones.first().and_then(|clone| clone.finished.note.clone());
@@ -203,7 +203,7 @@ pub(crate) struct Row {
     pub(crate) job: String,
     /// `read` or `write`.
     pub(crate) direction: String,
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     /// The engine behind it.
     pub(crate) engine: String,
     pub(crate) samples: usize,
@@ -231,15 +231,15 @@ pub(crate) struct Medians {
 }
 
 /// The rows of all jobs, in the order of the file.
-pub(super) fn rows(jobs: &[Job], runs: &[Run], contenders: &[&str]) -> Vec<Row> {
+pub(super) fn rows(jobs: &[Job], runs: &[Run], variants: &[&str]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         let verifies =
             job.options.verify.is_some() && job.options.writes() && job.options.do_verify;
         let reads = job.options.reads() || verifies;
         for (direction, used) in [("read", reads), ("write", job.options.writes())] {
-            for contender in contenders.iter().filter(|_| used) {
-                rows.push(row((index, job), runs, direction, contender));
+            for variant in variants.iter().filter(|_| used) {
+                rows.push(row((index, job), runs, direction, variant));
             }
         }
     }
@@ -254,11 +254,11 @@ fn side_of<'a>(run: &'a Run, direction: &str) -> Option<&'a Side> {
     }
 }
 
-fn row((index, job): (usize, &Job), runs: &[Run], direction: &str, contender: &str) -> Row {
+fn row((index, job): (usize, &Job), runs: &[Run], direction: &str, variant: &str) -> Row {
     let of_job = runs.iter().filter(|run| run.job_index == index);
     let own: Vec<&Run> = of_job
         .clone()
-        .filter(|run| run.contender == contender)
+        .filter(|run| run.variant == variant)
         .collect();
     let sides: Vec<(&Run, &Side)> = (own.iter())
         .filter(|run| !run.failed)
@@ -269,18 +269,18 @@ fn row((index, job): (usize, &Job), runs: &[Run], direction: &str, contender: &s
             .filter_map(|(run, side)| {
                 let mut others = of_job.clone();
                 let other =
-                    others.find(|other| other.contender == to && other.repeat == run.repeat)?;
+                    others.find(|other| other.variant == to && other.repeat == run.repeat)?;
                 let reference = side_of(other, direction)?.ops_per_second;
                 (reference > 0.0).then(|| side.ops_per_second / reference)
             })
             .collect();
-        Spread::of(&ratios).filter(|_| contender != to)
+        Spread::of(&ratios).filter(|_| variant != to)
     };
     Row {
         job: job.name.clone(),
         direction: direction.into(),
-        contender: contender.into(),
-        engine: match contender {
+        variant: variant.into(),
+        engine: match variant {
             "annulus" => "annulus".into(),
             _ => job.options.engine_name.clone(),
         },

@@ -18,10 +18,7 @@ pub(super) fn table(rows: &[Row]) -> String {
             Some(medians) => lines.push(cells(row, medians)),
             None => {
                 let reason = row.reason.as_deref().unwrap_or("nothing was measured");
-                below += &format!(
-                    "{} {} {}: {reason}\n",
-                    row.job, row.direction, row.contender
-                );
+                below += &format!("{} {} {}: {reason}\n", row.job, row.direction, row.variant);
             }
         }
     }
@@ -34,10 +31,7 @@ pub(super) fn table(rows: &[Row]) -> String {
             continue;
         };
         for reason in row.reason.iter().chain(&row.note) {
-            below += &format!(
-                "{} {} {}: {reason}\n",
-                row.job, row.direction, row.contender
-            );
+            below += &format!("{} {} {}: {reason}\n", row.job, row.direction, row.variant);
         }
         text += &percentiles(row, medians);
     }
@@ -54,7 +48,7 @@ fn cells(row: &Row, medians: &Medians) -> [String; 13] {
     [
         row.job.clone(),
         row.direction.clone(),
-        match row.contender.as_str() {
+        match row.variant.as_str() {
             "job" => row.engine.clone(),
             other => other.to_string(),
         },
@@ -88,7 +82,7 @@ fn percentiles(row: &Row, medians: &Medians) -> String {
         "{} {} {}: {}\n",
         row.job,
         row.direction,
-        row.contender,
+        row.variant,
         parts.join(", ")
     )
 }

@@ -389,7 +389,7 @@ impl Worker for JobWorker {
     }
 }
 
-/// No bytes: the contender without I/O has no part in job files.
+/// No bytes: the variant without I/O has no part in job files.
 struct Nothing;
 
 impl Completed for Nothing {

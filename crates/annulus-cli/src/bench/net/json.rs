@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::contenders::Who;
 use super::question::Question;
+use super::variants::Who;
 use crate::bench::json::Figures;
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
@@ -29,10 +29,10 @@ pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) machine: Machine,
     pub(crate) load: LoadFacts,
-    pub(crate) contenders: Vec<ContenderFacts>,
+    pub(crate) variants: Vec<VariantFacts>,
     /// Every run, in the order in which they were made.
     pub(crate) runs: Vec<Run>,
-    /// The tables: one row per cell and contender.
+    /// The tables: one row per cell and variant.
     pub(crate) rows: Vec<Row>,
     /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
     #[serde(default)]
@@ -98,13 +98,13 @@ impl LoadFacts {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct ContenderFacts {
+pub(crate) struct VariantFacts {
     pub(crate) name: String,
     pub(crate) about: String,
 }
 
-impl ContenderFacts {
-    pub(crate) fn of(who: &Who, protocol: &str) -> ContenderFacts {
+impl VariantFacts {
+    pub(crate) fn of(who: &Who, protocol: &str) -> VariantFacts {
         let about = match who {
             Who::There { target, .. } => format!("the server at {target}"),
             Who::Own { name } => match (protocol, *name) {
@@ -121,21 +121,21 @@ impl ContenderFacts {
             .into(),
             Who::Command { words, .. } => words.join(" "),
         };
-        ContenderFacts {
+        VariantFacts {
             name: who.name().into(),
             about,
         }
     }
 }
 
-/// One contender in one cell, once.
+/// One variant in one cell, once.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Run {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
     /// From 1.
     pub(crate) repeat: usize,
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     pub(crate) sample: Option<Sample>,
     /// Why there is no sample.
     pub(crate) reason: Option<String>,
@@ -253,12 +253,12 @@ pub(crate) struct ErrorCount {
     pub(crate) first: String,
 }
 
-/// One contender in one cell: medians over its good runs.
+/// One variant in one cell: medians over its good runs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Row {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
-    pub(crate) contender: String,
+    pub(crate) variant: String,
     /// How many of its runs are good.
     pub(crate) samples: usize,
     pub(crate) medians: Option<Medians>,

@@ -1,6 +1,6 @@
 //! `annulus bench net`: loads a server, or starts servers of echo or HTTP and compares them under the same load.
 //!
-//! For each cell (a number of connections, a size), for each repeat, the contenders in a shuffled order, each started
+//! For each cell (a number of connections, a size), for each repeat, the variants in a shuffled order, each started
 //! anew for its run and gone after it.
 
 use std::process::ExitCode;
@@ -19,7 +19,6 @@ use crate::report::Pictures;
 use crate::signals;
 
 mod child;
-mod contenders;
 pub(crate) mod json;
 mod pages;
 mod question;
@@ -28,15 +27,16 @@ mod server;
 mod stats;
 pub(crate) mod table;
 mod traced;
+mod variants;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
-use contenders::Who;
 pub(crate) use json::Run;
-use json::{ContenderFacts, LoadFacts, Report, Sample};
+use json::{LoadFacts, Report, Sample, VariantFacts};
 use question::Cell;
 pub(crate) use question::Question;
 use server::Server;
+use variants::Who;
 use watch::Watch;
 
 /// What says "this machine cannot" to scripts.
@@ -67,7 +67,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         None => trace.runs(&question)?,
     };
     let note = interrupted.map(|signal| {
-        let planned = question.cells().len() * question.repeats * question.contenders.len();
+        let planned = question.cells().len() * question.repeats * question.variants.len();
         super::interruption(signal, runs.len(), planned)
     });
     let rows = stats::rows(&question, &runs);
@@ -79,8 +79,8 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         seed: question.seed,
         machine,
         load: LoadFacts::of(&question),
-        contenders: (question.contenders.iter())
-            .map(|who| ContenderFacts::of(who, question.protocol))
+        variants: (question.variants.iter())
+            .map(|who| VariantFacts::of(who, question.protocol))
             .collect(),
         warnings: table::warnings(&runs),
         verdict: table::verdict(&rows),
@@ -136,12 +136,12 @@ fn heading(question: &Question, machine: &Machine) -> String {
 fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
     let cells = question.cells();
     signals::end_in_order();
-    let progress = Progress::new(cells.len() * question.repeats * question.contenders.len());
+    let progress = Progress::new(cells.len() * question.repeats * question.variants.len());
     let mut rng = fastrand::Rng::with_seed(question.seed);
     let mut runs = Vec::new();
     'runs: for cell in cells {
         for repeat in 1..=question.repeats {
-            let mut order: Vec<&Who> = question.contenders.iter().collect();
+            let mut order: Vec<&Who> = question.variants.iter().collect();
             rng.shuffle(&mut order);
             for who in order {
                 if signals::received().is_some() {
@@ -172,7 +172,7 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
                     connections: cell.connections,
                     size: cell.size,
                     repeat,
-                    contender: who.name().to_string(),
+                    variant: who.name().to_string(),
                     sample,
                     reason,
                     cut_short,
@@ -194,7 +194,7 @@ fn cut(sample: Sample, runtime: Duration) -> (Option<Sample>, Option<String>) {
     (Some(sample).filter(counts), Some(note))
 }
 
-/// A contender that can be loaded now.
+/// A variant that can be loaded now.
 struct Ready {
     /// Ours to end, if we have started it.
     server: Option<Server>,
@@ -210,7 +210,7 @@ fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
     let (target, pid) = match (who, &server) {
         (Who::There { target, pid }, _) => (target.clone(), *pid),
         (_, Some(server)) => (server.target.clone(), Some(server.pid())),
-        _ => return Err(Fault::failed("a contender without a server")),
+        _ => return Err(Fault::failed("a variant without a server")),
     };
     let plan = question.plan(cell, target);
     if question.fill {
@@ -224,7 +224,7 @@ fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
     Ok(Ready { server, plan, pid })
 }
 
-/// One contender in one cell, once.
+/// One variant in one cell, once.
 fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
     let Ready {
         server,

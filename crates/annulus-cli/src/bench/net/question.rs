@@ -7,8 +7,8 @@ use std::time::Duration;
 use annulus_baselines::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::contenders::{Who, contenders};
 use super::pages::Pages;
+use super::variants::{Who, variants};
 use crate::args::{
     BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength,
 };
@@ -50,7 +50,7 @@ pub(crate) struct Question {
     host_given: bool,
     pub(crate) sizes: Vec<Option<u64>>,
     pub(crate) connections: Vec<usize>,
-    pub(crate) contenders: Vec<Who>,
+    pub(crate) variants: Vec<Who>,
     pub(crate) pipeline: usize,
     pub(crate) rate: Option<f64>,
     pub(crate) reconnect: bool,
@@ -76,7 +76,7 @@ impl Question {
         let compared = args.addr.is_none();
         let (client_cpus, server_cpus, mut notes) = processors(args, compared)?;
         let has_path = requested.path().is_some();
-        let contenders = contenders(args, protocol, has_path, &mut notes)?;
+        let variants = variants(args, protocol, has_path, &mut notes)?;
         let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
         let serves_pages = protocol == "http" && compared && !has_path;
         let pages = serves_pages.then(|| Pages::new(&sizes, seed)).transpose();
@@ -94,7 +94,7 @@ impl Question {
             host_given,
             sizes,
             connections,
-            contenders,
+            variants,
             pipeline: args.pipeline,
             rate: args.rate,
             reconnect: args.reconnect,
@@ -126,7 +126,7 @@ impl Question {
 
     /// Whether that is the name of a server that was there before.
     pub(crate) fn is_there(&self, name: &str) -> bool {
-        let mut there = (self.contenders.iter()).filter(|who| matches!(who, Who::There { .. }));
+        let mut there = (self.variants.iter()).filter(|who| matches!(who, Who::There { .. }));
         there.any(|who| who.name() == name)
     }
 
@@ -186,7 +186,7 @@ impl Question {
             1 => "1 client thread".to_string(),
             threads => format!("{threads} client threads"),
         };
-        let target = match self.contenders.first() {
+        let target = match self.variants.first() {
             Some(Who::There { target, .. }) => format!("{} to {target}", self.protocol),
             _ => self.protocol.to_string(),
         };

@@ -1,4 +1,4 @@
-//! A contender's process: started, found listening, and ended whatever happens.
+//! A variant's process: started, found listening, and ended whatever happens.
 //!
 //! It dies with us: the kernel kills it when our process ends, however that comes about, and dropping [`Server`] does
 //! it before that and waits until it is gone.
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use annulus_baselines::net::load::Target;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::contenders::Who;
 use super::pages::{Pages, find_nginx};
 use super::question::{Cell, Question};
+use super::variants::Who;
 use crate::fault::Fault;
 use crate::signals;
 

@@ -1,13 +1,13 @@
 //! From runs to rows: medians over the repeats, ratios inside each repeat.
 
-use super::contenders::reference;
 use super::json::{Latency, Medians, Row, Run, Sample, ServerUse};
 use super::question::{Cell, Question};
+use super::variants::reference;
 use crate::bench::stats::{Spread, median};
 
 /// The rows of all cells; in a cell by falling speed.
 pub(crate) fn rows(question: &Question, runs: &[Run]) -> Vec<Row> {
-    let names: Vec<&str> = question.contenders.iter().map(|who| who.name()).collect();
+    let names: Vec<&str> = question.variants.iter().map(|who| who.name()).collect();
     let reference = reference(question.protocol);
     question
         .cells()
@@ -35,7 +35,7 @@ fn cell_rows(cell: Cell, names: &[&str], reference: &str, runs: &[Run]) -> Vec<R
 fn row(cell: Cell, name: &str, reference: &str, runs: &[&Run]) -> Row {
     let of = |name: &str| -> Vec<(usize, &Sample)> {
         (runs.iter())
-            .filter(|run| run.contender == name)
+            .filter(|run| run.variant == name)
             .filter_map(|run| Some((run.repeat, run.good()?)))
             .collect()
     };
@@ -46,13 +46,13 @@ fn row(cell: Cell, name: &str, reference: &str, runs: &[&Run]) -> Row {
             Some(sample.requests_per_second / base.requests_per_second)
         })
         .collect();
-    let lost = (runs.iter()).filter(|run| run.contender == name && run.good().is_none());
+    let lost = (runs.iter()).filter(|run| run.variant == name && run.good().is_none());
     let reason = lost.map(|run| reason(run)).next();
     let samples: Vec<&Sample> = own.iter().map(|(_, sample)| *sample).collect();
     Row {
         connections: cell.connections,
         size: cell.size,
-        contender: name.to_string(),
+        variant: name.to_string(),
         samples: samples.len(),
         medians: medians(&samples, reference, Spread::of(&ratios)),
         reason,
@@ -114,7 +114,7 @@ fn medians(samples: &[&Sample], reference: &str, ratio: Option<Spread>) -> Optio
 mod tests {
     use super::*;
 
-    fn run(repeat: usize, contender: &str, requests_per_second: f64, fault: Option<&str>) -> Run {
+    fn run(repeat: usize, variant: &str, requests_per_second: f64, fault: Option<&str>) -> Run {
         let sample = Sample {
             requests_per_second,
             faults: fault.into_iter().map(String::from).collect(),
@@ -124,7 +124,7 @@ mod tests {
             connections: 50,
             size: Some(128),
             repeat,
-            contender: contender.into(),
+            variant: variant.into(),
             sample: Some(sample),
             reason: None,
             cut_short: false,
@@ -146,7 +146,7 @@ mod tests {
             size: Some(128),
         };
         let rows = cell_rows(cell, &["epoll", "ring"], "epoll", &runs);
-        assert_eq!(rows[0].contender, "ring");
+        assert_eq!(rows[0].variant, "ring");
         let medians = rows[0].medians.as_ref().unwrap();
         assert_eq!(medians.ratio_to_epoll, Spread::of(&[1.5, 1.5]));
         assert_eq!(medians.ratio_to_nginx, None);

@@ -1,12 +1,12 @@
 //! The tables for people: one per cell, who was the limit, and the sentence at the end.
 
-use super::contenders::reference;
 use super::json::{Medians, Report, Row, Run};
+use super::variants::reference;
 use crate::bench::columns::ruled;
 use crate::bench::table::{grouped, short};
 
 const HEADINGS: [&str; 12] = [
-    "contender",
+    "variant",
     "requests/s (min–max)",
     "× epoll (min–max)",
     "p50 µs",
@@ -25,7 +25,7 @@ const RATIO: usize = 2;
 const DISTURBED: f64 = 0.1;
 /// A thread with more than this share of its process' processor time is as good as alone.
 const ALONE: f64 = 0.98;
-/// Which contender the verdict is about, if it is there.
+/// Which variant the verdict is about, if it is there.
 const OURS: &str = "annulus";
 
 /// What stands above the columns.
@@ -72,13 +72,13 @@ fn table(rows: &[&Row], protocol: &str) -> String {
     let mut text = ruled(&lines);
     for row in rows {
         if let Some(reason) = &row.reason {
-            text += &format!("{}: {reason}\n", row.contender);
+            text += &format!("{}: {reason}\n", row.variant);
         }
     }
     text + &limits(rows)
 }
 
-/// Who was the limit, contenders with the same answer together.
+/// Who was the limit, variants with the same answer together.
 fn limits(rows: &[&Row]) -> String {
     let mut by_limit: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -86,8 +86,8 @@ fn limits(rows: &[&Row]) -> String {
             continue;
         };
         match by_limit.iter_mut().find(|(other, _)| *other == limit) {
-            Some((_, names)) => names.push(&row.contender),
-            None => by_limit.push((limit, vec![&row.contender])),
+            Some((_, names)) => names.push(&row.variant),
+            None => by_limit.push((limit, vec![&row.variant])),
         }
     }
     let line = |(limit, names): &(&str, Vec<&str>)| format!("{}: {limit}\n", names.join(", "));
@@ -106,7 +106,7 @@ pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
         .voluntary_switches_per_1000
         .zip(medians.involuntary_switches_per_1000);
     Some([
-        row.contender.clone(),
+        row.variant.clone(),
         format!(
             "{} ({}–{})",
             grouped(speed.median),
@@ -190,13 +190,13 @@ fn clause(row: &Row) -> Option<String> {
         None => "epoll",
     };
     match medians.ratio() {
-        _ if row.contender == "server" => Some(format!(
+        _ if row.variant == "server" => Some(format!(
             "with {cell} {} requests/s, p99 {} µs; {}",
             grouped(medians.requests_per_second.median),
             short(medians.p99_us),
             row.limit.as_deref().unwrap_or_default(),
         )),
-        Some(ratio) if row.contender == OURS => Some(format!(
+        Some(ratio) if row.variant == OURS => Some(format!(
             "with {cell} {OURS} answers {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
             ratio.median,
             ratio.min,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use annulus_baselines::net::load::{self, Live, Moment};
 
-use super::contenders::Who;
 use super::question::{Cell, Question};
+use super::variants::Who;
 use super::watch::{family, while_answering};
 use super::{Ready, ready};
 use crate::bench::progress::Progress;
@@ -29,7 +29,7 @@ impl TraceRequest {
         };
         let mut requested = Vec::new();
         for cell in question.cells() {
-            let names = question.contenders.iter().map(Who::name);
+            let names = question.variants.iter().map(Who::name);
             requested.extend(names.map(|name| (cell, name.to_string())));
         }
         let label = |(cell, name): &(Cell, String)| match cell.size {
@@ -52,9 +52,9 @@ impl TraceRequest {
             return Ok(traced);
         }
         let cells = question.cells();
-        let progress = Progress::new(cells.len() * question.contenders.len());
+        let progress = Progress::new(cells.len() * question.variants.len());
         for cell in cells {
-            for who in &question.contenders {
+            for who in &question.variants {
                 progress.begin(format!("{}, looked into: {}", cell.words(), who.name()));
                 traced.push(self.one(question, cell, who));
                 progress.step();

@@ -24,7 +24,7 @@ use tokio::runtime::Builder;
 use super::json::Sample;
 use crate::bench::machine::Usage;
 
-/// As many as the contenders of `bench file` get.
+/// As many as the variants of `bench file` get.
 const WORKERS: usize = 2;
 
 /// What a NOP goes through.

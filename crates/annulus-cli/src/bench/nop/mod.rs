@@ -1,6 +1,6 @@
 //! `annulus bench nop`: what each layer between a program and an operation costs, when the operation is nothing.
 //!
-//! For each depth, for each repeat, the layers in a shuffled order, as `bench file` does it with contenders.
+//! For each depth, for each repeat, the layers in a shuffled order, as `bench file` does it with variants.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};

@@ -246,7 +246,7 @@ fn sqpoll(findings: &Findings<'_>) -> Option<RuleReport> {
             "SQPOLL may pay for many small operations",
             why,
         )
-        .next("annulus bench file --contenders annulus,annulus-sqpoll"),
+        .next("annulus bench file --variants annulus,annulus-sqpoll"),
         false => RuleReport::new(Severity::Note, "SQPOLL would not pay here", why),
     })
 }

@@ -1,11 +1,11 @@
-//! The contender that does no I/O: what is left is the cost of the harness.
+//! The variant that does no I/O: what is left is the cost of the harness.
 
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Op, Worker};
+use annulus_baselines::{Bench, Failure, Finished, Job, Op, Variant, Worker};
 
 /// Asks for operations, keeps `depth` of them, answers the oldest as it ought to be answered.
 pub(crate) struct Null;
 
-impl<B: Bench> Contender<B> for Null {
+impl<B: Bench> Variant<B> for Null {
     fn name(&self) -> &str {
         "null"
     }

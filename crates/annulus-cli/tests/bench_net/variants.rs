@@ -1,4 +1,4 @@
-//! Contenders that the command starts itself.
+//! Variants that the command starts itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,13 +42,13 @@ fn is_there(pid: u32) -> bool {
 }
 
 #[test]
-fn contenders_take_turns_and_each_cell_has_a_row_for_each() {
+fn variants_take_turns_and_each_cell_has_a_row_for_each() {
     let dir = folder();
     let json = dir.path().join("net.json");
     let (mine, pid) = script(dir.path());
     let line = [
         "echo",
-        "--contenders",
+        "--variants",
         "ring,tokio,epoll",
         "--server-cmd",
         &mine,
@@ -78,14 +78,14 @@ fn contenders_take_turns_and_each_cell_has_a_row_for_each() {
 }
 
 #[test]
-fn a_contender_that_cannot_start_is_named_with_its_message() {
+fn a_variant_that_cannot_start_is_named_with_its_message() {
     let dir = folder();
     let script = dir.path().join("fails.sh");
     fs::write(&script, "echo no such luck >&2\nexit 3\n").unwrap();
     let bad = format!("bad=sh {} {{addr}}", script.display());
     let line = [
         "echo",
-        "--contenders",
+        "--variants",
         "epoll",
         "--server-cmd",
         &bad,
@@ -103,12 +103,12 @@ fn a_contender_that_cannot_start_is_named_with_its_message() {
     assert!(output.out.contains("\nepoll "), "{}", output.out);
 }
 
-/// 1. The command starts a contender. 2. It is killed, and can clean up nothing. 3. The contender ends all the same.
+/// 1. The command starts a variant. 2. It is killed, and can clean up nothing. 3. The variant ends all the same.
 #[test]
 fn a_command_that_is_killed_leaves_no_server_behind() {
     let dir = folder();
     let (mine, pid_file) = script(dir.path());
-    let line = ["echo", "--server-cmd", &mine, "--contenders", "none"];
+    let line = ["echo", "--server-cmd", &mine, "--variants", "none"];
     let mut command = command(&[&line[..], &["--runtime", "60", "--connections", "3"]].concat());
     let mut child = command
         .stdout(std::process::Stdio::piped())
@@ -128,7 +128,7 @@ fn a_command_that_is_killed_leaves_no_server_behind() {
             Some(pid) => break pid,
             None => thread::sleep(Duration::from_millis(10)),
         }
-        assert!(Instant::now() < until, "the contender did not start");
+        assert!(Instant::now() < until, "the variant did not start");
     };
     child.kill().unwrap();
     child.wait().unwrap();
@@ -168,7 +168,7 @@ fn http_servers_are_compared_by_a_response_without_a_file_and_by_files() {
     let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
     for row in rows {
-        let (name, size) = (row["contender"].as_str().unwrap(), row["size"].as_u64());
+        let (name, size) = (row["variant"].as_str().unwrap(), row["size"].as_u64());
         let is_wrong = name == "mine" && size.is_none();
         assert_eq!(row["samples"], u8::from(!is_wrong), "{row}");
         if is_wrong {
@@ -176,15 +176,12 @@ fn http_servers_are_compared_by_a_response_without_a_file_and_by_files() {
         }
     }
     for name in ["annulus", "annulus-epoll", "hyper", "mine"] {
-        assert_eq!(
-            rows.iter().filter(|row| row["contender"] == name).count(),
-            2
-        );
+        assert_eq!(rows.iter().filter(|row| row["variant"] == name).count(), 2);
     }
-    let has_nginx = rows.iter().any(|row| row["contender"] == "nginx");
+    let has_nginx = rows.iter().any(|row| row["variant"] == "nginx");
     assert_eq!(has_nginx, !output.out.contains("nginx is not installed"));
     assert!(output.out.contains("× nginx"), "{}", output.out);
-    let of = |row: &&Value| has_nginx && row["contender"] == "annulus";
+    let of = |row: &&Value| has_nginx && row["variant"] == "annulus";
     for row in rows.iter().filter(of) {
         let ratio = &row["medians"]["ratio_to_nginx"]["median"];
         assert!(ratio.as_f64().unwrap() > 0.0, "{row}");

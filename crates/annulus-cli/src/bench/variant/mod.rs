@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use annulus_baselines::contenders as baselines;
+use annulus_baselines::variants as baselines;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::run::{AnyContender, Harness};
+use super::run::{AnyVariant, Harness};
 use crate::fault::Fault;
 
 mod annulus;
@@ -17,7 +17,7 @@ mod tokio;
 /// Measured in every repeat, so that there is always a ring by hand to compare with.
 pub(crate) const BASE: &str = "base";
 
-/// The contenders that are measured by default: the usual ways of using Annulus with its fastest, the ring by hand with
+/// The variants that are measured by default: the usual ways of using Annulus with its fastest, the ring by hand with
 /// its fastest variant, and one of each kind that a program might use instead.
 const DEFAULT: [&str; 13] = [
     "annulus",
@@ -35,7 +35,7 @@ const DEFAULT: [&str; 13] = [
     "null",
 ];
 
-/// On which side a contender is; decides what it is compared with.
+/// On which side a variant is; decides what it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
@@ -59,9 +59,9 @@ pub(crate) fn side(name: &str) -> Side {
     }
 }
 
-/// All contenders, in the order in which people see them.
-pub(crate) fn all() -> Vec<AnyContender> {
-    let mut list: Vec<AnyContender> = Vec::new();
+/// All variants, in the order in which people see them.
+pub(crate) fn all() -> Vec<AnyVariant> {
+    let mut list: Vec<AnyVariant> = Vec::new();
     for form in annulus::Annulus::variants() {
         list.push(Arc::new(form));
     }
@@ -73,8 +73,8 @@ pub(crate) fn all() -> Vec<AnyContender> {
     list
 }
 
-/// The contenders that `names` ask for, without repetition, the base among them.
-pub(crate) fn choose(names: &[String]) -> Result<Vec<AnyContender>, Fault> {
+/// The variants that `names` ask for, without repetition, the base among them.
+pub(crate) fn choose(names: &[String]) -> Result<Vec<AnyVariant>, Fault> {
     let all = all();
     let mut selected: Vec<&str> = vec![BASE];
     for name in names
@@ -83,24 +83,24 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<AnyContender>, Fault> {
         .filter(|name| !name.is_empty())
     {
         match name {
-            "all" => selected.extend(all.iter().map(|contender| contender.name())),
+            "all" => selected.extend(all.iter().map(|variant| variant.name())),
             "default" => selected.extend(DEFAULT),
-            _ if all.iter().any(|contender| contender.name() == name) => selected.push(name),
+            _ if all.iter().any(|variant| variant.name() == name) => selected.push(name),
             _ => return Err(unknown(name, &all)),
         }
     }
     if names.iter().all(|name| name.trim().is_empty()) {
-        return Err(Fault::usage("--contenders: the list is empty; see --list"));
+        return Err(Fault::usage("--variants: the list is empty; see --list"));
     }
     Ok(all
         .iter()
-        .filter(|contender| selected.contains(&contender.name()))
+        .filter(|variant| selected.contains(&variant.name()))
         .map(Arc::clone)
         .collect())
 }
 
-fn unknown(name: &str, all: &[AnyContender]) -> Fault {
-    let names: Vec<&str> = all.iter().map(|contender| contender.name()).collect();
+fn unknown(name: &str, all: &[AnyVariant]) -> Fault {
+    let names: Vec<&str> = all.iter().map(|variant| variant.name()).collect();
     let nearest = names
         .iter()
         .min_by_key(|known| strsim::damerau_levenshtein(known, name));
@@ -108,7 +108,7 @@ fn unknown(name: &str, all: &[AnyContender]) -> Fault {
         format!("did you mean `{nearest}`? ")
     });
     Fault::usage(format!(
-        "unknown contender `{name}`; {hint}There are: default, all, {}",
+        "unknown variant `{name}`; {hint}There are: default, all, {}",
         names.join(", ")
     ))
 }
@@ -118,21 +118,17 @@ pub(crate) fn list() -> String {
     let all = all();
     let width = all
         .iter()
-        .map(|contender| contender.name().len())
+        .map(|variant| variant.name().len())
         .max()
         .unwrap_or(0);
     let mut text = String::new();
-    for contender in &all {
-        let mark = if DEFAULT.contains(&contender.name()) {
+    for variant in &all {
+        let mark = if DEFAULT.contains(&variant.name()) {
             '*'
         } else {
             ' '
         };
-        text += &format!(
-            "{mark} {:width$}  {}\n",
-            contender.name(),
-            contender.about()
-        );
+        text += &format!("{mark} {:width$}  {}\n", variant.name(), variant.about());
     }
     text + "* in `default`; `base` is always measured\n"
 }
@@ -144,7 +140,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_the_default_ones_exist() {
         let all = all();
-        let mut names: Vec<&str> = all.iter().map(|contender| contender.name()).collect();
+        let mut names: Vec<&str> = all.iter().map(|variant| variant.name()).collect();
         for name in DEFAULT {
             assert!(names.contains(&name), "{name}");
         }
@@ -156,7 +152,7 @@ mod tests {
     #[test]
     fn the_base_is_always_chosen_and_nobody_twice() {
         let chosen = choose(&["pread".into(), "pread".into()]).unwrap();
-        let names: Vec<&str> = chosen.iter().map(|contender| contender.name()).collect();
+        let names: Vec<&str> = chosen.iter().map(|variant| variant.name()).collect();
         assert_eq!(names, ["base", "pread"]);
     }
 

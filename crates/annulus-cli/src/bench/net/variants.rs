@@ -20,12 +20,12 @@ fn all_of(protocol: &str) -> &'static [&'static str] {
     }
 }
 
-/// What every contender is compared with.
+/// What every variant is compared with.
 pub(crate) fn reference(protocol: &str) -> &'static str {
     all_of(protocol).last().copied().unwrap_or("epoll")
 }
 
-/// One contender.
+/// One variant.
 #[derive(Clone, Debug)]
 pub(crate) enum Who {
     /// A server that runs already.
@@ -46,7 +46,7 @@ impl Who {
     }
 }
 
-pub(super) fn contenders(
+pub(super) fn variants(
     args: &LoadArgs,
     protocol: &str,
     has_path: bool,
@@ -61,14 +61,14 @@ pub(super) fn contenders(
     }
     // A path is one of somebody else's.
     let own = if has_path { &[] } else { all_of(protocol) };
-    if own.is_empty() && (args.server_cmd.is_empty() || !args.contenders.is_empty()) {
+    if own.is_empty() && (args.server_cmd.is_empty() || !args.variants.is_empty()) {
         return Err(Fault::usage(format!(
             "bench net {protocol} needs the server's ADDR, for example 127.0.0.1:8080; only servers of echo, \
              and of http without --path, are built in (--server-cmd NAME=CMD starts others)"
         )));
     }
     let mut list: Vec<Who> = Vec::new();
-    if args.contenders.is_empty() || args.contenders == ["all"] {
+    if args.variants.is_empty() || args.variants == ["all"] {
         list.extend(own.iter().filter_map(|&name| match name {
             "nginx" if find_nginx().is_none() => {
                 notes.push("nginx is not installed: it is left out".into());
@@ -76,14 +76,14 @@ pub(super) fn contenders(
             }
             name => Some(Who::Own { name }),
         }));
-    } else if args.contenders != ["none"] {
-        for requested in &args.contenders {
+    } else if args.variants != ["none"] {
+        for requested in &args.variants {
             let Some(&name) = own.iter().find(|name| *name == requested) else {
                 return Err(unknown(requested, own));
             };
             if name == "nginx" && find_nginx().is_none() {
                 return Err(Fault::usage(
-                    "--contenders nginx: it is not installed; on Debian, `apt install nginx-light`",
+                    "--variants nginx: it is not installed; on Debian, `apt install nginx-light`",
                 ));
             }
             list.push(Who::Own { name });
@@ -94,13 +94,13 @@ pub(super) fn contenders(
     }
     if list.is_empty() {
         return Err(Fault::usage(
-            "--contenders none: then --server-cmd NAME=CMD names at least one",
+            "--variants none: then --server-cmd NAME=CMD names at least one",
         ));
     }
     for (index, who) in list.iter().enumerate() {
         if list[..index].iter().any(|other| other.name() == who.name()) {
             return Err(Fault::usage(format!(
-                "two contenders are called `{}`",
+                "two variants are called `{}`",
                 who.name()
             )));
         }
@@ -117,7 +117,7 @@ fn unknown(requested: &str, own: &[&str]) -> Fault {
             format!("; did you mean `{name}`?")
         });
     Fault::usage(format!(
-        "--contenders {requested}: there are {}{near}",
+        "--variants {requested}: there are {}{near}",
         own.join(", ")
     ))
 }

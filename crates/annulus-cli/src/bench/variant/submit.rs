@@ -1,4 +1,4 @@
-//! How the contenders of Annulus ask: a task per operation, or a stream of reads.
+//! How the variants of Annulus ask: a task per operation, or a stream of reads.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use annulus::buf::{Arena, ArenaBuf, BufferLayout};
 use annulus::engine::{CurrentThreadDriver, SqPoll};
 use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File};
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Worker, on_owning_threads};
+use annulus_baselines::{Bench, Failure, Finished, Job, Variant, Worker, on_owning_threads};
 use futures_executor::block_on;
 
 use super::submit::{Buffer, buffer, many, tasks, tasks_on};
@@ -200,7 +200,7 @@ impl Annulus {
     }
 }
 
-impl<B: Bench> Contender<B> for Annulus {
+impl<B: Bench> Variant<B> for Annulus {
     fn name(&self) -> &str {
         self.name
     }

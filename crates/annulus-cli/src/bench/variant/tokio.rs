@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use annulus::tokio::Rings;
 use annulus::{Engine, File};
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Worker};
+use annulus_baselines::{Bench, Failure, Finished, Job, Variant, Worker};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -113,14 +113,14 @@ impl OnTokio {
         });
         for worker in workers {
             bench.done(worker.map_err(|error| {
-                Failure::Failed(format!("a task of the contender ended early: {error}"))
+                Failure::Failed(format!("a task of the variant ended early: {error}"))
             })?);
         }
         Ok(())
     }
 }
 
-impl<B: Bench> Contender<B> for OnTokio {
+impl<B: Bench> Variant<B> for OnTokio {
     fn name(&self) -> &str {
         self.name
     }

@@ -1,4 +1,4 @@
-"""What is measured: a server, a load, and what the ratio must be (docs/PRELOAD.md)."""
+"""What is measured: a server, a load, and what the ratio must be (docs/reference/preload.md)."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,5 +1,5 @@
 //! What a body costs by each way that there is to send one, for both sides: the measurement behind "How a body is sent"
-//! in docs/HTTP.md.
+//! in docs/reference/http.md.
 //!
 //! ```sh
 //! cargo run --release -p annulus-http --example body_ways [ROUNDS [SERVER-CPU CLIENT-CPU]]

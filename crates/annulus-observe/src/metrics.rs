@@ -7,7 +7,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The names are those of docs/METRICS.md, labels and units included. Counters are set to their totals. The facade's
+//! The names are those of docs/reference/metrics.md, labels and units included. Counters are set to their totals. The facade's
 //! histograms take single values: each latency is given as the upper end of the bucket that it was counted in.
 
 use std::io;

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
-/// `ANNULUS_…`; docs/PRELOAD.md explains each.
+/// `ANNULUS_…`; docs/reference/preload.md explains each.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     pub(crate) disabled: bool,

@@ -10,7 +10,7 @@
 //! for example from a thread other than its set's owner. From then on it is un-served: reads first return the bytes
 //! that are still buffered, and the kernel then serves every call as if this library were not there.
 //!
-//! `docs/PRELOAD.md` says which calls are served, what differs, and how to switch the library off.
+//! `docs/reference/preload.md` says which calls are served, what differs, and how to switch the library off.
 //!
 //! # Modules
 //!

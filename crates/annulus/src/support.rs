@@ -45,7 +45,7 @@ pub struct Support {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperationSupport {
-    /// The operation's name in docs/KERNELS.md.
+    /// The operation's name in docs/reference/kernels.md.
     pub name: &'static str,
     /// The io_uring opcode by the kernel's name, if io_uring has one.
     pub opcode: Option<&'static str>,

@@ -140,12 +140,12 @@ fn a_registration_works_if_a_ring_takes_it() {
     assert!(works(probes, "registered buffers"));
 }
 
-/// The table of docs/KERNELS.md is compared with the sources by the test `tidy`.
+/// The table of docs/reference/kernels.md is compared with the sources by the test `tidy`.
 #[test]
 fn every_operation_of_the_document_is_there_and_runs_where_its_opcode_is() {
     let _alone = alone();
     let support = Support::detect();
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/KERNELS.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/kernels.md");
     let document = fs::read_to_string(document).unwrap();
     let table = document.split("## Operations").nth(1).unwrap();
     let rows: Vec<_> = table

@@ -98,7 +98,7 @@ pub(crate) struct FilesArgs {
     pub(crate) recheck: Duration,
 }
 
-/// How much of everything; see docs/HTTP.md.
+/// How much of everything; see docs/reference/http.md.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {

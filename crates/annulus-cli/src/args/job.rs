@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct JobArgs {
-    /// Run FILE, a job file of fio's, as it is, and the same jobs through Annulus; docs/JOBFILES.md
+    /// Run FILE, a job file of fio's, as it is, and the same jobs through Annulus; docs/reference/job-files.md
     #[arg(
         long = "job",
         value_name = "FILE",

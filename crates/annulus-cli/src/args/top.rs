@@ -38,7 +38,7 @@ pub(crate) struct TopArgs {
     pub(crate) interval: Duration,
 
     /// Say when a threshold is crossed, as in 'read.p99 > 500us for 5s', 'errors > 0.1%' or 'rate < 1000/s'
-    /// (docs/METRICS.md); may be given several times. With --once it is exit code 3
+    /// (docs/reference/metrics.md); may be given several times. With --once it is exit code 3
     #[arg(long, value_name = "RULE")]
     pub(crate) alert: Vec<Rule>,
 }

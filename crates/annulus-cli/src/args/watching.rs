@@ -11,7 +11,7 @@ pub(crate) struct WatchArgs {
     pub(crate) metrics: Option<SocketAddr>,
 
     /// Say when a threshold is crossed, as in 'read.p99 > 500us for 5s', 'errors > 0.1%' or 'rate < 1000/s'
-    /// (docs/METRICS.md); may be given several times
+    /// (docs/reference/metrics.md); may be given several times
     #[arg(long, value_name = "RULE")]
     pub(crate) alert: Vec<Rule>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct BenchWatchArgs {
     pub(crate) metrics: Option<SocketAddr>,
 
     /// Check every run against a threshold, as in 'read.p99 > 500us', 'errors > 0%' or 'rate < 1000/s'
-    /// (docs/METRICS.md); may be given several times. Crossed by Annulus, it is exit code 3
+    /// (docs/reference/metrics.md); may be given several times. Crossed by Annulus, it is exit code 3
     #[arg(long, value_name = "RULE")]
     pub(crate) alert: Vec<Rule>,
 }

@@ -16,7 +16,7 @@ pub(crate) struct Findings<'a> {
 /// One piece of advice.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Advice {
-    /// As docs/DOCTOR.md calls the rule.
+    /// As docs/reference/doctor.md calls the rule.
     pub(crate) rule: String,
     pub(crate) severity: Severity,
     pub(crate) what: String,

@@ -1,7 +1,7 @@
 //! `annulus doctor`: what io_uring can do on this machine, what it costs, and what to change.
 //!
 //! Facts are gathered (`gather`, `location`, `surroundings`), a few things are measured (`measure`), and pure rules
-//! draw advice and a verdict from both (`rules`, `traps`, `cause`). docs/DOCTOR.md says why each rule is what it is.
+//! draw advice and a verdict from both (`rules`, `traps`, `cause`). docs/reference/doctor.md says why each rule is what it is.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -66,7 +66,7 @@ pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
         "passed",
         "UDP, Unix sockets, pipes and files; connections that block or are still connecting; sets that several threads \
          wait on; poll, select; raw system calls; programs that it starts if they are static, for musl, setuid or Go \
-         (docs/PRELOAD.md)",
+         (docs/reference/preload.md)",
     );
     let name = request.name.display();
     let head = match &text.reasons[..] {

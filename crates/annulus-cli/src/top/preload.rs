@@ -31,7 +31,7 @@ pub(super) struct PreloadReport {
 /// How often something had that reason.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct ReasonReport {
-    /// As docs/PRELOAD.md explains it.
+    /// As docs/reference/preload.md explains it.
     pub(super) reason: String,
     /// Since the process began.
     pub(super) since_start: u64,

@@ -11,7 +11,7 @@ const SENDS: &str = "annulus_operations_total{op=\"send\",source=\"core\"}";
 
 const RULES: &str = include_str!("../../../../docs/prometheus/rules.yml");
 const DASHBOARD: &str = include_str!("../../../../docs/grafana/annulus.json");
-const DOCUMENT: &str = include_str!("../../../../docs/METRICS.md");
+const DOCUMENT: &str = include_str!("../../../../docs/reference/metrics.md");
 
 #[test]
 fn a_server_serves_prometheus_and_reports_its_alerts() {
@@ -109,7 +109,7 @@ fn names_are_on(page: &str) {
     for (document, text) in [
         ("rules.yml", RULES),
         ("annulus.json", DASHBOARD),
-        ("METRICS.md", DOCUMENT),
+        ("metrics.md", DOCUMENT),
     ] {
         let named = names(text);
         assert!(named.len() > 10, "{document}: {named:?}");
@@ -130,7 +130,7 @@ fn names_are_on(page: &str) {
     for name in known {
         assert!(
             explained.contains(name),
-            "docs/METRICS.md says nothing about {name}"
+            "docs/reference/metrics.md says nothing about {name}"
         );
     }
 }

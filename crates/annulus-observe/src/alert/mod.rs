@@ -9,7 +9,7 @@
 //! in_flight                                               COMPARISON  N         [for TIME]
 //! ```
 //!
-//! `OP` is an operation of docs/KERNELS.md or a family of them (`read`, `write`, `sync`, `send`, `recv`, `all`); a
+//! `OP` is an operation of docs/reference/kernels.md or a family of them (`read`, `write`, `sync`, `send`, `recv`, `all`); a
 //! comparison is `>`, `>=`, `<` or `<=`; a time `100ns`, `500us`, `1.5ms` or `2s`. `errors` is the share of the answers
 //! that are errors, `error_rate` errors and `rate` answers a second.
 //!

@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
                 let families = FAMILIES.map(|(name, _)| name);
                 let known = families.into_iter().chain(operations());
                 let says = format!(
-                    "no operation `{name}`{}; there are {}, and those of docs/KERNELS.md, such as read_at and fsync",
+                    "no operation `{name}`{}; there are {}, and those of docs/reference/kernels.md, such as read_at and fsync",
                     did_you_mean(name, known),
                     families.join(", "),
                 );

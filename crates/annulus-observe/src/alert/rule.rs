@@ -8,7 +8,7 @@ use annulus::metrics::layout::OPERATION_NAMES as NAMES;
 /// What `annulus bench net` sends; no process counts such.
 const REQUEST: &[&str] = &["request"];
 
-/// The operations, as docs/KERNELS.md lists them, and requests.
+/// The operations, as docs/reference/kernels.md lists them, and requests.
 pub(super) fn operations() -> impl Iterator<Item = &'static str> {
     NAMES.iter().chain(REQUEST).copied()
 }
@@ -231,7 +231,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether it is about this operation, one of docs/KERNELS.md.
+    /// Whether it is about this operation, one of docs/reference/kernels.md.
     pub fn concerns(&self, operation: &str) -> bool {
         self.who.has(operation)
     }

@@ -204,7 +204,7 @@ fn whatever_is_typed_is_answered_and_what_is_taken_is_written_as_it_was_meant() 
 
 #[test]
 fn an_alert_may_be_about_each_operation_in_the_list_of_kernels() {
-    let list = include_str!("../../../../docs/KERNELS.md");
+    let list = include_str!("../../../../docs/reference/kernels.md");
     let rows = list.lines().filter_map(|line| line.strip_prefix("| `"));
     let names = rows.filter_map(|row| Some(row.split_once("` |")?.0));
     // The other tables are of flags, in capitals, and of settings.

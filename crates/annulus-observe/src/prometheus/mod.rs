@@ -8,7 +8,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! While the [`Endpoint`] lives, latencies are recorded. docs/METRICS.md says what each metric means, and what to do
+//! While the [`Endpoint`] lives, latencies are recorded. docs/reference/metrics.md says what each metric means, and what to do
 //! when it is high. A program that has an HTTP server already answers with [`Exposition::text`].
 
 mod page;

@@ -27,7 +27,7 @@ use annulus_testing::preload_counts::Counts;
 use annulus_testing::{preload_library, skip};
 use program::{Program, Run, With};
 
-/// Cases that do differ, each with a line in docs/PRELOAD.md, "What differs".
+/// Cases that do differ, each with a line in docs/reference/preload.md, "What differs".
 const KNOWN: [&str; 11] = [
     "a_low_limit_from_the_start_is_enough",
     "bytes_before_a_reset_are_read_first",
@@ -71,7 +71,7 @@ fn compare(program: &Program, case: &str) {
         let differs = without.stdout != with.stdout || without.exit != with.exit;
         assert!(
             differs,
-            "{case} agrees now: take it out of KNOWN and of docs/PRELOAD.md"
+            "{case} agrees now: take it out of KNOWN and of docs/reference/preload.md"
         );
         return;
     }

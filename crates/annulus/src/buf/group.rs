@@ -58,7 +58,7 @@ pub(crate) struct GroupLayout {
 }
 
 impl GroupLayout {
-    /// What `mode` does best with (docs/DESIGN.md, "Receive buffers").
+    /// What `mode` does best with (docs/internals/design.md, "Receive buffers").
     pub(crate) const fn of(mode: ReceiveMode) -> GroupLayout {
         let (count, bytes) = match mode {
             ReceiveMode::Whole => (128, 4096),

@@ -65,7 +65,7 @@ const REFUSED_PAUSE_NS: u64 = 1_000_000;
 /// rhythm: nothing relies on it.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
-/// How a driver behaves; the defaults are measured (docs/DESIGN.md).
+/// How a driver behaves; the defaults are measured (docs/internals/design.md).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// SQEs pushed before they are submitted, while more are waiting; `None`: by the load.

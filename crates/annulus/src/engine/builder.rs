@@ -220,7 +220,7 @@ impl EngineBuilder {
 
     /// The newest set-up mode to try; [`SetupMode::Cooperative`] by default. A driver that is
     /// given its work by other threads has little from [`SetupMode::Deferred`]: it takes an enter to see each
-    /// completion, which costs more than the interrupts it saves (docs/DESIGN.md). Backends: uring.
+    /// completion, which costs more than the interrupts it saves (docs/internals/design.md). Backends: uring.
     pub fn setup_mode(mut self, setup_mode: SetupMode) -> Self {
         self.ring.setup_mode = setup_mode;
         self
@@ -246,7 +246,7 @@ impl EngineBuilder {
     ///
     /// Busy-polling saves the cost of putting a processor to sleep and waking it. It occupies the processor
     /// meanwhile: at depth 1 for up to this time per operation, during which the thread's executor runs nothing
-    /// else (docs/BENCHMARKING.md has the price).
+    /// else (docs/reference/benchmarking.md has the price).
     ///
     /// [`CurrentThreadDriver`]: crate::engine::CurrentThreadDriver
     pub fn busy_poll(mut self, time: Duration) -> Self {

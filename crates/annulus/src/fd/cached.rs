@@ -41,7 +41,7 @@ const ONE: u32 = 1 << 16;
 const WEIGHT_SHIFT: u32 = 4;
 /// From this share of hits on asking pays. A hit saves the way to a driver and back: 2 µs at depth 32, 6
 /// µs alone. A miss costs 1 to 5 µs of processor time, and saves some of the device's. In time, asking
-/// is level or better; in processor time it breaks even at a third to two thirds (docs/DESIGN.md).
+/// is level or better; in processor time it breaks even at a third to two thirds (docs/internals/design.md).
 const PAYS: u32 = ONE / 4;
 /// What is believed of a new file, and of one that was cold and had a hit: eleven misses disprove it.
 const BELIEVED: u32 = ONE / 2;

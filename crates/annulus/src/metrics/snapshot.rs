@@ -170,7 +170,7 @@ impl Counts {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OperationCounts {
-    /// As docs/KERNELS.md lists it: `read_at`, `fsync`, `send`.
+    /// As docs/reference/kernels.md lists it: `read_at`, `fsync`, `send`.
     pub name: &'static str,
     /// Answers.
     pub completed: u64,

@@ -6,7 +6,7 @@ use crate::sys::sqe::opcode;
 /// What an operation is, for people, for probing and for counting: its row in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpInfo {
-    /// As docs/KERNELS.md lists it.
+    /// As docs/reference/kernels.md lists it.
     pub name: &'static str,
     /// The io_uring opcode, or one of the library's for operations that io_uring lacks.
     pub opcode: u8,
@@ -80,13 +80,13 @@ macro_rules! ops {
         /// The names of all operations, in the order of `ALL`.
         pub(crate) const NAMES: &[&str] = &[$($($name),*),*];
 
-        /// The opcodes as docs/KERNELS.md writes them, in the order of `ALL`.
+        /// The opcodes as docs/reference/kernels.md writes them, in the order of `ALL`.
         #[cfg(test)]
         const OPCODES: &[&str] = &[$($(stringify!($opcode)),*),*];
     };
 }
 
-// Name, opcode, first kernel whose io_uring has it. The order is that of docs/KERNELS.md; what processes share
+// Name, opcode, first kernel whose io_uring has it. The order is that of docs/reference/kernels.md; what processes share
 // of their counters depends on it, and they compare it (`metrics/record.rs`).
 ops! {
     ON_FILES {
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn every_operation_has_its_row_in_the_table_of_kernels() {
-        let document = include_str!("../../../../docs/KERNELS.md");
-        assert_eq!(wrong(document), [""; 0], "see docs/KERNELS.md");
+        let document = include_str!("../../../../docs/reference/kernels.md");
+        assert_eq!(wrong(document), [""; 0], "see docs/reference/kernels.md");
     }
 
     #[test]

@@ -42,7 +42,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("Receiving1|net::Receiv(e|ing)|ReceiveExact", "RecvState, Recv, RecvStream, RecvExact"),
     ("Alarms?|crate::alarm", "Notifier"),
     ("RunsOn|CallAnswer", "the types of annulus::support"),
-    ("crate::(leave|rests|room|orphans|ours|pace|ended|burst|answers|turn|caller|sealed)", "the modules of annulus-preload; see docs/ARCHITECTURE.md"),
+    ("crate::(leave|rests|room|orphans|ours|pace|ended|burst|answers|turn|caller|sealed)", "the modules of annulus-preload; see docs/internals/architecture.md"),
     ("SAFETY: [Aa]s above|SAFETY:.* passed on", "the reason, with the name of the invariant"),
     ("(struct|enum|trait|type) (Alarm|Answer|Asked|Attendance|Behaviour|Beside|Ear|Envelope|Found|Given|Held|Here|Known|Lane|Leftover|Meter|Receiving|Orphan|Place|Port|Said|Seen|Shots|Tenant|Told|Tract|Trial|Tried|Turned|Wanted|Words)", "the noun for the value: Completion, Request, Slot, Report, Findings, Options, …"),
 ];

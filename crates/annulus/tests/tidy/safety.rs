@@ -51,7 +51,7 @@ const FORBID_UNSAFE: [&str; 5] = [
     "other-runtimes",
 ];
 
-const INVARIANTS: &str = "docs/SAFETY.md";
+const INVARIANTS: &str = "docs/internals/safety.md";
 
 pub(crate) fn files(repo: &Repo, found: &mut Findings) {
     for (path, source) in repo.sources() {
@@ -96,7 +96,7 @@ pub(crate) fn forbidden(repo: &Repo, found: &mut Findings) {
     }
 }
 
-/// Each unsafe block and impl of the library cites an invariant of docs/SAFETY.md by name.
+/// Each unsafe block and impl of the library cites an invariant of docs/internals/safety.md by name.
 pub(crate) fn notes(repo: &Repo, found: &mut Findings) {
     let invariants = invariants(repo.text(INVARIANTS));
     if invariants.is_empty() {
@@ -191,7 +191,7 @@ mod tests {
     use crate::repo::{lines, planted};
 
     const DOCUMENT: (&str, &str) = (
-        "docs/SAFETY.md",
+        "docs/internals/safety.md",
         "# S\n\n## The invariants\n\n### Lent\n\n### One side\n\ntext\n\n## Other\n\n### No\n",
     );
 

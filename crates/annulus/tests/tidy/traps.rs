@@ -1,11 +1,11 @@
-//! The table of kernel traps in docs/SAFETY.md: each trap that the code names has a row, and each row names a test.
+//! The table of kernel traps in docs/internals/safety.md: each trap that the code names has a row, and each row names a test.
 
 use std::collections::BTreeSet;
 
 use crate::repo::{Findings, Repo};
 use crate::source::{find_word, ident_after, line_of};
 
-const SAFETY: &str = "docs/SAFETY.md";
+const SAFETY: &str = "docs/internals/safety.md";
 
 /// A kernel trap named in a comment ("trap 14") has its row in the table of traps.
 pub(crate) fn named(repo: &Repo, found: &mut Findings) {

@@ -1,6 +1,6 @@
 //! Results in the layout of `fio --output-format=json`, so that scripts made for it read ours.
 //!
-//! What we do not measure is there, too, as zero: docs/JOBFILES.md lists it.
+//! What we do not measure is there, too, as zero: docs/reference/job-files.md lists it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,6 @@
 //! `annulus bench file --job`: a job file of fio's, run as it is, and the same jobs through Annulus.
 //!
-//! Written from fio's manual; docs/JOBFILES.md says which keys there are and what differs. A pass is the whole file
+//! Written from fio's manual; docs/reference/job-files.md says which keys there are and what differs. A pass is the whole file
 //! once by one variant; passes are interleaved and shuffled like the runs of `bench file`.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The rules, a table for each subject. docs/DOCTOR.md has each with its threshold and where that comes from.
+//! The rules, a table for each subject. docs/reference/doctor.md has each with its threshold and where that comes from.
 
 mod figures;
 mod limits;

@@ -19,7 +19,7 @@ pub mod switch;
 
 pub use super::record::{HEAD_WORDS, VERSION, WORDS, names, read};
 
-/// The names of all operations, as docs/KERNELS.md lists them.
+/// The names of all operations, as docs/reference/kernels.md lists them.
 pub const OPERATION_NAMES: &[&str] = crate::op::NAMES;
 
 /// The name of the file: `/proc/PID/fd/N` links to `/memfd:annulus-metrics`.

@@ -1,4 +1,4 @@
-//! The table of keys: consistent, true to docs/JOBFILES.md, and what is reported about keys that are wrong.
+//! The table of keys: consistent, true to docs/reference/job-files.md, and what is reported about keys that are wrong.
 
 use super::super::parse;
 use super::super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED};
@@ -62,7 +62,7 @@ fn a_key_that_fio_does_not_have_is_reported_with_what_was_meant() {
         text,
         "line 2: unknown key `iodept`; did you mean `iodepth`?"
     );
-    assert!(error("swordfish=1").contains("docs/JOBFILES.md lists the keys"));
+    assert!(error("swordfish=1").contains("docs/reference/job-files.md lists the keys"));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn the_document_has_the_tables_of_the_code() {
     const BEGIN: &str =
         "<!-- The keys, made by UPDATE_DOCS=1 cargo test -p annulus-cli document -->\n";
     const END: &str = "<!-- The end of the keys -->";
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/JOBFILES.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/job-files.md");
     let document = std::fs::read_to_string(path).unwrap();
     let (before, rest) = document.split_once(BEGIN).unwrap();
     let (kept, after) = rest.split_once(END).unwrap();
@@ -200,6 +200,6 @@ fn the_document_has_the_tables_of_the_code() {
     }
     assert!(
         kept == current,
-        "docs/JOBFILES.md is not current; run: UPDATE_DOCS=1 cargo test -p annulus-cli document"
+        "docs/reference/job-files.md is not current; run: UPDATE_DOCS=1 cargo test -p annulus-cli document"
     );
 }

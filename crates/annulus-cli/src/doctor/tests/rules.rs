@@ -82,11 +82,17 @@ fn every_rule_is_tried_and_no_other() {
 
 #[test]
 fn the_document_lists_every_rule() {
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/doctor.md");
+    let document = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/doctor.md"
+    );
     let document = std::fs::read_to_string(document).unwrap();
     for rule in rules::all() {
         let row = format!("| `{}` |", rule.name);
-        assert!(document.contains(&row), "no row {row} in docs/reference/doctor.md");
+        assert!(
+            document.contains(&row),
+            "no row {row} in docs/reference/doctor.md"
+        );
     }
 }
 

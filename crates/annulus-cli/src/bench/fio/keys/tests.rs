@@ -189,7 +189,10 @@ fn the_document_has_the_tables_of_the_code() {
     const BEGIN: &str =
         "<!-- The keys, made by UPDATE_DOCS=1 cargo test -p annulus-cli document -->\n";
     const END: &str = "<!-- The end of the keys -->";
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/job-files.md");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/job-files.md"
+    );
     let document = std::fs::read_to_string(path).unwrap();
     let (before, rest) = document.split_once(BEGIN).unwrap();
     let (kept, after) = rest.split_once(END).unwrap();

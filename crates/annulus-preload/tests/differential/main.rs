@@ -27,7 +27,7 @@ use annulus_testing::preload_counts::Counts;
 use annulus_testing::{preload_library, skip};
 use program::{Program, Run, With};
 
-/// Cases that do differ, each with a line in docs/reference/preload.md, "What differs".
+/// Cases that do differ, each with a line in docs/reference/preload.md, "Differences from a plain run".
 const KNOWN: [&str; 11] = [
     "a_low_limit_from_the_start_is_enough",
     "bytes_before_a_reset_are_read_first",

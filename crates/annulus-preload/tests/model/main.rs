@@ -29,7 +29,7 @@ static DRIVER: Program = Program::c("model");
 const OF_ONE_PROCESS: u64 = 10;
 const SEEDS: u64 = 200;
 /// Sequences with an expected difference, each from closing all numbers of a connection that was duplicated with unread
-/// bytes (docs/reference/preload.md, "What differs").
+/// bytes (docs/reference/preload.md, "Differences from a plain run").
 const KNOWN: [u64; 3] = [70, 184, 197];
 const ROUNDS: &str = "25";
 /// Differences that are printed; all others are counted.

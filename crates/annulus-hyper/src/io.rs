@@ -1,8 +1,8 @@
-//! A stream as hyper reads and writes it.
+//! The adapter between a stream and hyper's `Read` and `Write`.
 //!
-//! What is written is gathered, and goes out with the flush as one send that nobody waits for: an answer
-//! costs its connection's task one wake-up, that of the request. Only what comes while a send is on its way
-//! goes through the stream's writer, which is bounded and has a task of its own.
+//! Written bytes are gathered, and a flush sends them without waiting for the result. A response therefore wakes its
+//! connection's task once, for the request. Bytes that are written while a send is in flight go through the stream's
+//! writer, which is bounded and has its own task.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -16,58 +16,59 @@ use annulus::net::{AsyncStream, ConnectedStream};
 use annulus::runtime::CoreBound;
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-/// The number of gathered bytes that are sent without a flush. The same number may be in flight, and twice that number
-/// in the stream's writer. A connection whose peer does not read holds no more.
+/// The number of gathered bytes that are sent without a flush. As many may be in flight, and twice as many in the
+/// stream's writer. A connection whose peer does not read holds no more than that.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 /// The largest capacity that a connection keeps for its next response, also while it is idle.
 const KEPT_BYTES_MAX: usize = 2 << 10;
-/// After a chunk of at least this size another one often follows, and is then returned by the same read.
+/// After a chunk of at least this size another one often follows; the same read then returns both.
 const MORE_FROM_BYTES: usize = 2 << 10;
 
-/// A connected stream, [read](hyper::rt::Read) and [written](hyper::rt::Write) by hyper.
+/// A connected stream that implements hyper's [`Read`](hyper::rt::Read) and [`Write`](hyper::rt::Write).
 ///
-/// A flush submits the written bytes and does not wait until the kernel has them. A later write returns the error of a
-/// send that failed. Dropping the stream sends the written bytes, and then closes the socket.
+/// A flush submits the written bytes and does not wait until the kernel has sent them. A later write returns the error
+/// of a failed send. Dropping the stream sends the written bytes and then closes the socket.
 ///
-/// `Send`, because hyper's upgrades ask for it; it belongs to the core that made it all the same. On another thread,
-/// and after its core has ended, each read and write is an error that says so. It may be dropped anywhere: its core
-/// sends what was written and closes it. When the core ends, it closes what is still held elsewhere.
+/// The stream belongs to the core that created it. It is `Send` only because hyper's upgrades require it: on another
+/// thread, or after its core has ended, each read and write fails with an error that says so. It may be dropped on any
+/// thread; its core then sends the written bytes and closes it. A core that ends closes streams that other threads
+/// hold.
 pub struct HyperStream<S: ConnectedStream> {
-    /// `None`: it was made where there is no core, and is closed.
+    /// `None` if the stream was created outside a core; it is closed then.
     shared: Option<CoreBound<Shared<S>>>,
 }
 
-/// Submits the bytes that were flushed during a poll of a task at the end of that poll, until it is dropped.
+/// Submits, at the end of each poll of the connection's task, the bytes that were flushed during the poll.
 pub(crate) struct PollEnd<S: ConnectedStream>(Rc<Shared<S>>);
 
 struct Shared<S: ConnectedStream> {
     inner: RefCell<Inner<S>>,
-    /// To gather into; where a send leaves it. A send may end while `inner` is borrowed.
+    /// The buffer to gather into. A completed send returns its buffer here, possibly while `inner` is borrowed.
     spare: Cell<Vec<u8>>,
 }
 
 struct Inner<S: ConnectedStream> {
     this: Weak<Shared<S>>,
     stream: AsyncStream<S>,
-    /// What was looked at to learn which HTTP it is, if it came in pieces; it is read first.
+    /// The bytes that were consumed to detect the protocol, if they arrived in pieces. They are read first.
     early: Vec<u8>,
-    /// What is to go out next. If there is any, it goes before whatever is written now.
+    /// The bytes to send next, before any that are written later.
     gathered: Vec<u8>,
-    /// The writer has been given something; it may have sent it since.
+    /// The writer was used. It may have sent everything since.
     used_writer: bool,
     /// A `PollEnd` submits the flushed bytes.
     submits_after_poll: bool,
-    /// Came behind what has been read: for the next read.
+    /// An error that followed bytes that were returned. The next read returns it.
     failed: Option<io::Error>,
 }
 
 impl<S: ConnectedStream> HyperStream<S> {
-    /// Takes over a stream.
+    /// Wraps a stream.
     pub fn new(stream: S) -> HyperStream<S> {
         HyperStream::from(AsyncStream::new(stream))
     }
 
-    /// For a task that calls `PollEnd::submit` after each poll of the connection that uses this stream.
+    /// Returns a stream for a task that calls `PollEnd::submit` after each poll of its connection.
     pub(crate) fn with_poll_end(stream: S) -> (HyperStream<S>, PollEnd<S>) {
         let shared = Shared::new(AsyncStream::new(stream));
         shared.inner.borrow_mut().submits_after_poll = true;
@@ -84,16 +85,16 @@ impl<S: ConnectedStream> HyperStream<S> {
     fn shared(&self) -> io::Result<Rc<Shared<S>>> {
         match &self.shared {
             Some(shared) => shared.get(),
-            None => Err(made_nowhere()),
+            None => Err(created_outside_a_core()),
         }
     }
 }
 
 #[cold]
-fn made_nowhere() -> io::Error {
-    let says = "this HyperStream was made outside a runtime, or while its core was ending, and is closed; make it in \
-                a task of a core";
-    io::Error::new(io::ErrorKind::NotConnected, says)
+fn created_outside_a_core() -> io::Error {
+    let message = "this HyperStream is closed: it was created outside a runtime, or while its core was ending; \
+                   create it in a task of a core";
+    io::Error::new(io::ErrorKind::NotConnected, message)
 }
 
 impl<S: ConnectedStream> From<AsyncStream<S>> for HyperStream<S> {
@@ -120,7 +121,7 @@ impl<S: ConnectedStream> Shared<S> {
 }
 
 impl<S: ConnectedStream> PollEnd<S> {
-    /// Whether what comes begins with `preface`. `None`: nothing comes.
+    /// Returns whether the received bytes begin with `preface`. `None` if the stream ends first.
     pub(crate) async fn begins_with(&self, preface: &[u8]) -> io::Result<Option<bool>> {
         poll_fn(|context| self.0.inner.borrow_mut().begins_with(preface, context)).await
     }
@@ -130,7 +131,7 @@ impl<S: ConnectedStream> PollEnd<S> {
     }
 }
 
-/// The stream was upgraded: from now on each flush submits.
+/// The stream was upgraded, or has ended: from now on each flush submits.
 impl<S: ConnectedStream> Drop for PollEnd<S> {
     fn drop(&mut self) {
         let mut inner = self.0.inner.borrow_mut();
@@ -204,26 +205,26 @@ impl<S: ConnectedStream> Inner<S> {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         if self.writer_waits() {
-            // Behind what waits already, and what was gathered before that.
-            ready!(self.pass_gathered(context))?;
+            // These bytes go after those in the writer and those gathered before.
+            ready!(self.pass_to_writer(context))?;
             return self.stream.writer().poll_write_vectored(context, pieces);
         }
         if self.gathered.len() >= GATHERED_BYTES_MAX {
             self.submit();
-            ready!(self.pass_gathered(context))?;
+            ready!(self.pass_to_writer(context))?;
         }
-        let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let mut room = wanted.min(GATHERED_BYTES_MAX - self.gathered.len());
-        let written = room;
+        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut left = total.min(GATHERED_BYTES_MAX - self.gathered.len());
+        let written = left;
         if self.gathered.capacity() == 0 {
             let spare = self.this.upgrade().map(|shared| shared.spare.take());
             self.gathered = spare.unwrap_or_default();
         }
-        self.gathered.reserve(room);
+        self.gathered.reserve(left);
         for piece in pieces {
-            let taken = piece.len().min(room);
+            let taken = piece.len().min(left);
             self.gathered.extend_from_slice(&piece[..taken]);
-            room -= taken;
+            left -= taken;
         }
         Poll::Ready(Ok(written))
     }
@@ -235,24 +236,24 @@ impl<S: ConnectedStream> Inner<S> {
         // The submission at the end of the poll needs space in the writer.
         match self.writer_waits() {
             false => Poll::Ready(Ok(())),
-            true => self.pass_gathered(context),
+            true => self.pass_to_writer(context),
         }
     }
 
     fn shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.submit();
-        ready!(self.pass_gathered(context))?;
+        ready!(self.pass_to_writer(context))?;
         self.stream.writer().poll_finish(context)
     }
 
-    /// Begins to send the gathered bytes, or passes them to the writer. They stay here if the writer is full.
+    /// Starts to send the gathered bytes, or passes them to the writer. They stay gathered if the writer is full.
     fn submit(&mut self) {
         if self.gathered.is_empty() {
             return;
         }
         let mut gathered = std::mem::take(&mut self.gathered);
         if !self.writer_waits() {
-            // Not the stream itself, which is to be closed when it is dropped.
+            // A weak reference: the send must not keep the stream open after it was dropped.
             let this = Weak::clone(&self.this);
             let keep = move |mut sent: Vec<u8>| {
                 if sent.capacity() <= KEPT_BYTES_MAX
@@ -273,14 +274,14 @@ impl<S: ConnectedStream> Inner<S> {
         }
     }
 
-    /// Whether the writer has not sent all that it was given.
+    /// Returns whether the writer has bytes that it has not sent.
     fn writer_waits(&mut self) -> bool {
         self.used_writer = self.used_writer && self.stream.writer().unsent() > 0;
         self.used_writer
     }
 
-    /// Leaves to the writer what has stayed, as there is room for it.
-    fn pass_gathered(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Passes the gathered bytes to the writer as it has space.
+    fn pass_to_writer(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {
             self.used_writer = true;
             let written = ready!(self.stream.writer().poll_write(context, &self.gathered))?;
@@ -294,7 +295,7 @@ impl<S: ConnectedStream> Drop for Inner<S> {
     fn drop(&mut self) {
         self.submit();
         if !self.gathered.is_empty() {
-            // The writer has no room, and nobody is left to wait for it.
+            // The writer is full, and no task is left that could wait for it.
             self.stream.reset_when_closed();
         }
     }

@@ -1,5 +1,7 @@
-//! hyper on Annulus, for servers and clients on an Annulus runtime: HTTP/1.1, HTTP/2 and upgrades, and libraries
-//! built on hyper, such as axum. The crate has no features.
+//! hyper on an Annulus runtime: HTTP/1.1 and HTTP/2 servers and clients.
+//!
+//! This crate is for programs that use hyper's services and bodies, or libraries built on hyper such
+//! as axum, and want Annulus's sockets, tasks and timers underneath.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -18,39 +20,69 @@
 //!
 //! # fn main() -> std::io::Result<()> {
 //! Runtime::builder().threads(1).run(|_core| async {
+//!     // A server, in a task.
 //!     let listener = TcpListener::bind("127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
 //!     runtime::spawn(serve(listener, service_fn(hello)));
 //!
+//!     // A client.
 //!     let stream = HyperStream::new(TcpStream::connect(address).await?);
-//!     let shaken = hyper::client::conn::http1::handshake(stream).await;
-//!     let (mut requests, connection) = shaken.map_err(std::io::Error::other)?;
+//!     let handshake = hyper::client::conn::http1::handshake(stream).await;
+//!     let (mut sender, connection) = handshake.map_err(std::io::Error::other)?;
 //!     runtime::spawn(connection);
 //!     let request = Request::get("/").header("host", "localhost").body(Empty::<Bytes>::new());
-//!     let answer = requests.send_request(request.map_err(std::io::Error::other)?).await;
-//!     let body = answer.map_err(std::io::Error::other)?.collect().await;
+//!     let response = sender.send_request(request.map_err(std::io::Error::other)?).await;
+//!     let body = response.map_err(std::io::Error::other)?.collect().await;
 //!     assert_eq!(body.map_err(std::io::Error::other)?.to_bytes(), "Hello, World!");
 //!     Ok(())
 //! })
 //! # }
 //! ```
 //!
-//! [`serve`] has a task for each connection; [`Server`] is the same with options. Where more is to be
-//! chosen, hyper's own builders take a [`HyperStream`], a [`CoreExecutor`] and a [`CoreTimer`].
+//! # Servers and clients
 //!
-//! axum: `serve(listener, TowerToHyperService::new(router))` with `hyper_util::service`, on each core
-//! (`examples/axum_hello.rs`). Handlers are asked for `Send` futures by axum, and never leave their core.
-//! What asks for Tokio's own clock or tasks, such as `tower_http::timeout`, needs a runtime of Tokio's beside
-//! ours, entered by the core's thread: `std::mem::forget(tokio.enter())` where its main future is made.
+//! [`serve`] runs a task for each connection of a listener. [`Server`] adds options. For everything
+//! else, pass a [`HyperStream`], a [`CoreExecutor`] and a [`CoreTimer`] to hyper's own builders.
 //!
-//! Upgrades (WebSockets): await `hyper::upgrade::on(request)` in a task that [`annulus::runtime::spawn`] starts. A
-//! stream stays on its core, so axum's `on_upgrade`, which starts a task of Tokio's, does not work yet: reads and
-//! writes there are errors that say so, and the connection is closed when that task drops it, or with its core.
+//! # axum and tower
 //!
-//! What is received is copied once, from the core's receive buffer into hyper's; what is written once, into
-//! one buffer per send: hyper lends its memory for the length of a call, and the kernel needs it for longer.
-//! Head and body of a small answer leave in one send, and under [`serve`] all answers to requests that came
-//! together.
+//! Call `serve(listener, TowerToHyperService::new(router))` on each core, with
+//! `hyper_util::service::TowerToHyperService` (`examples/axum_hello.rs`). axum requires handlers to
+//! return `Send` futures, but they never leave their core.
+//!
+//! Layers that use Tokio's clock or tasks, such as `tower_http::timeout`, also need a Tokio runtime.
+//! Enter it on each core's thread before the server starts: `std::mem::forget(tokio.enter())`.
+//!
+//! # Upgrades
+//!
+//! For WebSockets and other upgrades, await `hyper::upgrade::on(request)` in a task started by
+//! [`annulus::runtime::spawn`]. A stream stays on its core, so axum's `on_upgrade` does not work yet:
+//! it starts a Tokio task, in which each read and write fails with an error that says so. The
+//! connection is closed when that task drops it, or when its core ends.
+//!
+//! # Features and fallback
+//!
+//! The crate has no features. The backend is that of the runtime: without io_uring the same program
+//! runs on epoll ([`annulus::Backend`]).
+//!
+//! # Cancellation
+//!
+//! Dropping the future of [`serve`] stops accepting; open connections go on. When the runtime stops,
+//! idle connections are closed and requests in progress have its grace period to finish. Dropping a
+//! [`HyperStream`] sends the written bytes and closes the socket.
+//!
+//! # Copies and sends
+//!
+//! hyper lends its buffers only for the length of a call, and the kernel needs them for longer. Each
+//! received byte is therefore copied once, from the core's receive buffer to hyper's, and each sent
+//! byte once, into the buffer of a send. The head and body of a small response leave in one send.
+//! Under [`serve`], one send carries all responses to requests that arrived together.
+//!
+//! # Where to go next
+//!
+//! - [`annulus::runtime`]: cores, tasks, timers and shutdown.
+//! - `examples/hyper_server.rs` and `examples/http_client.rs`: complete programs.
+//! - The crate `annulus-http` serves files without hyper.
 
 #![forbid(unsafe_code)]
 
@@ -66,11 +98,11 @@ use std::future::Future;
 
 use hyper::rt::Executor;
 
-/// Runs hyper's tasks on the calling core, where they stay: they need not be `Send`.
+/// Runs hyper's tasks on the calling core. They stay there and need not be `Send`.
 ///
 /// # Panics
 ///
-/// When something is to be run outside a runtime.
+/// [`execute`](Executor::execute) panics outside a runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CoreExecutor;
 

@@ -1,4 +1,4 @@
-//! A server: a task for each connection that a listener accepts.
+//! HTTP servers that run one task per connection.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -17,14 +17,14 @@ use super::io::{HyperStream, PollEnd};
 use super::time::HeadTimer;
 use super::{CoreExecutor, CoreTimer};
 
-/// How long a client may take for the head of a request; between two requests it may be silent for as long.
+/// The time that a client has to send the head of a request, and the longest pause between two requests.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// What a client that speaks HTTP/2 says first.
+/// The first bytes of an HTTP/2 connection.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The library's listeners.
+/// A listener of [`annulus::net`]: TCP or Unix. Sealed.
 pub trait Listener: sealed::Listens {}
 
 impl Listener for TcpListener {}
@@ -49,7 +49,8 @@ mod sealed {
         type Stream = TcpStream;
 
         fn incoming(self) -> io::Result<Incoming<TcpStream>> {
-            // Its connections take it over: an answer in two sends does not wait for an acknowledgement.
+            // Accepted connections inherit the option. A response in two sends then does not wait for an
+            // acknowledgement.
             self.options().set_nodelay(true)?;
             Ok(self.accept_multishot())
         }
@@ -78,16 +79,41 @@ mod sealed {
     }
 }
 
-/// Serves what `listener` accepts, HTTP/1.1 and HTTP/2 alike; on each core, with a listener of its own. As
-/// [`Server::serve`] of [`Server::new`].
+/// Serves the connections that `listener` accepts, over HTTP/1.1 and HTTP/2.
+///
+/// Call it on each core, with a listener per core. This is [`Server::serve`] with the options of [`Server::new`].
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use annulus::net::TcpListener;
+/// use annulus::runtime::Runtime;
+/// use http_body_util::Full;
+/// use hyper::body::{Bytes, Incoming};
+/// use hyper::service::service_fn;
+/// use hyper::{Request, Response};
+///
+/// async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+///     Ok(Response::new(Full::new(Bytes::from_static(b"Hello, World!"))))
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder().threads(1).run(|_core| async {
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
+///     println!("http://{}/", listener.local_addr()?);
+/// #   annulus::runtime::handle().shutdown(); // The example ends at once.
+///     annulus_hyper::serve(listener, service_fn(hello)).await
+/// })
+/// # }
+/// ```
 ///
 /// # Errors
 ///
-/// The listener's.
+/// Fails if `TCP_NODELAY` cannot be set on the listener. Errors of single connections are not returned.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics if called outside a runtime.
 pub async fn serve<L, S>(listener: L, service: S) -> io::Result<()>
 where
     L: Listener,
@@ -101,14 +127,16 @@ where
     Server::new().serve(listener, service).await
 }
 
-/// A server with options. A task for each connection, whose panic, should a handler have one, ends that
-/// connection and nothing else.
+/// A server with options.
 ///
-/// When the runtime is [stopping](annulus::runtime::stopping), nothing more is accepted; connections
-/// between two requests are closed, and what is under way comes to its end within the runtime's grace.
+/// Each connection has its own task. A panic in a handler ends that connection, or that stream of HTTP/2, and nothing
+/// else.
 ///
-/// The first bytes of a connection say which HTTP it is; with TLS, where the handshake has said it, use
-/// hyper's builders.
+/// When the runtime is [stopping](annulus::runtime::stopping), the server accepts no more connections and closes those
+/// that wait for a request. Requests in progress have the runtime's grace period to finish.
+///
+/// The server recognises HTTP/2 by the first bytes of a connection. With TLS, where the handshake selects the protocol,
+/// use hyper's builders.
 #[derive(Clone, Debug)]
 pub struct Server {
     http1: http1::Builder,
@@ -117,7 +145,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that gives clients 30 s for the head of a request, and otherwise has hyper's defaults.
+    /// Returns a server with a header timeout of 30 s and hyper's defaults for everything else.
     pub fn new() -> Server {
         let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(CoreExecutor));
         http1.timer(CoreTimer);
@@ -130,7 +158,10 @@ impl Server {
         server.with_header_read_timeout(Some(HEADER_READ_TIMEOUT))
     }
 
-    /// A client that takes longer for the head of a request, its first or the next, is sent away.
+    /// Sets the time that a client has to send the head of a request, the first or a later one. The connection is
+    /// closed when it expires. `None` removes the limit.
+    ///
+    /// On an HTTP/2 connection it limits the time until the connection preface has arrived.
     #[must_use]
     pub fn with_header_read_timeout(mut self, timeout: Option<Duration>) -> Server {
         self.http1.header_read_timeout(timeout);
@@ -138,29 +169,28 @@ impl Server {
         self
     }
 
-    /// What else hyper lets one choose for HTTP/1.
+    /// Returns hyper's options for HTTP/1.
     pub fn http1(&mut self) -> &mut http1::Builder {
         &mut self.http1
     }
 
-    /// What hyper lets one choose for HTTP/2.
+    /// Returns hyper's options for HTTP/2.
     pub fn http2(&mut self) -> &mut http2::Builder<CoreExecutor> {
         &mut self.http2
     }
 
-    /// Has `service` answer what comes over the connections that `listener` accepts, until the runtime is
-    /// stopping or the future is dropped; connections that are open then go on.
+    /// Serves the connections that `listener` accepts with `service`, until the runtime is stopping.
     ///
-    /// What makes a single connection fail, or its accept, is not told; both are counted
-    /// ([`annulus::metrics`]).
+    /// Dropping the future stops accepting; open connections go on. Errors of single connections and accepts are not
+    /// returned. [`annulus::metrics`] counts both.
     ///
     /// # Errors
     ///
-    /// The listener's, of its first use.
+    /// Fails if `TCP_NODELAY` cannot be set on the listener.
     ///
     /// # Panics
     ///
-    /// Outside a runtime.
+    /// Panics if called outside a runtime.
     pub async fn serve<L, S>(&self, listener: L, service: S) -> io::Result<()>
     where
         L: Listener,
@@ -174,16 +204,16 @@ impl Server {
         self.serve_each(listener, |_| service.clone()).await
     }
 
-    /// As [`serve`](Server::serve), with a service for each connection, which `make` makes: it may want to
-    /// know the peer's address.
+    /// Serves connections as [`serve`](Server::serve) does, each with the service that `make` returns for it. `make`
+    /// can read the peer's address from the stream.
     ///
     /// # Errors
     ///
-    /// As of [`serve`](Server::serve).
+    /// Fails like [`serve`](Server::serve).
     ///
     /// # Panics
     ///
-    /// Outside a runtime.
+    /// Panics if called outside a runtime.
     pub async fn serve_each<L, S>(
         &self,
         listener: L,
@@ -207,27 +237,28 @@ impl Server {
             .await
         };
         while let Some(accepted) = next().await {
-            // An accept fails for want of descriptors, or because the client has gone: it is made again.
+            // An accept fails if no descriptor is free or the client has left. The next one may succeed.
             let Ok(stream) = accepted else { continue };
             let service = make(&stream);
             let server = self.clone();
             drop(runtime::spawn(async move {
-                // A client that goes away is no news.
+                // An error here usually means that the client has left.
                 drop(server.serve_connection(stream, service).await);
             }));
         }
         Ok(())
     }
 
-    /// Has `service` answer what comes over one connection, to its end.
+    /// Serves one connection with `service` until it ends.
     ///
     /// # Errors
     ///
-    /// `TimedOut` if the client says nothing; hyper's (`hyper::Error`), and the stream's.
+    /// Fails with [`TimedOut`](io::ErrorKind::TimedOut) if the first bytes do not arrive within the header timeout.
+    /// Also fails with a `hyper::Error`, or with an [`io::Error`] of the stream.
     ///
     /// # Panics
     ///
-    /// Outside a runtime.
+    /// Panics if called outside a runtime.
     pub async fn serve_connection<T, S>(&self, stream: T, service: S) -> Result<(), BoxError>
     where
         T: ConnectedStream + 'static,
@@ -243,7 +274,7 @@ impl Server {
         let Some(is_http2) = self.in_time(stopping.as_mut(), first).await? else {
             return Ok(());
         };
-        // Boxed: what is driven has a place of its own then, of the size it needs.
+        // Boxed: the future of the other protocol adds nothing to the size of this task.
         if is_http2 {
             let connection = Box::pin(self.http2.serve_connection(stream, service));
             drive(connection, stopping, poll_end).await?;
@@ -258,7 +289,7 @@ impl Server {
         Ok(())
     }
 
-    /// What a client says first, if it says anything before it is time to stop.
+    /// Awaits the first bytes of a client within the header timeout. Returns `None` if the runtime stops first.
     async fn in_time<T>(
         &self,
         mut stopping: Pin<&mut impl Future<Output = ()>>,
@@ -282,7 +313,7 @@ impl Default for Server {
     }
 }
 
-/// A connection of hyper's that can be asked to come to its end.
+/// A connection of hyper that can shut down gracefully.
 trait Connection: Future<Output = hyper::Result<()>> {
     fn finish_up(self: Pin<&mut Self>);
 }
@@ -311,14 +342,14 @@ where
     }
 }
 
-/// Runs a connection to its end, which is near when it is time to stop.
+/// Runs a connection to its end, and shuts it down gracefully when the runtime is stopping.
 async fn drive<C: Connection, T: ConnectedStream>(
     mut connection: Pin<Box<C>>,
     mut stopping: Pin<&mut impl Future<Output = ()>>,
     poll_end: PollEnd<T>,
 ) -> hyper::Result<()> {
     let mut finishes = false;
-    // Who is woken when it is time to stop.
+    // The waker that `stopping` wakes.
     let mut waiting: Option<Waker> = None;
     poll_fn(|context| {
         let waits = |waker: &Waker| waker.will_wake(context.waker());

@@ -1,8 +1,8 @@
-//! hyper's timeouts, on the timers of the core: one that is exact, and one for the heads of requests.
+//! hyper's timeouts on the timers of a core: an exact timer, and a cheaper one for request heads.
 //!
-//! hyper makes a sleep for each head, and drops it when the head has come: a timer of the core set and cleared
-//! for each request would be a thirtieth of its cost. The sleeps of one connection share a timer instead,
-//! which is set again only when it has gone off (`HeadTimer`).
+//! hyper creates a sleep for each head and drops it once the head has arrived. Setting and clearing a timer of the core
+//! for each request would add a thirtieth to its cost. The sleeps of a connection therefore share one timer, which is
+//! set again only after it has fired (`HeadTimer`).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,19 +18,21 @@ use annulus::time;
 use hyper::rt::{Sleep, Timer};
 use send_wrapper::SendWrapper;
 
-/// Gives hyper's builders the timers of the core that waits: `http1::Builder::new().timer(CoreTimer)`.
+/// Provides hyper's builders with the timers of the core that polls: `http1::Builder::new().timer(CoreTimer)`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CoreTimer;
 
-/// The future of a [`CoreTimer`]'s sleep. The timer is that of the core that polls it; polled on another core it is set
-/// anew there. It may be dropped anywhere.
+/// A sleep of a [`CoreTimer`].
+///
+/// It uses a timer of the core that polls it. If another core polls it, it is set there. It may be dropped on any
+/// thread.
 ///
 /// # Panics
 ///
-/// Polled outside a runtime.
+/// Panics if polled outside a runtime.
 pub struct CoreSleep {
     deadline: Instant,
-    /// From the first poll on: hyper makes one for each request, and polls it only if it has to wait.
+    /// Set by the first poll. hyper creates a sleep for each request and polls it only if it has to wait.
     set: Option<CoreBound<RefCell<time::Sleep>>>,
 }
 
@@ -54,7 +56,7 @@ impl Future for CoreSleep {
         let mut sleep = time::sleep(deadline.saturating_duration_since(Instant::now()));
         let polled = Pin::new(&mut sleep).poll(context);
         if polled.is_pending() {
-            // On an error the core is ending and drops the task that waits for this timer.
+            // This fails only while the core is ending, and the core then drops the task that waits for this timer.
             *set = CoreBound::new(Rc::new(RefCell::new(sleep))).ok();
         }
         polled
@@ -80,21 +82,21 @@ impl Timer for CoreTimer {
     }
 }
 
-/// The timer of one connection, for whose heads there is one sleep after another, each of the same time. Only
-/// the connection's task polls them.
+/// The head timer of one connection. Its sleeps follow one another and last equally long, and only the connection's
+/// task polls them.
 pub(crate) struct HeadTimer {
     time: Duration,
     shared: Arc<SendWrapper<RefCell<Option<Armed>>>>,
 }
 
-/// The core's timer, and whom it wakes. Who is woken looks at its own deadline.
+/// The core's timer and the waker that it wakes. The woken sleep checks its own deadline.
 struct Armed {
     until: Instant,
     waker: Waker,
     _sleep: time::Sleep,
 }
 
-/// As a [`CoreSleep`], with the connection's timer.
+/// A sleep that shares the timer of its connection.
 struct HeadSleep {
     begun: Instant,
     deadline: Instant,
@@ -114,7 +116,7 @@ impl Timer for HeadTimer {
         self.sleep_until(Instant::now() + time)
     }
 
-    /// hyper has just asked for the time, and added ours to it.
+    /// hyper computes `deadline` from the current time, so the start needs no second reading of the clock.
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         Box::pin(HeadSleep {
             begun: deadline.checked_sub(self.time).unwrap_or(deadline),
@@ -129,7 +131,8 @@ impl Future for HeadSleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // At the first poll no time has passed. What goes off meanwhile has the task poll again.
+        // The first poll follows the creation immediately, so no time has passed. When the timer fires, the task polls
+        // again.
         let now = match std::mem::replace(&mut self.polled, true) {
             false => self.begun,
             true => Instant::now(),

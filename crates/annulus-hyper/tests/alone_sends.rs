@@ -1,4 +1,4 @@
-//! How many sends answers leave in. In a process of its own, for the counters are the process's.
+//! The number of sends per response. A separate process, because the counters are per process.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -27,7 +27,7 @@ async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible
     ))))
 }
 
-/// More than are expected would be seen within this time.
+/// Unexpected further sends would happen within this time.
 const SETTLED: Duration = Duration::from_millis(50);
 
 fn sends() -> u64 {
@@ -40,8 +40,8 @@ fn sends() -> u64 {
     of("send") + of("send_vectored")
 }
 
-/// The total number of sends, once it is at least `expected`: a client may have a response before the core has
-/// seen the end of its send.
+/// Returns the total number of sends once it is at least `expected`. A client may receive a response before the core
+/// has reaped the completion of its send.
 fn sends_from(expected: u64) -> u64 {
     while sends() < expected {
         thread::yield_now();
@@ -50,12 +50,12 @@ fn sends_from(expected: u64) -> u64 {
     sends()
 }
 
-/// Sends while a plain client pipelines `together` requests, several times.
+/// Returns the number of sends while a client pipelines `together` requests, `ROUNDS` times.
 fn sends_for(address: SocketAddr, together: usize) -> u64 {
     let mut stream = TcpStream::connect(address).unwrap();
-    let asked = REQUEST.repeat(together);
+    let requests = REQUEST.repeat(together);
     let mut round = || {
-        stream.write_all(asked.as_bytes()).unwrap();
+        stream.write_all(requests.as_bytes()).unwrap();
         let (mut all, mut memory) = (String::new(), [0; 4096]);
         while all.matches("Hello, World!").count() < together {
             let bytes = stream.read(&mut memory).unwrap();
@@ -71,7 +71,7 @@ fn sends_for(address: SocketAddr, together: usize) -> u64 {
 }
 
 #[test]
-fn an_answer_leaves_in_one_send_and_so_do_answers_to_requests_that_came_together() {
+fn a_response_takes_one_send_and_so_do_the_responses_to_pipelined_requests() {
     for backend in [Backend::Fallback, Backend::Uring] {
         let ran = Runtime::builder().backend(backend).block_on(async move {
             let served = TcpListener::bind("127.0.0.1:0")?;

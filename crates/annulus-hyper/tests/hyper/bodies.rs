@@ -1,4 +1,4 @@
-//! Large bodies, both ways, and what a connection holds of them.
+//! Large bodies in both directions, and the memory that a connection holds for them.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -20,18 +20,17 @@ use crate::support::*;
 const LARGE: u64 = 64 << 20;
 
 #[test]
-fn sixty_four_mebibytes_go_both_ways_at_once_by_http1() {
+fn http1_transfers_64_mib_in_both_directions_concurrently() {
     on_each(|| async {
         let mut requests = http1(start()?).await?;
         let expected = hash_of_pattern(LARGE);
-        // With a length, and in chunks.
-        for says_length in [true, false] {
+        for with_length in [true, false] {
             requests.ready().await.map_err(io::Error::other)?;
-            let request = of_path("/echo", pattern(LARGE, says_length));
-            let answer = requests.send_request(request).await;
-            let body = answer.map_err(io::Error::other)?.into_body();
+            let request = of_path("/echo", pattern(LARGE, with_length));
+            let response = requests.send_request(request).await;
+            let body = response.map_err(io::Error::other)?.into_body();
             let length = body.size_hint().exact();
-            assert_eq!(length, says_length.then_some(LARGE));
+            assert_eq!(length, with_length.then_some(LARGE));
             assert_eq!(hash_of(body).await.map_err(io::Error::other)?, expected);
         }
         Ok(())
@@ -39,12 +38,12 @@ fn sixty_four_mebibytes_go_both_ways_at_once_by_http1() {
 }
 
 #[test]
-fn sixty_four_mebibytes_go_both_ways_at_once_by_http2() {
+fn http2_transfers_64_mib_in_both_directions_concurrently() {
     on_each(|| async {
         let mut requests = http2(start()?).await?;
         let request = of_url("/echo", pattern(LARGE, true));
-        let answer = requests.send_request(request).await;
-        let body = answer.map_err(io::Error::other)?.into_body();
+        let response = requests.send_request(request).await;
+        let body = response.map_err(io::Error::other)?.into_body();
         let got = hash_of(body).await.map_err(io::Error::other)?;
         assert_eq!(got, hash_of_pattern(LARGE));
         Ok(())
@@ -52,7 +51,7 @@ fn sixty_four_mebibytes_go_both_ways_at_once_by_http2() {
 }
 
 #[test]
-fn bodies_of_every_length_near_the_buffers_are_whole() {
+fn bodies_with_lengths_near_buffer_sizes_arrive_complete() {
     on_each(|| async {
         let mut requests = http1(start()?).await?;
         for around in [4_096, 8_192, 65_536, 131_072, 262_144_u64] {
@@ -60,15 +59,15 @@ fn bodies_of_every_length_near_the_buffers_are_whole() {
                 for path in ["bytes", "chunked"] {
                     requests.ready().await.map_err(io::Error::other)?;
                     let request = of_path(&format!("/{path}/{bytes}"), nothing());
-                    let answer = requests.send_request(request).await;
-                    let body = answer.map_err(io::Error::other)?.into_body();
+                    let response = requests.send_request(request).await;
+                    let body = response.map_err(io::Error::other)?.into_body();
                     let got = hash_of(body).await.map_err(io::Error::other)?;
                     assert_eq!(got, hash_of_pattern(bytes), "{path} {bytes}");
                 }
                 requests.ready().await.map_err(io::Error::other)?;
                 let request = of_path("/hash", pattern(bytes, bytes % 2 == 0));
-                let answer = requests.send_request(request).await;
-                let got = text_of(answer.map_err(io::Error::other)?).await?;
+                let response = requests.send_request(request).await;
+                let got = text_of(response.map_err(io::Error::other)?).await?;
                 assert_eq!(got, hash_of_pattern(bytes).0.to_string());
             }
         }
@@ -76,7 +75,7 @@ fn bodies_of_every_length_near_the_buffers_are_whole() {
     });
 }
 
-/// Counts what is asked of it.
+/// Counts the bytes that it produced.
 struct Endless(Rc<Cell<usize>>);
 
 const PIECE: &[u8] = &[7; 16 << 10];
@@ -95,28 +94,28 @@ impl Body for Endless {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_waited_for() {
+fn a_peer_that_does_not_read_stops_the_body() {
     on_each(|| async {
         let (near, far) = UnixStream::pair()?;
-        let made = Rc::new(Cell::new(0));
-        let counted = Rc::clone(&made);
+        let total = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&total);
         let service = service_fn(move |_| {
-            let answer = Response::new(Endless(Rc::clone(&counted)));
-            std::future::ready(Ok::<_, Infallible>(answer))
+            let response = Response::new(Endless(Rc::clone(&counted)));
+            std::future::ready(Ok::<_, Infallible>(response))
         });
         let served = runtime::spawn(async move {
             let served = Server::new().serve_connection(far, service).await;
             served.map_err(|error| error.to_string())
         });
         near.send_all("GET / HTTP/1.1\r\nhost: x\r\n\r\n").await?;
-        // The socket's buffer, hyper's, and ours; then no more is made.
-        let mut held = 0;
-        while held == 0 || made.get() != held {
-            held = made.get();
-            assert!(held < 2 << 20, "{held}");
+        // The socket's buffer, hyper's and ours fill up; then no more is produced.
+        let mut produced = 0;
+        while produced == 0 || total.get() != produced {
+            produced = total.get();
+            assert!(produced < 2 << 20, "{produced}");
             annulus::time::sleep(Duration::from_millis(100)).await;
         }
-        // Read, it goes on.
+        // The body goes on once the peer reads.
         let mut read = 0;
         let mut chunks = near.recv_multishot();
         while read < 8 << 20
@@ -124,7 +123,7 @@ fn a_peer_that_does_not_read_is_waited_for() {
         {
             read += chunk?.len();
         }
-        assert!(made.get() > held);
+        assert!(total.get() > produced);
         drop(near);
         let error = served.await?.unwrap_err();
         assert!(!error.is_empty());
@@ -133,14 +132,14 @@ fn a_peer_that_does_not_read_is_waited_for() {
 }
 
 #[test]
-fn a_connection_that_goes_in_the_middle_of_a_body_disturbs_nobody() {
+fn a_connection_closed_within_a_body_does_not_affect_others() {
     on_each(|| async {
         let address = start()?;
         for request in [
-            // On the way in,
+            // While the request body is received.
             "POST /hash HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nhalf of it",
             "POST /hash HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal",
-            // and on the way out.
+            // While the response body is sent.
             "GET /bytes/50000000 HTTP/1.1\r\nhost: x\r\n\r\n",
         ] {
             for resets in [false, true] {
@@ -154,9 +153,9 @@ fn a_connection_that_goes_in_the_middle_of_a_body_disturbs_nobody() {
             }
         }
         let mut requests = http1(address).await?;
-        let answer = requests.send_request(of_path("/", nothing())).await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(text_of(answer).await?, "Hello, World!");
+        let response = requests.send_request(of_path("/", nothing())).await;
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(text_of(response).await?, "Hello, World!");
         Ok(())
     });
 }

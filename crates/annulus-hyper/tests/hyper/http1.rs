@@ -1,4 +1,4 @@
-//! HTTP/1: kept connections, pipelines, requests in pieces, upgrades.
+//! HTTP/1: kept connections, pipelining, requests in pieces, upgrades.
 
 use std::io;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use hyper::{Request, StatusCode, Version};
 
 use crate::support::*;
 
-/// What the server sends for `/`, without the date.
+/// The server's response to `/`, without the date.
 const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 13\r\ndate: \r\n\r\nHello, World!";
 
-fn without_dates(answers: &str) -> String {
-    let mut left = answers;
+fn without_dates(responses: &str) -> String {
+    let mut left = responses;
     let mut text = String::new();
     while let Some((before, after)) = left.split_once("date: ") {
         text += before;
@@ -29,11 +29,11 @@ fn without_dates(answers: &str) -> String {
 fn hello() {
     on_each(|| async {
         let mut requests = http1(start()?).await?;
-        let answer = requests.send_request(of_path("/", nothing())).await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(answer.status(), StatusCode::OK);
-        assert_eq!(answer.version(), Version::HTTP_11);
-        assert_eq!(text_of(answer).await?, "Hello, World!");
+        let response = requests.send_request(of_path("/", nothing())).await;
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.version(), Version::HTTP_11);
+        assert_eq!(text_of(response).await?, "Hello, World!");
         Ok(())
     });
 }
@@ -44,14 +44,14 @@ fn hello_over_a_unix_stream() {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("http");
         let listener = UnixListener::bind(&path)?;
-        drop(runtime::spawn(serve(listener, service_fn(answer))));
+        drop(runtime::spawn(serve(listener, service_fn(respond))));
         let stream = HyperStream::new(UnixStream::connect(&path).await?);
         let shaken = hyper::client::conn::http1::handshake(stream).await;
         let (mut requests, connection) = shaken.map_err(io::Error::other)?;
         drop(runtime::spawn(connection));
-        let answer = requests.send_request(of_path("/", nothing())).await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(text_of(answer).await?, "Hello, World!");
+        let response = requests.send_request(of_path("/", nothing())).await;
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(text_of(response).await?, "Hello, World!");
         Ok(())
     });
 }
@@ -64,28 +64,28 @@ fn a_connection_is_kept_for_many_requests() {
             requests.ready().await.map_err(io::Error::other)?;
             let sent = "x".repeat(number * 7);
             let request = of_path("/echo", whole(sent.clone()));
-            let answer = requests.send_request(request).await;
-            assert_eq!(text_of(answer.map_err(io::Error::other)?).await?, sent);
+            let response = requests.send_request(request).await;
+            assert_eq!(text_of(response.map_err(io::Error::other)?).await?, sent);
         }
         Ok(())
     });
 }
 
 #[test]
-fn requests_that_come_together_are_answered_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     on_each(|| async {
         let stream = TcpStream::connect(start()?).await?;
-        let mut asked = String::new();
+        let mut requests = String::new();
         for number in 0..40 {
-            asked +=
+            requests +=
                 &format!("POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n{number:04}");
         }
-        asked += "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        stream.send_all(asked).await?;
-        let answers = rest_of(&stream).await?;
-        let at = |number| answers.find(&format!("\r\n\r\n{number:04}"));
+        requests += "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.send_all(requests).await?;
+        let responses = rest_of(&stream).await?;
+        let at = |number| responses.find(&format!("\r\n\r\n{number:04}"));
         assert!(at(0).is_some() && (1..40).all(|number| at(number) > at(number - 1)));
-        assert!(answers.ends_with("Hello, World!"), "{answers}");
+        assert!(responses.ends_with("Hello, World!"), "{responses}");
         Ok(())
     });
 }
@@ -101,16 +101,16 @@ fn a_request_may_be_cut_anywhere() {
             stream.send_all(request[..cut].to_owned()).await?;
             annulus::time::sleep(Duration::from_micros(200)).await;
             stream.send_all(request[cut..].to_owned()).await?;
-            let answer = without_dates(&rest_of(&stream).await?);
-            let answer = answer.replace("connection: close\r\n", "");
-            assert_eq!(answer, HELLO, "cut at {cut}");
+            let response = without_dates(&rest_of(&stream).await?);
+            let response = response.replace("connection: close\r\n", "");
+            assert_eq!(response, HELLO, "cut at {cut}");
         }
         Ok(())
     });
 }
 
 #[test]
-fn what_begins_as_http2_does_and_goes_on_otherwise_is_http1() {
+fn a_request_that_only_begins_like_http2_is_served_as_http1() {
     on_each(|| async {
         let address = start()?;
         for pieces in [
@@ -122,8 +122,8 @@ fn what_begins_as_http2_does_and_goes_on_otherwise_is_http1() {
                 stream.send_all(piece.to_string()).await?;
                 annulus::time::sleep(Duration::from_millis(5)).await;
             }
-            let answer = rest_of(&stream).await?;
-            assert!(answer.starts_with("HTTP/1."), "{pieces:?}: {answer}");
+            let response = rest_of(&stream).await?;
+            assert!(response.starts_with("HTTP/1."), "{pieces:?}: {response}");
         }
         Ok(())
     });
@@ -137,16 +137,16 @@ fn an_upgraded_connection_carries_bytes_both_ways_until_its_end() {
         let request = request
             .header("connection", "upgrade")
             .header("upgrade", "echo");
-        let answer = requests
+        let response = requests
             .send_request(request.body(nothing()).unwrap())
             .await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS);
-        let upgraded = hyper::upgrade::on(answer).await;
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        let upgraded = hyper::upgrade::on(response).await;
         let mut stream = upgraded.map_err(io::Error::other)?;
         for bytes in [1, 10, 4_096, 300_000] {
             let sent = vec![bytes as u8; bytes];
-            // Both directions hold more than the last is long only together.
+            // The last length exceeds what the buffers of one direction hold.
             write(&mut stream, &sent).await?;
             let mut back = Vec::new();
             while back.len() < bytes {
@@ -161,7 +161,7 @@ fn an_upgraded_connection_carries_bytes_both_ways_until_its_end() {
 }
 
 #[test]
-fn each_connection_may_have_a_service_that_knows_the_peer() {
+fn a_service_per_connection_can_use_the_peer_address() {
     on_each(|| async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -170,8 +170,8 @@ fn each_connection_may_have_a_service_that_knows_the_peer() {
                 let peer = stream.peer_addr().map(|peer| peer.to_string());
                 let peer = peer.unwrap_or_default();
                 service_fn(move |_| {
-                    let answer = hyper::Response::new(whole(peer.clone()));
-                    std::future::ready(Ok::<_, hyper::Error>(answer))
+                    let response = hyper::Response::new(whole(peer.clone()));
+                    std::future::ready(Ok::<_, hyper::Error>(response))
                 })
             };
             Server::new().serve_each(listener, make).await
@@ -179,8 +179,8 @@ fn each_connection_may_have_a_service_that_knows_the_peer() {
         let stream = TcpStream::connect(address).await?;
         let near = stream.local_addr()?;
         stream.send_all("GET / HTTP/1.0\r\n\r\n").await?;
-        let answer = rest_of(&stream).await?;
-        assert!(answer.ends_with(&near.to_string()), "{answer}");
+        let response = rest_of(&stream).await?;
+        assert!(response.ends_with(&near.to_string()), "{response}");
         Ok(())
     });
 }

@@ -15,16 +15,16 @@ use crate::support::*;
 fn hello() {
     on_each(|| async {
         let mut requests = http2(start()?).await?;
-        let answer = requests.send_request(of_url("/", nothing())).await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(answer.version(), Version::HTTP_2);
-        assert_eq!(text_of(answer).await?, "Hello, World!");
+        let response = requests.send_request(of_url("/", nothing())).await;
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(response.version(), Version::HTTP_2);
+        assert_eq!(text_of(response).await?, "Hello, World!");
         Ok(())
     });
 }
 
 #[test]
-fn many_streams_at_once_through_small_windows_keep_their_bytes() {
+fn concurrent_streams_with_small_windows_keep_their_bytes() {
     on_each(|| async {
         let mut server = Server::new();
         (server.http2())
@@ -32,21 +32,21 @@ fn many_streams_at_once_through_small_windows_keep_their_bytes() {
             .initial_connection_window_size(70_000)
             .max_concurrent_streams(40);
         let mut first = http2(start_as(server)?).await?;
-        // With its answer the client knows how many streams there may be.
-        let answer = first.send_request(of_url("/", nothing())).await;
-        drop(answer.map_err(io::Error::other)?);
+        // The first response also carries the limit of concurrent streams.
+        let response = first.send_request(of_url("/", nothing())).await;
+        drop(response.map_err(io::Error::other)?);
         let requests = first;
-        let asks = (0..100_u64).map(|number| {
+        let tasks = (0..100_u64).map(|number| {
             let (mut requests, bytes) = (requests.clone(), number * 3_001);
             runtime::spawn(async move {
                 let body = pattern(bytes, number % 2 == 0);
-                let answer = requests.send_request(of_url("/echo", body)).await?;
-                let got = hash_of(answer.into_body()).await?;
+                let response = requests.send_request(of_url("/echo", body)).await?;
+                let got = hash_of(response.into_body()).await?;
                 Ok::<_, hyper::Error>((got, hash_of_pattern(bytes)))
             })
         });
-        for ask in asks.collect::<Vec<_>>() {
-            let (got, expected) = ask.await?.map_err(io::Error::other)?;
+        for task in tasks.collect::<Vec<_>>() {
+            let (got, expected) = task.await?.map_err(io::Error::other)?;
             assert_eq!(got, expected);
         }
         Ok(())
@@ -54,10 +54,10 @@ fn many_streams_at_once_through_small_windows_keep_their_bytes() {
 }
 
 #[test]
-fn streams_that_are_given_up_leave_the_others_alone() {
+fn cancelled_streams_do_not_affect_others() {
     on_each(|| async {
         let requests = http2(start()?).await?;
-        // More at once would look like an attack (rapid reset).
+        // A larger number of resets would look like an attack (rapid reset).
         for number in 0..15 {
             let mut requests = requests.clone();
             let late = runtime::spawn(async move {
@@ -72,11 +72,11 @@ fn streams_that_are_given_up_leave_the_others_alone() {
             late.abort();
         }
         let mut requests = requests.clone();
-        let answer = requests
+        let response = requests
             .send_request(of_url("/bytes/1000000", nothing()))
             .await;
-        let answer = answer.map_err(io::Error::other)?;
-        let got = hash_of(answer.into_body())
+        let response = response.map_err(io::Error::other)?;
+        let got = hash_of(response.into_body())
             .await
             .map_err(io::Error::other)?;
         assert_eq!(got, hash_of_pattern(1_000_000));
@@ -85,11 +85,11 @@ fn streams_that_are_given_up_leave_the_others_alone() {
 }
 
 #[test]
-fn a_peer_that_answers_no_ping_is_given_up_in_time() {
+fn a_peer_that_answers_no_ping_is_closed_after_the_timeout() {
     on_each(|| async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        // Reads what it is sent, and says nothing.
+        // Receives and sends nothing.
         drop(runtime::spawn(async move {
             let stream = listener.accept().await?;
             rest_of(&stream).await

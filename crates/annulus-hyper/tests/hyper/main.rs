@@ -1,4 +1,4 @@
-//! hyper's servers and clients on our streams, tasks and timers, and a router of axum's, on both backends.
+//! hyper's servers and clients, and an axum router, on Annulus's streams, tasks and timers, on both backends.
 
 mod bodies;
 mod ends;

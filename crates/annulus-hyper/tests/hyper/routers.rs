@@ -1,4 +1,4 @@
-//! A router of axum's with tower's layers, unchanged.
+//! An unchanged axum router with tower layers.
 
 use std::io;
 use std::time::Duration;
@@ -61,53 +61,53 @@ fn start() -> io::Result<std::net::SocketAddr> {
 }
 
 #[test]
-fn a_router_with_layers_answers_by_both_versions() {
+fn a_router_with_layers_works_over_both_versions() {
     on_each(|| async {
         let address = start()?;
         let mut requests = http1(address).await?;
         let request = |path: &str| hyper::Request::get(path.to_owned()).header("host", "x");
-        let answer = requests
+        let response = requests
             .send_request(request("/hello/you").body(nothing()).unwrap())
             .await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(answer.headers()["server"], "annulus");
-        assert_eq!(text_of(answer).await?, "Hello, you!");
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(response.headers()["server"], "annulus");
+        assert_eq!(text_of(response).await?, "Hello, you!");
 
         requests.ready().await.map_err(io::Error::other)?;
         let compressed = request("/long").header("accept-encoding", "gzip");
-        let answer = requests
+        let response = requests
             .send_request(compressed.body(nothing()).unwrap())
             .await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(answer.headers()["content-encoding"], "gzip");
-        assert!(text_of(answer).await?.len() < 1_000);
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(response.headers()["content-encoding"], "gzip");
+        assert!(text_of(response).await?.len() < 1_000);
 
         let mut requests = http2(address).await?;
         let mut sum = of_url("/sum", whole("[1, 2, 39]"));
         let json = HeaderValue::from_static("application/json");
         sum.headers_mut().insert("content-type", json);
-        let answer = requests.send_request(sum).await;
-        assert_eq!(text_of(answer.map_err(io::Error::other)?).await?, "42");
-        let answer = requests.send_request(of_url("/nowhere", nothing())).await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+        let response = requests.send_request(sum).await;
+        assert_eq!(text_of(response.map_err(io::Error::other)?).await?, "42");
+        let response = requests.send_request(of_url("/nowhere", nothing())).await;
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
         Ok(())
     });
 }
 
 #[test]
-fn what_asks_for_tokios_clock_has_it_where_a_runtime_of_tokios_is_beside() {
+fn a_layer_that_needs_tokios_clock_works_with_a_tokio_runtime_entered() {
     let beside = tokio::runtime::Builder::new_multi_thread();
     let beside = { beside }.worker_threads(1).enable_all().build().unwrap();
     let _context = beside.enter();
     on_each(|| async {
         let mut requests = http1(start()?).await?;
         let request = hyper::Request::get("/slow").header("host", "x");
-        let answer = requests
+        let response = requests
             .send_request(request.body(nothing()).unwrap())
             .await;
-        let answer = answer.map_err(io::Error::other)?;
-        assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+        let response = response.map_err(io::Error::other)?;
+        assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
         Ok(())
     });
 }

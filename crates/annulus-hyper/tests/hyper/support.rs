@@ -1,4 +1,4 @@
-//! What the tests share: a server whose paths do what is tested, and clients of several kinds.
+//! Shared by the tests: a server with a path for each case, and clients of several kinds.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,12 +21,12 @@ use hyper::client::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 
-/// No test waits longer.
+/// The limit of each test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) type AnyBody = BoxBody<Bytes, hyper::Error>;
 
-/// Runs a test on a core of either kind.
+/// Runs a test on each backend.
 pub(crate) fn on_each<F>(test: impl Fn() -> F)
 where
     F: Future<Output = io::Result<()>> + 'static,
@@ -44,7 +44,7 @@ where
     }
 }
 
-/// A server that answers as [`answer`] does.
+/// Starts a server that responds with [`respond`].
 pub(crate) fn start() -> io::Result<SocketAddr> {
     start_as(Server::new())
 }
@@ -53,16 +53,16 @@ pub(crate) fn start_as(server: Server) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     drop(runtime::spawn(async move {
-        server.serve(listener, service_fn(answer)).await
+        server.serve(listener, service_fn(respond)).await
     }));
     Ok(address)
 }
 
-/// Answers that wait for the end of their runtime.
+/// The number of `/last` requests, whose responses wait for the end of the runtime.
 pub(crate) static LAST_BEGUN: AtomicUsize = AtomicUsize::new(0);
 
-/// A path for each thing that is tested.
-pub(crate) async fn answer(request: Request<Incoming>) -> Result<Response<AnyBody>, hyper::Error> {
+/// Responds to the path of each test case.
+pub(crate) async fn respond(request: Request<Incoming>) -> Result<Response<AnyBody>, hyper::Error> {
     let path = request.uri().path().to_owned();
     let body = match path
         .split_at(1)
@@ -83,16 +83,16 @@ pub(crate) async fn answer(request: Request<Incoming>) -> Result<Response<AnyBod
         ("last", "") => {
             LAST_BEGUN.fetch_add(1, Ordering::SeqCst);
             annulus::runtime::stopping().await;
-            // By then the server has been told, too.
+            // By then the server has noticed the shutdown, too.
             annulus::time::sleep(Duration::from_millis(1)).await;
             whole("last")
         }
-        ("panic", "") => panic!("as this test asked for"),
+        ("panic", "") => panic!("a panic for the test"),
         ("upgrade", "") => return Ok(upgrade(request)),
         _ => {
-            let mut answer = Response::new(whole("no such path"));
-            *answer.status_mut() = StatusCode::NOT_FOUND;
-            return Ok(answer);
+            let mut response = Response::new(whole("no such path"));
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            return Ok(response);
         }
     };
     Ok(Response::new(body))
@@ -110,7 +110,7 @@ fn never(never: Infallible) -> hyper::Error {
     match never {}
 }
 
-/// Becomes a stream of bytes, each of which comes back.
+/// Upgrades the connection to an echo stream.
 fn upgrade(request: Request<Incoming>) -> Response<AnyBody> {
     drop(runtime::spawn(async move {
         let mut stream = hyper::upgrade::on(request)
@@ -124,13 +124,13 @@ fn upgrade(request: Request<Incoming>) -> Response<AnyBody> {
             write(&mut stream, &bytes).await?;
         }
     }));
-    let mut answer = Response::new(nothing());
-    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let mut response = Response::new(nothing());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     for (name, value) in [("connection", "upgrade"), ("upgrade", "echo")] {
         let value = value.parse().unwrap();
-        answer.headers_mut().insert(name, value);
+        response.headers_mut().insert(name, value);
     }
-    answer
+    response
 }
 
 // ----- reading and writing by hyper's traits -----
@@ -161,12 +161,12 @@ pub(crate) async fn close<S: hyper::rt::Write + Unpin>(stream: &mut S) -> io::Re
 
 // ----- bodies -----
 
-/// Bytes that say where they belong.
-pub(crate) fn pattern(bytes: u64, says_length: bool) -> AnyBody {
+/// Returns a body whose bytes depend on their position.
+pub(crate) fn pattern(bytes: u64, with_length: bool) -> AnyBody {
     let body = Pattern {
         at: 0,
         bytes,
-        says_length,
+        with_length,
     };
     body.map_err(never).boxed()
 }
@@ -174,10 +174,10 @@ pub(crate) fn pattern(bytes: u64, says_length: bool) -> AnyBody {
 struct Pattern {
     at: u64,
     bytes: u64,
-    says_length: bool,
+    with_length: bool,
 }
 
-/// Pieces of this length, but for the last; no power of two.
+/// The length of each piece but the last; not a power of two.
 const PIECE_BYTES: u64 = 50_021;
 
 impl Body for Pattern {
@@ -198,7 +198,7 @@ impl Body for Pattern {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.says_length {
+        match self.with_length {
             true => SizeHint::with_exact(self.bytes - self.at),
             false => SizeHint::default(),
         }
@@ -211,7 +211,7 @@ fn piece(at: u64, bytes: u64) -> Bytes {
     piece.into()
 }
 
-/// The hash of a pattern, and its length.
+/// Returns the hash and the length of a pattern.
 pub(crate) fn hash_of_pattern(bytes: u64) -> (u64, u64) {
     let mut hasher = DefaultHasher::new();
     let mut at = 0;
@@ -223,7 +223,7 @@ pub(crate) fn hash_of_pattern(bytes: u64) -> (u64, u64) {
     (hasher.finish(), bytes)
 }
 
-/// The hash of a body, and its length.
+/// Returns the hash and the length of a body.
 pub(crate) async fn hash_of(mut body: Incoming) -> Result<(u64, u64), hyper::Error> {
     let (mut hasher, mut bytes) = (DefaultHasher::new(), 0);
     while let Some(frame) = body.frame().await {
@@ -235,8 +235,8 @@ pub(crate) async fn hash_of(mut body: Incoming) -> Result<(u64, u64), hyper::Err
     Ok((hasher.finish(), bytes))
 }
 
-pub(crate) async fn text_of(answer: Response<Incoming>) -> io::Result<String> {
-    let body = answer
+pub(crate) async fn text_of(response: Response<Incoming>) -> io::Result<String> {
+    let body = response
         .into_body()
         .collect()
         .await
@@ -261,19 +261,19 @@ pub(crate) async fn http2(address: SocketAddr) -> io::Result<http2::SendRequest<
     Ok(requests)
 }
 
-/// A request of HTTP/1.
+/// Returns an HTTP/1 request.
 pub(crate) fn of_path(path: &str, body: AnyBody) -> Request<AnyBody> {
     let request = Request::post(path).header("host", "localhost");
     request.body(body).unwrap()
 }
 
-/// A request of HTTP/2.
+/// Returns an HTTP/2 request.
 pub(crate) fn of_url(path: &str, body: AnyBody) -> Request<AnyBody> {
     let url = format!("http://localhost{path}");
     Request::post(url).body(body).unwrap()
 }
 
-/// All that comes until the server closes.
+/// Returns everything until the server closes.
 pub(crate) async fn rest_of(stream: &TcpStream) -> io::Result<String> {
     let (mut all, mut chunks) = (Vec::new(), stream.recv_multishot());
     while let Some(chunk) = chunks.next().await {

@@ -1,4 +1,4 @@
-//! Upgraded connections on threads that are not their core: errors that say so, and an end for the peer.
+//! Upgraded connections on threads other than their core: reads and writes fail, and the peer's connection ends.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime as Tokio};
 
 use crate::support::*;
 
-const ASK: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+const UPGRADE: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
 
 fn tokio() -> Tokio {
     let builder = Builder::new_multi_thread();
@@ -25,102 +25,102 @@ fn tokio() -> Tokio {
 }
 
 fn switching() -> Response<AnyBody> {
-    let mut answer = Response::new(nothing());
-    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let mut response = Response::new(nothing());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     for (name, value) in [("connection", "upgrade"), ("upgrade", "echo")] {
-        answer.headers_mut().insert(name, value.parse().unwrap());
+        response.headers_mut().insert(name, value.parse().unwrap());
     }
-    answer
+    response
 }
 
-/// A server whose handler leaves the upgraded connection to a task of Tokio's, as axum's `on_upgrade` does. What
-/// came of its first read and write is told; `keep` then leaks it.
+/// Starts a server whose handler passes the upgraded connection to a Tokio task, as axum's `on_upgrade` does. The
+/// channel returns the errors of its first read and write. With `keep` the task then holds the connection for good.
 fn elsewhere(keep: bool) -> io::Result<(SocketAddr, mpsc::Receiver<[io::Error; 2]>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let (tell, told) = mpsc::channel();
-    let answer = move |request: Request<Incoming>| {
-        let tell = tell.clone();
+    let (sender, errors) = mpsc::channel();
+    let respond = move |request: Request<Incoming>| {
+        let sender = sender.clone();
         drop(tokio::spawn(async move {
             let mut stream = hyper::upgrade::on(request).await.unwrap();
             let errors = [
                 read(&mut stream).await.unwrap_err(),
                 write(&mut stream, b"x").await.unwrap_err(),
             ];
-            tell.send(errors).unwrap();
+            sender.send(errors).unwrap();
             if keep {
                 std::future::pending::<()>().await;
             }
         }));
         std::future::ready(Ok::<_, Infallible>(switching()))
     };
-    drop(runtime::spawn(serve(listener, service_fn(answer))));
-    Ok((address, told))
+    drop(runtime::spawn(serve(listener, service_fn(respond))));
+    Ok((address, errors))
 }
 
-async fn ask(address: SocketAddr) -> io::Result<String> {
+async fn request_upgrade(address: SocketAddr) -> io::Result<String> {
     let stream = TcpStream::connect(address).await?;
-    stream.send_all(ASK).await?;
-    // To its end: the client does not hang.
+    stream.send_all(UPGRADE).await?;
+    // Until the end, so that a client that hangs fails the test.
     rest_of(&stream).await
 }
 
 #[test]
-fn an_upgraded_connection_on_another_thread_is_an_error_that_says_so_and_is_closed() {
+fn using_an_upgraded_connection_on_another_thread_fails_with_a_hint_and_closes_it() {
     let beside = tokio();
     let _context = beside.enter();
     on_each(|| async {
-        let (address, told) = elsewhere(false)?;
-        let answer = ask(address).await?;
-        assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
-        for error in told.recv().unwrap() {
-            let says = error.to_string();
-            assert!(says.contains("belongs to core 0"), "{says}");
-            assert!(says.contains("annulus::runtime::spawn"), "{says}");
+        let (address, errors) = elsewhere(false)?;
+        let response = request_upgrade(address).await?;
+        assert!(response.starts_with("HTTP/1.1 101 "), "{response}");
+        for error in errors.recv().unwrap() {
+            let message = error.to_string();
+            assert!(message.contains("belongs to core 0"), "{message}");
+            assert!(message.contains("annulus::runtime::spawn"), "{message}");
         }
         Ok(())
     });
 }
 
 #[test]
-fn an_upgraded_connection_that_another_thread_keeps_is_closed_at_the_end_of_its_core() {
+fn an_upgraded_connection_held_by_another_thread_is_closed_when_its_core_ends() {
     let beside = tokio();
     let _context = beside.enter();
-    let (tell, clients) = mpsc::channel();
+    let (sender, clients) = mpsc::channel();
     on_each(|| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            let (address, told) = elsewhere(true)?;
-            // The client outlives the runtime, whose end it waits for.
+            let (address, errors) = elsewhere(true)?;
+            // The client outlives the runtime, because it waits for the runtime's end.
             let client = std::thread::spawn(move || {
                 let mut stream = std::net::TcpStream::connect(address)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
-                stream.write_all(ASK.as_bytes())?;
+                stream.write_all(UPGRADE.as_bytes())?;
                 stream.read_to_end(&mut Vec::new())
             });
-            tell.send(client).unwrap();
-            let told = runtime::spawn_blocking(move || told.recv().unwrap()).await;
-            assert!(told.is_ok());
+            sender.send(client).unwrap();
+            let errors = runtime::spawn_blocking(move || errors.recv().unwrap()).await;
+            assert!(errors.is_ok());
             Ok(())
         }
     });
-    drop(tell);
+    drop(sender);
     for client in clients {
         assert!(client.join().unwrap().unwrap() > 0);
     }
 }
 
 #[test]
-fn a_handler_that_asks_for_tokios_tasks_without_tokio_ends_its_connection() {
+fn a_handler_that_spawns_a_tokio_task_without_tokio_ends_its_connection() {
     on_each(|| async {
-        let (address, _told) = elsewhere(false)?;
-        assert_eq!(ask(address).await?, "");
+        let (address, _errors) = elsewhere(false)?;
+        assert_eq!(request_upgrade(address).await?, "");
         Ok(())
     });
 }
 
 #[test]
-fn a_stream_may_be_dropped_on_another_thread_and_sends_what_was_written() {
+fn dropping_a_stream_on_another_thread_sends_the_written_bytes() {
     on_each(|| async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let near = TcpStream::connect(listener.local_addr()?).await?;
@@ -137,7 +137,7 @@ fn a_stream_may_be_dropped_on_another_thread_and_sends_what_was_written() {
 }
 
 #[test]
-fn a_sleep_may_go_to_another_thread() {
+fn a_sleep_may_be_dropped_on_another_thread() {
     on_each(|| async {
         let mut sleep = CoreTimer.sleep(PATIENCE);
         std::future::poll_fn(|context| {

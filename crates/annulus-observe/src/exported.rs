@@ -1,156 +1,178 @@
-//! What the exporters share: names with their meaning, and totals that never go back.
+//! The metric names and descriptions that the exporters share, and totals that never decrease.
 
 use annulus::metrics::{PreloadCounts, Snapshot, Source, SourceKind};
 
-/// What the counters of a source are called outside, without the `annulus_` before and the `_total` behind, and what
-/// they mean. By the names of `Counts::fields`; `in_flight` is a gauge and not among them.
+/// Field of `Counts`, exported name and description of each counter. Names omit the prefix `annulus_` and the suffix
+/// `_total`. `in_flight` is a gauge and therefore missing.
 const COUNTERS: [(&str, &str, &str); 18] = [
     (
         "submitted",
         "submitted",
-        "Operations given to the kernel or to a blocking thread",
+        "Operations submitted to the kernel or to a blocking thread",
     ),
-    ("completed", "completed", "Operations answered"),
-    ("failed", "failed", "Operations answered with an error"),
+    (
+        "completed",
+        "completed",
+        "Completions, including those with an error",
+    ),
+    (
+        "failed",
+        "failed",
+        "Completions with an error, except cancelled and timed-out operations",
+    ),
     (
         "enters",
         "enters",
         "Calls of io_uring_enter, or of epoll_wait",
     ),
-    ("waits", "waits", "Those of them that might sleep"),
+    (
+        "waits",
+        "waits",
+        "Calls of io_uring_enter or epoll_wait that may block",
+    ),
     (
         "entries",
         "entries",
-        "Entries of submission queues that the kernel took",
+        "Submission queue entries that the kernel has consumed",
     ),
     (
         "wakeups",
         "wakeups",
-        "Times another thread had to wake a driver or core by a system call",
+        "System calls of other threads to wake a driver or a core",
     ),
     (
         "sq_wakeups",
         "sq_wakeups",
-        "Times the kernel thread of SQPOLL had to be woken",
+        "Wake-ups of the kernel thread of SQPOLL",
     ),
-    ("cancels", "cancels", "Cancels asked of the kernel"),
+    (
+        "cancels",
+        "cancels",
+        "Cancellations requested from the kernel",
+    ),
     (
         "cancelled",
         "cancelled",
-        "Operations that ended as cancelled",
+        "Operations that completed as cancelled",
     ),
-    ("timeouts", "timeouts", "Operations whose timeout passed"),
+    ("timeouts", "timeouts", "Operations whose timeout expired"),
     (
         "short",
         "short_transfers",
-        "Transfers shorter than asked, not at the end of a file",
+        "Transfers shorter than requested, except at the end of a file",
     ),
     (
         "resubmitted",
         "resubmitted",
-        "Times the rest of a transfer was submitted again",
+        "Resubmissions of the rest of a short transfer",
     ),
     (
         "no_buffers",
         "no_buffers",
-        "Receives that found no buffer free (ENOBUFS)",
+        "Receives that failed because no buffer was free (ENOBUFS)",
     ),
     (
         "cq_overflows",
         "cq_overflows",
-        "Times completions did not fit into the completion queue",
+        "Overflows of the completion queue",
     ),
     ("fixed", "fixed", "Operations that used registered memory"),
     (
         "leaked",
         "leaked",
-        "Operations given up at the end of a drain, their memory leaked",
+        "Operations abandoned after the drain timeout, with their memory leaked",
     ),
     (
         "close_timeouts",
         "close_timeouts",
-        "Connections of dropped streams reset because the peer took nothing for the close timeout",
+        "Connections of dropped streams that were reset because the peer accepted no data within the close timeout",
     ),
 ];
 
-/// Name and meaning of a counter. One that is not in the list goes by its field.
+/// Returns the name and the description of a counter. A field that is not in the list keeps its name.
 pub(crate) fn counter(field: &'static str) -> (&'static str, &'static str) {
     let known = COUNTERS.iter().find(|(known, ..)| *known == field);
-    known.map_or((field, "A counter"), |(_, name, means)| (*name, *means))
+    known.map_or((field, "A counter"), |(_, name, help)| (*name, *help))
 }
 
-/// The other names, with the same things left out.
-pub(crate) const OPERATIONS: (&str, &str) = ("operations", "Answers, errors among them");
-pub(crate) const OPERATION_FAILURES: (&str, &str) =
-    ("operation_failures", "Answers that are errors");
+/// The names of the other metrics, without prefix and suffix, and their descriptions.
+pub(crate) const OPERATIONS: (&str, &str) =
+    ("operations", "Completions, including those with an error");
+pub(crate) const OPERATION_FAILURES: (&str, &str) = (
+    "operation_failures",
+    "Completions with an error, except requested cancels",
+);
 #[cfg(feature = "prometheus")]
-pub(crate) const OPERATION_ERRORS: (&str, &str) = ("operation_errors", "Errors by their kind");
+pub(crate) const OPERATION_ERRORS: (&str, &str) =
+    ("operation_errors", "Completions with an error, by errno");
 pub(crate) const LATENCY: (&str, &str) = (
     "operation_duration",
-    "From submission to completion, of a sample of the operations",
+    "Time from submission to completion, of a sample of the operations",
 );
 pub(crate) const QUEUE: (&str, &str) = (
     "operation_queue",
-    "From submission until the kernel or a blocking thread received it",
+    "Time from submission until the kernel or a blocking thread received the operation",
 );
 pub(crate) const DEVICE: (&str, &str) = (
     "operation_device",
-    "In the kernel and the device, or in the blocking call",
+    "Time in the kernel and the device, or in the blocking call",
 );
 pub(crate) const IN_FLIGHT: (&str, &str) = (
     "in_flight",
-    "Operations with the kernel or a blocking thread right now",
+    "Operations currently in the kernel or on a blocking thread",
 );
 #[cfg(feature = "prometheus")]
-pub(crate) const SOURCES: (&str, &str) =
-    ("sources", "Drivers, cores and others that count, right now");
+pub(crate) const SOURCES: (&str, &str) = (
+    "sources",
+    "Current number of drivers, cores and other sources of counts",
+);
 pub(crate) const KERNEL_WORKERS: (&str, &str) = (
     "kernel_workers",
-    "Threads that the kernel has made for this process's rings",
+    "Threads that the kernel has created for the rings of this process",
 );
 pub(crate) const BACKEND: (&str, &str) = (
     "backend_info",
-    "What does the work, and why it is not the best",
+    "The backend in use, and the reason for a fallback",
 );
 pub(crate) const ALERT: (&str, &str) = ("alert", "1 while the alert is raised");
 
 pub(crate) const PASSED: (&str, &str) = (
     "preload_passed",
-    "Calls that the preload library left to the kernel",
+    "Calls that the preload library passed to the kernel",
 );
 pub(crate) const HANDED_BACK: (&str, &str) = (
     "preload_handbacks",
-    "Descriptors that the preload library gave back to the kernel",
+    "Descriptors that the preload library handed back to the kernel",
 );
-/// Name, meaning, and where the number is.
+/// Name, description and value of a gauge of the preload library.
 type PreloadGauge = (&'static str, &'static str, fn(&PreloadCounts) -> u64);
 pub(crate) const PRELOAD: [PreloadGauge; 4] = [
     (
         "preload_rings",
-        "Rings of the preload library right now",
+        "Current number of rings of the preload library",
         |counts| counts.rings,
     ),
     (
         "preload_connections",
-        "Connections on these rings right now",
+        "Connections that these rings currently serve",
         |counts| counts.connections,
     ),
     (
         "preload_buffers",
-        "Buffers for what these rings receive",
+        "Receive buffers of these rings",
         |counts| counts.buffers,
     ),
     (
         "preload_buffers_free",
-        "Those of them that hold nothing",
+        "Receive buffers that are free",
         |counts| counts.buffers_free,
     ),
 ];
 
-/// What each kind of source has counted, all that have ended in the meantime included.
+/// The counts of each kind of source, including sources that have ended.
 ///
-/// In a snapshot, what a driver had counted goes over to the ended ones when it ends: as a series by kind it would go
-/// back, and a reader would take that for a restart and count it twice.
+/// In a snapshot, the counts of a driver move to the source `ended` when the driver ends. A series per kind would then
+/// decrease, and a reader would take that for a restart and count twice.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     before: Option<Snapshot>,
@@ -158,7 +180,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Counts what has happened up to `now`, and returns what was new.
+    /// Adds the counts since the last snapshot, and returns them.
     pub(crate) fn advance(&mut self, now: &Snapshot) -> Snapshot {
         let between = match &self.before {
             Some(before) => now.since(before),
@@ -181,8 +203,8 @@ impl Totals {
     }
 
     fn of(&mut self, kind: SourceKind) -> &mut Source {
-        let found = self.kinds.iter().position(|known| known.kind == kind);
-        let at = found.unwrap_or_else(|| {
+        let position = self.kinds.iter().position(|known| known.kind == kind);
+        let at = position.unwrap_or_else(|| {
             let mut source = Source::default();
             source.kind = kind;
             self.kinds.push(source);
@@ -191,7 +213,7 @@ impl Totals {
         &mut self.kinds[at]
     }
 
-    /// One source for each kind that was ever seen.
+    /// Returns one source for each kind that has appeared.
     pub(crate) fn kinds(&self) -> &[Source] {
         &self.kinds
     }
@@ -219,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_ends_takes_nothing_away_and_is_not_counted_twice() {
+    fn the_counts_of_a_driver_that_ends_are_kept_and_not_counted_twice() {
         let mut totals = Totals::default();
         let driver = SourceKind::Driver;
         totals.advance(&snapshot(&[source(driver, 0, 100), source(driver, 1, 10)]));
@@ -241,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_preload_library_has_now_is_no_sum_over_time_and_its_reasons_are() {
+    fn preload_gauges_are_current_values_and_preload_reasons_are_totals() {
         let ring = |passed| {
             let mut ring = source(SourceKind::Preload, 0, 1);
             ring.preload.connections = 300;
@@ -261,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_has_a_name_and_a_meaning_of_its_own() {
+    fn each_counter_has_a_description() {
         for (field, _) in Counts::default()
             .fields()
             .filter(|(field, _)| *field != "in_flight")
@@ -276,7 +298,7 @@ mod tests {
         assert_eq!(
             COUNTERS.len() + 1,
             fields,
-            "one in the list is no field any more"
+            "an entry of the list is no longer a field"
         );
     }
 }

@@ -1,12 +1,47 @@
-//! Observability for Annulus: snapshots of other processes, alerts on the counters, and exporters of them.
+//! Observability for Annulus: alerts on metrics, exporters, and snapshots of other processes.
 //!
-//! | module | feature | effect |
+//! This crate is for programs that use `annulus` and report their metrics, and for tools that inspect
+//! such programs. Alerts run in the program itself:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use annulus_observe::alert::Alerts;
+//!
+//! let rules = ["read.p99 > 500us for 5s".parse()?, "errors > 0.1%".parse()?];
+//! let guard = Alerts::new(rules).run(Duration::from_secs(1), |event| eprintln!("{event}"))?;
+//! // The rules are checked every second until the guard is dropped.
+//! # drop(guard);
+//! # Ok(()) }
+//! ```
+//!
+//! # Modules and features
+//!
+//! No feature is enabled by default.
+//!
+//! | module | feature | purpose |
 //! |---|---|---|
-//! | (root) | none | [`snapshot_of`] reads the counters that another process shares |
+//! | (root) | none | [`snapshot_of`] reads the metrics that another process shares |
 //! | [`alert`] | none | raises and clears alerts by rules such as `read.p99 > 500us for 5s` |
-//! | `prometheus` | `prometheus` | renders the counters as text and serves them to Prometheus |
-//! | `metrics` | `metrics` | publishes the counters to the recorder of the facade `metrics` |
+//! | `prometheus` | `prometheus` | serves the metrics to Prometheus, or renders them as text |
+//! | `metrics` | `metrics` | publishes the metrics to the recorder of the `metrics` facade |
 //! | `tracing` | `tracing` | emits alerts and backend choices as events |
+//!
+//! # Fallback and cost
+//!
+//! All backends count in the same way, including epoll and blocking threads. Latencies are recorded
+//! only while they are in use: by alerts, an exporter or an observer in another process.
+//!
+//! # Stopping
+//!
+//! Each function that starts a thread returns a guard. Dropping the guard stops the thread.
+//!
+//! # Where to go next
+//!
+//! - [`annulus::metrics`]: snapshots of the process itself, and sharing them with other processes.
+//! - docs/reference/metrics.md: each metric, the syntax of rules, and the cost.
+//! - docs/prometheus/rules.yml and docs/grafana/annulus.json: alert rules and a dashboard.
 #![forbid(unsafe_code)]
 
 pub mod alert;

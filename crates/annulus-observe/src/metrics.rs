@@ -1,14 +1,14 @@
-//! What is measured, in whatever recorder the facade `metrics` has.
+//! Publishes metrics to the recorder of the `metrics` facade.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
 //! let publishing = annulus_observe::metrics::publish(std::time::Duration::from_secs(10))?;
-//! # drop(publishing); // until then
+//! # drop(publishing);
 //! # Ok(()) }
 //! ```
 //!
-//! The names are those of docs/reference/metrics.md, labels and units included. Counters are set to their totals. The facade's
-//! histograms take single values: each latency is given as the upper end of the bucket that it was counted in.
+//! Names, labels and units are those of docs/reference/metrics.md. Counters are set to their totals. The facade's
+//! histograms take single values, so each latency is recorded as the upper bound of its bucket.
 
 use std::io;
 use std::time::Duration;
@@ -19,25 +19,26 @@ use metrics::{Label, counter, gauge, histogram};
 use crate::alert;
 use crate::exported::{self, Totals};
 
-/// Publishes this process's metrics now and `every` so often, on a thread of its own, until the guard is dropped. In
-/// the meantime latencies are recorded.
+/// Publishes this process's metrics now and at each `interval`, on a new thread.
+///
+/// It stops when the guard is dropped. Until then latencies are recorded.
 ///
 /// # Errors
 ///
-/// As [`annulus::metrics::every`].
+/// Fails like [`annulus::metrics::every`].
 pub fn publish(interval: Duration) -> io::Result<Every> {
     let mut publisher = Publisher::default();
     every(interval, move |snapshot| publisher.publish(snapshot))
 }
 
-/// Publishes snapshots of this process.
+/// Publishes snapshots of this process, for a program that schedules them itself.
 #[derive(Debug, Default)]
 pub struct Publisher {
     totals: Totals,
 }
 
 impl Publisher {
-    /// Gives a snapshot, newer than the one before, to the recorder.
+    /// Publishes a snapshot. It must be newer than the previous one.
     pub fn publish(&mut self, now: &Snapshot) {
         let new = self.totals.advance(now).total();
         for kind in self.totals.kinds() {
@@ -78,15 +79,15 @@ impl Publisher {
             gauge!(named(exported::BACKEND, ""), labels.iter()).set(1.0);
         }
         gauge!(named(exported::KERNEL_WORKERS, "")).set(now.kernel_workers as f64);
-        for (rule, raised) in alert::states() {
-            gauge!(named(exported::ALERT, ""), "rule" => rule.to_string())
-                .set(f64::from(u8::from(raised)));
+        for state in alert::states() {
+            gauge!(named(exported::ALERT, ""), "rule" => state.rule.to_string())
+                .set(f64::from(u8::from(state.is_raised)));
         }
     }
 }
 
 impl Publisher {
-    /// Nothing where there is none.
+    /// Publishes nothing if the preload library is not in use.
     fn publish_preload(&self) {
         let kinds = self.totals.kinds().iter();
         let kinds: Vec<_> = kinds
@@ -106,10 +107,10 @@ impl Publisher {
                 }
             }
         }
-        for (name, means, value) in exported::PRELOAD {
+        for (name, help, value) in exported::PRELOAD {
             if !kinds.is_empty() {
                 let sum: u64 = kinds.iter().map(|kind| value(&kind.preload)).sum();
-                gauge!(named((name, means), "")).set(sum as f64);
+                gauge!(named((name, help), "")).set(sum as f64);
             }
         }
     }
@@ -140,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps the last value of each series, and of histograms how many there were.
+    /// Keeps the last value of each series, and the number of values of each histogram.
     #[derive(Default)]
     struct Sheet(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -227,10 +228,10 @@ mod tests {
         }
     }
 
-    fn planted(answers: u64) -> Snapshot {
+    fn planted(completed: u64) -> Snapshot {
         let mut operation = OperationCounts::default();
-        (operation.name, operation.completed, operation.failed) = ("read_at", answers, 1);
-        operation.latency.record_many(1_000, answers);
+        (operation.name, operation.completed, operation.failed) = ("read_at", completed, 1);
+        operation.latency.record_many(1_000, completed);
         let mut source = Source::default();
         (source.kind, source.owner) = (SourceKind::Driver, 1);
         source.backend = "io_uring".to_owned();

@@ -1,5 +1,7 @@
-//! Snapshots of another process. Its counters are in a file of memory, which is found among its descriptors and read
-//! like any other file. It is not mapped, and its contents are not trusted.
+//! Snapshots of another process.
+//!
+//! Its counters are in a memfd that is found among its descriptors and read like a file. The file is not mapped, and
+//! its contents are not trusted.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,22 +13,38 @@ use annulus::metrics::layout::{
 };
 use annulus::metrics::{Snapshot, Source, SourceKind};
 
-/// How long a process records latencies after a snapshot of it was taken.
+/// The time for which a process records latencies after a snapshot of it was taken.
 const LEASE_NS: u64 = 10_000_000_000;
-/// The error of `/proc` for a process that ends meanwhile.
+/// The error of `/proc` for a process that has ended during the call.
 const ESRCH: i32 = 3;
-/// How many times the sources are read if each time one ends meanwhile.
+/// The number of attempts to read the sources, if one ends during each attempt.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// Returns the counters of another process that [shares](annulus::metrics::share) them. The process may be in another
-/// container. It must belong to the same user, unless this process is root's.
+/// Returns the metrics of another process that [shares](annulus::metrics::share) them.
 ///
-/// That process records latencies for the next 10 s. A caller that takes snapshots more often sees all of them.
+/// The process may run in another container. It must belong to the same user, unless this process runs as root. It then
+/// records latencies for the next 10 s, so a caller that takes snapshots more often gets all latencies.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// annulus::metrics::share()?; // In the observed process, when it starts.
+///
+/// let process = std::process::id(); // This example observes itself.
+/// let snapshot = annulus_observe::snapshot_of(process)?;
+/// for source in &snapshot.sources {
+///     println!("{}: {} completions", source.kind.name(), source.counters.completed);
+/// }
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 ///
-/// `NotFound`: there is no such process. `PermissionDenied`: it may not be looked at. `Unsupported`: it shares nothing.
-/// `InvalidData`: it was built with a version of Annulus that counts in another layout. Each message says what to do.
+/// The message of each error header message to do. Fails with
+///
+/// - `NotFound` if there is no such process,
+/// - `PermissionDenied` if this process may not read the other one,
+/// - `Unsupported` if the process does not share its metrics,
+/// - `InvalidData` if it was built with a version of Annulus that has another layout of counters.
 pub fn snapshot_of(process: u32) -> io::Result<Snapshot> {
     let now = layout::now_ns();
     let mut all: Vec<Source> = Vec::new();
@@ -50,35 +68,35 @@ fn ended(source: &Source) -> bool {
     source.kind == SourceKind::Ended
 }
 
-/// Checks that the layout is that of this program, and has the process record latencies.
+/// Checks that the process uses the layout of this program, and requests that it records latencies.
 fn begin(process: u32, file: &File, now: u64) -> io::Result<()> {
-    let says = words(file, 0, HEADER_SAYS)?;
-    let differs = if says[HEADER_VERSION] != layout::VERSION {
-        let (theirs, ours) = (says[HEADER_VERSION], layout::VERSION);
+    let header = words(file, 0, HEADER_SAYS)?;
+    let differs = if header[HEADER_VERSION] != layout::VERSION {
+        let (theirs, ours) = (header[HEADER_VERSION], layout::VERSION);
         Some(format!(
-            "in layout {theirs}, and this program reads layout {ours}"
+            "its metrics have layout {theirs}, and this program reads layout {ours}"
         ))
-    } else if says[HEADER_WORDS] != WORDS as u64 || says[HEADER_NAMES] != layout::names() {
-        Some("other operations, calls or reasons than this program knows".to_owned())
+    } else if header[HEADER_WORDS] != WORDS as u64 || header[HEADER_NAMES] != layout::names() {
+        Some("it counts other operations, calls or reasons than this program knows".to_owned())
     } else {
         None
     };
     if let Some(differs) = differs {
-        let what = format!(
-            "process {process} was built with another version of Annulus: it counts {differs}; look at it with \
-             the `annulus` of that version"
+        let message = format!(
+            "process {process} was built with another version of Annulus: {differs}; use the `annulus` tool of that \
+             version"
         );
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    // This fails if the file may only be read. Then the process records latencies only if another reader requests it.
-    if says[HEADER_LEASE] < now + LEASE_NS {
+    // This fails if the file is read-only. The process then records latencies only if another reader requests it.
+    if header[HEADER_LEASE] < now + LEASE_NS {
         let lease = (now + LEASE_NS).to_ne_bytes();
         let _ = file.write_at(&lease, (HEADER_LEASE * size_of::<u64>()) as u64);
     }
     Ok(())
 }
 
-/// Reads all sources. One that ends meanwhile is counted exactly once.
+/// Reads all sources. A source that ends during the call is counted exactly once.
 fn sources(file: &File) -> io::Result<Vec<Source>> {
     let mut attempts = 0;
     loop {
@@ -99,7 +117,7 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
         let whole = before[HEADER_MOVES] == after[HEADER_MOVES]
             && before[HEADER_MOVES].is_multiple_of(2)
             && before[HEADER_RECORDS] == after[HEADER_RECORDS];
-        // A process that was killed while it moved counts leaves that word odd.
+        // A process that was killed while it moved counts leaves the word odd.
         if whole || attempts >= ATTEMPTS_MAX {
             return Ok(sources);
         }
@@ -119,7 +137,7 @@ fn words(file: &File, offset: u64, count: usize) -> io::Result<Vec<u64>> {
     Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// Opens the files that `process` shares. A program with Annulus in it has one, and under the preload library a second.
+/// Opens the files that `process` shares: one of the program, and a second one of the preload library.
 pub(crate) fn shared_files(process: u32) -> io::Result<Vec<File>> {
     let (mut files, mut inodes) = (Vec::new(), Vec::new());
     let folder = format!("/proc/{process}/fd");
@@ -127,7 +145,7 @@ pub(crate) fn shared_files(process: u32) -> io::Result<Vec<File>> {
     let named = format!("/memfd:{FILE_NAME}");
     for entry in entries {
         let path = entry.map_err(|error| explain(process, &error))?.path();
-        // A descriptor that was closed meanwhile is skipped.
+        // The descriptor may have been closed since; it is skipped then.
         let is_named = fs::read_link(&path).is_ok_and(|target| {
             let target = target.to_string_lossy().into_owned();
             target.strip_suffix(" (deleted)").unwrap_or(&target) == named
@@ -139,12 +157,12 @@ pub(crate) fn shared_files(process: u32) -> io::Result<Vec<File>> {
         let file = opened
             .or_else(|_| File::open(&path))
             .map_err(|error| explain(process, &error))?;
-        let Ok(says) = words(&file, 0, HEADER_SAYS) else {
+        let Ok(header) = words(&file, 0, HEADER_SAYS) else {
             continue;
         };
-        // A child of a fork has its parent's file as well.
-        if says[0] == MAGIC && pids_of(process).contains(&says[HEADER_PROCESS]) {
-            // The file may have several descriptors.
+        // A forked child has its parent's file as well.
+        if header[0] == MAGIC && process_ids(process).contains(&header[HEADER_PROCESS]) {
+            // The process may have several descriptors of the file.
             let inode = file.metadata()?.ino();
             if !inodes.contains(&inode) {
                 inodes.push(inode);
@@ -155,37 +173,37 @@ pub(crate) fn shared_files(process: u32) -> io::Result<Vec<File>> {
     if !files.is_empty() {
         return Ok(files);
     }
-    let what = format!(
-        "process {process} shares no metrics: it is no program with Annulus in it, or one that does not call \
-         annulus::metrics::share() when it starts; `annulus serve` and `annulus bench` do, and a program under \
-         `annulus run` once it has a ring"
+    let message = format!(
+        "process {process} shares no metrics: it does not use Annulus, or does not call annulus::metrics::share() when \
+         it starts; `annulus serve` and `annulus bench` share theirs, and a program under `annulus run` does once it \
+         has a ring"
     );
-    Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    Err(io::Error::new(io::ErrorKind::Unsupported, message))
 }
 
 fn explain(process: u32, error: &io::Error) -> io::Error {
-    let what = match error.kind() {
+    let message = match error.kind() {
         io::ErrorKind::NotFound => format!("there is no process {process}"),
         io::ErrorKind::PermissionDenied => format!(
-            "process {process} may not be looked at: it is another user's, or does not let itself be traced; \
-             look at it as root (sudo)"
+            "no permission to read the metrics of process {process}: it belongs to another user, or forbids tracing; \
+             try again as root (sudo)"
         ),
         _ => match error.raw_os_error() {
             Some(ESRCH) => {
                 return explain(process, &io::ErrorKind::NotFound.into());
             }
-            _ => format!("process {process} could not be looked at: {error}"),
+            _ => format!("cannot read the metrics of process {process}: {error}"),
         },
     };
     let kind = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => error.kind(),
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, what)
+    io::Error::new(kind, message)
 }
 
-/// Returns the numbers of the process in its namespaces.
-fn pids_of(process: u32) -> Vec<u64> {
+/// Returns the IDs of the process in its PID namespaces.
+fn process_ids(process: u32) -> Vec<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let pids = line.unwrap_or_default().split_whitespace();

@@ -1,6 +1,6 @@
-//! The operator's half of the switch that a process under the preload library shares. An operator requests that
-//! everything is handed back to the kernel, or served again, and reads what the process counts. For the tool; it has
-//! no stable interface.
+//! The operator's side of the switch of a process under the preload library. It requests that the process hands
+//! everything back to the kernel, or serves it again, and reads its counters. For the tool only; the interface is not
+//! stable.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ pub struct Switch {
 
 impl fmt::Debug for Switch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = SwitchCounter::ALL.map(|what| self.count(what));
+        let counts = SwitchCounter::ALL.map(|counter| self.count(counter));
         let mut debug = f.debug_struct("Switch");
         debug
             .field("released", &self.is_released())
@@ -29,38 +29,38 @@ impl fmt::Debug for Switch {
 }
 
 impl Switch {
-    /// Returns the switch of a process of the same user, or of any user if this process is root's.
+    /// Returns the switch of a process. The process must belong to the same user, unless this process runs as root.
     ///
     /// # Errors
     ///
-    /// `NotFound`: there is no such process. `PermissionDenied`: it may not be looked at, or written to. `Unsupported`:
-    /// it has no switch, as it is not under the preload library or has not made a ring yet.
+    /// - `NotFound` if there is no such process.
+    /// - `PermissionDenied` if this process may not read and write its shared memory.
+    /// - `Unsupported` if it has no switch: it does not run under the preload library, or has no ring yet.
     pub fn of(process: u32) -> io::Result<Switch> {
         for file in process::shared_files(process)? {
             if !process::is_set(&file, LISTENS)? {
                 continue;
             }
             let header = MappedHeader::of(&file).map_err(|error| {
-                let what = format!("process {process} accepts no requests: {error}");
-                io::Error::new(error.kind(), what)
+                let message = format!("cannot use the switch of process {process}: {error}");
+                io::Error::new(error.kind(), message)
             })?;
             return Ok(Switch { header });
         }
-        let what = format!(
-            "process {process} has no switch: it is not under `annulus run`, or with a library of a version that has \
-             none"
+        let message = format!(
+            "process {process} has no switch: it does not run under `annulus run`, or its preload library has none"
         );
-        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }
 
-    /// Requests that the kernel has everything, or that all is served again. Returns `false` if that was the last
-    /// request already.
+    /// Requests that the process hands everything back to the kernel, or serves it again. Returns `false` if this was
+    /// the last request already.
     pub fn request(&self, released: bool) -> bool {
         let word = &self.header[REQUEST];
         let change =
             |request: u64| (request & 1 != u64::from(released)).then_some(request.wrapping_add(1));
         let changed = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
-        // Also if the request is not new: a process that missed it while it slept looks now.
+        // Repeated requests wake the process too, in case it missed the first one while it slept.
         wake_all(word);
         changed.is_ok()
     }
@@ -71,8 +71,8 @@ impl Switch {
     }
 
     /// Returns a counter of the process.
-    pub fn count(&self, what: SwitchCounter) -> u64 {
-        self.header[COUNTERS + what as usize].load(Ordering::Acquire)
+    pub fn count(&self, counter: SwitchCounter) -> u64 {
+        self.header[COUNTERS + counter as usize].load(Ordering::Acquire)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_from_outside_reach_the_process_and_its_counters_are_read() {
+    fn a_request_reaches_the_process_and_its_counters_can_be_read() {
         annulus::metrics::share().unwrap();
         let own = std::process::id();
         let error = Switch::of(own).unwrap_err();
@@ -92,7 +92,7 @@ mod tests {
         let switch = Switch::of(own).unwrap();
         assert!(!is_released() && !switch.is_released());
         let before = request_word().unwrap().load(Ordering::Relaxed);
-        assert!(!switch.request(false), "it is served as it is");
+        assert!(!switch.request(false), "it is served already");
         assert!(switch.request(true) && !switch.request(true));
         assert!(is_released() && switch.is_released());
         assert!(switch.request(false) && !is_released());
@@ -100,12 +100,12 @@ mod tests {
         add(SwitchCounter::Serving, 3);
         add(SwitchCounter::Serving, -1);
         add(SwitchCounter::ServedAgain, 7);
-        let counts = SwitchCounter::ALL.map(|what| switch.count(what));
+        let counts = SwitchCounter::ALL.map(|counter| switch.count(counter));
         assert_eq!(counts, [2, 0, 0, 0, 0, 7]);
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_named() {
+    fn the_error_for_a_missing_process_names_it() {
         let error = Switch::of(u32::MAX).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
         assert!(error.to_string().contains("4294967295"), "{error}");

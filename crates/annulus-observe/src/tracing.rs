@@ -1,19 +1,19 @@
-//! Alerts, and which backend was chosen, as events of `tracing` with the target `annulus`.
+//! Emits alerts and backend choices as `tracing` events with the target `annulus`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let rules = ["read.p99 > 500us for 5s".parse()?, "errors > 0.1%".parse()?];
 //! let events = annulus_observe::tracing::alert_events(rules, std::time::Duration::from_secs(1))?;
-//! # drop(events); // until then
+//! # drop(events);
 //! # Ok(()) }
 //! ```
 //!
 //! | event | level | fields |
 //! |---|---|---|
-//! | `alert raised` | WARN | `rule`, `value`, `seconds`: for how long the condition has held |
-//! | `alert cleared` | INFO | the same: for how long it has not |
-//! | `engine made`, `runtime made` | INFO | `owner`, its number; `backend` |
-//! | `falls back` | WARN | the same, and `fallback`: why, and what to change |
+//! | `alert raised` | WARN | `rule`, `value`, `seconds`: the time for which the condition has held |
+//! | `alert cleared` | INFO | `rule`, `value`, `seconds`: the time for which the condition has not held |
+//! | `engine created`, `runtime created` | INFO | `owner`: its number; `backend` |
+//! | `fallback in use` | WARN | `owner`, `backend`, `fallback`: the reason, and what to change |
 
 use std::io;
 use std::time::Duration;
@@ -23,12 +23,13 @@ use tracing::{info, warn};
 
 use crate::alert::{Alerts, Change, Event, Rule};
 
-/// Looks at this process `interval` so often, on a thread of its own, until the guard is dropped: in the meantime
-/// latencies are recorded.
+/// Checks the rules at each `interval` on a new thread, and emits the events.
+///
+/// It stops when the guard is dropped. Until then latencies are recorded.
 ///
 /// # Errors
 ///
-/// As [`annulus::metrics::every`].
+/// Fails like [`annulus::metrics::every`].
 pub fn alert_events(
     rules: impl IntoIterator<Item = Rule>,
     interval: Duration,
@@ -37,16 +38,16 @@ pub fn alert_events(
     every(interval, move |snapshot| events.look(snapshot))
 }
 
-/// Snapshots of this process, made into events.
+/// Turns snapshots of this process into events.
 #[derive(Debug)]
 pub struct Events {
     alerts: Alerts,
-    /// Who has been reported.
+    /// The owners and backends that were reported.
     known: Vec<(u64, String)>,
 }
 
 impl Events {
-    /// Nothing has been seen yet.
+    /// Returns a state in which nothing was reported.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Events {
         Events {
             alerts: Alerts::new(rules),
@@ -54,17 +55,17 @@ impl Events {
         }
     }
 
-    /// Reports what a snapshot, newer than the one before, has of news.
+    /// Emits the events since the last snapshot. `now` must be newer than that one.
     pub fn look(&mut self, now: &Snapshot) {
         for source in now
             .sources
             .iter()
             .filter(|source| source.kind != SourceKind::Ended)
         {
-            let who = (source.owner, source.backend.clone());
-            if !source.backend.is_empty() && !self.known.contains(&who) {
-                made(source);
-                self.known.push(who);
+            let reported = (source.owner, source.backend.clone());
+            if !source.backend.is_empty() && !self.known.contains(&reported) {
+                report_creation(source);
+                self.known.push(reported);
             }
         }
         for event in self.alerts.look(now) {
@@ -73,14 +74,14 @@ impl Events {
     }
 }
 
-fn made(source: &Source) {
+fn report_creation(source: &Source) {
     let (owner, backend) = (source.owner, source.backend.as_str());
     match source.kind {
-        SourceKind::Core => info!(target: "annulus", owner, backend, "runtime made"),
-        _ => info!(target: "annulus", owner, backend, "engine made"),
+        SourceKind::Core => info!(target: "annulus", owner, backend, "runtime created"),
+        _ => info!(target: "annulus", owner, backend, "engine created"),
     }
     if let Some(fallback) = &source.fallback {
-        warn!(target: "annulus", owner, backend, fallback, "falls back");
+        warn!(target: "annulus", owner, backend, fallback, "fallback in use");
     }
 }
 
@@ -104,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes each event down as a line.
+    /// Keeps each event as a line.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -163,13 +164,13 @@ mod tests {
         for (line, parts) in lines.iter().zip([
             [
                 "annulus INFO",
-                "engine made",
+                "engine created",
                 "owner=3",
                 "4 blocking threads",
             ],
             [
                 "annulus WARN",
-                "falls back",
+                "fallback in use",
                 "owner=3",
                 "io_uring is forbidden",
             ],

@@ -136,11 +136,11 @@ impl<L: Observed> Observer<L> {
 /// All rules, with what was measured for those that were raised or cleared just now.
 fn judged(alerts: &mut Alerts, now: &Snapshot) -> Vec<AlertReport> {
     let changes = alerts.look(now);
-    let states = alerts.states().map(|(rule, raised)| {
-        let change = changes.iter().find(|change| change.rule == *rule);
+    let states = alerts.states().map(|state| {
+        let change = changes.iter().find(|change| change.rule == state.rule);
         AlertReport {
-            rule: rule.to_string(),
-            raised,
+            rule: state.rule.to_string(),
+            raised: state.is_raised,
             measured: change.map(|change| change.value_text()),
         }
     });

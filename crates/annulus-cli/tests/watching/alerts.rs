@@ -128,7 +128,7 @@ fn an_address_that_somebody_else_has_is_refused_in_words() {
         let (err, code) = errors_and_code(&output);
         assert_eq!(code, Some(1), "{err}");
         assert!(
-            err.contains(&format!("can't listen for readers of metrics at {addr}")),
+            err.contains(&format!("cannot serve metrics at {addr}")),
             "{err}"
         );
         assert!(err.contains("give --metrics another port"), "{err}");

@@ -1,6 +1,6 @@
-//! Thresholds on what is measured, and what to do when one is crossed.
+//! Alerts: thresholds on metrics, and a callback when one is crossed.
 //!
-//! A [`Rule`] is written as it would be said:
+//! A [`Rule`] is parsed from a text of one of these forms:
 //!
 //! ```text
 //! [OP.][queue.|device.]p50|p90|p99|p99.9|p99.99|mean|max  COMPARISON  TIME      [for TIME]
@@ -9,12 +9,13 @@
 //! in_flight                                               COMPARISON  N         [for TIME]
 //! ```
 //!
-//! `OP` is an operation of docs/reference/kernels.md or a family of them (`read`, `write`, `sync`, `send`, `recv`, `all`); a
-//! comparison is `>`, `>=`, `<` or `<=`; a time `100ns`, `500us`, `1.5ms` or `2s`. `errors` is the share of the answers
-//! that are errors, `error_rate` errors and `rate` answers a second.
+//! - `OP` is an operation in docs/reference/kernels.md or a family: `read`, `write`, `sync`, `send`, `recv`, `all`.
+//! - `COMPARISON` is `>`, `>=`, `<` or `<=`.
+//! - `TIME` is, for example, `100ns`, `500us`, `1.5ms` or `2s`.
+//! - `errors` is the share of completions that are errors.
+//! - `error_rate` is errors per second, and `rate` completions per second.
 //!
-//! [`Alerts::look`] reports the rules that were crossed between two snapshots;
-//! [`Alerts::run`] does so on a thread:
+//! [`Alerts::run`] checks rules on a thread. [`Alerts::look`] returns the alerts that changed between two snapshots.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,23 +24,22 @@
 //!
 //! let rules = ["read.p99 > 500us for 5s".parse()?, "errors > 0.1%".parse()?];
 //! let running = Alerts::new(rules).run(Duration::from_secs(1), |event| eprintln!("{event}"))?;
-//! # drop(running); // until then
+//! # drop(running);
 //! # Ok(()) }
 //! ```
 //!
-//! # When an alert is raised, and when it is cleared
+//! # When an alert is raised and cleared
 //!
-//! Each interval between two snapshots is judged by itself: `p99` is that of the answers within it. An alert is raised
-//! when its condition has held in every interval for as long as its rule says, and cleared when it has not held in any
-//! for as long. So one with `for 5s` neither comes nor goes with a single odd second.
+//! Each interval between two snapshots is evaluated separately: `p99` is that of the completions within the interval.
+//! An alert is raised once its condition has held in every interval for the time of its rule. It is cleared once the
+//! condition has failed in every interval for the same time. With `for 5s`, a single unusual second changes nothing.
 //!
-//! - Nothing was answered, but operations are in flight: a stall. Latencies and the share of errors are not known, and
-//!   the interval counts neither for nor against the rule: an alert that was raised stays. To have a stall itself
-//!   reported, use `rate < 1/s`.
-//! - Nothing was answered and nothing is in flight: nobody waits for anything, and such a condition does not hold.
-//! - The counters went back, or they are another process's: it has started anew. The next interval is the first.
+//! - Operations are in flight but none completed: a stall. Latencies and the share of errors are unknown, so the
+//!   interval is ignored and a raised alert stays. To be alerted of stalls, use `rate < 1/s`.
+//! - None completed and none are in flight: the process is idle. A condition on latencies or errors does not hold.
+//! - The counters decreased, or belong to another process: the process was restarted. The next interval is the first.
 //!
-//! Latencies are those of a sample of the operations, and known to a sixteenth of themselves, rounded up.
+//! Latencies are those of a sample of the operations. They are rounded up, by at most a sixteenth.
 
 use std::fmt;
 use std::io;
@@ -59,12 +59,12 @@ pub use parse::RuleError;
 pub use rule::Rule;
 use rule::{Measure, Part};
 
-/// What happened to an alert.
+/// The direction of an alert's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// The condition has held for as long as the rule says.
+    /// The condition has held for the time of the rule.
     Raised,
-    /// It has not held any more for as long.
+    /// The condition has not held for the time of the rule.
     Cleared,
 }
 
@@ -72,30 +72,30 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Event {
-    /// Which of the two.
+    /// The direction of the change.
     pub change: Change,
     /// The rule.
     pub rule: Rule,
-    /// What was measured in the last interval: ns, percent, a number per second, a number. `None` if nothing was
-    /// there to be measured.
+    /// The value in the last interval: ns, percent, a number per second, or a count. `None` if there was nothing to
+    /// measure.
     pub value: Option<f64>,
-    /// Since when the condition holds, or does not any more: ns of the monotonic clock.
+    /// The start of the period in which the condition has held, or has not: ns of the monotonic clock.
     pub since_ns: u64,
-    /// When this was found out.
+    /// The time of the change: ns of the monotonic clock.
     pub at_ns: u64,
 }
 
 impl Event {
-    /// The value with its unit, rounded; `nothing measured` if there is none.
+    /// Returns the value with its unit, rounded, or `no measurement`.
     pub fn value_text(&self) -> String {
         match self.value {
             Some(value) => self.rule.measure.unit().rounded(value),
-            None => "nothing measured".to_owned(),
+            None => "no measurement".to_owned(),
         }
     }
 }
 
-/// A line for a log: `alert raised: read.p99 > 500us for 5s: 1.34ms, for 5.0 s now`.
+/// Writes a log line: `alert raised: read.p99 > 500us for 5s: 1.34ms, for the last 5.0 s`.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let change = match self.change {
@@ -104,11 +104,14 @@ impl fmt::Display for Event {
         };
         let lasts = Duration::from_nanos(self.at_ns.saturating_sub(self.since_ns)).as_secs_f64();
         let (rule, value) = (&self.rule, self.value_text());
-        write!(f, "alert {change}: {rule}: {value}, for {lasts:.1} s now")
+        write!(
+            f,
+            "alert {change}: {rule}: {value}, for the last {lasts:.1} s"
+        )
     }
 }
 
-/// Rules, and what is known of each.
+/// A set of rules and the state of their alerts.
 #[derive(Debug)]
 pub struct Alerts {
     watched: Vec<Watched>,
@@ -116,35 +119,49 @@ pub struct Alerts {
     board: Arc<Board>,
 }
 
+/// The state of one alert.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct AlertState {
+    /// The rule.
+    pub rule: Rule,
+    /// Whether the alert is raised.
+    pub is_raised: bool,
+}
+
 #[derive(Debug)]
 struct Watched {
     rule: Rule,
     raised: bool,
-    /// Since when the condition is not as `raised` says, ns.
+    /// The start of the period in which the condition differs from `raised`, ns.
     differs_since: Option<u64>,
 }
 
-/// What others can see of the alerts: whether each is raised.
+/// The part of [`Alerts`] that [`states`] reads: whether each alert is raised.
 #[derive(Debug)]
 struct Board {
     indices: Vec<(Rule, AtomicBool)>,
 }
 
-/// Those of all [`Alerts`] there are.
+/// The boards of all [`Alerts`] of the process.
 static BOARDS: Mutex<Vec<Weak<Board>>> = Mutex::new(Vec::new());
 
-/// The alerts of this process, and whether each is raised: of all [`Alerts`] that have not been dropped. One that two
-/// of them watch is there once, raised if it is with either.
-pub fn states() -> Vec<(Rule, bool)> {
-    let mut states: Vec<(Rule, bool)> = Vec::new();
+/// Returns the state of each alert of this process: of all [`Alerts`] that have not been dropped.
+///
+/// A rule that is in several [`Alerts`] is returned once, as raised if it is raised in any of them.
+pub fn states() -> Vec<AlertState> {
+    let mut states: Vec<AlertState> = Vec::new();
     let mut boards = BOARDS.lock().unwrap_or_else(PoisonError::into_inner);
     boards.retain(|board| board.strong_count() > 0);
     for board in boards.iter().filter_map(Weak::upgrade) {
         for (rule, raised) in &board.indices {
-            let raised = raised.load(Relaxed);
-            match states.iter_mut().find(|(known, _)| known == rule) {
-                Some((_, already)) => *already |= raised,
-                None => states.push((rule.clone(), raised)),
+            let is_raised = raised.load(Relaxed);
+            match states.iter_mut().find(|state| state.rule == *rule) {
+                Some(state) => state.is_raised |= is_raised,
+                None => states.push(AlertState {
+                    rule: rule.clone(),
+                    is_raised,
+                }),
             }
         }
     }
@@ -152,7 +169,7 @@ pub fn states() -> Vec<(Rule, bool)> {
 }
 
 impl Alerts {
-    /// None of them is raised yet.
+    /// Returns a set of alerts, none of them raised.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Alerts {
         let watched = |rule| Watched {
             rule,
@@ -174,11 +191,12 @@ impl Alerts {
         }
     }
 
-    /// Judges what happened between the last snapshot and this one; the first is what the next is compared with.
+    /// Evaluates the interval since the last snapshot and returns the alerts that changed. The first snapshot only
+    /// starts the first interval.
     pub fn look(&mut self, now: &Snapshot) -> Vec<Event> {
         let before = match &self.before {
             Some(before) if goes_on(before, now) => before,
-            // Time that stands still says nothing.
+            // No time has passed.
             Some(before) if before.process == now.process && before.at_ns == now.at_ns => {
                 return Vec::new();
             }
@@ -205,17 +223,22 @@ impl Alerts {
         events
     }
 
-    /// The rules, and whether the alert of each is raised.
-    pub fn states(&self) -> impl Iterator<Item = (&Rule, bool)> {
-        (self.watched.iter()).map(|watched| (&watched.rule, watched.raised))
+    /// Returns the state of each alert, in the order of the rules.
+    pub fn states(&self) -> impl Iterator<Item = AlertState> {
+        (self.watched.iter()).map(|watched| AlertState {
+            rule: watched.rule.clone(),
+            is_raised: watched.raised,
+        })
     }
 
-    /// Looks at this process `every` so often, on a thread of its own that [watches](metrics::watch), until the guard is
-    /// dropped. A callback that panics is called again for the next event.
+    /// Checks the rules at intervals of `every` on a new thread, and calls `callback` for each change.
+    ///
+    /// It stops when the guard is dropped. Until then latencies are recorded ([`metrics::watch`]). A callback that
+    /// panics is called again for the next event.
     ///
     /// # Errors
     ///
-    /// As [`metrics::every`].
+    /// Fails like [`metrics::every`].
     pub fn run(
         mut self,
         every: Duration,
@@ -223,14 +246,14 @@ impl Alerts {
     ) -> io::Result<Every> {
         metrics::every(every, move |snapshot| {
             for event in self.look(snapshot) {
-                // The panic has been reported where it happened.
+                // The panic hook has already reported the panic.
                 let _ = catch_unwind(AssertUnwindSafe(|| callback(&event)));
             }
         })
     }
 }
 
-/// Whether `now` is a later state of what `before` is a state of.
+/// Returns whether `now` is a later snapshot of the same process run as `before`.
 fn goes_on(before: &Snapshot, now: &Snapshot) -> bool {
     let counted = |snapshot: &Snapshot| {
         let counters = snapshot.sources.iter().map(|source| source.counters);
@@ -243,19 +266,19 @@ fn goes_on(before: &Snapshot, now: &Snapshot) -> bool {
     before.process == now.process && now.at_ns > before.at_ns && both.into_iter().all(grows)
 }
 
-/// What happened between two snapshots.
+/// The difference between two snapshots.
 struct Interval {
     from_ns: u64,
     to_ns: u64,
     between: Snapshot,
 }
 
-/// What an interval says about a rule.
+/// The result of evaluating a rule in an interval.
 enum Finding {
     Measured(f64),
-    /// Nothing was answered that could have been, or no answer was timed.
+    /// Operations were in flight but none completed, or no completion was timed.
     Unknown,
-    /// Nothing was there to be answered.
+    /// No operation was in flight.
     Idle,
 }
 
@@ -303,20 +326,20 @@ impl Interval {
                 }
             }
         }
-        // Only those count that can answer such an operation: they have done so before.
+        // Only sources that have completed such an operation before count.
         let can = (sources.iter()).filter(|source| {
             let mut operations = source.operations.iter();
             operations.any(|operation| rule.concerns(operation.name))
         });
         match can.map(|source| source.counters.in_flight).sum::<u64>() {
-            // Answers that were not sampled are answers: their latency is not known.
+            // Completions that were not sampled count as well; only their latency is unknown.
             0 if completed == 0 => Finding::Idle,
             _ => Finding::Unknown,
         }
     }
 }
 
-/// A latency in ns, if one was recorded.
+/// Returns a latency in ns, or `None` if none was recorded.
 fn measured(measure: Measure, latency: &Histogram) -> Option<f64> {
     let quantile = match measure {
         Measure::P50 => 0.5,

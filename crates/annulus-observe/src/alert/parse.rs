@@ -1,20 +1,20 @@
-//! How a rule is read, and how a mistake in one is shown.
+//! The parser for rules, and the messages for mistakes.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::rule::{Comparison, FAMILIES, Measure, Part, Rule, Unit, Who, operations};
+use super::rule::{Comparison, FAMILIES, Measure, OperationSet, Part, Rule, Unit, operations};
 
-/// Latencies from here on are all counted as this long, so no threshold above it can be told from it.
+/// Longer latencies are counted as this long, so a larger threshold would never be crossed.
 const LATENCY_NS_MAX: u64 = 1 << 37;
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
-/// More digits than this make no number that anybody means.
+/// A number with more digits is a mistake.
 const DIGITS_MAX: usize = 15;
-/// Names less alike than this are no slips of the same hand.
+/// The least similarity of a name that is suggested for a misspelt one.
 const ALIKE: f64 = 0.75;
 
-/// Units of time, in ns. A threshold may not be in the last two.
+/// Units of time, in ns. The last two are not allowed in a threshold.
 const TIMES: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -27,34 +27,34 @@ const TIMES: [(&str, u64); 8] = [
 ];
 const THRESHOLD_TIMES: usize = 6;
 
-/// Why a text is no rule: what is wrong, and where in it.
+/// A mistake in the text of a rule: what is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
-    says: String,
+    message: String,
     rule: String,
-    /// Bytes of `rule`.
+    /// An offset in `rule`, in bytes.
     at: usize,
     length: usize,
 }
 
 impl RuleError {
-    /// The first character that is wrong, counted from 0.
+    /// Returns the position of the first wrong character, counted from 0.
     pub fn column(&self) -> usize {
         self.rule[..self.at].chars().count()
     }
 }
 
-/// What is wrong, and below it the rule with the place marked.
+/// Writes the mistake, and below it the rule with the position marked.
 impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One column for each character, whatever it is.
+        // Control characters would break the alignment of the marks.
         let rule: String = (self.rule.chars())
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         let marked = &self.rule[self.at..self.at + self.length];
         let marks = "^".repeat(marked.chars().count().max(1));
-        let (says, column) = (&self.says, self.column());
-        write!(f, "{says}\n  {rule}\n  {:column$}{marks}", "")
+        let (message, column) = (&self.message, self.column());
+        write!(f, "{message}\n  {rule}\n  {:column$}{marks}", "")
     }
 }
 
@@ -68,7 +68,7 @@ impl FromStr for Rule {
     }
 }
 
-/// A stretch of the text.
+/// A part of the text.
 #[derive(Clone, Copy)]
 struct Word<'a> {
     at: usize,
@@ -76,7 +76,7 @@ struct Word<'a> {
 }
 
 impl<'a> Word<'a> {
-    /// What comes after the first `bytes` of it.
+    /// Returns the rest of the word after its first `bytes`.
     fn after(self, bytes: usize) -> Word<'a> {
         Word {
             at: self.at + bytes,
@@ -101,24 +101,26 @@ impl<'a> Reader<'a> {
     fn rule(mut self) -> Result<Rule, RuleError> {
         let subject = self.word(|c| !c.is_whitespace() && !"<>=!".contains(c));
         if subject.text.is_empty() {
-            let says = "a rule is a measure, a comparison and a threshold, as in `read.p99 > 500us for 5s`";
-            return Err(self.wrong(subject, says));
+            let message = "a rule needs a measure, a comparison and a threshold, for example `read.p99 > 500us for 5s`";
+            return Err(self.wrong(subject, message));
         }
-        let (who, part, measure) = self.subject(subject)?;
+        let (operations, part, measure) = self.subject(subject)?;
         let comparison = self.comparison(measure)?;
         let threshold = self.threshold(measure)?;
         let lasting = self.lasting()?;
         let rest = self.word(|_| true);
         if !rest.text.trim_end().is_empty() {
             let rest = rest.up_to(rest.text.trim_end().len());
-            let says = match lasting.is_zero() {
-                true => "the rule ends here, or goes on with `for` and a time, as in `for 5s`",
-                false => "the rule ends here; for another one, give another rule",
+            let message = match lasting.is_zero() {
+                true => {
+                    "unexpected text after the threshold; only `for` and a time may follow, for example `for 5s`"
+                }
+                false => "unexpected text after the rule; give each rule separately",
             };
-            return Err(self.wrong(rest, says));
+            return Err(self.wrong(rest, message));
         }
         Ok(Rule {
-            who,
+            operations,
             part,
             measure,
             comparison,
@@ -131,7 +133,7 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// Skips white space and takes the characters that `belongs` says yes to.
+    /// Skips white space and takes the characters for which `belongs` returns true.
     fn word(&mut self, belongs: impl Fn(char) -> bool) -> Word<'a> {
         self.at += self.rest().len() - self.rest().trim_start().len();
         let rest = self.rest();
@@ -144,15 +146,15 @@ impl<'a> Reader<'a> {
         word
     }
 
-    /// The next word, without taking it: what a message points at.
+    /// Returns the next word without taking it, for a message to point at.
     fn ahead(&self) -> Word<'a> {
         let mut ahead = Reader { ..*self };
         ahead.word(|c| !c.is_whitespace())
     }
 
-    fn wrong(&self, at: Word<'_>, says: impl Into<String>) -> RuleError {
+    fn wrong(&self, at: Word<'_>, message: impl Into<String>) -> RuleError {
         RuleError {
-            says: says.into(),
+            message: message.into(),
             rule: self.text.to_owned(),
             at: at.at,
             length: at.text.len(),
@@ -160,10 +162,10 @@ impl<'a> Reader<'a> {
     }
 
     /// `[OP.][queue.|device.]MEASURE`.
-    fn subject(&self, subject: Word<'a>) -> Result<(Who, Part, Measure), RuleError> {
-        let (who, below) = match subject.text.split_once('.') {
-            Some((name, _)) if Who::named(name).is_some() => {
-                (Who::named(name), subject.after(name.len() + 1))
+    fn subject(&self, subject: Word<'a>) -> Result<(OperationSet, Part, Measure), RuleError> {
+        let (operations, below) = match subject.text.split_once('.') {
+            Some((name, _)) if OperationSet::named(name).is_some() => {
+                (OperationSet::named(name), subject.after(name.len() + 1))
             }
             _ => (None, subject),
         };
@@ -177,27 +179,28 @@ impl<'a> Reader<'a> {
         };
         let named = |text: &str| Measure::NAMED.iter().find(|(name, _)| *name == text);
         let Some(&(_, measure)) = named(below.text) else {
-            return Err(self.unknown(below, who.is_none() && part == Part::Whole));
+            return Err(self.unknown(below, operations.is_none() && part == Part::Whole));
         };
         let prefix = Word {
             at: subject.at,
             text: &subject.text[..subject.text.len() - below.text.len()],
         };
         if measure == Measure::InFlight && !prefix.text.is_empty() {
-            let says = "operations in flight are counted all together; write `in_flight` alone";
-            return Err(self.wrong(prefix, says));
+            let message = "operations in flight are not counted by operation; write `in_flight` without a prefix";
+            return Err(self.wrong(prefix, message));
         }
         if part != Part::Whole && measure.unit() != Unit::Time {
-            let says = format!(
-                "only latencies have a part in the queue and one in the device; `{}` has none",
+            let message = format!(
+                "`queue` and `device` apply to latencies only, not to `{}`",
                 measure.name()
             );
-            return Err(self.wrong(prefix, says));
+            return Err(self.wrong(prefix, message));
         }
-        Ok((who.unwrap_or(Who::ALL), part, measure))
+        Ok((operations.unwrap_or(OperationSet::ALL), part, measure))
     }
 
-    /// What to say of a word that is no measure. If nothing came before it, its first part was to be an operation.
+    /// Returns the error for a word that is not a measure. If it is the first word, its first part should be an
+    /// operation.
     fn unknown(&self, word: Word<'a>, is_first: bool) -> RuleError {
         let measures = Measure::NAMED.map(|(name, _)| name);
         let is_measure = |text: &str| measures.contains(&text);
@@ -205,21 +208,22 @@ impl<'a> Reader<'a> {
             Some((name, _)) if is_first && !is_measure(name) => {
                 let families = FAMILIES.map(|(name, _)| name);
                 let known = families.into_iter().chain(operations());
-                let says = format!(
-                    "no operation `{name}`{}; there are {}, and those of docs/reference/kernels.md, such as read_at and fsync",
-                    did_you_mean(name, known),
+                let message = format!(
+                    "unknown operation `{name}`{}; use one of {}, or an operation of docs/reference/kernels.md such as \
+                     read_at or fsync",
+                    suggestion(name, known),
                     families.join(", "),
                 );
-                self.wrong(word.up_to(name.len()), says)
+                self.wrong(word.up_to(name.len()), message)
             }
             _ => {
-                let says = format!(
-                    "no measure `{}`{}; there are {}",
+                let message = format!(
+                    "unknown measure `{}`{}; use one of {}",
                     word.text,
-                    did_you_mean(word.text, measures.into_iter()),
+                    suggestion(word.text, measures.into_iter()),
                     measures.join(", ")
                 );
-                self.wrong(word, says)
+                self.wrong(word, message)
             }
         }
     }
@@ -237,8 +241,8 @@ impl<'a> Reader<'a> {
                 } else {
                     typed
                 };
-                let says = format!("after `{}` comes one of >, >=, <, <=", measure.name());
-                Err(self.wrong(at, says))
+                let message = format!("expected one of >, >=, <, <= after `{}`", measure.name());
+                Err(self.wrong(at, message))
             }
         }
     }
@@ -256,28 +260,28 @@ impl<'a> Reader<'a> {
             Unit::Time => {
                 let ns = self.time(number, unit, &TIMES[..THRESHOLD_TIMES], example)?;
                 if ns >= LATENCY_NS_MAX {
-                    let says = "latencies from 137 s on are all counted as that long; write less";
-                    return Err(self.wrong(number, says));
+                    let message = "latencies of 137 s and more are all counted as 137 s; use a lower threshold";
+                    return Err(self.wrong(number, message));
                 }
                 Ok(ns as f64)
             }
             Unit::Percent if unit.text != "%" => {
-                Err(self.no_unit(unit, "a share is in %", example))
+                Err(self.no_unit(unit, "a share of errors needs the unit %", example))
             }
             Unit::Percent if value > 100.0 => {
-                Err(self.wrong(number, "of 100 answers, at most 100 can be errors"))
+                Err(self.wrong(number, "a share of errors cannot exceed 100%"))
             }
             Unit::PerSecond if unit.text != "/s" => {
-                Err(self.no_unit(unit, "a rate is per second", example))
+                Err(self.no_unit(unit, "a rate needs the unit /s", example))
             }
             Unit::Count if !unit.text.is_empty() => {
-                Err(self.wrong(unit, "operations in flight are a number without a unit"))
+                Err(self.wrong(unit, "the number of operations in flight has no unit"))
             }
             _ => Ok(value),
         }
     }
 
-    /// `for 5s`, or nothing.
+    /// Parses `for 5s`, or nothing.
     fn lasting(&mut self) -> Result<Duration, RuleError> {
         let ahead = self.ahead();
         if ahead.text != "for" {
@@ -287,34 +291,37 @@ impl<'a> Reader<'a> {
         let (number, unit) = self.number("5s")?;
         let ns = self.time(number, unit, &TIMES, "5s")?;
         if ns == 0 {
-            let says = "to raise the alert at once, leave `for` out";
-            return Err(self.wrong(number, says));
+            let message = "a time of 0 has no effect; omit `for` to raise the alert immediately";
+            return Err(self.wrong(number, message));
         }
         if ns > DAY_NS {
-            return Err(self.wrong(number, "at most a day"));
+            return Err(self.wrong(number, "the time after `for` must not exceed one day"));
         }
         Ok(Duration::from_nanos(ns))
     }
 
-    /// Digits, perhaps with a point among them, and what stands behind them up to a space.
+    /// Parses a number and its unit, which ends at a space.
     fn number(&mut self, example: &str) -> Result<(Word<'a>, Word<'a>), RuleError> {
         let ahead = self.ahead();
         let number = self.word(|c| c.is_ascii_digit() || c == '.');
         let digits = number.text.bytes().filter(u8::is_ascii_digit).count();
         let points = number.text.len() - digits;
         if digits == 0 || points > 1 {
-            let says = format!("here comes a number with its unit, as in `{example}`");
-            return Err(self.wrong(ahead, says));
+            let message = format!("expected a number, for example `{example}`");
+            return Err(self.wrong(ahead, message));
         }
         if digits > DIGITS_MAX {
-            return Err(self.wrong(number, format!("more than {DIGITS_MAX} digits")));
+            return Err(self.wrong(
+                number,
+                format!("a number may have at most {DIGITS_MAX} digits"),
+            ));
         }
         let mut unit = Word {
             at: self.at,
             text: "",
         };
         let next = self.ahead();
-        // `500 us` is as good as `500us`; the `for` that may come next is no unit.
+        // `500 us` is accepted like `500us`. A `for` that follows the number is not its unit.
         if next.at == self.at || next.text != "for" {
             unit = next;
             self.at = next.at + next.text.len();
@@ -322,11 +329,11 @@ impl<'a> Reader<'a> {
         Ok((number, unit))
     }
 
-    fn no_unit(&self, unit: Word<'a>, what: &str, example: &str) -> RuleError {
-        self.wrong(unit, format!("{what}, as in `{example}`"))
+    fn no_unit(&self, unit: Word<'a>, problem: &str, example: &str) -> RuleError {
+        self.wrong(unit, format!("{problem}, for example `{example}`"))
     }
 
-    /// A time in ns, to the last one.
+    /// Converts a time to ns without rounding.
     fn time(
         &self,
         number: Word<'a>,
@@ -337,25 +344,28 @@ impl<'a> Reader<'a> {
         let Some((_, per_unit)) = units.iter().find(|(name, _)| *name == unit.text) else {
             let names = units.iter().filter(|(name, _)| name.is_ascii());
             let names: Vec<&str> = names.map(|(name, _)| *name).collect();
-            let what = format!("a time needs its unit, one of {}", names.join(", "));
-            return Err(self.no_unit(unit, &what, example));
+            let problem = format!("a time needs a unit, one of {}", names.join(", "));
+            return Err(self.no_unit(unit, &problem, example));
         };
         let (whole, part) = number.text.split_once('.').unwrap_or((number.text, ""));
-        // At most 15 digits, so neither overflows.
+        // There are at most 15 digits, so neither overflows.
         let digits: u128 = format!("{whole}{part}").parse().unwrap_or(0);
         let divisor = 10u128.pow(u32::try_from(part.len()).unwrap_or(u32::MAX));
         let product = digits * u128::from(*per_unit);
         if !product.is_multiple_of(divisor) {
-            return Err(self.wrong(number, "nothing is measured more finely than in ns"));
+            return Err(self.wrong(
+                number,
+                "times have a resolution of 1 ns; use fewer decimal places",
+            ));
         }
         Ok(u64::try_from(product / divisor).unwrap_or(u64::MAX))
     }
 }
 
-fn did_you_mean<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> String {
+fn suggestion<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> String {
     let alike = known.map(|name| (strsim::jaro_winkler(typed, name), name));
     match alike.max_by(|(a, _), (b, _)| a.total_cmp(b)) {
-        Some((alike, name)) if alike >= ALIKE => format!("; did you mean `{name}`?"),
+        Some((alike, name)) if alike >= ALIKE => format!(" (did you mean `{name}`?)"),
         _ => String::new(),
     }
 }

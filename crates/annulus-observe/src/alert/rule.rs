@@ -1,19 +1,19 @@
-//! What a rule says: of which operations, what, compared how, with which threshold, for how long.
+//! The parts of a rule: operations, measure, comparison, threshold and duration.
 
 use std::fmt;
 use std::time::Duration;
 
 use annulus::metrics::layout::OPERATION_NAMES as NAMES;
 
-/// What `annulus bench net` sends; no process counts such.
+/// The operation of `annulus bench net`. No process counts it.
 const REQUEST: &[&str] = &["request"];
 
-/// The operations, as docs/reference/kernels.md lists them, and requests.
+/// Returns the operations in docs/reference/kernels.md, and `request`.
 pub(super) fn operations() -> impl Iterator<Item = &'static str> {
     NAMES.iter().chain(REQUEST).copied()
 }
 
-/// Families of operations; those that are empty here are all.
+/// Families of operations. An empty list stands for all operations.
 pub(super) const FAMILIES: [(&str, &[&str]); 6] = [
     ("all", &[]),
     ("read", &["read_at", "read_vectored_at"]),
@@ -26,28 +26,28 @@ pub(super) const FAMILIES: [(&str, &[&str]); 6] = [
     ("recv", &["recv", "recv_message"]),
 ];
 
-/// Which operations a rule is about.
+/// The operations that a rule covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Who {
+pub(super) struct OperationSet {
     pub(super) name: &'static str,
     members: &'static [&'static str],
 }
 
-impl Who {
-    /// All of them; said by saying nothing.
-    pub(super) const ALL: Who = Who {
+impl OperationSet {
+    /// All operations; a rule without a prefix covers them.
+    pub(super) const ALL: OperationSet = OperationSet {
         name: "all",
         members: &[],
     };
 
-    /// A family, or an operation, by name.
-    pub(super) fn named(name: &str) -> Option<Who> {
+    /// Returns a family or an operation by its name.
+    pub(super) fn named(name: &str) -> Option<OperationSet> {
         if let Some(&(name, members)) = FAMILIES.iter().find(|(family, _)| *family == name) {
-            return Some(Who { name, members });
+            return Some(OperationSet { name, members });
         }
         let known = operations().find(|operation| *operation == name)?;
         let at = NAMES.iter().position(|operation| *operation == name);
-        Some(Who {
+        Some(OperationSet {
             name: known,
             members: at.map_or(REQUEST, |at| &NAMES[at..=at]),
         })
@@ -58,12 +58,12 @@ impl Who {
     }
 }
 
-/// Which part of a latency.
+/// A part of the latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
-    /// From submission to answer.
+    /// From submission to completion.
     Whole,
-    /// Until the kernel, or a blocking thread, had the operation.
+    /// Until the kernel or a blocking thread has received the operation.
     Queue,
     /// In the kernel and the device.
     Device,
@@ -73,7 +73,7 @@ impl Part {
     pub(super) const NAMED: [(&str, Part); 2] = [("queue", Part::Queue), ("device", Part::Device)];
 }
 
-/// What is compared.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Measure {
     P50,
@@ -83,11 +83,11 @@ pub(super) enum Measure {
     P9999,
     Mean,
     Max,
-    /// The share of answers that are errors.
+    /// The share of completions that are errors.
     Errors,
-    /// Errors a second.
+    /// Errors per second.
     ErrorRate,
-    /// Answers a second.
+    /// Completions per second.
     Rate,
     InFlight,
 }
@@ -108,8 +108,8 @@ impl Measure {
     ];
 
     pub(super) fn name(self) -> &'static str {
-        let found = Measure::NAMED.iter().find(|(_, measure)| *measure == self);
-        found.map_or("", |(name, _)| name)
+        let entry = Measure::NAMED.iter().find(|(_, measure)| *measure == self);
+        entry.map_or("", |(name, _)| name)
     }
 
     pub(super) fn unit(self) -> Unit {
@@ -122,10 +122,10 @@ impl Measure {
     }
 }
 
-/// What thresholds are written in, and values shown.
+/// The unit of a threshold and of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Held in ns.
+    /// Stored in ns.
     Time,
     Percent,
     PerSecond,
@@ -133,7 +133,7 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// A threshold as it is typed: exactly.
+    /// Formats a threshold exactly, as it can be typed.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -148,7 +148,7 @@ impl Unit {
         }
     }
 
-    /// A measured value, for people: three digits or the whole number.
+    /// Formats a measured value, rounded to three digits or to the whole number.
     pub(super) fn rounded(self, value: f64) -> String {
         let digits = |value: f64| match value {
             _ if value >= 100.0 => format!("{value:.0}"),
@@ -168,7 +168,7 @@ impl Unit {
     }
 }
 
-/// `1.5ms`: in the largest unit of which there is at least one, to the last nanosecond.
+/// Formats a time exactly, in the largest unit of which it has at least one: `1.5ms`.
 fn exact_time(ns: u64) -> String {
     let (per_unit, digits, unit) = match ns {
         0..1_000 => (1, 0, "ns"),
@@ -186,7 +186,7 @@ fn exact_time(ns: u64) -> String {
     }
 }
 
-/// How a value is compared with the threshold.
+/// The comparison of a value with the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Comparison {
     Above,
@@ -196,7 +196,7 @@ pub(super) enum Comparison {
 }
 
 impl Comparison {
-    /// The longer ones first: a parser takes the first that fits.
+    /// Longer names come first, because the parser takes the first match.
     pub(super) const NAMED: [(&str, Comparison); 4] = [
         (">=", Comparison::AtLeast),
         ("<=", Comparison::AtMost),
@@ -205,12 +205,12 @@ impl Comparison {
     ];
 
     fn name(self) -> &'static str {
-        let found = (Comparison::NAMED.iter()).find(|(_, comparison)| *comparison == self);
-        found.map_or("", |(name, _)| name)
+        let entry = (Comparison::NAMED.iter()).find(|(_, comparison)| *comparison == self);
+        entry.map_or("", |(name, _)| name)
     }
 }
 
-/// A threshold on what is measured; see the [module](super) for how it is written.
+/// A threshold on a metric. See the [module](super) for the syntax.
 ///
 /// ```
 /// use annulus_observe::alert::Rule;
@@ -221,32 +221,33 @@ impl Comparison {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    pub(super) who: Who,
+    pub(super) operations: OperationSet,
     pub(super) part: Part,
     pub(super) measure: Measure,
     pub(super) comparison: Comparison,
-    /// In the measure's unit; a time in ns.
+    /// In the unit of the measure; a time in ns.
     pub(super) threshold: f64,
     pub(super) lasting: Duration,
 }
 
 impl Rule {
-    /// Whether it is about this operation, one of docs/reference/kernels.md.
+    /// Returns whether the rule covers this operation, one of docs/reference/kernels.md.
     pub fn concerns(&self, operation: &str) -> bool {
-        self.who.has(operation)
+        self.operations.has(operation)
     }
 
-    /// Whether it is about a part of the latency (`queue.` or `device.`), which only the engine itself can know.
+    /// Returns whether the rule is about a part of the latency (`queue.` or `device.`). Only the engine can measure
+    /// parts.
     pub fn is_about_a_part(&self) -> bool {
         self.part != Part::Whole
     }
 
-    /// Whether it is about how long operations take.
+    /// Returns whether the rule is about a latency.
     pub fn is_about_latency(&self) -> bool {
         self.measure.unit() == Unit::Time
     }
 
-    /// How long the condition must hold before the alert is raised, and must not hold before it is cleared.
+    /// Returns the time that the condition must hold before the alert is raised, and must fail before it is cleared.
     pub fn lasting(&self) -> Duration {
         self.lasting
     }
@@ -263,8 +264,8 @@ impl Rule {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.who != Who::ALL {
-            write!(f, "{}.", self.who.name)?;
+        if self.operations != OperationSet::ALL {
+            write!(f, "{}.", self.operations.name)?;
         }
         if let Some((name, _)) = Part::NAMED.iter().find(|(_, part)| *part == self.part) {
             write!(f, "{name}.")?;

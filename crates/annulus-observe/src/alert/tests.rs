@@ -1,4 +1,4 @@
-//! Rules read and written, and alerts raised and cleared by planted snapshots.
+//! Rules parsed and formatted, and alerts raised and cleared by constructed snapshots.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::channel;
@@ -19,7 +19,7 @@ fn rule(text: &str) -> Rule {
 }
 
 #[test]
-fn rules_are_read_as_they_are_said_and_written_in_one_way() {
+fn rules_are_parsed_and_formatted_in_one_form() {
     for (typed, written) in [
         ("read.p99>500us for 5s", "read.p99 > 500us for 5s"),
         ("p50 >= 1.5ms", "p50 >= 1.5ms"),
@@ -51,90 +51,94 @@ fn rules_are_read_as_they_are_said_and_written_in_one_way() {
     }
 }
 
-/// What is typed, the column of the mistake, and what is said about it.
+/// A text, the column of its mistake, and a part of the message.
 const MISTAKES: &[(&str, usize, &str)] = &[
-    ("", 0, "a rule is a measure"),
-    ("   > 5us", 3, "a rule is a measure"),
+    ("", 0, "a rule needs a measure"),
+    ("   > 5us", 3, "a rule needs a measure"),
     (
         "raed.p99 > 5us",
         0,
-        "no operation `raed`; did you mean `read`?",
+        "unknown operation `raed` (did you mean `read`?)",
     ),
     ("reads.p99 > 5us", 0, "did you mean `read`?"),
     (
         "zzz.p99 > 5us",
         0,
-        "no operation `zzz`; there are all, read",
+        "unknown operation `zzz`; use one of all, read",
     ),
-    ("read.p98 > 5us", 5, "no measure `p98`; did you mean `p9"),
-    ("p99.5 > 5us", 0, "no measure `p99.5`; did you mean `p99"),
-    ("queue.p1 > 5us", 6, "no measure `p1`"),
-    ("read > 5us", 0, "no measure `read`"),
-    ("read.in_flight > 5", 0, "write `in_flight` alone"),
-    ("read.queue.rate > 5/s", 0, "only latencies have a part"),
-    ("p99", 3, "after `p99` comes one of >"),
-    ("p99 = 5us", 4, "after `p99` comes one of >"),
-    ("p99 == 5us", 4, "after `p99` comes one of >"),
-    ("p99 => 5us", 4, "after `p99` comes one of >"),
-    ("p99 over 5us", 4, "after `p99` comes one of >"),
     (
-        "p99 > ",
-        6,
-        "here comes a number with its unit, as in `500us`",
+        "read.p98 > 5us",
+        5,
+        "unknown measure `p98` (did you mean `p9",
     ),
-    ("p99 > much", 6, "here comes a number"),
-    ("p99 > -5us", 6, "here comes a number"),
-    ("p99 > 1.2.3us", 6, "here comes a number"),
+    (
+        "p99.5 > 5us",
+        0,
+        "unknown measure `p99.5` (did you mean `p99",
+    ),
+    ("queue.p1 > 5us", 6, "unknown measure `p1`"),
+    ("read > 5us", 0, "unknown measure `read`"),
+    (
+        "read.in_flight > 5",
+        0,
+        "write `in_flight` without a prefix",
+    ),
+    ("read.queue.rate > 5/s", 0, "apply to latencies only"),
+    ("p99", 3, "expected one of >, >=, <, <= after `p99`"),
+    ("p99 = 5us", 4, "expected one of >"),
+    ("p99 == 5us", 4, "expected one of >"),
+    ("p99 => 5us", 4, "expected one of >"),
+    ("p99 over 5us", 4, "expected one of >"),
+    ("p99 > ", 6, "expected a number, for example `500us`"),
+    ("p99 > much", 6, "expected a number"),
+    ("p99 > -5us", 6, "expected a number"),
+    ("p99 > 1.2.3us", 6, "expected a number"),
     (
         "p99 > 5",
         7,
-        "a time needs its unit, one of ns, us, ms, s, as in `500us`",
+        "a time needs a unit, one of ns, us, ms, s, for example `500us`",
     ),
-    ("p99 > 5 for 5s", 7, "a time needs its unit"),
-    ("p99 > 5m", 7, "a time needs its unit"),
-    ("p99 > 0.5ns", 6, "more finely than in ns"),
-    ("p99 > 138s", 6, "latencies from 137 s on"),
-    ("p99 > 1234567890123456ns", 6, "more than 15 digits"),
-    ("errors > 5", 10, "a share is in %, as in `0.1%`"),
-    ("errors > 101%", 9, "at most 100 can be errors"),
-    ("rate > 5", 8, "a rate is per second, as in `1000/s`"),
-    ("in_flight > 5%", 13, "a number without a unit"),
+    ("p99 > 5 for 5s", 7, "a time needs a unit"),
+    ("p99 > 5m", 7, "a time needs a unit"),
+    ("p99 > 0.5ns", 6, "a resolution of 1 ns"),
+    ("p99 > 138s", 6, "latencies of 137 s and more"),
+    ("p99 > 1234567890123456ns", 6, "at most 15 digits"),
+    ("errors > 5", 10, "needs the unit %, for example `0.1%`"),
+    ("errors > 101%", 9, "cannot exceed 100%"),
     (
-        "p99 > 5us 5s",
-        10,
-        "the rule ends here, or goes on with `for`",
+        "rate > 5",
+        8,
+        "a rate needs the unit /s, for example `1000/s`",
     ),
-    (
-        "p99 > 5us for",
-        13,
-        "here comes a number with its unit, as in `5s`",
-    ),
-    ("p99 > 5us for 0s", 14, "leave `for` out"),
-    ("p99 > 5us for 25h", 14, "at most a day"),
-    ("p99 > 5us for 5s, p50 > 1us", 15, "a time needs its unit"),
+    ("in_flight > 5%", 13, "has no unit"),
+    ("p99 > 5us 5s", 10, "only `for` and a time may follow"),
+    ("p99 > 5us for", 13, "expected a number, for example `5s`"),
+    ("p99 > 5us for 0s", 14, "omit `for`"),
+    ("p99 > 5us for 25h", 14, "must not exceed one day"),
+    ("p99 > 5us for 5s, p50 > 1us", 15, "a time needs a unit"),
     (
         "p99 > 5us for 5s p50 > 1us",
         17,
-        "for another one, give another rule",
+        "give each rule separately",
     ),
 ];
 
 #[test]
-fn a_mistake_is_shown_where_it_is() {
-    for &(typed, column, says) in MISTAKES {
+fn a_mistake_is_explained_and_its_position_marked() {
+    for &(typed, column, part) in MISTAKES {
         let Err(error) = typed.parse::<Rule>() else {
-            panic!("`{typed}` is taken for a rule");
+            panic!("`{typed}` is parsed as a rule");
         };
-        let said = error.to_string();
-        assert!(said.contains(says), "`{typed}`: {said}");
-        assert_eq!(error.column(), column, "`{typed}`: {said}");
-        let marks = said.lines().last().unwrap_or_default();
-        assert_eq!(marks.find('^'), Some(column + 2), "{said}");
+        let message = error.to_string();
+        assert!(message.contains(part), "`{typed}`: {message}");
+        assert_eq!(error.column(), column, "`{typed}`: {message}");
+        let marks = message.lines().last().unwrap_or_default();
+        assert_eq!(marks.find('^'), Some(column + 2), "{message}");
     }
 }
 
 #[test]
-fn whatever_is_typed_is_answered_and_what_is_taken_is_written_as_it_was_meant() {
+fn any_text_is_a_marked_error_or_a_rule_that_can_be_parsed_again() {
     const PIECES: [&str; 34] = [
         "read",
         "write",
@@ -179,16 +183,16 @@ fn whatever_is_typed_is_answered_and_what_is_taken_is_written_as_it_was_meant() 
             1 => (0..rng.usize(..12))
                 .map(|_| PIECES[rng.usize(..PIECES.len())])
                 .collect(),
-            // Nearly right.
+            // Nearly valid.
             _ => {
                 let mut pick = |from: &[&'static str]| from[rng.usize(..from.len())];
-                let who = pick(&["", "read.", "all.", "send.", "wr."]);
+                let operations = pick(&["", "read.", "all.", "send.", "wr."]);
                 let part = pick(&["", "", "queue.", "device."]);
-                let what = pick(&["p50", "p99.99", "mean", "errors", "rate", "in_flight"]);
-                let how = pick(&[">", " <= ", "<", "!"]);
+                let measure = pick(&["p50", "p99.99", "mean", "errors", "rate", "in_flight"]);
+                let comparison = pick(&[">", " <= ", "<", "!"]);
                 let value = pick(&["7us", "0.125ms", "3%", "12.5/s", "9", "1.000001s"]);
                 let lasting = pick(&["", " for 5s", "for 1m", " for"]);
-                format!("{who}{part}{what}{how}{value}{lasting}")
+                format!("{operations}{part}{measure}{comparison}{value}{lasting}")
             }
         };
         match text.parse::<Rule>() {
@@ -203,11 +207,11 @@ fn whatever_is_typed_is_answered_and_what_is_taken_is_written_as_it_was_meant() 
 }
 
 #[test]
-fn an_alert_may_be_about_each_operation_in_the_list_of_kernels() {
+fn an_alert_can_name_each_operation_of_the_reference() {
     let list = include_str!("../../../../docs/reference/kernels.md");
     let rows = list.lines().filter_map(|line| line.strip_prefix("| `"));
     let names = rows.filter_map(|row| Some(row.split_once("` |")?.0));
-    // The other tables are of flags, in capitals, and of settings.
+    // The other tables list flags, in capitals, and settings.
     let is_operation = |name: &&str| name.chars().all(|c| c == '_' || c.is_ascii_lowercase());
     let listed: BTreeSet<&str> = names.filter(is_operation).collect();
     let known: BTreeSet<&str> = operations().filter(|name| *name != "request").collect();
@@ -223,7 +227,7 @@ fn source(kind: SourceKind, owner: u64) -> Source {
     source
 }
 
-/// A process whose counters are planted, second by second.
+/// A process whose counters the test sets, second by second.
 struct Planted {
     now: Snapshot,
     alerts: Alerts,
@@ -239,7 +243,8 @@ impl Planted {
         Planted { now, alerts }
     }
 
-    /// A second in which `count` answers of `name` come, `failed` of them errors, each after `ns`.
+    /// A second in which `count` operations `name` complete after `ns` each, `failed` of them with
+    /// errors.
     fn second(&mut self, name: &'static str, count: u64, failed: u64, ns: u64) -> Vec<String> {
         let source = &mut self.now.sources[0];
         if source.operation(name).is_none() {
@@ -281,7 +286,7 @@ impl Planted {
 }
 
 #[test]
-fn an_alert_is_raised_and_cleared_immediately_unless_it_is_to_last() {
+fn without_a_duration_an_alert_is_raised_and_cleared_immediately() {
     let mut planted = Planted::new(&["read.p99 > 500us", "write.p99 > 500us"]);
     assert_eq!(planted.second("read_at", 10, 0, 100_000), [""; 0]);
     assert_eq!(
@@ -300,25 +305,26 @@ fn an_alert_is_raised_and_cleared_immediately_unless_it_is_to_last() {
 }
 
 #[test]
-fn what_is_to_last_is_neither_raised_nor_cleared_by_single_intervals() {
+fn with_a_duration_single_intervals_neither_raise_nor_clear_an_alert() {
     let mut planted = Planted::new(&["p99 > 500us for 3s"]);
     let (slow, fast) = (600_000, 100_000);
-    let mut said = Vec::new();
+    let mut changes = Vec::new();
     for ns in [
         slow, slow, fast, slow, slow, slow, slow, fast, slow, fast, fast, fast, fast,
     ] {
         let events = planted.second("read_at", 5, 0, ns);
-        said.push(events.join(" "));
+        changes.push(events.join(" "));
     }
     let mut expected = vec![String::new(); 13];
-    // Held from the start of the fourth second on; did not from the start of the tenth.
+    // The condition holds from the start of the fourth second and fails from the start of the
+    // tenth.
     expected[5] = "+p99 > 500us for 3s@3".to_owned();
     expected[11] = "-p99 > 500us for 3s@9".to_owned();
-    assert_eq!(said, expected);
+    assert_eq!(changes, expected);
 }
 
 #[test]
-fn a_stall_clears_nothing_and_idling_does() {
+fn a_stall_clears_no_alert_and_an_idle_process_does() {
     let mut planted = Planted::new(&[
         "read.p50 > 500us for 2s",
         "read.rate < 1/s",
@@ -332,7 +338,7 @@ fn a_stall_clears_nothing_and_idling_does() {
     assert_eq!(
         planted.look(),
         ["+read.rate < 1/s@1"],
-        "nothing comes, something is awaited"
+        "operations are in flight and none completes"
     );
     let resumed = planted.second("read_at", 5, 4, 600_000);
     assert_eq!(
@@ -342,7 +348,9 @@ fn a_stall_clears_nothing_and_idling_does() {
     for _ in 0..5 {
         planted.look();
     }
-    let raised: Vec<bool> = planted.alerts.states().map(|(_, raised)| raised).collect();
+    let raised: Vec<bool> = (planted.alerts.states())
+        .map(|state| state.is_raised)
+        .collect();
     assert_eq!(raised, [true, true, true]);
     planted.in_flight(0);
     assert_eq!(planted.look(), ["-read.errors > 50%@8"]);
@@ -350,7 +358,7 @@ fn a_stall_clears_nothing_and_idling_does() {
 }
 
 #[test]
-fn what_other_sources_have_in_flight_is_no_stall_of_this_operation() {
+fn operations_of_other_sources_in_flight_are_not_a_stall() {
     let mut planted = Planted::new(&["read.p50 > 500us"]);
     planted.now.sources.push(source(SourceKind::Core, 2));
     planted.now.sources[1].counters.in_flight = 100;
@@ -362,7 +370,7 @@ fn what_other_sources_have_in_flight_is_no_stall_of_this_operation() {
 }
 
 #[test]
-fn shares_rates_parts_and_numbers_in_flight_are_told_apart() {
+fn shares_rates_parts_and_counts_are_distinguished() {
     let mut planted = Planted::new(&[
         "errors >= 10%",
         "error_rate > 9/s",
@@ -391,16 +399,16 @@ fn shares_rates_parts_and_numbers_in_flight_are_told_apart() {
 }
 
 #[test]
-fn a_process_that_has_started_anew_is_looked_at_anew() {
+fn a_restarted_process_starts_with_a_first_interval() {
     let mut planted = Planted::new(&["p99 > 500us for 2s", "rate > 4/s"]);
     assert_eq!(planted.second("read_at", 5, 0, 600_000), ["+rate > 4/s@0"]);
-    // Fewer than there were: not what there was before.
+    // A lower count means that the process was restarted.
     planted.now.sources[0].counters.completed = 1;
-    assert_eq!(planted.look(), [""; 0], "neither cleared nor raised");
+    assert_eq!(planted.look(), [""; 0], "nothing is cleared or raised");
     assert_eq!(
         planted.second("read_at", 5, 0, 600_000),
         [""; 0],
-        "counts from here"
+        "the period starts here"
     );
     planted.now.process += 1;
     assert_eq!(planted.second("read_at", 5, 0, 600_000), [""; 0]);
@@ -410,13 +418,13 @@ fn a_process_that_has_started_anew_is_looked_at_anew() {
         ["+p99 > 500us for 2s@4"]
     );
     planted.now.at_ns -= SECOND;
-    assert_eq!(planted.look(), [""; 0], "no time has passed");
+    assert_eq!(planted.look(), [""; 0], "no time passed");
     planted.now.at_ns -= 5 * SECOND;
-    assert_eq!(planted.look(), [""; 0], "time has gone back");
+    assert_eq!(planted.look(), [""; 0], "the clock went back");
 }
 
 #[test]
-fn nothing_measured_is_no_alert() {
+fn a_process_that_does_nothing_raises_no_alert() {
     let mut planted = Planted::new(&["p99 > 1ns", "errors >= 0%", "mean < 2s", "in_flight > 0"]);
     for _ in 0..3 {
         assert_eq!(planted.look(), [""; 0]);
@@ -424,60 +432,57 @@ fn nothing_measured_is_no_alert() {
 }
 
 #[test]
-fn an_event_reads_as_a_line_of_a_log() {
+fn an_event_is_formatted_as_a_log_line() {
     let mut alerts = Alerts::new([rule("p50 > 1us for 1s")]);
     let mut planted = Planted::new(&[]);
     alerts.look(&planted.now);
     planted.second("read_at", 5, 0, 1_500_000);
     let events = alerts.look(&planted.now);
-    let says = events[0].to_string();
+    let line = events[0].to_string();
     assert!(
-        says.starts_with("alert raised: p50 > 1us for 1s: 1.5"),
-        "{says}"
+        line.starts_with("alert raised: p50 > 1us for 1s: 1.5"),
+        "{line}"
     );
-    assert!(says.ends_with("ms, for 1.0 s now"), "{says}");
+    assert!(line.ends_with("ms, for the last 1.0 s"), "{line}");
 }
 
 #[test]
-fn all_of_the_process_can_see_which_alerts_are_raised() {
-    let seen = |text: &str| {
+fn states_returns_all_alerts_of_the_process() {
+    let state_of = |text: &str| {
         let states = states();
         states
             .iter()
-            .find(|(rule, _)| rule.to_string() == text)
-            .map(|state| state.1)
+            .find(|state| state.rule.to_string() == text)
+            .map(|state| state.is_raised)
     };
     let text = "read.max > 987654ns";
     let written = rule(text).to_string();
-    assert_eq!(seen(&written), None);
+    assert_eq!(state_of(&written), None);
     let mut planted = Planted::new(&[text]);
     let other = Planted::new(&[text]);
-    assert_eq!(seen(&written), Some(false));
+    assert_eq!(state_of(&written), Some(false));
     planted.second("read_at", 1, 0, 2_000_000);
-    assert_eq!(seen(&written), Some(true), "with one of the two");
+    assert_eq!(state_of(&written), Some(true), "raised in one of the two");
     drop(planted);
-    assert_eq!(seen(&written), Some(false));
+    assert_eq!(state_of(&written), Some(false));
     drop(other);
-    assert_eq!(seen(&written), None);
+    assert_eq!(state_of(&written), None);
 }
 
 #[test]
-fn a_thread_looks_until_its_guard_goes_and_a_panic_ends_nothing() {
-    let (says, said) = channel();
-    // Holds in every interval, whatever this process does.
+fn alerts_are_checked_until_the_guard_is_dropped_even_if_a_callback_panics() {
+    let (sender, events) = channel();
+    // Both conditions hold in every interval.
     let rules = [rule("in_flight >= 0"), rule("rate >= 0/s")];
     let running = Alerts::new(rules).run(Duration::from_millis(1), move |event| {
-        says.send(event.rule.to_string()).unwrap();
+        sender.send(event.rule.to_string()).unwrap();
         panic!("planted");
     });
     let running = running.unwrap();
-    assert_eq!(said.recv().unwrap(), "in_flight >= 0");
-    assert_eq!(said.recv().unwrap(), "rate >= 0/s");
+    assert_eq!(events.recv().unwrap(), "in_flight >= 0");
+    assert_eq!(events.recv().unwrap(), "rate >= 0/s");
     drop(running);
-    assert!(
-        said.recv().is_err(),
-        "it has gone, and its callback with it"
-    );
+    assert!(events.recv().is_err(), "the callback has been dropped");
     let never = Alerts::new([]).run(Duration::ZERO, |_| {});
     assert_eq!(
         never.map(drop).unwrap_err().kind(),

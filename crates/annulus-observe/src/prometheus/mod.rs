@@ -1,15 +1,15 @@
-//! What is measured, as Prometheus reads it, and an endpoint that it reads from.
+//! Metrics in the text formats of Prometheus, and an endpoint that serves them.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
-//! // Port 0 is any that is free; in earnest, one that Prometheus is told.
+//! // Port 0 selects a free port. Use a fixed one, and configure it in Prometheus.
 //! let metrics = annulus_observe::prometheus::serve("127.0.0.1:0".parse().unwrap())?;
 //! println!("metrics at http://{}/metrics", metrics.addr());
 //! # Ok(()) }
 //! ```
 //!
-//! While the [`Endpoint`] lives, latencies are recorded. docs/reference/metrics.md says what each metric means, and what to do
-//! when it is high. A program that has an HTTP server already answers with [`Exposition::text`].
+//! Latencies are recorded while the [`Endpoint`] exists. A program that has an HTTP server returns [`Exposition::text`]
+//! from it instead. docs/reference/metrics.md describes each metric, and what to do if it is high.
 
 mod page;
 mod serve;

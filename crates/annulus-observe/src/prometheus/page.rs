@@ -1,4 +1,4 @@
-//! The text itself: OpenMetrics, as prometheus-client writes it.
+//! The text formats: OpenMetrics, as prometheus-client writes it, and the older format.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,8 +15,8 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::alert;
 use crate::exported::{self, Totals};
 
-/// Upper ends of the buckets, ns: 1, 2.5 and 5 of each power of ten, from a microsecond to ten seconds. Ours are finer;
-/// each is counted in the first of these that holds all of it.
+/// Upper bounds of the buckets in ns: 1, 2.5 and 5 times each power of ten, from 1 µs to 10 s. The library's buckets
+/// are finer; each is counted in the first of these that contains it.
 const BUCKETS_NS: [u64; 22] = {
     let mut bounds = [0; 22];
     let mut power = 1_000;
@@ -35,7 +35,7 @@ const BUCKETS_NS: [u64; 22] = {
     bounds
 };
 
-/// Writes snapshots of this process as text. While one lives, latencies are recorded.
+/// Writes snapshots of this process as text. Latencies are recorded while an `Exposition` exists.
 #[derive(Debug)]
 pub struct Exposition {
     totals: Totals,
@@ -49,12 +49,12 @@ impl Default for Exposition {
 }
 
 impl Exposition {
-    /// What the header `Content-Type` must say of [`text`](Exposition::text).
+    /// The `Content-Type` of [`text`](Exposition::text).
     pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    /// And of [`plain_text`](Exposition::plain_text).
+    /// The `Content-Type` of [`plain_text`](Exposition::plain_text).
     pub const PLAIN_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// Nothing has been written yet.
+    /// Returns an exposition and starts to record latencies.
     pub fn new() -> Exposition {
         Exposition {
             totals: Totals::default(),
@@ -62,15 +62,15 @@ impl Exposition {
         }
     }
 
-    /// The text of a snapshot of this process, newer than the one before, with the state of its
-    /// [alerts](crate::alert::states), in the format OpenMetrics.
+    /// Returns a snapshot of this process, and the state of its [alerts](crate::alert::states), in the OpenMetrics
+    /// format. The snapshot must be newer than the previous one.
     pub fn text(&mut self, now: &Snapshot) -> String {
         self.totals.advance(now);
         let page = Page {
             kinds: self.totals.kinds().to_vec(),
             now: now.clone(),
             alerts: (alert::states().into_iter())
-                .map(|(rule, raised)| (rule.to_string(), raised))
+                .map(|state| (state.rule.to_string(), state.is_raised))
                 .collect(),
         };
         let mut registry = Registry::with_prefix("annulus");
@@ -78,17 +78,17 @@ impl Exposition {
         let mut text = String::new();
         match text::encode(&mut text, &registry) {
             Ok(()) => text,
-            Err(fmt::Error) => unreachable!("a String takes whatever is written to it"),
+            Err(fmt::Error) => unreachable!("writing to a String does not fail"),
         }
     }
 
-    /// The same in the older format, for readers whose header `Accept` does not name OpenMetrics.
+    /// Returns the same in the older text format, for readers whose `Accept` header does not name OpenMetrics.
     pub fn plain_text(&mut self, now: &Snapshot) -> String {
         plain(&self.text(now))
     }
 }
 
-/// In the older format a counter's own lines bear its full name, and there are neither units nor an end.
+/// Converts to the older format: the comments of a counter have its full name, and there are no units and no end mark.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut help = "";
@@ -97,13 +97,13 @@ fn plain(text: &str) -> String {
         match (counter, help.strip_prefix("# HELP ")) {
             _ if line.starts_with("# UNIT ") || line == "# EOF" => continue,
             _ if line.starts_with("# HELP ") => {
-                // Its type comes next, and decides about its name.
+                // The type follows and decides the name.
                 help = line;
                 continue;
             }
             (Some(name), Some(rest)) => {
-                let means = rest.strip_prefix(name).unwrap_or_default();
-                plain += &format!("# HELP {name}_total{means}\n# TYPE {name}_total counter\n");
+                let help = rest.strip_prefix(name).unwrap_or_default();
+                plain += &format!("# HELP {name}_total{help}\n# TYPE {name}_total counter\n");
             }
             (_, Some(_)) => plain += &format!("{help}\n{line}\n"),
             (_, None) => plain += &format!("{line}\n"),
@@ -113,7 +113,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// All that is on one page.
+/// The contents of a page.
 #[derive(Debug)]
 struct Page {
     kinds: Vec<Source>,
@@ -162,17 +162,17 @@ impl Collector for Page {
     }
 }
 
-/// The labels of a kind of source.
+/// Returns the labels of a kind of source.
 fn of(source: &Source) -> Vec<(&'static str, &'static str)> {
     vec![("source", source.kind.name())]
 }
 
 fn counters<'a>(
     out: &mut DescriptorEncoder<'_>,
-    (name, means): (&'static str, &str),
+    (name, help): (&'static str, &str),
     rows: impl Iterator<Item = Row<'a>>,
 ) -> fmt::Result {
-    let mut family = out.encode_descriptor(name, means, None, MetricType::Counter)?;
+    let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
     for (labels, value) in rows {
         family
             .encode_family(&labels)?
@@ -183,12 +183,12 @@ fn counters<'a>(
 
 fn gauges<'a>(
     out: &mut DescriptorEncoder<'_>,
-    (name, means): (&'static str, &str),
+    (name, help): (&'static str, &str),
     rows: impl Iterator<Item = Row<'a>>,
 ) -> fmt::Result {
-    let mut family = out.encode_descriptor(name, means, None, MetricType::Gauge)?;
+    let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (labels, value) in rows {
-        // Whole numbers up to 2^53; more is never in flight.
+        // Exact up to 2^53.
         family
             .encode_family(&labels)?
             .encode_gauge(&(value as f64))?;
@@ -241,7 +241,7 @@ impl Page {
         histograms(out, exported::DEVICE, &all, |operation| &operation.device)
     }
 
-    /// Nothing where there is none.
+    /// Writes nothing if the preload library is not in use.
     fn preload(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let kinds = || {
             let has = |kind: &&Source| kind.preload != PreloadCounts::default();
@@ -265,16 +265,16 @@ impl Page {
             exported::HANDED_BACK,
             rows(|counts| &counts.handed_back),
         )?;
-        for (name, means, value) in exported::PRELOAD {
+        for (name, help, value) in exported::PRELOAD {
             let sum = kinds().map(|kind| value(&kind.preload)).sum();
-            gauges(out, (name, means), [(Vec::new(), sum)].into_iter())?;
+            gauges(out, (name, help), [(Vec::new(), sum)].into_iter())?;
         }
         Ok(())
     }
 
     fn backends(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (name, means) = exported::BACKEND;
-        let mut family = out.encode_descriptor(name, means, None, MetricType::Gauge)?;
+        let (name, help) = exported::BACKEND;
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
         let mut known = Vec::new();
         for source in self
             .now
@@ -296,7 +296,7 @@ impl Page {
     }
 }
 
-/// `EIO`; a number that has no name, as the number.
+/// Returns the name of an error, such as `EIO`, or its number if it has no name.
 fn name(errno: i32) -> String {
     match Errno::from_raw(errno) {
         Errno::UnknownErrno => errno.to_string(),
@@ -304,15 +304,15 @@ fn name(errno: i32) -> String {
     }
 }
 
-/// One part of how long the operations of `all` took.
+/// Writes a histogram of each operation, for one part of the latency.
 fn histograms(
     out: &mut DescriptorEncoder<'_>,
-    (name, means): (&str, &str),
+    (name, help): (&str, &str),
     all: &Source,
     part: fn(&OperationCounts) -> &Histogram,
 ) -> fmt::Result {
     let unit = Unit::Seconds;
-    let mut family = out.encode_descriptor(name, means, Some(&unit), MetricType::Histogram)?;
+    let mut family = out.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
     for operation in &all.operations {
         let recorded = part(operation);
         if recorded.count() == 0 {
@@ -330,7 +330,7 @@ fn histograms(
     Ok(())
 }
 
-/// In the buckets of the text: seconds, and how many lie in each.
+/// Returns the buckets of the text: upper bound in seconds, and count.
 fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
     let mut counts = [0; BUCKETS_NS.len() + 1];
     for bucket in histogram.buckets() {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_on_the_page_with_its_labels() {
+    fn each_counter_is_on_the_page_with_its_labels() {
         let mut exposition = Exposition::new();
         let text = exposition.text(&planted());
         for line in [
@@ -385,7 +385,7 @@ mod tests {
             r#"annulus_kernel_workers{} 2.0"#,
             r#"annulus_backend_info{source="driver",backend="io_uring (a \"mode\")",fallback="no \\ of:\nit"} 1.0"#,
             r#"annulus_operation_duration_seconds_count{op="read_at"} 5"#,
-            // 1 µs lies in a bucket of the library that ends above it.
+            // 1 µs is in a bucket of the library whose upper bound is above 1 µs.
             r#"annulus_operation_duration_seconds_bucket{le="0.000001",op="read_at"} 1"#,
             r#"annulus_operation_duration_seconds_bucket{le="0.0000025",op="read_at"} 2"#,
             r#"annulus_operation_duration_seconds_bucket{le="0.000005",op="read_at"} 3"#,
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_under_the_preload_library_has_its_reasons_and_others_have_no_such_lines() {
+    fn only_a_program_under_the_preload_library_has_its_metrics() {
         let text = Exposition::new().text(&planted());
         assert!(!text.contains("preload"), "{text}");
         let mut snapshot = planted();
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_format_has_the_same_values_and_names_counters_in_full() {
+    fn the_older_format_has_the_same_values_and_full_counter_names() {
         let open = Exposition::new().text(&planted());
         let plain = Exposition::new().plain_text(&planted());
         // Other tests of this process may have alerts.
@@ -436,12 +436,12 @@ mod tests {
         assert!(plain.contains("# TYPE annulus_enters_total counter\n"));
         assert!(plain.contains("# HELP annulus_enters_total Calls of"));
         assert!(plain.contains("# TYPE annulus_in_flight gauge\n"));
-        let helped = |text: &str| text.matches("# HELP").count();
-        assert_eq!(helped(&open), helped(&plain));
+        let count_helps = |text: &str| text.matches("# HELP").count();
+        assert_eq!(count_helps(&open), count_helps(&plain));
     }
 
     #[test]
-    fn the_buckets_rise_from_a_microsecond_to_ten_seconds() {
+    fn bucket_bounds_rise_from_one_microsecond_to_ten_seconds() {
         assert_eq!(BUCKETS_NS[..4], [1_000, 2_500, 5_000, 10_000]);
         assert_eq!(BUCKETS_NS[21], 10_000_000_000);
         assert!(BUCKETS_NS.is_sorted());

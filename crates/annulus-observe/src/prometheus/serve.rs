@@ -21,39 +21,48 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::Exposition;
 
-/// Connections served at the same time; others wait until one ends.
+/// The number of connections served concurrently; further ones wait.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a client may take to say what it wants.
+/// The time that a client has to send its request.
 const HEAD_TIME: Duration = Duration::from_secs(5);
-/// How long a connection may last: a request, and its answer.
+/// The time that a connection may last.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
-/// The longest request that is read.
+/// The longest request that is accepted.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Before the next connection is accepted after one could not be.
+/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-const ROOT: &str = "Annulus: what is measured is at /metrics\n";
+const ROOT: &str = "Annulus: metrics are at /metrics\n";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// A listening endpoint. Dropped, it ends.
+/// A running endpoint. Dropping it stops the endpoint.
 #[derive(Debug)]
-#[must_use = "dropped, it answers no more"]
+#[must_use = "dropping the endpoint stops it"]
 pub struct Endpoint {
     addr: SocketAddr,
     stop: Option<oneshot::Sender<Infallible>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Answers `GET /metrics` at `addr`, on a thread of its own. Every process that can reach that address can read it: outside of the
-/// loopback that is anybody.
+/// Serves `GET /metrics` at `addr` on a new thread.
+///
+/// There is no authentication: every client that can reach the address can read the metrics. Use a loopback address
+/// unless that is intended. Latencies are recorded until the endpoint is dropped.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let endpoint = annulus_observe::prometheus::serve("127.0.0.1:0".parse().unwrap())?;
+/// println!("http://{}/metrics", endpoint.addr());
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 ///
-/// The address can't be listened at, or there is no thread.
+/// Fails if the address cannot be bound, or the thread cannot be started.
 pub fn serve(addr: SocketAddr) -> io::Result<Endpoint> {
     let at = |error: io::Error| {
-        let says = format!("can't listen for readers of metrics at {addr}: {error}");
-        io::Error::new(error.kind(), says)
+        let message = format!("cannot serve metrics at {addr}: {error}");
+        io::Error::new(error.kind(), message)
     };
     let listener = std::net::TcpListener::bind(addr).map_err(at)?;
     let addr = listener.local_addr()?;
@@ -63,7 +72,7 @@ pub fn serve(addr: SocketAddr) -> io::Result<Endpoint> {
         .enable_time()
         .build()?;
     let (stop, stopped) = oneshot::channel();
-    // From here on latencies are recorded, not from the first request on.
+    // Latencies are recorded from here on, and not only from the first request.
     let exposition = Exposition::new();
     let work = move || run(&runtime, listener, exposition, stopped);
     let thread = thread::Builder::new().name("annulus-metrics".to_owned());
@@ -75,7 +84,7 @@ pub fn serve(addr: SocketAddr) -> io::Result<Endpoint> {
 }
 
 impl Endpoint {
-    /// Where it listens.
+    /// Returns the local address, with the port that was chosen for port 0.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -85,13 +94,13 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }
 }
 
-/// Until the other end of `stopped` is gone.
+/// Runs until the sender of `stopped` is dropped.
 fn run(
     runtime: &Runtime,
     listener: std::net::TcpListener,
@@ -101,38 +110,38 @@ fn run(
     runtime.block_on(async {
         match TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::spawn(accept(listener, exposition))),
-            Err(error) => eprintln!("annulus: no more metrics are served: {error}"),
+            Err(error) => eprintln!("annulus: the metrics endpoint has stopped: {error}"),
         }
-        // Only ever an error: that the sender is gone.
+        // This returns an error once the sender is dropped.
         let _ = stopped.await;
     });
 }
 
 async fn accept(listener: TcpListener, exposition: Exposition) {
     let exposition = Arc::new(Mutex::new(exposition));
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            unreachable!("nobody closes it");
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            unreachable!("the semaphore is never closed");
         };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let exposition = Arc::clone(&exposition);
                 drop(tokio::spawn(async move {
-                    let _place = place;
-                    answer_one(stream, &exposition).await;
+                    let _slot = slot;
+                    serve_one(stream, &exposition).await;
                 }));
             }
-            // No descriptor is left, perhaps: there may be one soon.
+            // There may be no free descriptor; one may be closed soon.
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
 
-/// One request, and its answer. A reader that comes every few seconds needs no connection in between.
-async fn answer_one(stream: TcpStream, exposition: &Mutex<Exposition>) {
+/// Serves one request. A reader that comes every few seconds needs no persistent connection.
+async fn serve_one(stream: TcpStream, exposition: &Mutex<Exposition>) {
     let service = service_fn(|request| {
-        let response = answer(&request, exposition);
+        let response = respond(&request, exposition);
         async move { Ok::<_, Infallible>(response) }
     });
     let connection = http1::Builder::new()
@@ -141,41 +150,41 @@ async fn answer_one(stream: TcpStream, exposition: &Mutex<Exposition>) {
         .max_buf_size(HEAD_BYTES_MAX)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    // A client that breaks off or says nonsense is its own business.
+    // A client that disconnects or sends an invalid request needs no report.
     let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
 }
 
-fn answer(request: &Request<Incoming>, exposition: &Mutex<Exposition>) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, exposition: &Mutex<Exposition>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     if path != "/" && path != "/metrics" {
-        return said(
+        return response_of(
             StatusCode::NOT_FOUND,
             PLAIN,
-            "There is only /metrics here\n",
+            "Not found; metrics are at /metrics\n",
         );
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        let mut refusal = said(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "Only GET\n");
+        let mut refusal = response_of(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "Only GET\n");
         refusal
             .headers_mut()
             .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
     if path == "/" {
-        return said(StatusCode::OK, PLAIN, ROOT);
+        return response_of(StatusCode::OK, PLAIN, ROOT);
     }
     let accepts = request.headers().get_all(ACCEPT).iter();
     let mut accepts = accepts.filter_map(|value| value.to_str().ok());
-    let openly = accepts.any(|value| value.contains("application/openmetrics-text"));
+    let open_metrics = accepts.any(|value| value.contains("application/openmetrics-text"));
     let mut exposition = exposition.lock().unwrap_or_else(PoisonError::into_inner);
     let now = snapshot();
-    match openly {
-        true => said(
+    match open_metrics {
+        true => response_of(
             StatusCode::OK,
             Exposition::CONTENT_TYPE,
             exposition.text(&now),
         ),
-        false => said(
+        false => response_of(
             StatusCode::OK,
             Exposition::PLAIN_CONTENT_TYPE,
             exposition.plain_text(&now),
@@ -183,7 +192,11 @@ fn answer(request: &Request<Incoming>, exposition: &Mutex<Exposition>) -> Respon
     }
 }
 
-fn said(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+fn response_of(
+    status: StatusCode,
+    kind: &'static str,
+    text: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static(kind);

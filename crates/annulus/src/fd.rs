@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! An open descriptor, shared by the file that names it and the operations that use it: the last of
-//! them closes it (Open). The number never changes while a handle lives.
+//! An open descriptor, shared by its file and by the operations that use it. The last owner closes it (Open). The
+//! number never changes while a handle exists.
 #![allow(unsafe_code)]
 
 mod cached;
@@ -29,9 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sys::call;
 use crate::sys::sqe::opcode;
 
-/// Who closes a descriptor; the simulated kernel's are not the process's.
+/// Closes descriptors that are not the process's, such as those of the simulated kernel.
 pub(crate) trait CloseFd: Send + Sync {
-    /// As `close(2)`: 0, or minus an errno.
+    /// Closes `fd` like `close(2)`. Returns 0 or a negative errno.
     fn close(&self, fd: i32) -> i32;
 }
 
@@ -41,10 +41,10 @@ pub(crate) struct Fd(Arc<Opened>);
 
 struct Opened {
     raw: i32,
-    /// `None`: the process's own table.
+    /// `None` for a descriptor of this process.
     closer: Option<Arc<dyn CloseFd>>,
     cached: CachedHint,
-    /// Reads and writes go through the ring that polls the device.
+    /// Reads and writes use the ring that polls the device.
     polled: AtomicBool,
     /// Reads and writes are system calls on a blocking thread.
     by_thread: AtomicBool,
@@ -55,7 +55,7 @@ impl Fd {
     ///
     /// # Safety
     ///
-    /// Open. The caller owns `raw` and gives it up.
+    /// Open: the caller owns `raw` and gives it up.
     pub(crate) unsafe fn own(raw: i32, closer: Option<Arc<dyn CloseFd>>) -> Fd {
         Fd(Arc::new(Opened {
             raw,
@@ -66,9 +66,9 @@ impl Fd {
         }))
     }
 
-    /// Takes over std's file.
+    /// Takes over a file of std.
     pub(crate) fn adopt(file: std::fs::File) -> Fd {
-        // SAFETY: Open: `into_raw_fd` passes the ownership on.
+        // SAFETY: Open: `into_raw_fd` gives up the ownership of the number.
         unsafe { Fd::own(file.into_raw_fd(), None) }
     }
 
@@ -86,8 +86,8 @@ impl Fd {
         &self.0.cached
     }
 
-    /// Whether reads and writes are polled for. A hint: what the kernel refuses to poll for is done by
-    /// other means.
+    /// Returns whether reads and writes are polled for. This is a hint: if the kernel refuses to poll, they are done
+    /// another way.
     #[inline]
     pub(crate) fn is_polled(&self) -> bool {
         self.0.polled.load(Relaxed)
@@ -97,7 +97,7 @@ impl Fd {
         self.0.polled.store(polled, Relaxed);
     }
 
-    /// The opcode of a transfer: `opcode`, or the one that no ring has.
+    /// Returns the opcode of a transfer: `opcode`, or the one that makes it a system call on a blocking thread.
     #[inline]
     pub(crate) fn opcode_of_transfer(&self, opcode: u8) -> u8 {
         if self.0.by_thread.load(Relaxed) {
@@ -106,18 +106,18 @@ impl Fd {
         opcode
     }
 
-    /// Has reads and writes be system calls on a blocking thread, from here on.
+    /// Makes reads and writes system calls on a blocking thread, from now on.
     pub(crate) fn keep_from_rings(&self) {
         self.0.by_thread.store(true, Relaxed);
     }
 
-    /// The number, to be closed by the caller, if nobody else holds the descriptor.
+    /// Returns the number, for the caller to close, if this is the only handle.
     pub(crate) fn into_raw(self) -> Result<i32, Fd> {
         match Arc::try_unwrap(self.0) {
             Ok(opened) => {
                 let raw = opened.raw;
                 let mut opened = std::mem::ManuallyDrop::new(opened);
-                // SAFETY: Once: the rest of `opened` is forgotten, so the closer is dropped here only.
+                // SAFETY: Once: the rest of `opened` is forgotten, so the closer is dropped only here.
                 unsafe { std::ptr::drop_in_place(&raw mut opened.closer) };
                 Ok(raw)
             }
@@ -131,8 +131,8 @@ impl Drop for Opened {
         match &self.closer {
             Some(closer) => _ = closer.close(self.raw),
             None => {
-                // SAFETY: Open: `own` was given the number, and this is the last handle.
-                // An error here has nobody to go to; `File::close` reports it.
+                // SAFETY: Open: `own` took over the number, and this is the last handle. An error can't be reported
+                // here; `File::close` reports it.
                 let _ = unsafe { call::close(self.raw) };
             }
         }

@@ -1,7 +1,31 @@
-//! Time on a runtime's cores: sleeping, giving up, and going on at a rhythm.
+//! Timers on a runtime's cores: [`sleep`], [`timeout`] and [`interval`].
 //!
-//! A timer costs no system call: the core's next sleep ends when it goes off. Its grain is that of the
-//! kernel's timers, about 50 µs.
+//! ```
+//! use std::io;
+//! use std::time::Duration;
+//!
+//! use annulus::runtime::Runtime;
+//! use annulus::time;
+//!
+//! # fn main() -> io::Result<()> {
+//! Runtime::builder().threads(1).run(|_core| async {
+//!     time::sleep(Duration::from_millis(5)).await;
+//!
+//!     let slow = time::sleep(Duration::from_secs(60));
+//!     let error = time::timeout(Duration::from_millis(5), slow).await.unwrap_err();
+//!     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+//!
+//!     let mut interval = time::interval(Duration::from_millis(5));
+//!     for _ in 0..3 {
+//!         interval.tick().await;
+//!     }
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! A timer needs no system call: it bounds the core's next sleep. Its resolution is that of the kernel's timers,
+//! about 50 µs.
 
 use std::fmt;
 use std::future::Future;
@@ -17,15 +41,18 @@ use crate::narrow::to_ns;
 fn core() -> Rc<Core> {
     match Core::current() {
         Some(core) => core,
-        None => panic!("timers are a runtime's: this thread is none of its cores"),
+        None => panic!(
+            "timers need a runtime core, and this thread is not one; start a runtime with Runtime::block_on or \
+             Runtime::run, or move the task to a core with Handle::spawn_on"
+        ),
     }
 }
 
-/// Ready when `time` has passed since the call.
+/// Returns a future that completes when `time` has passed since this call. Dropping it cancels the timer.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics if the calling thread is not a runtime core.
 pub fn sleep(time: Duration) -> Sleep {
     let core = core();
     let at_ns = core.now_ns().saturating_add(to_ns(time));
@@ -85,17 +112,17 @@ impl fmt::Debug for Sleep {
     }
 }
 
-/// Awaits `future` for at most `time`, then drops it with the returned future.
+/// Awaits `future` for at most `time`. The returned future owns `future`, and dropping one drops the other.
 ///
-/// The future is stored in place: `timeout` allocates no memory.
+/// The future is stored inline: `timeout` allocates no memory.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::TimedOut`] if `future` is not ready in time.
+/// Fails with [`io::ErrorKind::TimedOut`] if `future` is not ready in time.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics if the calling thread is not a runtime core.
 pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
     Timeout {
         future,
@@ -128,22 +155,22 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-/// Ready immediately, and then each time `period` has passed. A tick that comes late does not move those
-/// after it; ticks that have been missed are left out.
+/// Returns an interval whose first tick is immediate, and whose next ticks follow at multiples of `period`. A late
+/// tick does not delay later ones. Missed ticks are skipped.
 ///
 /// # Panics
 ///
-/// Outside a runtime; if the period is 0.
+/// Panics if the calling thread is not a runtime core, or if `period` is 0.
 pub fn interval(period: Duration) -> Interval {
     let period_ns = to_ns(period);
-    assert!(period_ns > 0, "an interval needs a period above 0");
+    assert!(period_ns > 0, "the period of an interval must not be 0");
     Interval {
         sleep: sleep(Duration::ZERO),
         period_ns,
     }
 }
 
-/// Made by [`interval`].
+/// A sequence of ticks. Made by [`interval`].
 #[derive(Debug)]
 pub struct Interval {
     sleep: Sleep,
@@ -151,7 +178,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The next tick. A tick whose future is dropped is not lost.
+    /// Waits for the next tick. Cancel-safe: dropping the future loses no tick.
     pub async fn tick(&mut self) {
         std::future::poll_fn(|context| Pin::new(&mut self.sleep).poll(context)).await;
         let due_ns = self.sleep.at_ns;

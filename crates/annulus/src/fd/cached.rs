@@ -1,60 +1,61 @@
-//! Whether a buffered file's reads try the page cache first, on the reading thread: set by the user, or learned from
-//! hits and misses. One hint per open file, shared by its clones.
+//! The decision whether a buffered file's reads first try the page cache on the reading thread. It is set by the
+//! user, or learned from hits and misses. All clones of an open file share it.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use crate::sys::errno::EOPNOTSUPP;
 
-/// What reads of a buffered file do about the page cache before they go to a driver; see
+/// The policy of a buffered file's reads for the page cache; see
 /// [`File::set_cached_reads`](crate::File::set_cached_reads).
 ///
-/// The figures are of 4 KiB on ext4 and Linux 6.18, on a virtual machine; other machines' ratios are
-/// alike.
+/// The figures below are for reads of 4 KiB from ext4 on Linux 6.18, in a virtual machine. Ratios are similar on
+/// other machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CachedReads {
-    /// Reads try the cache while at least one in four recent attempts hits. Otherwise fewer and fewer reads try it,
-    /// down to one in 256, so that a file that becomes cached is noticed. The default.
+    /// Reads try the cache while at least one in four recent attempts hits. Otherwise the share of reads that try it
+    /// falls to one in 256, which detects a file that becomes cached. The default.
     #[default]
     Learn,
-    /// Each read tries the cache. A hit costs a copy and a system call, 2 µs. A miss costs a further
-    /// system call, 1 to 5 µs of processor time: the kernel gives the read to the device there and then,
-    /// instead of together with others. That is not lost altogether, for the device begins earlier: a
-    /// cold file at depth 32 was read 10 % faster, with 45 % more processor time.
+    /// Every read tries the cache. A hit costs a copy and a system call, 2 µs.
+    ///
+    /// A miss costs one more system call, 1 to 5 µs of CPU time, because the kernel starts the device read
+    /// immediately instead of in a batch. The device also starts earlier: a cold file at depth 32 was read 10 %
+    /// faster, with 45 % more CPU time.
     Always,
-    /// No read tries the cache: each goes to a driver, and costs its way there and back even if it is cached: 2 µs at
-    /// depth 32, 6 µs alone, and more where the driver sleeps. For files known to be cold, and for threads that must
-    /// not copy.
+    /// No read tries the cache; each goes to a driver. A cached read then costs a round trip to the driver: 2 µs at
+    /// depth 32, 6 µs alone, and more if the driver sleeps. For files known to be cold, and for threads that must not
+    /// copy.
     Never,
 }
 
-/// Policies, as they are stored.
+/// The stored policies.
 const LEARN: u8 = 0;
 const ALWAYS: u8 = 1;
 const NEVER: u8 = 2;
-/// Learned for good: the file system can't answer without blocking.
-const CANT: u8 = 3;
+/// Learned permanently: the file system can't read without blocking.
+const UNSUPPORTED: u8 = 3;
 
 /// A share of 1.
 const ONE: u32 = 1 << 16;
-/// The last answer counts for `1 / (1 << WEIGHT_SHIFT)` of what is known.
+/// The weight of the last attempt is `1 / (1 << WEIGHT_SHIFT)`.
 const WEIGHT_SHIFT: u32 = 4;
-/// From this share of hits on asking pays. A hit saves the way to a driver and back: 2 µs at depth 32, 6
-/// µs alone. A miss costs 1 to 5 µs of processor time, and saves some of the device's. In time, asking
-/// is level or better; in processor time it breaks even at a third to two thirds (docs/internals/design.md).
+/// The share of hits from which on attempts pay off. A hit saves the round trip to a driver: 2 µs at depth 32, 6 µs
+/// alone. A miss costs 1 to 5 µs of CPU time, and saves some device time. In elapsed time an attempt is even or
+/// better; in CPU time it breaks even at a third to two thirds (docs/internals/design.md).
 const PAYS: u32 = ONE / 4;
-/// What is believed of a new file, and of one that was cold and had a hit: eleven misses disprove it.
-const BELIEVED: u32 = ONE / 2;
-/// Where it does not pay, one read in at most `1 << GAP_SHIFT_MAX` asks.
+/// The assumed share of a new file, and of a cold file after a hit. Eleven misses disprove it.
+const ASSUMED: u32 = ONE / 2;
+/// If attempts do not pay off, one read in at most `1 << GAP_SHIFT_MAX` tries the cache.
 const GAP_SHIFT_MAX: u32 = 8;
 
-/// The policy of a file, and what it has learned.
+/// The policy of a file and its learned state.
 ///
-/// Lossy on purpose: of two threads one may overwrite the other's step.
+/// Updates are deliberately lossy: one thread may overwrite another's step.
 #[derive(Debug)]
 pub(crate) struct CachedHint {
     policy: AtomicU8,
-    /// Share of hits among recent attempts, of `ONE`.
+    /// Share of hits among recent attempts, in units of `1 / ONE`.
     share: AtomicU32,
     /// One read in `1 << gap_shift` tries the cache while hits are rare.
     gap_shift: AtomicU32,
@@ -66,7 +67,7 @@ impl Default for CachedHint {
     fn default() -> CachedHint {
         CachedHint {
             policy: AtomicU8::new(LEARN),
-            share: AtomicU32::new(BELIEVED),
+            share: AtomicU32::new(ASSUMED),
             gap_shift: AtomicU32::new(0),
             skipped: AtomicU32::new(0),
         }
@@ -74,9 +75,9 @@ impl Default for CachedHint {
 }
 
 impl CachedHint {
-    /// Follows `policy` from now on; `Learn` begins anew.
+    /// Sets the policy. `Learn` starts from the initial state.
     pub(crate) fn set(&self, policy: CachedReads) {
-        self.share.store(BELIEVED, Relaxed);
+        self.share.store(ASSUMED, Relaxed);
         self.gap_shift.store(0, Relaxed);
         self.skipped.store(0, Relaxed);
         let policy = match policy {
@@ -104,7 +105,7 @@ impl CachedHint {
         }
     }
 
-    /// One of them, if enough have not.
+    /// Returns 1 if enough reads have skipped the cache, else 0.
     fn probe(&self, reads: usize) -> usize {
         let more = u32::try_from(reads).unwrap_or(u32::MAX);
         let skipped = self.skipped.load(Relaxed).saturating_add(more);
@@ -118,9 +119,9 @@ impl CachedHint {
     pub(crate) fn hit(&self) {
         let share = self.share.load(Relaxed);
         let now = share + ((ONE - share) >> WEIGHT_SHIFT);
-        // Where all is as before nothing is stored: other threads read it, too.
+        // Store only a change, because other threads read this cache line.
         if now != share {
-            self.share.store(now.max(BELIEVED), Relaxed);
+            self.share.store(now.max(ASSUMED), Relaxed);
             self.gap_shift.store(0, Relaxed);
         }
     }
@@ -141,15 +142,15 @@ impl CachedHint {
     /// read without blocking. The driver reports any other error.
     pub(crate) fn note_refusal(&self, res: i32) {
         if res == -EOPNOTSUPP {
-            self.cant();
+            self.stop_learning();
         } else {
             self.miss();
         }
     }
 
-    /// The file system can't answer without blocking; nothing more is to be learned.
-    fn cant(&self) {
-        let _ = (self.policy).compare_exchange(LEARN, CANT, Relaxed, Relaxed);
+    /// Records that the file system can't read without blocking, which ends the learning.
+    fn stop_learning(&self) {
+        let _ = (self.policy).compare_exchange(LEARN, UNSUPPORTED, Relaxed, Relaxed);
     }
 }
 
@@ -171,7 +172,7 @@ mod tests {
         u32::try_from((0..reads).filter(tries).count()).unwrap()
     }
 
-    /// As good as random, and the same each time: true for `percent` of 100.
+    /// Returns `true` for `percent` of 100 reads, in a pseudorandom but repeatable order.
     fn at_random(read: u32, percent: u32) -> bool {
         let mixed = u64::from(read + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32 & 0xffff
@@ -197,7 +198,7 @@ mod tests {
         assert!(noticed < 256, "{noticed}");
         hint.hit();
         assert_eq!(attempts(&hint, 1000, |_| true), 1000);
-        // And it takes a while until it is taken for cold.
+        // It is not taken for cold immediately.
         assert!(attempts(&hint, 100, |_| false) >= 22);
     }
 
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_cold_batch_one_read_asks() {
+    fn one_read_of_a_cold_batch_tries_the_cache() {
         let hint = CachedHint::default();
         assert_eq!(hint.attempts_of(32), 32);
         attempts(&hint, 10_000, |_| false);
@@ -237,16 +238,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_goes_before_what_was_learned() {
+    fn a_policy_set_by_the_user_overrides_what_was_learned() {
         let hint = CachedHint::default();
         hint.set(CachedReads::Always);
-        hint.cant();
+        hint.stop_learning();
         assert_eq!(attempts(&hint, 1000, |_| false), 1000);
         hint.set(CachedReads::Never);
         assert_eq!(attempts(&hint, 1000, |_| true), 0);
         hint.set(CachedReads::Learn);
-        assert!(hint.should_try(), "anew");
-        hint.cant();
+        assert!(hint.should_try(), "the learned state is reset");
+        hint.stop_learning();
         assert_eq!(attempts(&hint, 1000, |_| true), 0);
         hint.set(CachedReads::Learn);
         assert!(hint.should_try());

@@ -1,5 +1,5 @@
-//! A line of tasks in front of something that one of them at a time may use: a stream's sending side, a datagram
-//! socket's receiving side. Permits are given in the order in which the tasks came.
+//! A first-in, first-out queue of tasks for a resource that one task at a time may use: a stream's sending side, or a
+//! datagram socket's receiving side.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,27 +7,28 @@ use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// The line.
+/// The queue.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     /// A task has the permit, or is about to take it.
     busy: Cell<bool>,
-    /// Counts the tasks that had to wait.
+    /// The number of tasks that had to wait.
     tickets: Cell<u64>,
-    /// The ticket that has the permit; 0 is no ticket.
+    /// The ticket that has the permit; 0 is none.
     called: Cell<u64>,
     waiting: RefCell<VecDeque<(u64, Waker)>>,
 }
 
-/// What a line is in front of.
+/// A resource with a queue.
 pub(crate) trait Queued {
     fn line(&self) -> &Line;
 
-    /// The last permit was returned, and nothing waits.
+    /// Called when the permit was returned and no task waits.
     fn idle(&self) {}
 }
 
-/// The right to use it, which keeps it alive. Dropped, it goes to the next in the line.
+/// The right to use the resource. It keeps the resource alive. Dropping it passes the right to the next task in the
+/// queue.
 pub(crate) struct Permit<T: Queued>(Rc<T>);
 
 /// A task in the queue. Dropping it leaves the queue.
@@ -42,7 +43,7 @@ impl Line {
         self.busy.get()
     }
 
-    /// Calls the next ticket. False: nothing waits.
+    /// Gives the permit to the next ticket. Returns `false` if no task waits.
     #[inline]
     fn call_next(&self) -> bool {
         let next = self.waiting.borrow_mut().pop_front();
@@ -61,7 +62,7 @@ impl Line {
 }
 
 impl<T: Queued> Permit<T> {
-    /// The permit, if no task has it or waits for it.
+    /// Returns the permit, if no task has it or waits for it.
     #[inline]
     pub(crate) fn take(owner: &Rc<T>) -> Option<Permit<T>> {
         if owner.line().busy.replace(true) {
@@ -70,7 +71,7 @@ impl<T: Queued> Permit<T> {
         Some(Permit(Rc::clone(owner)))
     }
 
-    /// Waits for the permit, behind all tasks that came before.
+    /// Waits for the permit, behind all earlier tasks.
     #[inline]
     pub(crate) async fn wait(owner: &Rc<T>) -> Permit<T> {
         if let Some(permit) = Permit::take(owner) {
@@ -102,7 +103,7 @@ impl<T: Queued> fmt::Debug for Permit<T> {
 }
 
 impl<T: Queued> QueuedTask<T> {
-    /// Joins the end of the queue; some task has the permit.
+    /// Joins the end of the queue. Another task has the permit.
     pub(crate) fn queue(owner: &Rc<T>) -> QueuedTask<T> {
         let line = owner.line();
         let ticket = line.tickets.get() + 1;
@@ -142,7 +143,7 @@ impl<T: Queued> Drop for QueuedTask<T> {
         let line = self.owner.line();
         if line.called.get() == self.ticket {
             line.called.set(0);
-            // As if it had been had.
+            // Pass the permit on, as if this task had used it.
             drop(Permit(Rc::clone(&self.owner)));
             return;
         }

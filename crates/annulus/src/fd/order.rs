@@ -1,4 +1,4 @@
-//! The order of a stream's sends: one at a time, as they came (trap 34).
+//! The order of a stream's sends: one at a time, in the order of their first polls (trap 34).
 
 use std::cell::Cell;
 use std::net::Shutdown;
@@ -8,20 +8,20 @@ use super::line::{Line, Permit, Queued, QueuedTask};
 use crate::sys::errno::EPIPE;
 use crate::sys::net;
 
-/// The senders of one socket.
+/// The send queue of one socket.
 #[derive(Debug, Default)]
 pub(crate) struct SendOrder {
     line: Line,
-    /// The errno of a send whose future was dropped.
+    /// The errno of a failed send whose future was dropped.
     failed: Cell<i32>,
-    /// Nothing follows what is in the line: the peer is to be told then.
+    /// The direction ends (FIN) once the queue is empty.
     ends: Cell<bool>,
 }
 
 /// The right to send on a socket, which it keeps open.
 pub(crate) type SendPermit = Permit<Socket>;
 
-/// A sender's ticket in the queue.
+/// A sender's position in the queue.
 pub(crate) type QueuedSend = QueuedTask<Socket>;
 
 impl SendOrder {
@@ -30,13 +30,13 @@ impl SendOrder {
         self.failed.get()
     }
 
-    /// Whether somebody sends.
+    /// Returns whether a send is under way.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
         self.line.is_busy()
     }
 
-    /// The peer is told that nothing follows, when all who are in the line have sent.
+    /// Ends the sending direction (FIN) once all queued sends are complete.
     pub(super) fn finish(&self, socket: &Socket) {
         self.ends.set(true);
         if !self.line.is_busy() {
@@ -48,10 +48,10 @@ impl SendOrder {
     fn end(&self, socket: &Socket) {
         self.ends.set(false);
         if socket.is_cut() {
-            // An end would say that nothing is missing.
+            // A FIN would tell the peer that its data is complete.
             return;
         }
-        // Refused (ENOTCONN), the peer has gone, and needs not be told.
+        // The call fails with ENOTCONN if the peer has disconnected; then no FIN is needed.
         let _ = net::shutdown(socket.raw(), Shutdown::Write);
     }
 }
@@ -77,7 +77,7 @@ impl SendPermit {
         self.owner()
     }
 
-    /// A send that nobody waits for has failed, and was not sent whole.
+    /// Records that an abandoned send has failed, and was not sent whole.
     pub(crate) fn fail(&self, errno: i32) {
         let failed = &self.owner().order().failed;
         if failed.get() == 0 {
@@ -86,9 +86,9 @@ impl SendPermit {
         self.cut(errno);
     }
 
-    /// A send has ended by `errno` when a part of it was sent.
+    /// Records that a send has failed with `errno` after a part of it was sent.
     pub(crate) fn cut(&self, errno: i32) {
-        // The direction has ended already: the peer has been told so, or is gone.
+        // With EPIPE the direction has ended already: the peer knows, or has disconnected.
         if errno != EPIPE {
             self.owner().cut();
         }

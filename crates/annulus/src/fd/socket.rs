@@ -1,5 +1,5 @@
-//! An open socket of one core: counted by its users, closed with the last of them (Open). It stays
-//! on the core's thread.
+//! An open socket of one core. It counts its users, and the last of them closes it (Open). It stays on the core's
+//! thread.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,23 +11,23 @@ use super::order::SendOrder;
 use crate::narrow::to_ns;
 use crate::sys::{net, option};
 
-/// Who closes a core's sockets.
+/// Closes the sockets of a core.
 pub(crate) trait CloseSocket {
-    /// Nothing uses the descriptor any more. `watched`: the name it is polled under.
+    /// Closes a descriptor that nothing uses any more. `watched` is its key in the epoll set.
     fn close(&self, raw: RawFd, watched: Option<u32>);
 
-    /// Whether the core has ended: nothing that is cut off now will be gone on with.
+    /// Returns whether the core has ended, so that interrupted operations are not continued.
     fn is_over(&self) -> bool {
         true
     }
 
-    /// Nobody has `socket` any more but what is being sent: the core is to see that it comes to an end. Returns a name
+    /// Watches a dropped `socket` that is still sending, so that the core closes it after the timeout. Returns a key
     /// for `forget_closing`.
     fn watch_closing(&self, _socket: &Rc<Socket>) -> Option<usize> {
         None
     }
 
-    /// It has come to its end.
+    /// Stops watching a socket that has finished sending.
     fn forget_closing(&self, _index: usize) {}
 }
 
@@ -35,46 +35,46 @@ pub(crate) trait CloseSocket {
 pub(crate) struct Socket {
     raw: RawFd,
     closer: Rc<dyn CloseSocket>,
-    /// Where its readiness is kept, on a core without a ring.
+    /// The key in the epoll set, on a core without a ring.
     watched: Cell<Option<u32>>,
     /// The queue for the permit to send.
     order: SendOrder,
     zero_copy: Cell<ZeroCopy>,
-    /// Whether a ring's socket has been told not to wait: see `net::file`.
+    /// The socket of a ring was made nonblocking; see `net::file`.
     never_waits: Cell<bool>,
-    /// The kernel has closed it, or has been asked to behind its last send: which of the two, it has yet to say.
+    /// The state of the descriptor's number.
     number: Cell<Number>,
-    /// Something was begun to be sent that will not be sent whole: the end is a reset.
+    /// A send was cut off, so closing the socket resets the connection.
     cut: Cell<bool>,
-    /// Streams and writers of it that somebody has.
+    /// The number of streams and writers that use the socket.
     users: Cell<u32>,
-    /// A writer was dropped with something to be sent.
+    /// A writer was dropped with unsent data.
     leaves: Cell<bool>,
-    /// How long its peer may take nothing of what is being sent when nobody has it any more, ns; `None`: as long as the
-    /// core says.
+    /// Close timeout of this socket, ns: how long the peer may accept no data after the socket was dropped. `None` is
+    /// the core's default.
     close_timeout_ns: Cell<Option<u64>>,
-    /// Its name among those that nobody has any more.
+    /// The key among the dropped sockets that still send.
     closing: Cell<Option<usize>>,
 }
 
-/// What is known of a socket's number.
+/// The state of a socket's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Number {
     Open,
-    /// A close is with the kernel, to be run if the send before it sends everything.
+    /// The kernel has a close that runs if the send before it sends everything.
     Closing,
-    /// It may be another file's by now.
+    /// The number may belong to another file now.
     Closed,
 }
 
-/// How a socket's zero-copy sends are asked for.
+/// The way in which a socket's zero-copy sends are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ZeroCopy {
-    /// With a report whether there was a copy after all.
+    /// Zero-copy, with a report whether the kernel copied anyway.
     Reported,
-    /// Without it: the kernel does not know that yet.
+    /// Zero-copy without the report, which this kernel lacks.
     Unreported,
-    /// Not at all: the kernel has refused, or copies anyway.
+    /// An ordinary send, because the kernel refuses zero-copy or copies anyway.
     Never,
 }
 
@@ -97,13 +97,13 @@ impl Socket {
         })
     }
 
-    /// A stream or a writer of it is somebody's.
+    /// Counts a new stream or writer.
     #[inline]
     pub(crate) fn add_user(&self) {
         self.users.set(self.users.get() + 1);
     }
 
-    /// It was dropped. `leaves`: something that is still to be sent.
+    /// Counts a dropped stream or writer. `leaves` is set if it still has unsent data.
     #[inline]
     pub(crate) fn remove_user(self: &Rc<Self>, leaves: bool) {
         self.users.set(self.users.get() - 1);
@@ -132,13 +132,13 @@ impl Socket {
         &self.order
     }
 
-    /// The errno of a send that nobody waited for, or 0. What was to follow it can't be sent either.
+    /// Returns the errno of a failed send that was not awaited, or 0. Later sends can't be made either.
     #[inline]
     pub(crate) fn send_failed(&self) -> i32 {
         self.order.failed()
     }
 
-    /// Tells the peer that nothing follows, once all that is being sent, or waits for the permit, has been.
+    /// Ends the sending direction (FIN) once all queued sends are complete.
     pub(crate) fn finish_sending(&self) {
         self.order.finish(self);
     }
@@ -165,12 +165,12 @@ impl Socket {
         self.never_waits.set(never);
     }
 
-    /// The kernel has been asked to close it behind its last send.
+    /// Records that the kernel closes the socket after its last send.
     pub(crate) fn close_begins(&self) {
         self.number.set(Number::Closing);
     }
 
-    /// What came of that.
+    /// Records whether the kernel has closed the socket.
     pub(crate) fn close_ended(&self, closed: bool) {
         if closed {
             return self.number.set(Number::Closed);
@@ -181,25 +181,25 @@ impl Socket {
         }
     }
 
-    /// Whether another file may have its number by now. No operation may use the number any more.
+    /// Returns whether another file may have its number now. No operation may use the number then.
     #[inline]
     pub(crate) fn is_released(&self) -> bool {
         self.number.get() != Number::Open
     }
 
-    /// Whether a close waits for its last send.
+    /// Returns whether a close waits for the last send.
     pub(crate) fn is_closing(&self) -> bool {
         self.number.get() == Number::Closing
     }
 
-    /// Ends the connection immediately, by a reset where there is such: what is being sent fails.
+    /// Closes the connection immediately, with a reset if it has one. Sends under way fail.
     pub(crate) fn abort(&self) {
         self.cut();
         net::abort(self.raw);
     }
 
-    /// Something was begun to be sent that will not be sent whole. From here on the end of the connection is a reset,
-    /// the closing task, so that the peer does not take what has come for all there was. A Unix stream has no reset.
+    /// Records that a send was cut off. Closing the socket, in whatever way, then resets the connection, so that the
+    /// peer does not take its data for the whole message. A Unix stream has no reset.
     #[cold]
     pub(crate) fn cut(&self) {
         if !self.cut.replace(true) && !self.is_released() {
@@ -212,11 +212,11 @@ impl Socket {
     }
 
     fn reset_when_closed(&self) {
-        // Refused, it is none that could be reset.
+        // The call fails for a socket that can't be reset.
         let _ = option::set_linger(self.raw, Some(Duration::ZERO));
     }
 
-    /// Whether its core has ended.
+    /// Returns whether its core has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.closer.is_over()
     }

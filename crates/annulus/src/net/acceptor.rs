@@ -1,5 +1,5 @@
-//! What a listener accepts: by a multishot accept, by single ones where the kernel has no other, or by
-//! calls where there is no ring.
+//! The accepting side of a listener: a multishot accept, single accepts where the kernel has no multishot, or system
+//! calls without a ring.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,16 +24,16 @@ use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUF
 use crate::sys::net;
 use crate::sys::sqe::Cqe;
 
-/// After an accept that failed for want of descriptors or memory, the next is made this much later: until
-/// then one may be closed, and immediately it would fail again.
+/// Pause after an accept that failed for lack of descriptors or memory. A descriptor may be closed in that time; an
+/// immediate retry would fail again.
 const WANT_PAUSE_NS: u64 = 10_000_000;
 
-/// Connections that wait to be taken by which a multishot accept is ended: further ones wait in the
-/// listener's backlog, where they are counted.
+/// Number of accepted, untaken connections at which a multishot accept is stopped. Further ones wait in the
+/// listener's backlog, where monitoring counts them.
 const QUEUED_MAX: usize = 256;
 
-/// A multishot accept may run ahead of its listener's task by as many connections as a core's completion queue has
-/// entries. A program with room for fewer accepts them one by one.
+/// Entries of a core's completion queue: a multishot accept may run ahead of its listener's task by this number of
+/// connections. A program with a lower limit accepts them one by one.
 const MULTISHOT_LIMIT: usize = 1024;
 
 /// The accepting side of a listener.
@@ -44,38 +44,38 @@ pub(super) struct Acceptor {
     armed: Cell<Option<Token>>,
     /// The kernel has no multishot accept (before 5.19).
     single: Cell<bool>,
-    /// How many more connections the program has room for.
+    /// Number of further connections that the program can handle.
     limit: Cell<usize>,
-    /// A single accept, of all tasks that wait for one.
+    /// A single accept, shared by all tasks that wait for one.
     accept: RefCell<Option<SharedOperation<Accept>>>,
-    /// Not before, ns; 0 is immediately.
+    /// Time of the next attempt, ns; 0 is immediately.
     not_before_ns: Cell<u64>,
     timer: Cell<Option<Timer>>,
-    /// The tasks that wait for that moment.
+    /// The tasks that wait for that time.
     pausing: RefCell<Option<Arc<Crowd>>>,
     waiters: WaitersCell,
-    /// Of a TCP listener that was bound here.
+    /// Set for a TCP listener that was bound here.
     bound: RefCell<Option<Bound>>,
 }
 
-/// What the end of a listener frees, while operations on it may still be with the kernel.
+/// Parts that are freed when a listener ends, even while operations on it are still in the kernel.
 struct Bound {
     socket: Rc<Socket>,
-    /// The address, if other cores may share it.
+    /// The claim on the address, if other cores may share it.
     _claim: Option<Claim>,
 }
 
-/// The address can be bound again immediately: the socket itself is closed when the kernel has let go of it. No other
-/// process has it.
+/// Makes the address available for another bind immediately; the kernel closes the socket itself later. No other
+/// process has the socket.
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Refused, it does not listen.
+        // The call fails if the socket does not listen.
         let _ = net::shutdown(self.socket.raw(), Shutdown::Both);
     }
 }
 
 impl Acceptor {
-    /// Of a TCP socket that this core has bound to an address.
+    /// Makes the acceptor of a TCP socket that this core has bound to an address.
     pub(super) fn bound(core: Rc<Core>, socket: Rc<Socket>, claim: Option<Claim>) -> Rc<Acceptor> {
         let bound = Bound {
             socket: Rc::clone(&socket),
@@ -103,7 +103,7 @@ impl Acceptor {
         })
     }
 
-    /// The next connection. `None`: the runtime ends.
+    /// Returns the next connection; `None` when the runtime ends.
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,
@@ -119,11 +119,11 @@ impl Acceptor {
         if self.core.is_ending() {
             return Poll::Ready(None);
         }
-        if self.waits(context) {
+        if self.is_pausing(context) {
             return Poll::Pending;
         }
-        // Without multishot, without a ring and without room, one by one. An accept whose future was dropped is
-        // still with the kernel, and what it gets comes before the rest.
+        // Accept one by one if there is no multishot, no ring, or a low limit. An accept whose future was dropped is
+        // still in the kernel, and its connection comes first.
         let begun = self.accept.borrow().is_some();
         let multishot = multishot && self.limit.get() >= MULTISHOT_LIMIT;
         let singly = begun || !multishot || self.single.get() || !self.core.has_ring();
@@ -168,8 +168,8 @@ impl Acceptor {
         ))
     }
 
-    /// Whether it is too early to try again.
-    fn waits(&self, context: &Context<'_>) -> bool {
+    /// Returns whether the pause after a failed accept is not over yet.
+    fn is_pausing(&self, context: &Context<'_>) -> bool {
         let at_ns = self.not_before_ns.get();
         if at_ns == 0 {
             return false;
@@ -196,7 +196,7 @@ impl Acceptor {
             .into_iter()
             .for_each(|timer| self.core.clear_timer(timer));
         if let Some(pausing) = self.pausing.take() {
-            // Another task may have come before the timer has gone off.
+            // Another task may have ended the pause before the timer fires.
             Waker::from(pausing).wake();
         }
     }
@@ -269,27 +269,29 @@ impl<S: From<Accepted>> Incoming<S> {
         }
     }
 
-    /// Says how many more connections the program has room for; without a limit unless it is set. With room for
-    /// fewer than 1,024, connections are accepted one by one, each when [`next`](Incoming::next) asks for it, and
-    /// at most one is accepted before it is asked for: the others wait in the listener's backlog and take no
-    /// descriptor. With more room a multishot accept runs ahead; see [`queued`](Incoming::queued).
+    /// Sets how many more connections the program can handle; unlimited by default.
+    ///
+    /// Below 1,024, connections are accepted one by one, when [`next`](Incoming::next) is called, with at most one
+    /// ahead. The others wait in the listener's backlog and use no descriptor. From 1,024 on, a multishot accept may
+    /// run ahead; see [`queued`](Incoming::queued).
     pub fn set_limit(&mut self, connections: usize) {
         self.acceptor.set_limit(connections);
     }
 
-    /// The number of connections that have been accepted and not yet been returned by [`next`](Incoming::next).
+    /// Returns the number of connections that were accepted but not yet returned by [`next`](Incoming::next).
     pub fn queued(&self) -> usize {
         self.acceptor.queue.borrow().len()
     }
 
-    /// The next connection, or why one could not be accepted: the listener goes on after an error. When
-    /// descriptors or memory have run out (`EMFILE`, `ENFILE`, `ENOMEM`), it does so 10 ms later. `None`
-    /// when the runtime ends.
+    /// Waits for the next connection. Returns `None` when the runtime ends.
+    ///
+    /// The listener continues after an error. If descriptors or memory have run out (`EMFILE`, `ENFILE`, `ENOMEM`,
+    /// `ENOBUFS`), the next attempt is made 10 ms later. Dropping the future loses no connection.
     pub async fn next(&mut self) -> Option<io::Result<S>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`next`](Incoming::next), for those who poll.
+    /// Polls for the next connection; see [`next`](Incoming::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<S>>> {
         self.acceptor
             .poll_next(context, true)
@@ -297,7 +299,7 @@ impl<S: From<Accepted>> Incoming<S> {
     }
 }
 
-/// A connection, on its way to its type.
+/// An accepted connection that has no public type yet.
 #[doc(hidden)]
 pub struct Accepted(pub(super) Stream);
 

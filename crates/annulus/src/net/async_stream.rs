@@ -1,4 +1,4 @@
-//! Streams behind the traits `AsyncRead` and `AsyncWrite` of other crates.
+//! Adapters to the `AsyncRead` and `AsyncWrite` traits of other crates.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use super::{RecvStream, TcpStream, UnixStream, Writer};
 use crate::buf::Chunk;
 
-/// A connected stream of this library, which an [`AsyncStream`] can take over.
+/// A connected stream of this library that an [`AsyncStream`] can take over.
 pub trait ConnectedStream: sealed::Sealed + 'static {}
 
 impl ConnectedStream for TcpStream {}
@@ -23,7 +23,7 @@ mod sealed {
     pub trait Sealed {
         fn chunks(&self) -> RecvStream<'_>;
         fn gathers(&self) -> Writer;
-        /// What was written will not be sent whole: the end is to be a reset.
+        /// Makes closing the stream a reset, because the written data will not be sent whole.
         fn reset_when_closed(&self);
         fn try_send_then(
             &self,
@@ -41,7 +41,7 @@ mod sealed {
             self.writer()
         }
         fn reset_when_closed(&self) {
-            // Refused, there is no connection any more.
+            // The call fails if the connection has closed already.
             let _ = self.set_linger(Some(std::time::Duration::ZERO));
         }
         fn try_send_then(
@@ -62,7 +62,7 @@ mod sealed {
             self.writer()
         }
 
-        /// There is no such thing.
+        /// A Unix stream has no reset.
         fn reset_when_closed(&self) {}
         fn try_send_then(
             &self,
@@ -74,8 +74,8 @@ mod sealed {
     }
 }
 
-/// A connected stream behind the traits `AsyncRead`, `AsyncBufRead` and `AsyncWrite`: those of futures-io (feature
-/// `futures`) and of Tokio (feature `tokio-io`). Libraries written against these traits can use it: TLS, HTTP, codecs.
+/// A connected stream that implements `AsyncRead`, `AsyncBufRead` and `AsyncWrite`, those of futures-io (feature
+/// `futures`) and of Tokio (feature `tokio-io`). It connects libraries written for these traits: TLS, HTTP, codecs.
 ///
 /// ```
 /// # #[cfg(feature = "tokio-io")]
@@ -100,13 +100,13 @@ mod sealed {
 /// # fn main() {}
 /// ```
 ///
-/// Reads copy out of what has been received; read as `AsyncBufRead` it is not copied. Writes are copied
-/// into a [`Writer`], which sends them together and waits for a slow peer; what is written is sent without
-/// a flush, too. A flush waits until the kernel has all of it. Closing (`poll_close`, `poll_shutdown`) ends
-/// the direction of sending only: what the peer still sends can be read.
+/// Reads copy from the received data; `AsyncBufRead` reads without a copy. Writes are copied into a [`Writer`], which
+/// gathers them and waits for a slow peer. Written data is sent even without a flush. A flush waits until the kernel
+/// has all of it.
 ///
-/// A stream stays on its core, so an `AsyncStream` is not `Send`; moving it to another thread
-/// does not compile:
+/// `poll_close` and `poll_shutdown` end the sending direction only; data from the peer can still be read.
+///
+/// A stream stays on its core, so an `AsyncStream` is not `Send`. Moving it to another thread does not compile:
 ///
 /// ```compile_fail,E0277
 /// fn everywhere(stream: annulus::net::AsyncStream<annulus::net::TcpStream>) {
@@ -114,16 +114,16 @@ mod sealed {
 /// }
 /// ```
 ///
-/// Dropping it sends what was written; the socket stays open until then.
+/// Dropping it sends the written data; the socket stays open until then.
 pub struct AsyncStream<S: ConnectedStream> {
     stream: S,
     writer: Writer,
-    /// What has been received and not read.
+    /// Data that was received but not read.
     chunk: Option<Chunk>,
 }
 
 impl<S: ConnectedStream> AsyncStream<S> {
-    /// Takes over a stream.
+    /// Wraps a stream.
     pub fn new(stream: S) -> AsyncStream<S> {
         AsyncStream {
             writer: stream.gathers(),
@@ -132,19 +132,21 @@ impl<S: ConnectedStream> AsyncStream<S> {
         }
     }
 
-    /// At most `bytes` bytes that were written wait to be sent; 64 KiB by default.
+    /// Sets the maximum number of bytes that were written and not yet sent; 64 KiB by default.
     #[must_use]
     pub fn with_write_limit(self, bytes: usize) -> AsyncStream<S> {
         let writer = self.writer.with_limit(bytes);
         AsyncStream { writer, ..self }
     }
 
-    /// The stream: its addresses and options. What it receives itself is missing here.
+    /// Returns the stream, for its addresses and options. Data that the `AsyncStream` has received is not returned by
+    /// receives on it.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// The stream. What has been received and not read is received by it; what was written is sent.
+    /// Returns the stream. Its next receive returns the data that was received but not read. Written data is still
+    /// sent.
     pub fn into_inner(self) -> S {
         if let Some(chunk) = self.chunk {
             self.stream.chunks().unread(chunk);
@@ -152,7 +154,7 @@ impl<S: ConnectedStream> AsyncStream<S> {
         self.stream
     }
 
-    /// Bytes that were received and not read; empty at the end of the stream. For `annulus-hyper`.
+    /// Returns the bytes that were received but not read; empty at the end of the stream. For `annulus-hyper`.
     #[doc(hidden)]
     pub fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.chunk.is_none() {
@@ -175,22 +177,22 @@ impl<S: ConnectedStream> AsyncStream<S> {
 /// For `annulus-hyper`. Not covered by version numbers.
 #[doc(hidden)]
 impl<S: ConnectedStream> AsyncStream<S> {
-    /// The writer that sends what is written here.
+    /// Returns the writer that sends the written data.
     pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer
     }
 
-    /// Makes closing the stream a reset: what was written will not be sent whole.
+    /// Makes closing the stream a reset, because the written data will not be sent whole.
     pub fn reset_when_closed(&self) {
         self.stream.reset_when_closed();
     }
 
-    /// Begins to send `buf`, ahead of what waits in the writer, unless the stream is sending; `then` is
-    /// given it at the end.
+    /// Starts to send `buf` before the data that waits in the writer. `then` receives the buffer at the end of the
+    /// send.
     ///
     /// # Errors
     ///
-    /// The buffer, if the stream is sending.
+    /// Returns the buffer if the stream is sending.
     pub fn try_send_then(
         &self,
         buf: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What a datagram socket receives and sends, whatever its kind of address: what UDP and Unix datagrams share.
+//! The part that UDP and Unix datagram sockets share.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,31 +20,31 @@ use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::net::Address;
 use crate::sys::sqe::Cqe;
 
-/// Datagrams that wait to be read by which a socket stops receiving: the kernel keeps, and then drops, the
-/// rest.
+/// Number of unread datagrams from which on a socket stops receiving. The kernel queues further ones, and drops them
+/// when its buffer is full.
 const QUEUED_MAX: usize = 64;
 
-/// What came with a datagram that was received into a buffer.
+/// Describes a datagram that was received into a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received<A> {
-    /// Bytes of it that are in the buffer.
+    /// The number of bytes in the buffer.
     pub bytes: usize,
-    /// Whose it is.
+    /// The sender's address.
     pub from: A,
-    /// The buffer was too small, and the rest of the datagram is gone.
+    /// Set if the buffer was too small; the rest of the datagram is lost.
     pub is_truncated: bool,
 }
 
-/// A datagram in memory of the core's.
+/// A datagram in a buffer of the core.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram<A> {
-    /// Its bytes.
+    /// The payload.
     pub chunk: Chunk,
-    /// Whose it is.
+    /// The sender's address.
     pub from: A,
-    /// It was longer than the core's buffers hold, and the rest is gone.
+    /// Set if the datagram was longer than the core's buffers; the rest of it is lost.
     pub is_truncated: bool,
 }
 
@@ -52,34 +52,35 @@ pub struct Datagram<A> {
 pub(super) struct DatagramReceiver {
     pub(super) core: Rc<Core>,
     pub(super) socket: Rc<Socket>,
-    /// The receives, one at a time: what is asked for by one that was dropped comes before the next.
+    /// The queue of receives, which run one at a time. A dropped receive that the kernel still has comes before the
+    /// next.
     line: Line,
-    /// What the kernel is asked for with a multishot receive.
+    /// The message header of multishot receives.
     shape: Shape,
     queue: RefCell<VecDeque<io::Result<ReceivedMessage>>>,
     /// The multishot receive, while the kernel has it.
     armed: Cell<Option<Token>>,
-    /// Its cancel has been asked for.
+    /// The multishot receive has been asked to stop.
     stopped: Cell<bool>,
     /// The kernel has no multishot receive of messages (before 6.0).
     single: Cell<bool>,
-    /// It has found no buffer: the next datagram is received into memory of its own.
+    /// A receive found no free buffer: the next datagram is received into separate memory.
     starved: Cell<bool>,
     one: RefCell<Option<One>>,
     waiters: WaitersCell,
 }
 
-/// A receive that has the socket to itself.
+/// The right to receive on the socket.
 type DatagramPermit = Permit<DatagramReceiver>;
 
-/// A receive into memory of the receiver's own: the task that has the permit waits for it.
+/// A receive into separate memory. The task that has the permit waits for it.
 type One = SharedOperation<RecvMessage<Vec<u8>, DroppedReceive>>;
 
-/// Where its datagram goes. It holds no permit: it stays when the receive that asked for it is dropped.
+/// The target of its datagram. It holds no permit, because it outlives the receive that started it.
 struct DroppedReceive(Rc<DatagramReceiver>);
 
 impl DatagramReceiver {
-    /// `name_bytes`: the length of an address at most.
+    /// `name_bytes` is the maximum length of an address.
     pub(super) fn new(
         core: Rc<Core>,
         socket: Rc<Socket>,
@@ -106,8 +107,8 @@ impl DatagramReceiver {
         SocketOperation::new(Rc::clone(&self.core), op).await
     }
 
-    /// Receives one datagram into `buf`. Dropped, it leaves what comes to the next receive. Receives of several
-    /// tasks are answered in the order of their first polls.
+    /// Receives one datagram into `buf`. A dropped receive leaves its datagram to the next one. Receives of several
+    /// tasks complete in the order of their first polls.
     pub(super) async fn recv<B: IoBufMut>(
         self: &Rc<Self>,
         mut buf: B,
@@ -131,7 +132,7 @@ impl DatagramReceiver {
             };
             return Ok((received, buf));
         }
-        // Something has come already, or is about to: it is copied.
+        // A datagram has arrived already, or another receive is under way: copy from there.
         let next = std::future::poll_fn(|context| self.poll_in_turn(context)).await;
         drop(permit);
         let mut received = match next {
@@ -148,13 +149,13 @@ impl DatagramReceiver {
         Ok((received, buf))
     }
 
-    /// Whether a receive of the caller's own may go to the kernel.
+    /// Returns whether a caller's receive may go to the kernel directly.
     fn is_idle(&self) -> bool {
         self.queue.borrow().is_empty() && self.armed.get().is_none() && self.one.borrow().is_none()
     }
 
-    /// Bytes of the longest datagram that a buffer of the core's takes with its address. The same without
-    /// multishot, so that a program does the same everywhere.
+    /// Returns the longest datagram that fits into a core buffer together with its address, bytes. It is the same
+    /// without multishot, so that a program behaves the same everywhere.
     fn space(&self) -> io::Result<usize> {
         let bytes = self.core.buffer_bytes() as usize;
         match bytes.checked_sub(self.shape.overhead()) {
@@ -163,14 +164,14 @@ impl DatagramReceiver {
         }
     }
 
-    /// The next datagram; `None` when the runtime ends. The socket goes on after an error.
+    /// Waits for the next datagram; `None` when the runtime ends. The socket continues after an error.
     pub(super) async fn next(self: &Rc<Self>) -> Option<io::Result<ReceivedMessage>> {
         let _permit = DatagramPermit::wait(self).await;
         std::future::poll_fn(|context| self.poll_in_turn(context)).await
     }
 
-    /// The same for those who poll. It has no position in the queue, as nothing says when it is given up: it waits
-    /// until the line is empty.
+    /// Polls for the next datagram. The caller has no position in the queue, because nothing reports when it gives
+    /// up; it waits until the queue is empty.
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,
@@ -217,8 +218,8 @@ impl DatagramReceiver {
         Poll::Pending
     }
 
-    /// Whether the kernel has buffers for whole datagrams: what is left of one that is filled bit by bit
-    /// would cut them off (trap 29).
+    /// Returns whether the kernel has a buffer for each datagram. Buffers that are filled incrementally would
+    /// truncate datagrams (trap 29).
     fn may_arm(&self) -> bool {
         self.core.has_ring() && self.core.receive_mode() != ReceiveMode::Incremental
     }
@@ -255,7 +256,7 @@ impl DatagramReceiver {
         }
     }
 
-    /// Nobody reads any more: what the kernel has is asked back.
+    /// Cancels the receives and drops the queued datagrams, because the socket is no longer read.
     pub(super) fn close(&self) {
         let token = self.armed.get();
         token.into_iter().for_each(|token| self.core.cancel(token));
@@ -270,28 +271,29 @@ fn ends() -> io::Error {
 }
 
 fn too_small(bytes: usize, overhead: usize) -> io::Error {
-    let what = format!(
-        "the core's receive buffers of {bytes} bytes have no room for a datagram behind its header of \
-         {overhead}; choose larger ones (RuntimeBuilder::receive_buffers)"
+    let text = format!(
+        "the core's receive buffers of {bytes} bytes are too small for datagrams, whose header takes {overhead} \
+         bytes; configure larger ones with RuntimeBuilder::receive_buffers"
     );
-    io::Error::new(io::ErrorKind::InvalidInput, what)
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 impl CompletionHandler for DatagramReceiver {
     fn on_completion(self: Rc<Self>, core: &Core, cqe: Cqe) {
-        // An answer that is an error may name a buffer, too (trap 4).
+        // A completion with an error may name a buffer, too (trap 4).
         let id = cqe.buffer_id();
         let chunk = id.and_then(|id| core.received(id, cqe.bytes()));
         match (cqe.res, chunk) {
             (res, Some(chunk)) if res >= 0 => {
                 let opened = self.shape.open(chunk);
                 let opened = opened.ok_or_else(|| {
-                    let what = "the kernel's header of a datagram makes no sense; it was dropped";
-                    io::Error::new(io::ErrorKind::InvalidData, what)
+                    let text =
+                        "a datagram was dropped, because its header from the kernel is invalid";
+                    io::Error::new(io::ErrorKind::InvalidData, text)
                 });
                 self.queue.borrow_mut().push_back(opened);
             }
-            // The datagram stays in the kernel's queue; buffers may be held by the task that receives next.
+            // The datagram stays in the kernel's queue. The task that receives next may itself hold buffers.
             (res, _) if res == -ENOBUFS => self.starved.set(true),
             (res, _) if res >= 0 || matches!(-res, EAGAIN | EINTR) => {}
             (res, _) if res == -ECANCELED && self.stopped.get() => {}

@@ -1,4 +1,4 @@
-//! Any descriptor: when it is ready, and moving bytes between it and another within the kernel.
+//! Readiness of any descriptor, and transfers between two descriptors within the kernel.
 
 use std::fmt;
 use std::io;
@@ -14,45 +14,45 @@ use crate::fd::Socket;
 use crate::op::{Interest, Poll, Splice};
 use crate::sys::call::borrow_fd;
 
-/// A descriptor of any kind — a pipe, an eventfd, a device, a socket of other code — on a core: it is
-/// waited for here, and read or written by code that knows how. It stays on its core, which closes it.
+/// A descriptor of any kind on a core: a pipe, an eventfd, a device, or another library's socket. Wait for readiness
+/// here, and read or write it with other code (see [`AsFd`]). It stays on its core, which closes it.
 pub struct Descriptor {
     core: Rc<Core>,
     socket: Rc<Socket>,
 }
 
 impl Descriptor {
-    /// Takes it over. Whether calls on it wait (`O_NONBLOCK`) is left as it is.
+    /// Takes over a descriptor. Its mode (`O_NONBLOCK`) does not change.
     ///
     /// # Errors
     ///
-    /// Outside a runtime.
+    /// Fails if the calling thread is not a runtime core.
     pub fn new(fd: impl Into<OwnedFd>) -> io::Result<Descriptor> {
         let core = super::core()?;
         let socket = core.socket(fd.into());
         Ok(Descriptor { core, socket })
     }
 
-    /// Ready when there is something to read, an end, or an error.
+    /// Waits until the descriptor is readable: data, the end, or an error. A regular file is always readable.
     ///
     /// # Errors
     ///
-    /// What `poll(2)` says. A regular file is ready always.
+    /// Fails with any error of `poll(2)`, unchanged.
     pub async fn readable(&self) -> io::Result<()> {
         ready(&self.core, &self.socket, Interest::Read).await
     }
 
-    /// Ready when there is room to write, or an error.
+    /// Waits until the descriptor is writable, or has an error.
     ///
     /// # Errors
     ///
-    /// As for [`readable`](Descriptor::readable).
+    /// Fails with any error of `poll(2)`, unchanged.
     pub async fn writable(&self) -> io::Result<()> {
         ready(&self.core, &self.socket, Interest::Write).await
     }
 }
 
-/// For code that reads or writes it.
+/// Lets other code read or write the descriptor.
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         borrow_fd(self.socket.raw())
@@ -75,7 +75,7 @@ pub(super) async fn ready(
 }
 
 impl Stream {
-    /// What has been received already counts.
+    /// Data that has been received but not read counts as readable.
     pub(super) async fn readable(&self) -> io::Result<()> {
         if !self.receiver.is_idle() {
             return Ok(());
@@ -88,14 +88,14 @@ impl Stream {
     }
 }
 
-/// An end of a [`splice`]. Sealed: [`Descriptor`], [`TcpStream`] and [`UnixStream`].
+/// An end of a [`splice`]. Sealed; implemented for [`Descriptor`], [`TcpStream`] and [`UnixStream`].
 pub trait Splices {
     #[doc(hidden)]
     #[expect(private_interfaces)]
     fn end(&self, _: Sealed) -> End<'_>;
 }
 
-/// Makes [`Splices`] the library's own.
+/// Prevents implementations of [`Splices`] outside this crate.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Sealed(());
@@ -113,7 +113,7 @@ impl End<'_> {
         }
     }
 
-    /// Whether it was made elsewhere, in whatever mode.
+    /// Returns whether other code opened the descriptor, so that its mode is unknown.
     fn is_foreign(&self) -> bool {
         matches!(self, End::Descriptor(_))
     }
@@ -140,26 +140,27 @@ impl Splices for UnixStream {
     }
 }
 
-/// Moves at most `bytes` bytes from one descriptor into another within the kernel, and says how many; 0 is
-/// the end. One of the two is a pipe (`std::io::pipe`), the other a socket, a file or a pipe.
+/// Moves at most `bytes` bytes from one descriptor to another within the kernel. Returns the number of bytes; 0 is
+/// the end. One of the two must be a pipe (`std::io::pipe`), the other a socket, a file or a pipe.
 ///
-/// A ring has a worker thread of the kernel's wait for both ends; without one the core waits until they are
-/// ready, and a file's disk is waited for on the spot; a [`Descriptor`] in blocking mode, unless it is a pipe, is
-/// `O_NONBLOCK` during each call there. Dropped, it moves all it would have or nothing; what
-/// it has moved is in `into`.
+/// On a ring, a kernel worker thread waits for both ends. Without a ring, the core waits until both are ready, and
+/// blocks while a file is read from the disk. A [`Descriptor`] in blocking mode that is not a pipe is then
+/// `O_NONBLOCK` during each call.
+///
+/// A dropped splice moves either all of its bytes or none; moved bytes are in `into`.
 ///
 /// # Errors
 ///
-/// `EINVAL`: neither is a pipe. `InvalidInput`: bytes of a stream that were received already would be
-/// passed over.
+/// Fails with `EINVAL` if neither end is a pipe. Fails with `InvalidInput` if `from` is a stream with received data
+/// that has not been read, because the splice would skip it.
 pub async fn splice(from: &impl Splices, into: &impl Splices, bytes: usize) -> io::Result<usize> {
     let core = super::core()?;
     let (from, into) = (from.end(Sealed(())), into.end(Sealed(())));
     if let End::Stream(stream) = &from
         && !stream.receiver.is_idle()
     {
-        let what = "bytes of the stream have been received already, or a receive is under way; read them first";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let text = "can't splice from a stream with received data or a receive under way; read that data first";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     loop {
         let permit = match &into {
@@ -173,7 +174,7 @@ pub async fn splice(from: &impl Splices, into: &impl Splices, bytes: usize) -> i
         let splice = Splice::new(Rc::clone(&from), into, bytes, permit, may_wait);
         let spliced = SocketOperation::new(Rc::clone(&core), splice).await;
         match spliced {
-            // A file was sent the other way before the worker looked.
+            // A file was sent in the other direction before the kernel worker started.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && from.never_waits() => {}
             spliced => return spliced,
         }

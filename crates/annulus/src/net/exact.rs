@@ -11,12 +11,11 @@ use super::receiver::Receiver;
 use crate::buf::{Chunk, Filling, IoBufMut};
 use crate::error::{BufError, WholeResult};
 
-/// The future of a receive that fills its buffer. Dropped, it leaves what has come to the stream's next
-/// receive.
+/// The future of a receive that fills its buffer. Dropping it loses no data: the stream's next receive returns it.
 #[must_use = "it does nothing until it is awaited"]
 pub struct RecvExact<'a, B: IoBufMut> {
     receiver: &'a Rc<Receiver>,
-    /// `None` when it is over.
+    /// `None` after completion.
     filling: Option<Filling<B>>,
 }
 
@@ -56,7 +55,7 @@ impl<B: IoBufMut> Future for RecvExact<'_, B> {
         let buf = this.filling.take().map(Filling::into_buf);
         Poll::Ready(match (outcome, buf) {
             (Ok(()), Some(buf)) => Ok(buf),
-            (Ok(()), None) => unreachable!("looked at above"),
+            (Ok(()), None) => unreachable!("the buffer is present until the receive has completed"),
             (Err(error), buf) => Err(BufError::new(error, buf)),
         })
     }

@@ -1,5 +1,5 @@
-//! A file's bytes to a stream, within the kernel: `sendfile`, made on the core. io_uring has nothing like it; its
-//! splice goes through a pipe and a kernel worker, which costs more than the copy that is saved.
+//! Sends a file on a stream within the kernel, with `sendfile` on the core's thread. io_uring has no such operation;
+//! its splice goes through a pipe and a kernel worker, which costs more than the copy that it saves.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,11 +16,11 @@ use crate::op::Interest;
 use crate::sys::errno::ECANCELED;
 use crate::sys::net;
 
-/// Bytes after which other tasks run: what is in memory is sent at some 10 GB/s, so that is 100 µs.
+/// Bytes after which other tasks run. Cached data is sent at about 10 GB/s, so this takes 100 µs.
 const YIELD_BYTES_MAX: u64 = 1 << 20;
 
-/// A send that is under way. Dropped before its end it may have said half of something: nothing can follow, and the
-/// end of the stream is a reset.
+/// A send that is under way. If it is dropped before its end, a part of the data may have been sent: the stream can
+/// send nothing more, and closing it resets the connection.
 struct Unfinished {
     permit: Option<SendPermit>,
     /// Something has been sent.
@@ -60,7 +60,7 @@ impl Stream {
             progress();
             match sent {
                 Ok(true) => yield_to_others(&self.core).await,
-                // The file ends before, or all is sent.
+                // All is sent, or the file has ended.
                 Ok(false) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready(&self.core, &self.socket, Interest::Write).await?;
@@ -69,14 +69,14 @@ impl Stream {
                 Err(error) => return Err(error),
             }
         }
-        // It is over, and the next task may send.
+        // Return the permit, so that the next task may send.
         if let Some(permit) = unfinished.permit.take() {
             drop(permit);
         }
         Ok(at - offset)
     }
 
-    /// Sends as much as fits, and at most one part. False: nothing is left to send.
+    /// Sends as much as fits, at most one part. Returns `false` if nothing is left to send.
     fn send_some(
         &self,
         head: &mut &[u8],
@@ -101,8 +101,9 @@ impl Stream {
     }
 }
 
-/// A ring's socket waits, unless it is told otherwise. One that files are sent from is told once, as most have more of
-/// them to send: of what a ring does with a stream only a splice looks at the mode, and it sets it back.
+/// Makes the socket nonblocking, which sockets of a ring are not by default. This is done once per stream, because
+/// most streams that send one file send more. Of a ring's operations on a stream, only splice depends on the mode,
+/// and it sets it back.
 fn never_wait(core: &Core, socket: &Socket) -> io::Result<()> {
     if core.wants_nonblocking() || socket.never_waits() {
         return Ok(());
@@ -112,7 +113,7 @@ fn never_wait(core: &Core, socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
-/// For a worker of the kernel's that is to wait for a stream (trap 64).
+/// Makes the socket blocking again, for a kernel worker that has to wait for it (trap 64).
 pub(super) fn wait_again(socket: &Socket) -> io::Result<()> {
     if !socket.never_waits() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! How a listener is made: its address, who may share it, and how many connections wait.
+//! Options of listeners, and the bind of an address that a runtime's cores share.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use crate::fd::Socket;
 use crate::sys::net::{self, Address, Kind};
 use crate::sys::option;
 
-/// Connections that wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is below it.
+/// Default backlog. The kernel's limit (`net.core.somaxconn`) is lower.
 const BACKLOG: u32 = 65_535;
 
 /// Options for [`TcpListener::bind_with`](super::TcpListener::bind_with) and
-/// [`UnixListener::bind_with`](super::UnixListener::bind_with). As they are made, they are those of `bind`.
+/// [`UnixListener::bind_with`](super::UnixListener::bind_with). The defaults are those of `bind`.
 ///
 /// ```
 /// use annulus::net::{ListenOptions, TcpListener};
@@ -43,8 +43,8 @@ impl Default for ListenOptions {
 }
 
 impl ListenOptions {
-    /// Those of `bind`: the address is reused, its port is shared by the runtime's own cores only, and as many
-    /// connections wait as the kernel allows.
+    /// Returns the options of `bind`: the address can be reused, only cores of this runtime share it, and the backlog
+    /// is the kernel's limit.
     pub fn new() -> ListenOptions {
         ListenOptions {
             backlog: BACKLOG,
@@ -54,38 +54,38 @@ impl ListenOptions {
         }
     }
 
-    /// The number of connections that may wait to be accepted; beyond that, clients wait or try again. The kernel
-    /// bounds it further (`net.core.somaxconn`, 4096 since Linux 5.4). 65,535 by default.
+    /// Sets how many connections may wait to be accepted; 65,535 by default. Beyond that, clients wait or retry. The
+    /// kernel's limit also applies (`net.core.somaxconn`, 4096 since Linux 5.4).
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self
     }
 
-    /// Whether the address may be taken while connections of an earlier listener there are still closing
-    /// (`SO_REUSEADDR`): for up to a minute after a server has ended. On by default, as in std and Tokio. It does not
-    /// let two listeners have the same address.
+    /// Sets whether the address can be bound while connections of an earlier listener are closing (`SO_REUSEADDR`).
+    /// On by default, as in std and Tokio. It does not let two listeners share an address. TCP only.
     ///
-    /// Without it a server that is started again is refused its address (`EADDRINUSE`) until the last of those
-    /// connections has gone, and so is a task that binds the address right after it has dropped a listener there.
-    /// TCP only.
+    /// Without it, a restarted server can't bind its address (`EADDRINUSE`) until the last of those connections has
+    /// closed, which takes up to a minute. Neither can a task that has just dropped a listener at that address.
     pub fn reuse_address(mut self, on: bool) -> Self {
         self.reuse_address = on;
         self
     }
 
-    /// Whether any listener of the same user that sets this option, of this process or another, may have the same
-    /// address (`SO_REUSEPORT`); the kernel spreads connections over them. For servers of several processes, or for
-    /// one that starts before its predecessor ends. Off by default. TCP only.
+    /// Sets whether other listeners of the same user that set this option may bind the address, in this or another
+    /// process (`SO_REUSEPORT`). The kernel spreads connections over them. Off by default. TCP only.
+    ///
+    /// Use it for servers of several processes, or for a server that starts before its predecessor ends.
     pub fn reuse_port(mut self, on: bool) -> Self {
         self.reuse_port = on;
         self
     }
 
-    /// Whether the other cores of this runtime may listen at the same address with this option on; the kernel spreads
-    /// connections over the cores. On by default: each core of a server binds its own listener. Listeners of other
-    /// runtimes and processes are refused the address all the same, unless they set `SO_REUSEPORT` by themselves, as
-    /// the same user: a runtime of several cores sets it on its listeners. Off, the second core is refused as well
-    /// (`EADDRINUSE`). TCP only.
+    /// Sets whether other cores of this runtime may listen at the same address, with this option on. The kernel
+    /// spreads connections over the cores. On by default: each core of a server binds its own listener. TCP only.
+    ///
+    /// If off, the second core fails with `EADDRINUSE`. Other runtimes and processes can't bind the address in either
+    /// case, except a process of the same user that sets `SO_REUSEPORT`: a runtime of several cores sets it on its
+    /// listeners.
     pub fn shared_by_cores(mut self, on: bool) -> Self {
         self.shared_by_cores = on;
         self
@@ -96,7 +96,7 @@ impl ListenOptions {
     }
 }
 
-/// A socket that listens at `address`, and the claim on it.
+/// Opens a socket that listens at `address`. Returns it with its claim on the address.
 pub(super) fn listen(
     core: &Rc<Core>,
     address: SocketAddr,
@@ -120,7 +120,7 @@ pub(super) fn listen(
     Ok((socket, claim))
 }
 
-/// Has `begin` bind `socket` to `address`, which the other cores of the runtime may share and nobody else.
+/// Binds `socket` to `address` with `begin`. Only the other cores of the runtime may share the address.
 pub(super) fn bind_shared(
     core: &Core,
     socket: &Socket,

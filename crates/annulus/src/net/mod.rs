@@ -1,8 +1,10 @@
-//! Sockets on a runtime's cores: TCP, UDP, Unix streams and datagrams.
+//! Sockets on a runtime's cores: TCP, UDP, Unix streams and Unix datagrams.
 //!
-//! A socket belongs to the core it was made on and stays there; so do the futures of its operations, each
-//! of which may be dropped at any point. Data that has been received when a receive is dropped is kept for
-//! the next; a send that has begun goes on.
+//! Sockets need a core of a [`Runtime`](crate::runtime::Runtime). A socket belongs to the core on which it was made,
+//! and neither the socket nor the futures of its operations are `Send`.
+//!
+//! Every future may be dropped at any point. Data that arrives for a dropped receive is kept for the next one. A
+//! dropped send that has begun is still sent whole.
 
 mod acceptor;
 mod async_stream;
@@ -47,11 +49,12 @@ use std::rc::Rc;
 
 use crate::driver::core::Core;
 
-/// The calling thread's core.
+/// Returns the calling thread's core.
 fn core() -> io::Result<Rc<Core>> {
     Core::current().ok_or_else(|| {
-        let what = "sockets can be used on a core of a runtime only, and this thread is none; start it with \
-                    Runtime::block_on or Runtime::run, or move the task to a core with spawn_on";
-        io::Error::other(what)
+        io::Error::other(
+            "sockets can only be used on a runtime core, and this thread is not one; start a runtime with \
+             Runtime::block_on or Runtime::run, or move the task to a core with Handle::spawn_on",
+        )
     })
 }

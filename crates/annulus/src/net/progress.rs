@@ -1,4 +1,4 @@
-//! How far a connection's sends have come: what its peer has acknowledged, asked by a system call.
+//! The amount of sent data that a peer has acknowledged, read with a system call.
 
 use std::fmt;
 use std::io;
@@ -8,20 +8,21 @@ use super::stream::Stream;
 use crate::fd::Socket;
 use crate::sys::net;
 
-/// Tells how much of a connection's sends its peer has acknowledged, also while a send is under way. Made by
-/// [`TcpStream::send_progress`](super::TcpStream::send_progress). Does not keep the connection open.
+/// Reports how much of a connection's sent data the peer has acknowledged, also during a send. Made by
+/// [`TcpStream::send_progress`](super::TcpStream::send_progress). It does not keep the connection open.
 pub struct SendProgress {
     socket: Weak<Socket>,
 }
 
-/// What a [`SendProgress`] has seen.
+/// A result of [`SendProgress::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acknowledged {
-    /// The bytes that the peer's kernel has acknowledged since the connection was made, which only grows. A Unix stream
-    /// has no such count: a number that changes when the peer takes something.
+    /// The number of bytes that the peer's kernel has acknowledged since the connection was made. It never decreases.
+    ///
+    /// A Unix stream has no such count: the number only changes when the peer reads something.
     pub bytes: u64,
-    /// Whether these are all that this side's kernel has been given to send.
+    /// Set if the peer has acknowledged everything that this side's kernel was given.
     pub all: bool,
 }
 
@@ -32,11 +33,12 @@ impl SendProgress {
         }
     }
 
-    /// Asks the kernel (`TCP_INFO`, or `SIOCOUTQ` for a Unix stream). `None` when the connection has been closed.
+    /// Queries the kernel (`TCP_INFO`, or `SIOCOUTQ` for a Unix stream). Returns `None` if the connection has been
+    /// closed.
     ///
     /// # Errors
     ///
-    /// What `getsockopt(2)` says.
+    /// Fails with any error of `getsockopt(2)`, unchanged.
     pub fn look(&self) -> io::Result<Option<Acknowledged>> {
         let Some(socket) = self.socket.upgrade() else {
             return Ok(None);

@@ -1,6 +1,6 @@
-//! What a stream receives: by a multishot receive into the core's buffers, by single receives where the
-//! data comes in bulk, or by calls where there is no ring. Nothing that has been received is lost, and no
-//! more is taken than somebody reads.
+//! The receiving side of a stream: a multishot receive into the core's buffers, single receives for bulk data, or
+//! system calls without a ring. Received data is never lost, and the stream stops receiving while too much of it is
+//! unread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,48 +18,48 @@ use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
-/// Bytes that wait to be read by which a stream stops receiving: its sender waits then.
+/// Unread bytes from which on a stream stops receiving, which slows down its sender.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
-/// Whole buffers in a row from which on single receives into large buffers take over.
+/// Number of full buffers in a row after which single receives into large buffers take over.
 const BULK_FROM: u32 = 4;
-/// The most that may be asked for, after single receives that brought little.
+/// Upper bound of that number, which grows when single receives brought little data.
 const BULK_FROM_MAX: u32 = 4096;
-/// The buffer of those, bytes.
+/// Size of the buffer of a bulk receive, bytes.
 const BULK_BYTES: usize = 256 << 10;
-/// A single receive that brings less ends that.
+/// A bulk receive that returns fewer bytes ends bulk mode.
 const BULK_BYTES_MIN: usize = 16 << 10;
-/// So often in a row others may take the buffers that there are; the next receive is a single one into
-/// memory of its own (trap 26).
+/// Number of receives in a row that may find no free buffer; the next one is a single receive into separate memory
+/// (trap 26).
 const SHORT_MAX: u8 = 2;
 
 /// The receiving side of a stream.
 pub(super) struct Receiver {
     waiters: WaitersCell,
-    /// The first of what has come. Most often there is no other.
+    /// The first unread chunk. There is rarely a second one.
     first: Cell<Option<Chunk>>,
-    /// What has come behind it.
+    /// The chunks after the first.
     queue: RefCell<VecDeque<Chunk>>,
     queued_bytes: Cell<usize>,
     /// The multishot receive, while the kernel has it.
     armed: Cell<Option<Token>>,
-    /// Its cancel has been asked for.
+    /// The multishot receive has been asked to stop.
     stopped: Cell<bool>,
-    /// What comes after what is queued.
+    /// The state of the stream after the queued data.
     end: Cell<End>,
-    /// Something has been asked of the kernel before.
+    /// The stream has received before.
     begun: Cell<bool>,
     /// The kernel has no multishot receive (before 6.0).
     single: Cell<bool>,
-    /// Whole buffers in a row.
+    /// Full buffers in a row.
     whole: Cell<u32>,
-    /// The number of them that brings on single receives: more each time that those brought little, for messages of
-    /// just a buffer's length look like a bulk.
+    /// The number of full buffers in a row that starts bulk mode. It grows each time that bulk receives brought
+    /// little data, because messages of exactly one buffer look like bulk data.
     bulk_from: Cell<u32>,
-    /// Answers in a row for which there was no buffer.
+    /// Receives in a row that found no free buffer.
     short: Cell<u8>,
-    /// A single receive has the permit: a caller's, or `bulk`, or one whose future was dropped.
+    /// A single receive has the permit: a caller's, `bulk`, or one whose future was dropped.
     taken: Cell<bool>,
-    /// A single receive into memory of its own.
+    /// A single receive into separate memory.
     bulk: RefCell<Option<Box<Bulk>>>,
     core: Rc<Core>,
     socket: Rc<Socket>,
@@ -70,7 +70,7 @@ type Bulk = SharedOperation<Recv<Vec<u8>>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
-    /// The peer has said that nothing follows.
+    /// The peer has ended its direction.
     Closed,
     Failed(i32),
 }
@@ -97,8 +97,8 @@ impl Receiver {
         })
     }
 
-    /// Whether a receive of the caller's own may go to the kernel: nothing has come before it, and nothing
-    /// else is about to take what comes.
+    /// Returns whether a caller's receive may go to the kernel directly: nothing is queued, and no other receive is
+    /// active.
     pub(super) fn is_idle(&self) -> bool {
         self.queued_bytes.get() == 0
             && self.armed.get().is_none()
@@ -106,7 +106,7 @@ impl Receiver {
             && !self.taken.get()
     }
 
-    /// Takes the permit. The caller knows that it is free.
+    /// Takes the permit. The caller has checked that it is free.
     pub(super) fn take_permit(self: &Rc<Self>) -> ReceivePermit {
         self.taken.set(true);
         ReceivePermit::new(Rc::clone(self) as Rc<dyn UnreadBuffer>)
@@ -134,7 +134,7 @@ impl Receiver {
         Some(chunk)
     }
 
-    /// Puts back what was not read; not nothing.
+    /// Puts back an unread chunk, which is not empty.
     pub(super) fn unread(&self, chunk: Chunk) {
         self.queued_bytes.set(self.queued_bytes.get() + chunk.len());
         if let Some(second) = self.first.replace(Some(chunk)) {
@@ -142,7 +142,7 @@ impl Receiver {
         }
     }
 
-    /// The next chunk; `None` at the end. An error is told once, and then the end.
+    /// Returns the next chunk; `None` at the end. An error is returned once, followed by the end.
     #[inline]
     pub(super) fn poll_next(
         self: &Rc<Self>,
@@ -162,7 +162,7 @@ impl Receiver {
         self.poll_unarmed(context)
     }
 
-    /// Nothing has come, and nothing is asked of the kernel.
+    /// Continues `poll_next` when nothing is queued and no multishot receive is armed.
     fn poll_unarmed(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         match self.end.get() {
             End::Open => {}
@@ -173,7 +173,7 @@ impl Receiver {
             }
         }
         if self.core.is_elsewhere() {
-            // What comes is the parent's.
+            // The data belongs to the parent process.
             return Poll::Ready(Some(Err(EngineError::Forked.into())));
         }
         if self.taken.get() && self.bulk.borrow().is_none() {
@@ -192,10 +192,10 @@ impl Receiver {
             }
             let begun = self.begun.replace(true);
             let kind = match self.short.get() {
-                // All that found no buffer ask anew, in one enter. Were their data received there and then, as much
-                // would come immediately again, and find no buffer again.
+                // All streams that found no buffer are armed again in one enter. If they received immediately, the
+                // same amount of data would arrive at once and find no buffer again.
                 1.. => ReceiveKind::SinglePollFirst,
-                // A connection may be over after one message: then there is nothing to cancel.
+                // A connection may end after one message; then there is nothing to cancel.
                 0 if !begun => ReceiveKind::Single,
                 0 => ReceiveKind::Multishot,
             };
@@ -211,7 +211,7 @@ impl Receiver {
         Poll::Pending
     }
 
-    /// Whether single receives are to take over, now that the multishot one has ended.
+    /// Returns whether single receives take over, now that the multishot one has ended.
     fn takes_bulk(&self) -> bool {
         self.armed.get().is_none()
             && (self.single.get() || self.is_bulk() || self.short.get() >= SHORT_MAX)
@@ -255,7 +255,7 @@ impl Receiver {
         self.whole.get() >= self.bulk_from.get()
     }
 
-    /// Whether single receives go on, after one of `bytes` bytes.
+    /// Decides whether bulk mode goes on, after a receive of `bytes` bytes.
     fn judge_bulk(&self, bytes: usize) {
         if bytes >= BULK_BYTES_MIN {
             self.bulk_from.set(BULK_FROM);
@@ -269,7 +269,7 @@ impl Receiver {
         }
     }
 
-    /// Without a ring: the call, and the readiness to make it again.
+    /// Receives with system calls, waiting for readiness in between. Used without a ring.
     fn attempt(&self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         loop {
             if self.core.may_be_ready(&self.socket, Interest::Read) {
@@ -295,7 +295,7 @@ impl Receiver {
                             self.whole.set(0);
                         }
                         if !is_whole {
-                            // That was all there is: the next will be told.
+                            // The socket is empty now; epoll reports new data.
                             self.core.emptied(&self.socket);
                         }
                         return Poll::Ready(Some(Ok(chunk)));
@@ -325,7 +325,7 @@ impl Receiver {
         self.core.blank()
     }
 
-    /// Nobody reads any more: what the kernel has is asked back.
+    /// Cancels the receives and drops the queued data, because the stream is no longer read.
     pub(super) fn close(&self) {
         let token = self.armed.get();
         token.into_iter().for_each(|token| self.core.cancel(token));
@@ -342,7 +342,7 @@ impl CompletionHandler for Receiver {
     fn on_completion(self: Rc<Self>, core: &Core, cqe: Cqe) {
         let bytes = cqe.bytes();
         let is_sound = match cqe.buffer_id() {
-            // An answer that is an error may name a buffer, too (trap 4).
+            // A completion with an error may name a buffer, too (trap 4).
             Some(id) => core.received_parts(&cqe, id, |chunk| self.push(chunk)),
             None => true,
         };
@@ -358,7 +358,7 @@ impl CompletionHandler for Receiver {
                 });
                 self.short.set(0);
             }
-            // Buffers come back, and then it is armed again; nothing was lost (traps 25, 26).
+            // The receive is armed again when buffers are free. No data is lost (traps 25, 26).
             res if res == -ENOBUFS => self.short.set(self.short.get().saturating_add(1)),
             res if matches!(-res, EAGAIN | EINTR) => {}
             res if res == -ECANCELED && self.stopped.get() => {}
@@ -395,9 +395,10 @@ impl UnreadBuffer for Receiver {
     }
 }
 
-/// What a stream receives, chunk by chunk, in buffers of the core's. Made by
-/// [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot). Dropped, it leaves what has come to the
-/// stream's next receive.
+/// The received data of a stream, as chunks in the core's buffers. Made by
+/// [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
+///
+/// Dropping it loses no data: the stream's next receive returns what has arrived.
 pub struct RecvStream<'a> {
     receiver: &'a Rc<Receiver>,
 }
@@ -407,19 +408,21 @@ impl RecvStream<'_> {
         RecvStream { receiver }
     }
 
-    /// The next chunk; `None` when the peer has said that nothing follows, and after an error.
+    /// Waits for the next chunk. Returns `None` at the end of the stream, and after an error.
+    ///
+    /// Cancel-safe: dropping the future loses no data.
     pub async fn next(&mut self) -> Option<io::Result<Chunk>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Puts back a chunk, or what is left of one: it is what the stream receives next.
+    /// Puts back a chunk, or the rest of one. The stream's next receive returns it.
     pub fn unread(&mut self, chunk: Chunk) {
         if !chunk.is_empty() {
             self.receiver.unread(chunk);
         }
     }
 
-    /// As [`next`](RecvStream::next), for those who poll.
+    /// Polls for the next chunk; see [`next`](RecvStream::next).
     #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         self.receiver.poll_next(context)

@@ -10,16 +10,16 @@ use std::net::{
 use crate::driver::Operation;
 use crate::op::{RunBlocking, RunBlockingError};
 
-/// What a socket can connect to: an address, several addresses, or a host name and a port.
+/// An address to connect to: a socket address, several of them, or a host name and a port.
 ///
-/// Implemented for the same types as [`std::net::ToSocketAddrs`]. Numeric addresses are used as they are. A host name is
-/// resolved on one of the runtime's [blocking threads](crate::runtime::RuntimeBuilder::blocking_threads), so that the
-/// core goes on with its other tasks.
+/// Implemented for the same types as [`std::net::ToSocketAddrs`]. Numeric addresses are used unchanged. A host name
+/// is resolved on one of the runtime's [blocking threads](crate::runtime::RuntimeBuilder::blocking_threads), so that
+/// the core continues with its other tasks.
 pub trait ToSocketAddrs: sealed::Sealed {}
 
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
 
-/// Addresses, or a name that stands for some.
+/// Addresses, or a host name to resolve.
 pub enum Target {
     One(SocketAddr),
     Several(Vec<SocketAddr>),
@@ -27,7 +27,7 @@ pub enum Target {
 }
 
 mod sealed {
-    /// Keeps the trait closed, so that [`Target`](super::Target) may change.
+    /// Prevents other implementations, so that [`Target`](super::Target) may change.
     pub trait Sealed {
         #[doc(hidden)]
         fn target(&self) -> super::Target;
@@ -164,7 +164,7 @@ async fn resolve(host: String, port: Option<u16>) -> io::Result<Vec<SocketAddr>>
     let core = super::core()?;
     let Some(files) = core.files() else {
         return Err(io::Error::other(
-            "a host name can't be resolved before the runtime's core has started",
+            "can't resolve a host name before the core of the runtime has started",
         ));
     };
     let name = match port {
@@ -185,14 +185,14 @@ async fn resolve(host: String, port: Option<u16>) -> io::Result<Vec<SocketAddr>>
     addresses.map_err(|error| unresolved(&name, &error))
 }
 
-/// Names what could not be resolved; the resolver's own error does not.
+/// Returns an error that names the host; the resolver's error does not.
 fn unresolved(name: &str, error: &io::Error) -> io::Error {
     let text = match error.kind() {
         io::ErrorKind::InvalidInput => {
             format!("can't connect to {name:?}: {error}; write it as host:port")
         }
         _ => format!(
-            "can't resolve the host name {name:?}: {error}; check the name, and the resolver of this machine"
+            "can't resolve the host name {name:?}: {error}; check the name and the DNS settings of this machine"
         ),
     };
     io::Error::new(error.kind(), text)

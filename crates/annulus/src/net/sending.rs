@@ -1,4 +1,4 @@
-//! Sends of a stream that are rarer than `send_all`: of several buffers, and without a copy.
+//! The less frequent sends of a stream: of several buffers, and zero-copy.
 
 use std::io;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The two directions of a stream, each by itself.
+//! The receiving and the sending half of a stream.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,51 +24,51 @@ pub(super) fn split(stream: &Stream) -> (ReadHalf<'_>, WriteHalf<'_>) {
 }
 
 impl<'a> ReadHalf<'a> {
-    /// As [`TcpStream::recv`](super::TcpStream::recv).
+    /// Receives the available bytes; see [`TcpStream::recv`](super::TcpStream::recv).
     pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'a, B> {
         self.0.recv(buf)
     }
 
-    /// As [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
+    /// Receives until the buffer is full; see [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
     pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'a, B> {
         self.0.recv_exact(buf)
     }
 
-    /// As [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
+    /// Receives into the core's buffers; see [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
     pub fn recv_multishot(&self) -> RecvStream<'a> {
         self.0.recv_multishot()
     }
 }
 
 impl<'a> WriteHalf<'a> {
-    /// As [`TcpStream::send_all`](super::TcpStream::send_all).
+    /// Sends all of `buf` and returns it; see [`TcpStream::send_all`](super::TcpStream::send_all).
     pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'a, B> {
         self.0.send_all(buf)
     }
 
-    /// As [`TcpStream::writer`](super::TcpStream::writer).
+    /// Returns a writer that gathers small writes; see [`TcpStream::writer`](super::TcpStream::writer).
     pub fn writer(&self) -> Writer {
         self.0.writer()
     }
 
-    /// Tells the peer that nothing follows, when what has been given to be sent has been.
+    /// Ends the sending direction (FIN) once the sends that have begun or wait are complete.
     pub fn finish(&self) {
         self.0.socket.finish_sending();
     }
 }
 
-/// The receiving direction of a stream. Made by [`TcpStream::into_split`](super::TcpStream::into_split).
-/// Dropped, it receives no more.
+/// The receiving direction of a stream. Made by [`TcpStream::into_split`](super::TcpStream::into_split). Dropping it
+/// cancels receives and discards unread data.
 pub struct OwnedReadHalf<S> {
-    /// `None` on its way back.
+    /// `None` after `reunite`.
     stream: Option<Rc<Stream>>,
     kind: PhantomData<S>,
 }
 
-/// The sending direction of a stream. Made by [`TcpStream::into_split`](super::TcpStream::into_split).
-/// Dropped, it tells the peer that nothing follows, when what has been given to be sent has been.
+/// The sending direction of a stream. Made by [`TcpStream::into_split`](super::TcpStream::into_split). Dropping it
+/// ends the direction (FIN) once the sends that have begun or wait are complete.
 pub struct OwnedWriteHalf<S> {
-    /// `None` on its way elsewhere.
+    /// `None` after `reunite` or `into_writer`.
     stream: Option<Rc<Stream>>,
     kind: PhantomData<S>,
 }
@@ -86,8 +86,8 @@ pub(super) fn into_split<S>(stream: Stream) -> (OwnedReadHalf<S>, OwnedWriteHalf
     (read, write)
 }
 
-/// It is there until the half is consumed.
-fn there(stream: &Option<Rc<Stream>>) -> &Stream {
+/// Returns the stream of a half that has not been consumed.
+fn stream_of(stream: &Option<Rc<Stream>>) -> &Stream {
     match stream {
         Some(stream) => stream,
         None => unreachable!("a half has its stream until it is consumed"),
@@ -95,31 +95,31 @@ fn there(stream: &Option<Rc<Stream>>) -> &Stream {
 }
 
 impl<S> OwnedReadHalf<S> {
-    /// As [`TcpStream::recv`](super::TcpStream::recv).
+    /// Receives the available bytes; see [`TcpStream::recv`](super::TcpStream::recv).
     pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'_, B> {
-        there(&self.stream).recv(buf)
+        stream_of(&self.stream).recv(buf)
     }
 
-    /// As [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
+    /// Receives until the buffer is full; see [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
     pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'_, B> {
-        there(&self.stream).recv_exact(buf)
+        stream_of(&self.stream).recv_exact(buf)
     }
 
-    /// As [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
+    /// Receives into the core's buffers; see [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
     pub fn recv_multishot(&self) -> RecvStream<'_> {
-        there(&self.stream).recv_multishot()
+        stream_of(&self.stream).recv_multishot()
     }
 
-    /// Makes a stream of its two halves.
+    /// Joins the two halves to a stream again.
     ///
     /// # Errors
     ///
-    /// The halves themselves, if they are of two different streams.
+    /// Returns both halves if they belong to different streams.
     pub fn reunite(mut self, mut other: OwnedWriteHalf<S>) -> Result<S, ReuniteError<S>>
     where
         S: From<Accepted>,
     {
-        if !std::ptr::eq(there(&self.stream), there(&other.stream)) {
+        if !std::ptr::eq(stream_of(&self.stream), stream_of(&other.stream)) {
             return Err(ReuniteError(self, other));
         }
         let (one, same) = (self.stream.take(), other.stream.take());
@@ -132,17 +132,16 @@ impl<S> OwnedReadHalf<S> {
 }
 
 impl<S> OwnedWriteHalf<S> {
-    /// As [`TcpStream::send_all`](super::TcpStream::send_all).
+    /// Sends all of `buf` and returns it; see [`TcpStream::send_all`](super::TcpStream::send_all).
     pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'_, B> {
-        there(&self.stream).send_all(buf)
+        stream_of(&self.stream).send_all(buf)
     }
 
-    /// Gathers what is written; when the writer is dropped and all is sent, the peer is told that nothing
-    /// follows.
+    /// Turns the half into a writer. Dropping the writer ends the sending direction (FIN) once all data is sent.
     pub fn into_writer(mut self) -> Writer {
-        let writer = there(&self.stream).writer();
+        let writer = stream_of(&self.stream).writer();
         drop(self.stream.take());
-        writer.that_ends()
+        writer.ending_on_drop()
     }
 }
 
@@ -174,7 +173,7 @@ impl<S> fmt::Debug for OwnedWriteHalf<S> {
     }
 }
 
-/// The halves are of two different streams. Both come back.
+/// The error of [`OwnedReadHalf::reunite`]: the halves belong to two different streams. It returns both.
 pub struct ReuniteError<S>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 
 impl<S> fmt::Debug for ReuniteError<S> {
@@ -185,7 +184,9 @@ impl<S> fmt::Debug for ReuniteError<S> {
 
 impl<S> fmt::Display for ReuniteError<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the halves are of two different streams; reunite those that one call made")
+        f.write_str(
+            "the halves belong to two different streams; reunite the halves of one into_split call",
+        )
     }
 }
 

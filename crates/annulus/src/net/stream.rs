@@ -1,4 +1,4 @@
-//! A connected stream, whatever its kind of address: what TCP and Unix streams share.
+//! The part that TCP and Unix streams share.
 
 use std::fmt;
 use std::future::Future;
@@ -20,8 +20,8 @@ use crate::op::{self, Connect, SendThen};
 use crate::sys::engine_error::error_of;
 use crate::sys::net::{self, Address, Kind};
 
-/// The stream. Dropped, it is closed: sends that have begun go on while the peer takes something, receives are
-/// cancelled, and the descriptor is closed when the kernel has given back the last of them (trap 38).
+/// A connected stream. Dropping it closes it: sends that have begun go on while the peer accepts data, and receives
+/// are cancelled. The descriptor is closed when the kernel has completed the last operation on it (trap 38).
 pub(super) struct Stream {
     pub(super) core: Rc<Core>,
     pub(super) socket: Rc<Socket>,
@@ -43,7 +43,7 @@ impl Stream {
         }
     }
 
-    /// A socket that is connected to `address`.
+    /// Opens a socket and connects it to `address`.
     pub(super) async fn connect(address: Address) -> io::Result<Stream> {
         let core = super::core()?;
         let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
@@ -76,7 +76,7 @@ impl Stream {
         SendAll::new(&self.core, &self.socket, buf)
     }
 
-    /// Begins to send `buf` if nothing else is being sent; nobody waits for the end of it.
+    /// Starts to send `buf` if no other send is under way. Its completion is not reported.
     #[inline]
     pub(super) fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
         if buf.init_bytes() == 0 {
@@ -86,7 +86,7 @@ impl Stream {
         self.core.start_detached(op).map_err(op::SendAll::into_buf)
     }
 
-    /// The same; `then` is given the buffer at the end of it.
+    /// Starts a send like `try_send`, and passes the buffer to `then` at its end.
     #[inline]
     pub(super) fn try_send_then<B: IoBuf>(
         &self,
@@ -101,7 +101,7 @@ impl Stream {
         self.core.start_detached(op).map_err(SendThen::into_buf)
     }
 
-    /// The same, as the last: the stream is closed behind it.
+    /// Starts a send like `try_send_then`, and closes the stream after it.
     pub(super) fn close_with<B: IoBuf>(
         self,
         buf: B,
@@ -125,13 +125,14 @@ impl Stream {
         if is_alone && send.is_one_transfer() && core.closes_behind_sends() {
             core.start_last(SendThen::new(send.last(), then));
         } else {
-            // A half, a writer or a receive that is being cancelled has the socket, too, which the last of them closes.
+            // A half, a writer, or a receive that is being cancelled still uses the socket. The last of them closes
+            // it.
             let _ = core.start_detached(SendThen::new(send, then));
         }
         Ok(())
     }
 
-    /// The send, if nothing else is being sent and nothing has failed.
+    /// Returns the send operation, if no other send is under way and none has failed.
     #[inline]
     fn new_send_if_idle<B: IoBuf>(&self, buf: B) -> Result<op::SendAll<B>, B> {
         if self.socket.send_failed() != 0 {
@@ -161,8 +162,9 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// The future of a receive into a buffer: the number of bytes, 0 at the end, and the buffer. Dropped, it
-/// leaves what has come, and what may yet come, to the stream's next receive.
+/// The future of a receive into a buffer. It returns the number of bytes, 0 at the end of the stream, and the buffer.
+///
+/// Dropping it loses no data: the stream's next receive returns what has arrived for this one.
 #[must_use = "it does nothing until it is awaited"]
 pub struct Recv<'a, B: IoBufMut> {
     stream: &'a Stream,
@@ -199,7 +201,7 @@ impl<B: IoBufMut> Future for Recv<'_, B> {
         if let RecvState::Out(operation) = &mut this.state {
             return Pin::new(operation).poll(context);
         }
-        // Something has come already, or is about to: it is copied.
+        // Data has arrived already, or another receive is under way: copy from there.
         let next = std::task::ready!(receiver.poll_next(context));
         let RecvState::Fresh(mut buf) = std::mem::replace(&mut this.state, RecvState::Over) else {
             panic!("a receive was polled after it had completed");
@@ -224,8 +226,10 @@ impl<B: IoBufMut> fmt::Debug for Recv<'_, B> {
     }
 }
 
-/// The future of a send. Sends of one stream are made one after another, in the order of their first
-/// polls. Dropped before it has the permit to send, it sends nothing; dropped later, it sends everything.
+/// The future of a send. Sends of one stream are made one after another, in the order of their first polls.
+///
+/// A future that is dropped before it has the permit to send sends nothing. One that is dropped later still sends the
+/// whole buffer.
 #[must_use = "it does nothing until it is awaited"]
 pub struct SendAll<'a, B: IoBuf> {
     core: &'a Rc<Core>,
@@ -246,7 +250,7 @@ impl<'a, B: IoBuf> SendAll<'a, B> {
 
 enum SendState<B: IoBuf> {
     Fresh(B),
-    /// Others send first.
+    /// Waits behind other sends.
     Queued(B, QueuedSend),
     Out(SocketOperation<op::SendAll<B>>),
     Over,
@@ -280,7 +284,7 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
                         return Poll::Pending;
                     }
                 },
-                SendState::Out(_) => unreachable!("looked at just now"),
+                SendState::Out(_) => unreachable!("a send that is out is polled above"),
                 SendState::Over => panic!("a send was polled after it had completed"),
             };
             match this.socket.send_failed() {

@@ -1,4 +1,4 @@
-//! TCP.
+//! TCP listeners and streams.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
@@ -22,34 +22,63 @@ use crate::sys::engine_error::EngineError;
 use crate::sys::net;
 use crate::sys::option;
 
-/// A listener. Each core of a server binds its own at the same address, and the kernel spreads connections over them.
+/// A TCP listener. Each core of a server binds its own at the same address, and the kernel spreads connections over
+/// them.
+///
+/// ```
+/// use annulus::net::{TcpListener, TcpStream};
+/// use annulus::runtime::{self, Runtime};
+///
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder().threads(1).run(|_core| async {
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
+///     let address = listener.local_addr()?;
+///     let client = runtime::spawn(async move {
+///         let stream = TcpStream::connect(address).await?;
+///         stream.send_all("hello").await?;
+///         std::io::Result::Ok(())
+///     });
+///     let stream = listener.accept().await?;
+///     assert_eq!(stream.recv_exact(vec![0; 5]).await?, b"hello");
+///     client.await??;
+///     Ok(())
+/// })
+/// # }
+/// ```
+///
+/// A server that accepts many connections uses [`accept_multishot`](TcpListener::accept_multishot), which needs fewer
+/// requests to the kernel.
 #[derive(Debug)]
 pub struct TcpListener {
     acceptor: Rc<Acceptor>,
 }
 
 impl TcpListener {
-    /// Listens at `address`, the first of those it stands for that can be had.
+    /// Listens at `address`. If it resolves to several addresses, the first one that can be bound is used. A host
+    /// name is resolved on the calling thread, which blocks the core.
     ///
     /// The other cores of this runtime may bind the same address, once each, and share its connections. Listeners of
-    /// other runtimes and processes are refused it, as with std and Tokio. Port 0 is a new port for each call: a
-    /// server of several cores has one core bind it, and the others bind that core's
-    /// [`local_addr`](TcpListener::local_addr). The address may be taken again as soon as a server has ended
-    /// (`SO_REUSEADDR`). [`bind_with`](TcpListener::bind_with) has options for all of it.
+    /// other runtimes and other processes can't bind it, as with std and Tokio. The address can be bound again as
+    /// soon as the listener has closed (`SO_REUSEADDR`). [`bind_with`](TcpListener::bind_with) takes options for all
+    /// of this.
+    ///
+    /// Port 0 selects a new port at each call. For several cores, bind it on one core, and bind that core's
+    /// [`local_addr`](TcpListener::local_addr) on the others.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: another process, another runtime or another listener of this core has the address. So has, for
-    /// some milliseconds, a process with a ring that was killed; one that has ended in order has not.
+    /// Fails with `EADDRINUSE` if another process, another runtime or another listener of this core has the address.
+    /// After a process with a ring was killed (`kill -9`), its address stays in use for some milliseconds. Fails if
+    /// the calling thread is not a runtime core.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
         TcpListener::bind_with(address, &ListenOptions::new())
     }
 
-    /// As [`bind`](TcpListener::bind), with options.
+    /// Listens at `address` with the given options; see [`bind`](TcpListener::bind).
     ///
     /// # Errors
     ///
-    /// As for [`bind`](TcpListener::bind).
+    /// Fails as [`bind`](TcpListener::bind) does.
     pub fn bind_with(
         address: impl ToSocketAddrs,
         options: &ListenOptions,
@@ -63,11 +92,11 @@ impl TcpListener {
         })
     }
 
-    /// Takes over std's listener.
+    /// Takes over a listener of std.
     ///
     /// # Errors
     ///
-    /// Outside a runtime.
+    /// Fails if the calling thread is not a runtime core.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         let core = super::core()?;
         let socket = core.socket(OwnedFd::from(listener));
@@ -77,12 +106,15 @@ impl TcpListener {
         })
     }
 
-    /// Accepts one connection. Dropped, the future leaves it to the next. Several tasks may wait: a connection goes to
-    /// the first of them that runs.
+    /// Accepts one connection.
+    ///
+    /// Several tasks may wait; a connection goes to the first of them that runs. Dropping the future loses no
+    /// connection: the next call returns it.
     ///
     /// # Errors
     ///
-    /// `EMFILE`, `ENFILE`: descriptors have run out; the next call waits 10 ms first.
+    /// Fails with `EMFILE` or `ENFILE` if descriptors have run out; the next call then waits for 10 ms before it
+    /// tries again. Fails with [`EngineError::Ended`] when the runtime ends.
     pub async fn accept(&self) -> io::Result<TcpStream> {
         let accepted =
             std::future::poll_fn(|context| self.acceptor.poll_next(context, false)).await;
@@ -92,22 +124,22 @@ impl TcpListener {
         }
     }
 
-    /// Accepts all connections that come, by one request to the kernel. Since Linux 5.19; before that, and
-    /// without a ring, one by one.
+    /// Returns the connections that arrive, accepted with one multishot request. Needs Linux 5.19; on older kernels
+    /// and without a ring, each connection is a separate request.
     pub fn accept_multishot(self) -> Incoming<TcpStream> {
         Incoming::new(Rc::clone(&self.acceptor))
     }
 
-    /// Its options.
+    /// Returns a handle for reading and setting socket options.
     pub fn options(&self) -> SocketOptions<'_> {
         SocketOptions::of(&self.acceptor.socket)
     }
 
-    /// Where it listens.
+    /// Returns the address at which this listener listens.
     ///
     /// # Errors
     ///
-    /// What `getsockname(2)` says.
+    /// Fails with any error of `getsockname(2)`, unchanged.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet(net::local_address(self.acceptor.socket.raw())?)
     }
@@ -115,18 +147,22 @@ impl TcpListener {
 
 fn internet(address: net::Address) -> io::Result<SocketAddr> {
     net::to_internet(address).ok_or_else(|| {
-        let what =
-            "the socket is of another family than IPv4 and IPv6, so it has no address of theirs";
-        io::Error::new(io::ErrorKind::Unsupported, what)
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the socket has no IP address: its address family is neither IPv4 nor IPv6",
+        )
     })
 }
 
-/// Tries the addresses in order.
+/// Calls `attempt` for each address in order, until one succeeds.
 pub(super) fn first<T>(
     address: impl ToSocketAddrs,
     mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to try");
+    let mut last = io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "there is no address to bind: the list of addresses is empty",
+    );
     for address in address.to_socket_addrs()? {
         match attempt(address) {
             Ok(value) => return Ok(value),
@@ -136,8 +172,34 @@ pub(super) fn first<T>(
     Err(last)
 }
 
-/// A connection. It stays on its core. Dropped, it is closed: what has been given to be sent goes out
-/// first, receives are cancelled, and no descriptor is left behind.
+/// A TCP connection. It stays on its core.
+///
+/// ```
+/// use annulus::net::{TcpListener, TcpStream};
+/// use annulus::runtime::{self, Runtime};
+///
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder().threads(1).run(|_core| async {
+///     # let listener = TcpListener::bind("127.0.0.1:0")?;
+///     # let address = listener.local_addr()?;
+///     # let echo = runtime::spawn(async move {
+///     #     let stream = listener.accept().await?;
+///     #     let (_, buf) = stream.recv(vec![0; 64]).await?;
+///     #     stream.send_all(buf).await?;
+///     #     std::io::Result::Ok(())
+///     # });
+///     let stream = TcpStream::connect(address).await?;
+///     let request = stream.send_all(b"hello".to_vec()).await?; // the buffer comes back
+///     let response = stream.recv_exact(vec![0; 5]).await?;
+///     assert_eq!(response, request);
+///     # echo.await??;
+///     Ok(())
+/// })
+/// # }
+/// ```
+///
+/// Dropping the stream closes it. Sends that have begun are completed first, for as long as the peer accepts data
+/// (see [`set_close_timeout`](TcpStream::set_close_timeout)). Receives are cancelled.
 #[derive(Debug)]
 pub struct TcpStream(pub(super) Stream);
 
@@ -155,18 +217,18 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// The error of `connect(2)` for the last address that was tried, or an error that names the host that could not
-    /// be resolved.
+    /// Fails with the error of `connect(2)` for the last address that was tried. If the host can't be resolved, the
+    /// error names it. Fails if the calling thread is not a runtime core.
     pub async fn connect(address: impl super::ToSocketAddrs) -> io::Result<TcpStream> {
         let attempt = async |address| Stream::connect(net::internet(address)).await;
         Ok(TcpStream(try_each(address.target(), attempt).await?))
     }
 
-    /// Takes over std's stream.
+    /// Takes over a stream of std.
     ///
     /// # Errors
     ///
-    /// Outside a runtime.
+    /// Fails if the calling thread is not a runtime core.
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
         let core = super::core()?;
         let stream = Stream::new(core, OwnedFd::from(stream));
@@ -174,39 +236,43 @@ impl TcpStream {
         Ok(TcpStream(stream))
     }
 
-    /// Receives what there is, up to the buffer's length; 0 bytes are the end. A dropped future loses
-    /// nothing: what it has received comes with the next.
+    /// Receives the available bytes, at most the buffer's length. Returns the number of bytes and the buffer; 0 is
+    /// the end of the stream.
+    ///
+    /// Dropping the future loses no data: the next receive returns it.
     ///
     /// # Errors
     ///
-    /// What `recv(2)` says; [`io::ErrorKind::InvalidInput`] for a buffer without room, as 0 would look like the
-    /// end. The buffer comes back with the error.
+    /// Fails with [`io::ErrorKind::InvalidInput`] if the buffer has no capacity, because 0 would look like the end.
+    /// Fails with any other error of `recv(2)`, unchanged. The error contains the buffer.
     pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'_, B> {
         self.0.recv(buf)
     }
 
-    /// Fills the buffer. Dropped, the future leaves what it has received to the next. A buffer without room is full:
-    /// it comes back immediately, also at the end of the stream.
+    /// Receives until the buffer is full. A buffer without capacity comes back immediately, even at the end of the
+    /// stream.
+    ///
+    /// Dropping the future loses no data: the next receive returns it.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::UnexpectedEof`]: the peer has said that nothing follows, before that. What came is
-    /// in the buffer.
+    /// Fails with [`io::ErrorKind::UnexpectedEof`] if the stream ends before the buffer is full. Fails with any error
+    /// of `recv(2)`, unchanged. The error contains the buffer with the bytes that were received.
     pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'_, B> {
         self.0.recv_exact(buf)
     }
 
-    /// Writes through memory, so that several small writes become one send, and waits for a slow peer.
+    /// Returns a writer that gathers small writes into larger sends, and waits for a slow peer.
     pub fn writer(&self) -> Writer {
         self.0.writer()
     }
 
-    /// The two directions, borrowed: to receive in one place, and to send in another.
+    /// Borrows the two directions of the stream separately.
     pub fn split(&self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         split::split(&self.0)
     }
 
-    /// The two directions, for two tasks of the core.
+    /// Splits the stream into two owned halves, which may be used by two tasks of the core.
     ///
     /// ```
     /// use annulus::net::UnixStream;
@@ -221,7 +287,7 @@ impl TcpStream {
     ///     far.send_all("answer").await?;
     ///     assert_eq!(read.recv_exact(vec![0; 6]).await?, b"answer");
     ///     sends.await??;
-    ///     // The write half has gone, and the other side knows.
+    ///     // The task has dropped the write half, so the peer reads the end of the stream.
     ///     assert_eq!(far.recv(question).await?.0, 0);
     ///     Ok(())
     /// })
@@ -231,53 +297,67 @@ impl TcpStream {
         split::into_split(self.0)
     }
 
-    /// Receives into buffers of the core, by one request to the kernel for all that comes. Since Linux 6.0;
-    /// before that, and without a ring, one by one. Where data comes in bulk, single receives into larger
-    /// buffers take over. No more than 64 KiB wait to be read.
+    /// Receives into the core's buffers, with one multishot request for many messages. Needs Linux 6.0; on older
+    /// kernels and without a ring, each receive is a separate request.
+    ///
+    /// For bulk data, single receives into larger buffers take over. The stream stops receiving while 64 KiB are
+    /// unread, which slows down the sender.
     pub fn recv_multishot(&self) -> RecvStream<'_> {
         self.0.recv_multishot()
     }
 
-    /// Sends all of `buf`, which comes back. See [`Send`] for what becomes of it when it is dropped.
+    /// Sends all of `buf` and returns it.
+    ///
+    /// Sends of one stream are made one after another, in the order in which they were first polled. A future that is
+    /// dropped before its turn sends nothing. One that is dropped later still sends the whole buffer; see
+    /// [`SendAll`].
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `send(2)`, unchanged, or with the error of an earlier send that was not awaited. The
+    /// error contains the buffer.
     pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'_, B> {
         self.0.send_all(buf)
     }
 
-    /// Sends all of several buffers, which come back, one after the other. What holds for a
-    /// [`Send`] that is dropped holds for this.
+    /// Sends all of several buffers, in order, and returns them. A dropped future behaves like a dropped [`SendAll`].
     ///
     /// # Errors
     ///
-    /// What `sendmsg(2)` says.
+    /// Fails with any error of `sendmsg(2)`, unchanged. The error contains the buffers.
     pub async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
         self.0.send_vectored_all(bufs).await
     }
 
-    /// Sends all of `buf` without a copy within the kernel, where it can: buffers of 16 KiB and more, since
-    /// Linux 6.0, to other machines. The buffer comes back when the peer has confirmed what was in it, and
-    /// other sends of the stream wait until then: it saves the processor's time, not the connection's.
-    /// Where the kernel has copied after all, as it does on loopback, or refused, this stream's next sends
-    /// are plain ones; so are all without a ring.
+    /// Sends all of `buf` without copying it within the kernel, and returns it.
+    ///
+    /// The kernel avoids the copy for buffers of 16 KiB and more that go to other machines, since Linux 6.0. The
+    /// future completes once the peer has acknowledged the data. Other sends of this stream wait until then, so
+    /// zero-copy lowers CPU use, not latency.
+    ///
+    /// If the kernel copies anyway, as it does on loopback, or refuses, the next sends of this stream are ordinary
+    /// ones. Without a ring, all sends are.
     ///
     /// # Errors
     ///
-    /// What `send(2)` says.
+    /// Fails with any error of `send(2)`, unchanged. The error contains the buffer.
     pub async fn send_zc<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
         self.0.send_zero_copy(buf).await
     }
 
-    /// Sends `head`, and behind it `bytes` bytes of `file` from `offset` on, which the kernel takes from the page
-    /// cache without a copy (`sendfile(2)`): from some ten KiB on it is cheaper than reading and sending. Returns how
-    /// many bytes of the file were sent, fewer than asked for where it ends before. `progress` is called whenever the
-    /// peer has made room for more. What is not cached is waited for on the spot; a read of it before keeps the core
-    /// from that.
+    /// Sends `head`, then `bytes` bytes of `file` from `offset`, which the kernel takes from the page cache without a
+    /// copy (`sendfile(2)`). Above about 10 KiB this is cheaper than reading and sending.
     ///
-    /// Dropped, or after an error, some of it may have been sent: nothing else can be then. The socket is `O_NONBLOCK`
-    /// afterwards, until it is spliced.
+    /// Returns the number of bytes of the file that were sent, which is smaller than `bytes` if the file ends
+    /// earlier. `progress` is called after each attempt to send, at least once per MiB. Data that is not in the page
+    /// cache is read from the disk synchronously, which blocks the core; reading it beforehand avoids that.
+    ///
+    /// Not cancel-safe: if the future is dropped or fails, part of the data may have been sent. The stream can then
+    /// send nothing more. The socket is `O_NONBLOCK` afterwards, until it is spliced.
     ///
     /// # Errors
     ///
-    /// What `sendfile(2)` says: `EINVAL` of a file that can't be sent from.
+    /// Fails with any error of `sendfile(2)`, unchanged: `EINVAL` if the file does not support it.
     pub async fn send_file(
         &self,
         head: &[u8],
@@ -289,54 +369,56 @@ impl TcpStream {
         self.0.send_file(head, file, offset, bytes, progress).await
     }
 
-    /// Ready when there is something to read, an end, or an error.
+    /// Waits until the stream is readable: data, the end of the stream, or an error. Data that has been received but
+    /// not read counts.
     ///
     /// # Errors
     ///
-    /// What `poll(2)` says.
+    /// Fails with any error of `poll(2)`, unchanged.
     pub async fn readable(&self) -> io::Result<()> {
         self.0.readable().await
     }
 
-    /// Ready when there is room to write, or an error.
+    /// Waits until the stream is writable, or has an error.
     ///
     /// # Errors
     ///
-    /// What `poll(2)` says.
+    /// Fails with any error of `poll(2)`, unchanged.
     pub async fn writable(&self) -> io::Result<()> {
         self.0.writable().await
     }
 
-    /// Its options.
+    /// Returns a handle for reading and setting socket options.
     pub fn options(&self) -> SocketOptions<'_> {
         SocketOptions::of(&self.0.socket)
     }
 
-    /// As [`try_send`](TcpStream::try_send), for a buffer that is to be used again: `then` is given it when all
-    /// of it has been sent, or could not be. It may be called before this returns.
+    /// Starts a send like [`try_send`](TcpStream::try_send), and passes the buffer to `then` once all of it has been
+    /// sent, or the send has failed. `then` may run before this function returns.
     ///
     /// # Errors
     ///
-    /// The buffer.
+    /// Returns the buffer if another send is under way, or an earlier one has failed.
     #[inline]
     pub fn try_send_then<B: IoBuf>(&self, buf: B, then: impl FnOnce(B) + 'static) -> Result<(), B> {
         self.0.try_send_then(buf, then)
     }
 
-    /// Sends `buf` as the last of this stream, and closes it: the last bytes and the end leave in one segment, where
-    /// [`try_send_then`](TcpStream::try_send_then) and dropping the stream make two. For answers behind which nothing
-    /// follows, of which nobody waits for the end. `then` is given the buffer.
+    /// Sends `buf` and closes the stream. The last bytes and the end (FIN) leave in one segment, while
+    /// [`try_send_then`](TcpStream::try_send_then) followed by a drop makes two. `then` receives the buffer.
     ///
-    /// On a ring (Linux 6.0) both are one enter; a send that finds no room goes on, and the end comes behind it. Where
-    /// a receive, a [`writer`](TcpStream::writer) or a half of the stream has the socket, too, the end comes with the
-    /// last of them, and in a segment of its own.
+    /// Use it for a final response that needs no confirmation. The peer must not send anything more: as after any
+    /// close, it would get a reset. If it has sent data that was not received here, **the part of `buf` that has not
+    /// left yet is discarded**.
     ///
-    /// **Only for a peer that sends nothing more.** As after any close it would get a reset; and where it has sent
-    /// something that was not received, what has not left yet is thrown away: it may not see `buf`.
+    /// On a ring (Linux 6.0) the send and the close are one system call. A send that does not fit into the socket
+    /// buffer goes on, and the end follows it. If a receive, a [`writer`](TcpStream::writer) or a half of the stream
+    /// still uses the socket, the last of them closes it, and the end is a separate segment.
     ///
     /// # Errors
     ///
-    /// The stream and the buffer, while another send is under way.
+    /// Returns the stream and the buffer if another send is under way or an earlier one has failed, or if the runtime
+    /// is ending.
     pub fn close_with<B: IoBuf>(
         self,
         buf: B,
@@ -347,97 +429,101 @@ impl TcpStream {
             .map_err(|(stream, buf)| (TcpStream(stream), buf))
     }
 
-    /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:
-    /// then `buf` comes back, and [`send_all`](TcpStream::send_all) is the way to wait. An error is the next
-    /// send's.
+    /// Starts to send all of `buf` without waiting for its completion. If the send fails, the next send returns the
+    /// error.
     ///
     /// # Errors
     ///
-    /// The buffer.
+    /// Returns the buffer if another send is under way, or an earlier one has failed.
+    /// [`send_all`](TcpStream::send_all) waits instead.
     #[inline]
     pub fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
         self.0.try_send(buf)
     }
 
-    /// Waits until all sends that have begun are over: what was given to be sent is with the kernel. For who
-    /// began them by [`try_send`](TcpStream::try_send), or dropped them.
+    /// Waits until all sends that have begun are complete, that is, until the kernel has their data. Use it after
+    /// [`try_send`](TcpStream::try_send), or after dropping a send.
     ///
     /// # Errors
     ///
-    /// Why one of those failed that nobody waited for.
+    /// Fails with the error of a send that was not awaited.
     pub async fn sent(&self) -> io::Result<()> {
         self.0.sent().await
     }
 
-    /// Sets how long this stream, once dropped, goes on sending to a peer that takes nothing, in place of the runtime's
-    /// [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout); [`Duration::MAX`] without a limit. Not
-    /// `SO_LINGER`, which is about what the kernel has taken already ([`set_linger`](TcpStream::set_linger)).
+    /// Sets how long this stream, once dropped, goes on sending to a peer that accepts nothing. [`Duration::MAX`] is
+    /// no limit. The default is the runtime's [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout).
+    ///
+    /// This is not `SO_LINGER`, which concerns data that the kernel already has
+    /// ([`set_linger`](TcpStream::set_linger)).
     pub fn set_close_timeout(&self, timeout: Duration) {
         self.0.socket.set_close_timeout(timeout);
     }
 
-    /// Returns a handle that tells how much of this connection's sends the peer has acknowledged: a server uses it to
-    /// tell a slow client from one that takes nothing, however long a single send takes.
+    /// Returns a handle that reports how much of the sent data the peer has acknowledged. It lets a server
+    /// distinguish a slow client from one that accepts nothing, however long a single send takes.
     pub fn send_progress(&self) -> SendProgress {
         SendProgress::of(&self.0)
     }
 
-    /// Ends the connection immediately by a reset: what is being sent fails, and the peer does not take what has come
-    /// for all there was. A Unix stream has no reset; its peer reads an end.
+    /// Closes the connection immediately with a reset. Sends under way fail, and the peer gets `ECONNRESET` instead
+    /// of the end of the stream.
     pub fn abort(&self) {
         self.0.socket.abort();
     }
 
-    /// Ends one direction, or both, immediately: what is still to be sent is not waited for.
+    /// Shuts down one direction or both, immediately. Data that is still being sent may be cut off; use
+    /// [`sent`](TcpStream::sent) first, or [`Writer::finish`].
     ///
     /// # Errors
     ///
-    /// What `shutdown(2)` says.
+    /// Fails with any error of `shutdown(2)`, unchanged.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.0.shutdown(how)
     }
 
-    /// Whose connection it is.
+    /// Returns the remote address.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: it is nobody's any more.
+    /// Fails with `ENOTCONN` if the socket is no longer connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         internet(net::peer_address(self.0.socket.raw())?)
     }
 
-    /// Its own address.
+    /// Returns the local address.
     ///
     /// # Errors
     ///
-    /// What `getsockname(2)` says.
+    /// Fails with any error of `getsockname(2)`, unchanged.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet(net::local_address(self.0.socket.raw())?)
     }
 
-    /// Sends small segments immediately (`TCP_NODELAY`), or gathers them.
+    /// Sets whether small segments are sent immediately (`TCP_NODELAY`) or gathered.
     ///
     /// # Errors
     ///
-    /// What `setsockopt(2)` says.
+    /// Fails with any error of `setsockopt(2)`, unchanged.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         option::set_nodelay(self.0.socket.raw(), on)
     }
 
-    /// Whether small segments are sent immediately.
+    /// Returns whether small segments are sent immediately (`TCP_NODELAY`).
     ///
     /// # Errors
     ///
-    /// What `getsockopt(2)` says.
+    /// Fails with any error of `getsockopt(2)`, unchanged.
     pub fn nodelay(&self) -> io::Result<bool> {
         option::nodelay(self.0.socket.raw())
     }
 
-    /// How long a close waits for what is to be sent; `Some(0)` resets the connection.
+    /// Sets how long the kernel keeps unsent data after the close, in whole seconds (`SO_LINGER`). With
+    /// `Some(Duration::ZERO)` the close resets the connection.
     ///
     /// # Errors
     ///
-    /// What `setsockopt(2)` says.
+    /// Fails with any error of `setsockopt(2)`, unchanged.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         option::set_linger(self.0.socket.raw(), linger)
     }

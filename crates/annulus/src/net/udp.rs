@@ -1,4 +1,4 @@
-//! UDP.
+//! UDP sockets.
 
 use std::fmt;
 use std::io;
@@ -21,26 +21,46 @@ use crate::sys::message::INTERNET_NAME_BYTES;
 use crate::sys::net::{self, Address, Kind};
 
 /// A UDP socket. It stays on its core.
+///
+/// ```
+/// use annulus::net::UdpSocket;
+/// use annulus::runtime::Runtime;
+///
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder().threads(1).run(|_core| async {
+///     let server = UdpSocket::bind("127.0.0.1:0")?;
+///     let client = UdpSocket::bind("127.0.0.1:0")?;
+///     client.send_to("ping", server.local_addr()?).await?;
+///     let (received, buf) = server.recv_from(vec![0; 1500]).await?;
+///     assert_eq!(&buf[..received.bytes], b"ping");
+///     assert_eq!(received.from, client.local_addr()?);
+///     Ok(())
+/// })
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct UdpSocket(Rc<DatagramReceiver>, Option<Claim>);
 
 impl UdpSocket {
-    /// A socket at `address`, the first of those it stands for that can be had. It shares it with no other socket:
-    /// for a server of several cores there is [`bind_shared`](UdpSocket::bind_shared).
+    /// Opens a socket at `address`. If it resolves to several addresses, the first one that can be bound is used. A
+    /// host name is resolved on the calling thread, which blocks the core.
+    ///
+    /// No other socket shares the address; see [`bind_shared`](UdpSocket::bind_shared) for a server of several cores.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: another socket has it.
+    /// Fails with `EADDRINUSE` if another socket has the address. Fails if the calling thread is not a runtime core.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         UdpSocket::bind_with(address, |_| Ok(()))
     }
 
-    /// As [`bind`](UdpSocket::bind), with options that are to be set first: sockets of one user share an address, in
-    /// whatever processes they are, with [`set_reuse_port`](SocketOptions::set_reuse_port).
+    /// Opens a socket at `address` after `before` has set options; see [`bind`](UdpSocket::bind). With
+    /// [`set_reuse_port`](SocketOptions::set_reuse_port), sockets of the same user share an address, also across
+    /// processes.
     ///
     /// # Errors
     ///
-    /// As for [`bind`](UdpSocket::bind), and those of `before`.
+    /// Fails as [`bind`](UdpSocket::bind) does, or with the error of `before`.
     pub fn bind_with(
         address: impl ToSocketAddrs,
         before: impl Fn(SocketOptions<'_>) -> io::Result<()>,
@@ -56,16 +76,16 @@ impl UdpSocket {
         })
     }
 
-    /// As [`bind`](UdpSocket::bind), for a server of several cores: the other cores of this runtime may bind the same
-    /// address by this call, once each, and the kernel spreads senders over them. Sockets of other runtimes and
-    /// processes are refused it, unless they set `SO_REUSEPORT` by themselves, as the same user. Port 0 is a new port
-    /// for each call.
+    /// Opens a socket at an address that the cores of this runtime share, for a server of several cores. Each core
+    /// may bind the address once with this function, and the kernel spreads senders over the cores. Port 0 selects a
+    /// new port at each call.
     ///
-    /// Not for clients: an answer may come to another core than the one that asked.
+    /// Sockets of other runtimes and processes can't bind the address, except those of the same user that set
+    /// `SO_REUSEPORT`. Not for clients: a response may arrive at another core than the one that sent the request.
     ///
     /// # Errors
     ///
-    /// As for [`bind`](UdpSocket::bind).
+    /// Fails as [`bind`](UdpSocket::bind) does.
     pub fn bind_shared(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         first(address, |address| {
             let core = super::core()?;
@@ -81,11 +101,11 @@ impl UdpSocket {
         })
     }
 
-    /// Takes over std's socket.
+    /// Takes over a socket of std.
     ///
     /// # Errors
     ///
-    /// Outside a runtime.
+    /// Fails if the calling thread is not a runtime core.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         let core = super::core()?;
         let socket = core.socket(OwnedFd::from(socket));
@@ -107,8 +127,8 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// The error of `connect(2)` for the last address that was tried, or an error that names the host that could not
-    /// be resolved.
+    /// Fails with the error of `connect(2)` for the last address that was tried. If the host can't be resolved, the
+    /// error names it.
     pub async fn connect(&self, address: impl super::ToSocketAddrs) -> io::Result<()> {
         let attempt = async |address| {
             let connect = Connect::new(Rc::clone(&self.0.socket), net::internet(address));
@@ -117,32 +137,36 @@ impl UdpSocket {
         try_each(address.target(), attempt).await
     }
 
-    /// Sends `buf`, which comes back, as one datagram.
+    /// Sends `buf` as one datagram and returns it. A dropped send that has begun still sends the datagram.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: it is too long for one.
+    /// Fails with `EMSGSIZE` if the buffer is too long for one datagram. The error contains the buffer.
     pub async fn send_to<B: IoBuf>(&self, buf: B, address: SocketAddr) -> WholeResult<B> {
         self.0.send(buf, Some(&net::internet(address))).await
     }
 
-    /// Sends `buf`, which comes back, as one datagram to whom the socket is connected to.
+    /// Sends `buf` as one datagram to the connected peer and returns it.
     ///
     /// # Errors
     ///
-    /// `EDESTADDRREQ`: nobody. `ECONNREFUSED`: an earlier datagram has reached a machine where nobody listens.
+    /// Fails with `EDESTADDRREQ` if the socket is not connected, and with `ECONNREFUSED` if an earlier datagram
+    /// reached a machine without a socket at that port. The error contains the buffer.
     pub async fn send<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
         self.0.send(buf, None).await
     }
 
-    /// Receives a datagram into `buf`, and says whose it is. A datagram that comes when the future has been
-    /// dropped is the next receive's, cut to the length of the buffer that was dropped; `is_truncated` says so.
-    /// Receives of several tasks are answered in the order of their first polls: one that is neither polled to its end
-    /// nor dropped holds up those behind it.
+    /// Receives a datagram into `buf`. Returns its length and its sender.
+    ///
+    /// Receives of several tasks complete in the order of their first polls. A future that is neither polled to its
+    /// end nor dropped therefore blocks those behind it.
+    ///
+    /// Dropping the future loses no datagram: one that arrives for it is returned by the next receive, truncated to
+    /// the length of the dropped buffer, with `is_truncated` set.
     ///
     /// # Errors
     ///
-    /// What `recvmsg(2)` says.
+    /// Fails with any error of `recvmsg(2)`, unchanged. The error contains the buffer.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<Received<SocketAddr>, B> {
         let (received, buf) = self.0.recv(buf).await?;
         let Received {
@@ -163,43 +187,45 @@ impl UdpSocket {
         }
     }
 
-    /// Receives a datagram into `buf`: how many bytes. What did not fit is gone;
-    /// [`recv_from`](UdpSocket::recv_from) says whether anything was.
+    /// Receives a datagram into `buf`. Returns its length; bytes that do not fit are lost.
+    /// [`recv_from`](UdpSocket::recv_from) also reports such a loss.
     ///
     /// # Errors
     ///
-    /// `ECONNREFUSED`: an earlier datagram has reached a machine where nobody listens.
+    /// Fails with `ECONNREFUSED` if an earlier datagram reached a machine without a socket at that port.
     pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
         let (received, buf) = self.0.recv(buf).await?;
         Ok((received.bytes, buf))
     }
 
-    /// Receives datagrams into buffers of the core, by one request to the kernel for all that come. Since
-    /// Linux 6.0; before that, and without a ring, one by one. A buffer takes 44 bytes less of a datagram than
-    /// it has. At most 64 wait to be read; then the kernel keeps them, and drops what it has no room for.
+    /// Receives datagrams into the core's buffers, with one multishot request for many of them. Needs Linux 6.0; on
+    /// older kernels and without a ring, each receive is a separate request.
+    ///
+    /// A datagram may be as long as a core buffer less 44 bytes. The socket stops receiving while 64 datagrams are
+    /// unread; the kernel then queues further ones, and drops them when its buffer is full.
     pub fn recv_multishot(&self) -> Datagrams<'_> {
         Datagrams(&self.0)
     }
 
-    /// Its own address.
+    /// Returns the local address.
     ///
     /// # Errors
     ///
-    /// What `getsockname(2)` says.
+    /// Fails with any error of `getsockname(2)`, unchanged.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         sender(Some(net::local_address(self.0.socket.raw())?))
     }
 
-    /// Whom it is connected to.
+    /// Returns the address of the connected peer.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: nobody.
+    /// Fails with `ENOTCONN` if the socket is not connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         sender(Some(net::peer_address(self.0.socket.raw())?))
     }
 
-    /// Its options.
+    /// Returns a handle for reading and setting socket options.
     pub fn options(&self) -> SocketOptions<'_> {
         SocketOptions::of(&self.0.socket)
     }
@@ -208,8 +234,8 @@ impl UdpSocket {
 fn sender(address: Option<Address>) -> io::Result<SocketAddr> {
     let internet = address.and_then(net::to_internet);
     internet.ok_or_else(|| {
-        let what = "a datagram's sender has no internet address";
-        io::Error::new(io::ErrorKind::InvalidData, what)
+        let text = "the address of a datagram socket is neither IPv4 nor IPv6";
+        io::Error::new(io::ErrorKind::InvalidData, text)
     })
 }
 
@@ -219,12 +245,13 @@ impl Drop for UdpSocket {
     }
 }
 
-/// The datagrams that a socket receives, one after another. Made by
-/// [`UdpSocket::recv_multishot`]. Dropped, it leaves what has come to the socket's next receive.
+/// The datagrams that a socket receives, one after another. Made by [`UdpSocket::recv_multishot`].
+///
+/// Dropping it loses no datagram: the socket's next receive returns those that have arrived.
 pub struct Datagrams<'a>(&'a Rc<DatagramReceiver>);
 
 impl Datagrams<'_> {
-    /// The next datagram, or what went wrong: the socket goes on after an error. `None` when the runtime ends.
+    /// Waits for the next datagram. Returns `None` when the runtime ends. The socket continues after an error.
     pub async fn next(&mut self) -> Option<io::Result<Datagram<SocketAddr>>> {
         self.0
             .next()
@@ -232,8 +259,10 @@ impl Datagrams<'_> {
             .map(|received| received.and_then(datagram))
     }
 
-    /// As [`next`](Datagrams::next), for those who poll. Between two polls it does not keep its position among the
-    /// tasks that receive on this socket: while receives of others wait, it comes after them.
+    /// Polls for the next datagram; see [`next`](Datagrams::next).
+    ///
+    /// The caller keeps no position in the queue of receives between two polls: while others wait, it comes after
+    /// them.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,

@@ -14,17 +14,17 @@ use crate::op::Connect;
 use crate::sys::message::UNIX_NAME_BYTES;
 use crate::sys::net::{self, Kind};
 
-/// A datagram socket within the machine. It stays on its core. Datagrams are neither lost nor reordered: a
-/// send waits until the receiver has room.
+/// A datagram socket within the machine. It stays on its core. Datagrams are neither lost nor reordered: a send waits
+/// until the receiver has space.
 #[derive(Debug)]
 pub struct UnixDatagram(Rc<DatagramReceiver>);
 
 impl UnixDatagram {
-    /// A socket at `path`, which must not exist; it stays when the socket goes.
+    /// Opens a socket at `path`, which must not exist. The path remains after the socket has closed.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: there is something at that path.
+    /// Fails with `EADDRINUSE` if the path exists. Fails if the calling thread is not a runtime core.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         let address = net::unix(path.as_ref())?;
         let socket = UnixDatagram::unbound()?;
@@ -32,22 +32,22 @@ impl UnixDatagram {
         Ok(socket)
     }
 
-    /// A socket without a path: nobody can answer it.
+    /// Opens a socket without a path. It can send, but its peers can't reply.
     ///
     /// # Errors
     ///
-    /// Outside a runtime; `EMFILE`.
+    /// Fails with `EMFILE` if descriptors have run out. Fails if the calling thread is not a runtime core.
     pub fn unbound() -> io::Result<UnixDatagram> {
         let core = super::core()?;
         let fd = net::unix_socket(Kind::Datagram, core.wants_nonblocking())?;
         UnixDatagram::of(fd)
     }
 
-    /// Two sockets, connected to each other.
+    /// Opens two sockets that are connected to each other.
     ///
     /// # Errors
     ///
-    /// What `socketpair(2)` says.
+    /// Fails with any error of `socketpair(2)`, unchanged. Fails if the calling thread is not a runtime core.
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let core = super::core()?;
         let (one, other) = net::pair(Kind::Datagram, core.wants_nonblocking())?;
@@ -64,22 +64,23 @@ impl UnixDatagram {
         )))
     }
 
-    /// Sends to the socket at `path` and receives from there only, from now on.
+    /// Sets the peer: from now on, the socket sends to `path` and receives only from there.
     ///
     /// # Errors
     ///
-    /// `ECONNREFUSED`: nobody has it open.
+    /// Fails with `ECONNREFUSED` if no socket is open at `path`.
     pub async fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let address = net::unix(path.as_ref())?;
         let connect = Connect::new(Rc::clone(&self.0.socket), address);
         SocketOperation::new(Rc::clone(&self.0.core), connect).await
     }
 
-    /// Sends `buf`, which comes back, as one datagram to the socket at `path`.
+    /// Sends `buf` as one datagram to the socket at `path` and returns it.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: it is longer than the send buffer. `ECONNREFUSED`: nobody has that path open.
+    /// Fails with `EMSGSIZE` if the buffer is longer than the send buffer, and with `ECONNREFUSED` if no socket is
+    /// open at `path`. The error contains the buffer.
     pub async fn send_to<B: IoBuf>(&self, buf: B, path: impl AsRef<Path>) -> WholeResult<B> {
         match net::unix(path.as_ref()) {
             Ok(address) => self.0.send(buf, Some(&address)).await,
@@ -87,23 +88,26 @@ impl UnixDatagram {
         }
     }
 
-    /// Sends `buf`, which comes back, as one datagram to whom the socket is connected to.
+    /// Sends `buf` as one datagram to the connected peer and returns it.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: nobody.
+    /// Fails with `ENOTCONN` if the socket is not connected. The error contains the buffer.
     pub async fn send<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
         self.0.send(buf, None).await
     }
 
-    /// Receives a datagram into `buf`, and says from which path; `None` is a socket without one. A datagram
-    /// that comes when the future has been dropped is the next receive's, cut to the length of the buffer that was
-    /// dropped; `is_truncated` says so. Receives of several tasks are answered in the order of their first polls: one
-    /// that is neither polled to its end nor dropped holds up those behind it.
+    /// Receives a datagram into `buf`. Returns its length and the sender's path; `None` if the sender has no path.
+    ///
+    /// Receives of several tasks complete in the order of their first polls. A future that is neither polled to its
+    /// end nor dropped therefore blocks those behind it.
+    ///
+    /// Dropping the future loses no datagram: one that arrives for it is returned by the next receive, truncated to
+    /// the length of the dropped buffer, with `is_truncated` set.
     ///
     /// # Errors
     ///
-    /// What `recvmsg(2)` says.
+    /// Fails with any error of `recvmsg(2)`, unchanged. The error contains the buffer.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<Received<Option<PathBuf>>, B> {
         let (received, buf) = self.0.recv(buf).await?;
         let received = Received {
@@ -114,18 +118,18 @@ impl UnixDatagram {
         Ok((received, buf))
     }
 
-    /// Receives a datagram into `buf`: how many bytes. What did not fit is gone;
-    /// [`recv_from`](UnixDatagram::recv_from) says whether anything was.
+    /// Receives a datagram into `buf`. Returns its length; bytes that do not fit are lost.
+    /// [`recv_from`](UnixDatagram::recv_from) also reports such a loss.
     ///
     /// # Errors
     ///
-    /// What `recvmsg(2)` says.
+    /// Fails with any error of `recvmsg(2)`, unchanged. The error contains the buffer.
     pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
         let (received, buf) = self.0.recv(buf).await?;
         Ok((received.bytes, buf))
     }
 
-    /// Its options.
+    /// Returns a handle for reading and setting socket options.
     pub fn options(&self) -> SocketOptions<'_> {
         SocketOptions::of(&self.0.socket)
     }

@@ -1,8 +1,8 @@
-//! Gathered writing: what is written goes to memory first, and from there as one send while the one before
-//! is on its way. Bounded: a task that writes faster than the peer reads waits.
+//! A writer that gathers writes in memory and sends them together. It is bounded: a task that writes faster than the
+//! peer reads has to wait.
 //!
-//! A task of the core's does the sending (the pump). It starts with the first write, and ends when the
-//! writer has gone and all has been sent.
+//! A background task of the core, the pump, does the sending. It starts with the first write, and ends when the
+//! writer has been dropped and all data is sent.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,13 +22,13 @@ use crate::op::{SendAll, SendVectored, SocketOp};
 use crate::sys::engine_error::{code_of, error_of};
 use crate::sys::errno::{ECANCELED, EPIPE};
 
-/// Bytes that wait or are on their way, by which a write waits.
+/// Unsent bytes from which on a write waits.
 const LIMIT_BYTES: usize = 64 << 10;
-/// A buffer that is given away and is smaller is copied: it goes out with its neighbours.
+/// A buffer of at most this size is copied, so that it is sent together with its neighbours, bytes.
 const COPIED_BYTES: usize = 4 << 10;
 /// The maximum number of pieces in one send.
 const TOGETHER_MAX: usize = 64;
-/// A larger buffer is not kept while nothing is written.
+/// Largest buffer that is kept while nothing is written, bytes.
 const KEPT_BYTES: usize = 4 << 10;
 
 /// Writes to a stream through memory, so that several small writes become one send.
@@ -44,7 +44,7 @@ const KEPT_BYTES: usize = 4 << 10;
 ///     for line in 0..100 {
 ///         writer.write(format!("line {line}\n").as_bytes()).await?;
 ///     }
-///     writer.finish().await?;           // all has gone, and the peer will read the end
+///     writer.finish().await?;           // all data is sent, and the end after it
 ///     let text = far.recv_exact(vec![0; 790]).await?;
 ///     assert!(text.ends_with(b"line 99\n"));
 ///     Ok(())
@@ -52,21 +52,20 @@ const KEPT_BYTES: usize = 4 << 10;
 /// # }
 /// ```
 ///
-/// What has been written is on its way without a [`flush`](Writer::flush): it is sent when the task that
-/// wrote it waits for something, and what is written during a send goes out with the next. At most
-/// [`limit`](Writer::with_limit) bytes wait or are on their way; a write waits for the rest.
+/// Written data is sent even without a [`flush`](Writer::flush): when the task that wrote it waits for something.
+/// Data written during a send goes out with the next one. A write waits while [`with_limit`](Writer::with_limit)
+/// bytes are unsent.
 ///
-/// A send that failed is reported by the next call, and by each one after it. Dropped, the writer sends
-/// what it has; the socket stays open for as long. With the end of the runtime goes what has not been sent
-/// within its [grace](crate::runtime::RuntimeBuilder::grace).
+/// A failed send is reported by the next call and by each one after it. Dropping the writer sends its data, and keeps
+/// the socket open until then. When the runtime ends, data that is not sent within the [grace
+/// period](crate::runtime::RuntimeBuilder::grace) is discarded.
 ///
-/// Sends of the stream's own ([`send_all`](super::TcpStream::send_all)) that are made meanwhile go between
-/// two of the writer's.
+/// Direct sends on the stream ([`send_all`](super::TcpStream::send_all)) are made between two sends of the writer.
 pub struct Writer {
     sink: Rc<Sink>,
 }
 
-/// What writer and pump share.
+/// The state that the writer and the pump share.
 struct Sink {
     core: Rc<Core>,
     socket: Rc<Socket>,
@@ -75,22 +74,22 @@ struct Sink {
 
 struct State {
     waiting: VecDeque<Piece>,
-    /// Bytes that wait, or are on their way.
+    /// Bytes that wait, or are being sent.
     unsent: usize,
     limit: usize,
-    /// Why a send failed, or 0.
+    /// The errno of a failed send, or 0.
     failed: i32,
-    /// To gather into.
+    /// An empty buffer to gather into.
     spare: Vec<u8>,
     /// The waker of the task that writes or flushes.
     writer: Option<Waker>,
     pump: Option<Waker>,
     pump_runs: bool,
-    /// The pump has taken out something of which the kernel knows nothing yet.
+    /// The pump holds data that the kernel has not received yet.
     taken: bool,
-    /// The writer has gone.
+    /// The writer has been dropped.
     closed: bool,
-    /// The peer is to be told of the end.
+    /// The sending direction ends with the writer.
     ends: bool,
 }
 
@@ -108,7 +107,7 @@ impl Piece {
     }
 }
 
-/// What goes out as one send.
+/// The data of one send.
 enum Next {
     One(Piece),
     Several(Vec<Box<dyn IoBuf>>),
@@ -139,29 +138,31 @@ impl Writer {
         }
     }
 
-    /// Tells the peer of the end when it is dropped.
-    pub(super) fn that_ends(self) -> Writer {
+    /// Makes the writer end the sending direction when it is dropped.
+    pub(super) fn ending_on_drop(self) -> Writer {
         self.sink.state.borrow_mut().ends = true;
         self
     }
 
-    /// At most `bytes` bytes wait or are on their way; 64 KiB by default, and 1 at the least.
+    /// Sets the maximum number of unsent bytes: 64 KiB by default, and at least 1.
     #[must_use]
     pub fn with_limit(self, bytes: usize) -> Writer {
         self.sink.state.borrow_mut().limit = bytes.max(1);
         self
     }
 
-    /// Bytes that have been written and not sent.
+    /// Returns the number of bytes that were written and not yet sent.
     pub fn unsent(&self) -> usize {
         self.sink.state.borrow().unsent
     }
 
-    /// Writes all of `bytes`, by copying. Dropped before its end, it has written some of them.
+    /// Writes all of `bytes` by copying them.
+    ///
+    /// Not cancel-safe: a dropped future may have written a part of them.
     ///
     /// # Errors
     ///
-    /// Why an earlier send failed.
+    /// Fails with the error of an earlier send.
     pub async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let taken = std::future::poll_fn(|context| self.poll_write(context, bytes)).await?;
@@ -170,13 +171,14 @@ impl Writer {
         Ok(())
     }
 
-    /// As [`write`](Writer::write) of a buffer that is given away, which is sent from where it is unless it
-    /// is small. It is taken as a whole as soon as fewer bytes than the limit wait. Dropped before that, it
-    /// has written nothing.
+    /// Writes a whole buffer, taking ownership. It is sent without a copy, unless it is at most 4 KiB long.
+    ///
+    /// Waits until fewer bytes than the limit are unsent, then accepts the whole buffer. A future that is dropped
+    /// before that has written nothing.
     ///
     /// # Errors
     ///
-    /// Why an earlier send failed, and the buffer.
+    /// Fails with the error of an earlier send; the error contains the buffer.
     pub async fn write_buf<B: IoBuf>(&mut self, buf: B) -> Result<(), BufError<B>> {
         match std::future::poll_fn(|context| self.poll_space(context)).await {
             Ok(_) => {
@@ -187,12 +189,12 @@ impl Writer {
         }
     }
 
-    /// As [`write_buf`](Writer::write_buf), without waiting.
+    /// Writes a whole buffer like [`write_buf`](Writer::write_buf), without waiting.
     ///
     /// # Errors
     ///
-    /// The buffer, if as many bytes as the limit wait, or a send has failed: [`poll_write`](Writer::poll_write)
-    /// waits for room, and says why.
+    /// Returns the buffer if the limit is reached, or a send has failed. [`poll_write`](Writer::poll_write) waits,
+    /// and reports the error.
     pub fn try_write_buf<B: IoBuf>(&mut self, buf: B) -> Result<(), B> {
         let state = self.sink.state.borrow();
         let has_space = state.failed == 0 && state.unsent < state.limit;
@@ -204,29 +206,29 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until all that was written has been given to the kernel.
+    /// Waits until the kernel has all written data.
     ///
     /// # Errors
     ///
-    /// Why a send failed.
+    /// Fails with the error of a send.
     pub async fn flush(&mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll_flush(context)).await
     }
 
-    /// Flushes, and tells the peer that nothing follows. Nothing can be sent on the stream after it.
+    /// Flushes, and ends the sending direction (FIN). Nothing can be sent on the stream afterwards.
     ///
     /// # Errors
     ///
-    /// Why a send failed.
+    /// Fails with the error of a send.
     pub async fn finish(&mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll_finish(context)).await
     }
 
-    /// Takes what fits of `bytes`; waits while nothing does.
+    /// Writes as many of `bytes` as fit, and waits while none do. Returns the number of bytes written.
     ///
     /// # Errors
     ///
-    /// Why an earlier send failed.
+    /// Fails with the error of an earlier send.
     pub fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -235,11 +237,11 @@ impl Writer {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
-    /// As [`poll_write`](Writer::poll_write), of several pieces: they go out together.
+    /// Writes several pieces like [`poll_write`](Writer::poll_write). They are sent together.
     ///
     /// # Errors
     ///
-    /// Why an earlier send failed.
+    /// Fails with the error of an earlier send.
     pub fn poll_write_vectored(
         &mut self,
         context: &mut Context<'_>,
@@ -262,7 +264,7 @@ impl Writer {
         Poll::Ready(Ok(written))
     }
 
-    /// How many bytes may be written now: waits while there are none.
+    /// Returns how many bytes may be written now. Waits while there are none.
     fn poll_space(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !self.sink.core.spend(context) {
             return Poll::Pending;
@@ -272,20 +274,20 @@ impl Writer {
         })
     }
 
-    /// As [`flush`](Writer::flush), for those who poll.
+    /// Polls for the end of a [`flush`](Writer::flush).
     ///
     /// # Errors
     ///
-    /// Why a send failed.
+    /// Fails with the error of a send.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         (self.sink).poll(context, |state| (state.unsent == 0).then_some(()))
     }
 
-    /// As [`finish`](Writer::finish), for those who poll.
+    /// Polls for the end of a [`finish`](Writer::finish).
     ///
     /// # Errors
     ///
-    /// Why a send failed.
+    /// Fails with the error of a send.
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         std::task::ready!(self.poll_flush(context))?;
         self.sink.state.borrow_mut().ends = false;
@@ -295,7 +297,7 @@ impl Writer {
 }
 
 impl Sink {
-    /// Waits until `is_ready` has something to say, unless a send has failed.
+    /// Waits until `is_ready` returns a value, unless a send has failed.
     fn poll<T>(
         &self,
         context: &Context<'_>,
@@ -358,7 +360,7 @@ impl Sink {
         self.core.start_background(Box::pin(pump.run()));
     }
 
-    /// Whether there is something to send; false: nothing will be.
+    /// Waits for data to send. Returns whether more data can follow: `false` after the last send.
     fn poll_any(&self, context: &Context<'_>) -> Poll<bool> {
         let mut state = self.state.borrow_mut();
         if state.failed != 0 {
@@ -370,7 +372,7 @@ impl Sink {
         if state.closed {
             return Poll::Ready(false);
         }
-        // Nothing is written for now: no more memory than that is kept.
+        // The writer is idle: free a large buffer.
         if state.spare.capacity() > KEPT_BYTES {
             state.spare = Vec::new();
         }
@@ -380,7 +382,7 @@ impl Sink {
         Poll::Pending
     }
 
-    /// What is to be sent next, if there is something.
+    /// Takes the data of the next send, if there is any.
     fn next(&self) -> Option<Next> {
         let mut state = self.state.borrow_mut();
         if state.waiting.len() > 1 {
@@ -391,7 +393,7 @@ impl Sink {
         state.waiting.pop_front().map(Next::One)
     }
 
-    /// Runs a send, and notes whether the kernel has it.
+    /// Runs a send, and records whether the kernel has its data.
     async fn send<T: SocketOp>(&self, op: T) -> T::Output {
         let mut operation = SocketOperation::new(Rc::clone(&self.core), op);
         self.state.borrow_mut().taken = true;
@@ -403,7 +405,7 @@ impl Sink {
         .await
     }
 
-    /// A send of `bytes` has ended.
+    /// Records the end of a send of `bytes` bytes.
     fn sent(&self, bytes: usize, sent: io::Result<Option<Vec<u8>>>) {
         let mut state = self.state.borrow_mut();
         match sent {
@@ -422,14 +424,14 @@ impl Sink {
     }
 }
 
-/// Sends what is gathered.
+/// The background task that sends the gathered data.
 struct Pump(Rc<Sink>);
 
 impl Pump {
     async fn run(self) {
         let sink = &self.0;
         while std::future::poll_fn(|context| sink.poll_any(context)).await {
-            // First: what others send meanwhile may gather more.
+            // Wait for the permit first: more data may be gathered during the sends of other tasks.
             let permit = match send_permit(&sink.socket).await {
                 Ok(permit) => permit,
                 Err(error) => return sink.sent(0, Err(error)),
@@ -457,8 +459,8 @@ impl Pump {
     }
 }
 
-/// The runtime may end under it, or a send fail: what waits will not be sent, and the peer is not to take what was sent
-/// before for all there was.
+/// The runtime has ended, or a send has failed. Unsent data is discarded, so the connection is reset: the peer must
+/// not take what it has for the whole message.
 impl Drop for Pump {
     fn drop(&mut self) {
         let mut state = self.0.state.borrow_mut();

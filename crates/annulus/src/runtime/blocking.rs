@@ -1,4 +1,4 @@
-//! Code that blocks, on threads that may.
+//! Blocking code on separate threads.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -9,34 +9,36 @@ use crate::driver::Operation;
 use crate::op::{RunBlocking, RunBlockingError};
 use crate::sys::heap;
 
-/// Runs `work` on one of the runtime's [blocking threads](super::RuntimeBuilder::blocking_threads), for what
-/// would keep a core from its other tasks. Where all of them are busy it waits for its turn.
+/// Runs `work` on one of the runtime's [blocking threads](super::RuntimeBuilder::blocking_threads), so that it does
+/// not block the core. It waits while all of them are busy.
 ///
-/// [`abort`](JoinHandle::abort), or the end of the runtime, keeps work from starting; what has started runs
-/// to its end, for which the end of the runtime waits (see
-/// [`drain_timeout`](super::RuntimeBuilder::drain_timeout)).
+/// [`abort`](JoinHandle::abort) and the end of the runtime prevent work from starting. Work that has started runs to
+/// its end, and the end of the runtime waits for it (see [`drain_timeout`](super::RuntimeBuilder::drain_timeout)).
 ///
 /// # Panics
 ///
-/// Outside a runtime. A panic of `work` is the [`JoinError`](super::JoinError)'s.
+/// Panics if the calling thread is not a runtime core. A panic of `work` is returned as a
+/// [`JoinError`](super::JoinError).
 pub fn spawn_blocking<W, T>(work: W) -> JoinHandle<T>
 where
     W: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
     let Some(executor) = executor::current() else {
-        panic!("spawn_blocking was called outside a runtime");
+        panic!(
+            "runtime::spawn_blocking needs a runtime core, and this thread is not one; call it in a task of a runtime"
+        );
     };
     let end = End::new();
     let handle = JoinHandle::new(Arc::clone(&end));
     let Some(files) = executor.files().map(Arc::clone) else {
-        unreachable!("a core that runs tasks has been entered")
+        unreachable!("a core that runs tasks has a submitter")
     };
     let run = async move {
         match Operation::new(&files, RunBlocking::new(work)).await {
             Ok(value) => value,
             Err(RunBlockingError::Panicked(panic)) => resume_unwind(panic),
-            // No panic, and told as what it is: see `JoinError::of`.
+            // Not a panic: `JoinError::of` reports the error.
             Err(RunBlockingError::NotRun(error)) => resume_unwind(Box::new(NotRun(error))),
         }
     };
@@ -44,10 +46,11 @@ where
     handle
 }
 
-/// Returns freed memory to the system (`malloc_trim(3)`), for a server that has lost a crowd of clients: by itself,
-/// glibc's allocator returns only what lies above everything that is in use. It may take some milliseconds, so call it
-/// on a [blocking thread](spawn_blocking). With another C library it does nothing. Another global allocator is not
-/// affected.
+/// Returns freed memory to the system (`malloc_trim(3)`). Use it after many clients have disconnected, because
+/// glibc's allocator otherwise returns only the memory above the highest allocation.
+///
+/// It may take some milliseconds, so call it on a [blocking thread](spawn_blocking). It does nothing with another C
+/// library, and does not affect another global allocator.
 pub fn trim_heap() {
     heap::trim();
 }

@@ -1,5 +1,5 @@
-//! Values that stay on their core behind a handle that may go to any thread. The core's executor has them; the handle
-//! knows its index in that list. Used where a foreign interface asks for `Send`.
+//! Values that stay on their core behind a handle that any thread may hold. The core's executor stores the value, and
+//! the handle its index. Used where a foreign interface requires `Send`.
 
 use std::fmt;
 use std::io;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::executor::{self, Inbox, Message};
 
-/// A value of one core's, such as a stream, behind a handle that is `Send` and `Sync`.
+/// A `Send` and `Sync` handle to a value of one core, such as a stream.
 ///
-/// The value itself never leaves its core: [`get`](CoreBound::get) works on that core's thread only. Wherever the
-/// handle is dropped, the value is dropped on its core. When the core ends it drops what is left.
+/// The value never leaves its core: [`get`](CoreBound::get) works on that core's thread only. Wherever the handle is
+/// dropped, the value is dropped on its core. A core that ends drops its remaining values.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -25,10 +25,10 @@ use super::executor::{self, Inbox, Message};
 ///     let (near, far) = UnixStream::pair()?;
 ///     let bound = CoreBound::new(Rc::new(near))?;
 ///     bound.get()?.send_all("hello").await?;
-///     let elsewhere = std::thread::spawn(move || bound.get().unwrap_err().to_string());
-///     let says = elsewhere.join().unwrap();
-///     assert!(says.contains("core 0"), "{says}");
-///     // The thread has dropped the handle: the stream is closed by its core.
+///     let other_thread = std::thread::spawn(move || bound.get().unwrap_err().to_string());
+///     let error = other_thread.join().unwrap();
+///     assert!(error.contains("core 0"), "{error}");
+///     // The thread has dropped the handle, so the core closes the stream.
 ///     assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
 ///     assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
 ///     Ok(())
@@ -38,37 +38,38 @@ use super::executor::{self, Inbox, Message};
 pub struct CoreBound<T: 'static> {
     home: Arc<Inbox>,
     position: usize,
-    // `Send` and `Sync` whatever `T` is: no `T` is here.
-    of: PhantomData<fn() -> T>,
+    // `Send` and `Sync` for every `T`, because no `T` is stored here.
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> CoreBound<T> {
-    /// Leaves `value` to the calling core.
+    /// Binds `value` to the calling core.
     ///
     /// # Errors
     ///
-    /// The calling thread runs no core, or the core is ending; `value` is dropped.
+    /// Fails if the calling thread is not a runtime core, or the core is ending; `value` is dropped.
     pub fn new(value: Rc<T>) -> io::Result<CoreBound<T>> {
         let executor = executor::current();
         let kept = executor.and_then(|executor| executor.keep(value));
         let Some((home, position)) = kept else {
-            let says = "a stream or timer can't be bound to its core here: this thread runs no core of a runtime, \
-                        or that core is ending; make it in a task of the runtime";
-            return Err(io::Error::other(says));
+            return Err(io::Error::other(
+                "can't bind a value to a core here: this thread is not a runtime core, or that core is ending; make \
+                 the value in a task of the runtime",
+            ));
         };
         Ok(CoreBound {
             home,
             position,
-            of: PhantomData,
+            marker: PhantomData,
         })
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
     ///
-    /// `Other`: the calling thread is not the value's core; the text says which core is, and what to do.
-    /// `NotConnected`: the core has ended, and has dropped the value.
+    /// Fails with `Other` if the calling thread is not the value's core; the message names the core. Fails with
+    /// `NotConnected` if the core has ended and dropped the value.
     #[inline]
     pub fn get(&self) -> io::Result<Rc<T>> {
         let existing = executor::kept_on_this_core(&self.home, self.position);
@@ -80,12 +81,12 @@ impl<T: 'static> CoreBound<T> {
     fn missing(&self) -> io::Error {
         let core = self.home.index();
         if self.home.has_ended() {
-            let says = format!("core {core} of the runtime, to which this belonged, has ended");
-            return io::Error::new(io::ErrorKind::NotConnected, says);
+            let text = format!("core {core} of the runtime has ended and has dropped this value");
+            return io::Error::new(io::ErrorKind::NotConnected, text);
         }
         io::Error::other(format!(
-            "this belongs to core {core} of a runtime of Annulus, and was used on another thread; use it in a task \
-             of that core: `annulus::runtime::spawn` starts one from there, `Handle::spawn_on` from elsewhere"
+            "this value belongs to core {core} of an Annulus runtime and can't be used on another thread; use it in a \
+             task of that core, started by `annulus::runtime::spawn` there or by `Handle::spawn_on` elsewhere"
         ))
     }
 }
@@ -93,7 +94,7 @@ impl<T: 'static> CoreBound<T> {
 impl<T: 'static> Drop for CoreBound<T> {
     fn drop(&mut self) {
         if !executor::forget_on_this_core(&self.home, self.position) {
-            // If the core has ended, it has dropped the value.
+            // A core that has ended has already dropped the value.
             self.home.send(Message::Forget(self.position));
         }
     }

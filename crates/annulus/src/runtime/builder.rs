@@ -1,4 +1,4 @@
-//! What can be chosen of a runtime, and what a core says of itself.
+//! The options of a runtime, and the report of a core's backend.
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::sys::probe;
 use crate::sys::ring::{RingConfig, SetupMode};
 use crate::sys::sq_poll::{self, SqPoll};
 
-/// The backend that a core runs on, and the reason. `Display` writes it as a sentence.
+/// The backend of a core, and the reason for it. `Display` writes it as a sentence.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CoreBackend {
@@ -30,27 +30,27 @@ pub enum CoreBackend {
         setup_mode: SetupMode,
         /// Entries of the submission queue.
         sq_entries: u32,
-        /// Receive buffers.
+        /// The number of receive buffers.
         buffers: u16,
-        /// Bytes of one.
+        /// The size of a receive buffer, bytes.
         buffer_bytes: u32,
-        /// How they are filled.
+        /// The way in which the kernel fills receive buffers.
         receive_mode: ReceiveMode,
-        /// Why not as [`RuntimeBuilder::receive_mode`] asked for.
+        /// The reason why the mode requested with [`RuntimeBuilder::receive_mode`] is not used.
         mode_refused: Option<String>,
-        /// The kernel thread that polls the submission queues: as it was asked for, or why there is none;
-        /// `None` if it was not asked for.
+        /// The kernel thread that polls the submission queues, or the reason why there is none; `None` if none was
+        /// requested.
         sqpoll: Option<Result<SqPoll, SetupError>>,
     },
-    /// epoll, and blocking threads for files.
+    /// epoll for sockets, and blocking threads for files.
     Epoll {
-        /// Why not io_uring; `None` if epoll was asked for.
+        /// The reason why io_uring is not used; `None` if epoll was requested.
         because: Option<SetupError>,
     },
 }
 
 impl CoreBackend {
-    /// Why it is not what would be best, if it is not.
+    /// Returns the reason why a requested feature is not used.
     pub(super) fn fallback(&self) -> Option<String> {
         match self {
             CoreBackend::Uring {
@@ -102,19 +102,19 @@ impl fmt::Display for CoreBackend {
     }
 }
 
-/// How receive buffers are filled, and the end of the parenthesis.
+/// Writes how receive buffers are filled, and closes the parenthesis.
 fn write_mode(f: &mut fmt::Formatter<'_>, mode: ReceiveMode, refused: Option<&str>) -> fmt::Result {
     f.write_str(match mode {
         ReceiveMode::Whole => "",
         ReceiveMode::Incremental => ", filled incrementally",
     })?;
     match refused {
-        Some(because) => write!(f, ", one for each receive: {because})"),
+        Some(reason) => write!(f, ", one for each receive: {reason})"),
         None => f.write_str(")"),
     }
 }
 
-/// What a core knows of itself.
+/// The position of a core in its runtime, and its backend.
 #[derive(Clone, Debug)]
 pub struct CoreInfo {
     pub(super) index: usize,
@@ -123,46 +123,64 @@ pub struct CoreInfo {
 }
 
 impl CoreInfo {
-    /// Which of the runtime's cores, from 0 on.
+    /// Returns the index of this core, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How many there are.
+    /// Returns the number of cores.
     pub fn cores(&self) -> usize {
         self.cores
     }
 
-    /// What it runs on, and why.
+    /// Returns the core's backend and the reason for it.
     pub fn backend(&self) -> &CoreBackend {
         &self.backend
     }
 }
 
-/// Entries of a core's submission queue: few, for what is submitted together is answered together, and
-/// should still be in the processor's cache then.
+/// Entries of a core's submission queue. It is small because operations that are submitted together complete
+/// together, and should still be in the CPU cache then.
 const SQ_ENTRIES: u32 = 128;
 const CQ_ENTRIES: u32 = 1024;
-/// Kernel workers per ring, bounded (files) and unbounded (the rest).
+/// Maximum number of kernel workers per ring: bounded (files), and unbounded (the rest).
 const RING_WORKERS: [u32; 2] = [8, 16];
-/// A peer that has taken nothing for so long is not waited for when its stream was dropped. Other servers give it as
-/// long (nginx: `send_timeout`).
+/// Default of `close_timeout`, as in other servers (nginx: `send_timeout`).
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Blocking threads of a runtime.
+/// Default maximum number of blocking threads.
 const BLOCKING_THREADS: usize = 64;
 
-/// Threads that each run tasks and a ring of their own.
+/// A thread-per-core runtime: threads that each run tasks and a ring.
+///
+/// ```
+/// use annulus::runtime::{self, Runtime};
+///
+/// # fn main() -> std::io::Result<()> {
+/// // One core on the calling thread, for one future:
+/// let sum = Runtime::builder().block_on(async {
+///     let task = runtime::spawn(async { 2 + 3 });
+///     task.await
+/// })??;
+/// assert_eq!(sum, 5);
+///
+/// // The same future on each of two cores:
+/// Runtime::builder().threads(2).run(|core| async move {
+///     println!("core {} of {} runs on {}", core.index(), core.cores(), core.backend());
+///     Ok(())
+/// })
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Runtime;
 
 impl Runtime {
-    /// All that can be chosen, with its defaults.
+    /// Returns a builder with the default settings.
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 }
 
-/// How a runtime is to be built. Made by [`Runtime::builder`].
+/// Configures and starts a runtime. Made by [`Runtime::builder`].
 #[derive(Clone, Debug)]
 pub struct RuntimeBuilder {
     pub(super) backend: Backend,
@@ -216,89 +234,97 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Cores: threads with a ring each. By default, as many as the process may use processors.
+    /// Sets the number of cores, each a thread with a ring. By default, one per processor that the process may use.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Keeps each core's thread on one processor, the n-th of those that the process may use, for as long
-    /// as the runtime runs; blocking threads go where they like. Off by default: on a machine that does
-    /// other things as well, the scheduler knows better.
+    /// Sets whether each core's thread is pinned to a processor while the runtime runs: core n to the n-th processor
+    /// that the process may use. Blocking threads are not pinned. Off by default, because the scheduler does better
+    /// on a machine that also does other work.
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
     }
 
-    /// The most blocking threads there may be, for [`spawn_blocking`](super::spawn_blocking) and for what
-    /// the kernel's ring can't do; 64 by default. They start when they are needed.
+    /// Sets the maximum number of blocking threads; 64 by default. They run [`spawn_blocking`](super::spawn_blocking)
+    /// and operations that the kernel's ring can't do. They start when they are needed.
     pub fn blocking_threads(mut self, threads: usize) -> Self {
         self.blocking_threads = threads;
         self
     }
 
-    /// How long tasks, and sends that have begun, may go on when the core's future has ended or
-    /// [`Handle::shutdown`] has been called; zero by default. After it, tasks are dropped, and a TCP connection on
-    /// which something is still being sent is reset, so that its peer does not take a part of a message for all of
-    /// it. A Unix stream can't be reset: its peer reads an end.
+    /// Sets the grace period: how long tasks and sends may continue after the core's main future has ended, or after
+    /// [`Handle::shutdown`]. Zero by default.
+    ///
+    /// After it, tasks are dropped, and a TCP connection that is still sending is reset, so that its peer does not
+    /// take a part of a message for the whole. A Unix stream can't be reset: its peer reads the end of the stream.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// How long the end waits, after the grace, for the kernel and the blocking threads to give back what is in flight;
-    /// 30 s by default, for sockets, files and threads together. What they do not give back is leaked on purpose, and
-    /// counted (`leaked`).
+    /// Sets how long the end of the runtime waits, after the grace period, until the kernel and the blocking threads
+    /// have completed all operations; 30 s by default. The time is one limit for sockets, files and threads together.
+    /// Memory of operations that are still incomplete is deliberately leaked and counted (`leaked`).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.core.tuning.drain_timeout = timeout;
         self
     }
 
-    /// How long a stream that was dropped goes on sending to a peer that takes nothing; 60 s by default, and
-    /// [`Duration::MAX`] without a limit. Sends that were begun, and what a [`Writer`](crate::net::Writer) holds, are
-    /// sent after the drop as long as the peer takes some of it, however slowly. A peer that has taken nothing for this
-    /// long, and at most twice as long, is disconnected by a reset, and the descriptor is closed; `close_timeouts` in
-    /// [`Counts`](crate::metrics::Counts) counts these.
-    /// [`TcpStream::set_close_timeout`](crate::net::TcpStream::set_close_timeout) sets it for one stream.
+    /// Sets how long a dropped stream goes on sending to a peer that accepts nothing; 60 s by default.
+    /// [`Duration::MAX`] is no limit.
+    ///
+    /// Sends that have begun, and the data of a [`Writer`](crate::net::Writer), are sent after the drop while the
+    /// peer accepts some data, however slowly. If a peer accepts nothing for this time, the connection is reset and
+    /// the descriptor is closed, after at most twice the time. `close_timeouts` in [`Counts`](crate::metrics::Counts)
+    /// counts these connections. [`TcpStream::set_close_timeout`](crate::net::TcpStream::set_close_timeout) sets the
+    /// time for one stream.
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
         self.core.close_timeout = timeout;
         self
     }
 
-    /// Receive buffers of a core: how many, a power of two up to 32,768, and how large, bytes. 128 of
-    /// 4,096 by default; filled incrementally, 8 of 65,536. More than are in use together do harm: they
-    /// are used by turns, and so each is out of the processor's cache by the time it is used again.
+    /// Sets the number of receive buffers of a core, a power of two up to 32,768, and their size, from 64 bytes to 1
+    /// GiB. The default is 128 of 4,096 bytes; with incremental filling, 8 of 65,536.
+    ///
+    /// Unneeded buffers cost speed: they are used in rotation, so each one has left the CPU cache when it is used
+    /// again.
     pub fn receive_buffers(mut self, count: u16, bytes: u32) -> Self {
         self.core.group.size = Some((count, bytes));
         self
     }
 
-    /// How the kernel fills receive buffers; [`ReceiveMode::Whole`] by default. What a core gets is in
-    /// [`CoreInfo::backend`]: another mode is tried on a pair of sockets first, and not used, with the
-    /// reason, where the kernel lacks it or gets it wrong. Backends: uring.
+    /// Sets how the kernel fills receive buffers; [`ReceiveMode::Whole`] by default. Backends: uring.
+    ///
+    /// Another mode is first tested on a pair of sockets. It is not used if the kernel lacks it or gets it wrong;
+    /// [`CoreInfo::backend`] then reports the reason.
     pub fn receive_mode(mut self, mode: ReceiveMode) -> Self {
         self.core.group.mode = mode;
         self
     }
 
-    /// Entries of each submission queue; 128 by default. Backends: uring.
+    /// Sets the number of entries of each submission queue; 128 by default. Backends: uring.
     pub fn ring_entries(mut self, entries: u32) -> Self {
         self.core.ring.sq_entries = entries;
         self.core.ring.cq_entries = entries.saturating_mul(4).max(CQ_ENTRIES);
         self
     }
 
-    /// Has a kernel thread take what the cores ask for from their submission queues, so that submitting is no
-    /// system call while that thread is awake; all cores share it. It takes a processor's time, and each ring
-    /// uses the mode `Plain`: with few processors [`CoreInfo::backend`] advises against it. Where it is refused,
-    /// [`Backend::Auto`] goes on without and says why; with [`Backend::Uring`] it is an error. Backends: uring.
+    /// Makes a kernel thread take entries from the cores' submission queues, so that submitting needs no system call
+    /// while that thread is awake. All cores share the thread. Backends: uring.
+    ///
+    /// The thread uses a processor, and each ring uses the mode `Plain`. With few processors [`CoreInfo::backend`]
+    /// advises against it. If the kernel refuses it, [`Backend::Auto`] continues without it and reports the reason,
+    /// and [`Backend::Uring`] fails.
     pub fn sqpoll(mut self, poll: SqPoll) -> Self {
         self.core.ring.poll = poll.ring_poll();
         self.sqpoll = Some(poll);
         self
     }
 
-    /// Whether an engine's simulated kernel was requested.
+    /// Returns whether the simulated kernel was requested.
     fn is_simulated(&self) -> bool {
         match self.backend {
             Backend::Auto | Backend::Uring | Backend::Fallback => false,
@@ -311,12 +337,12 @@ impl RuntimeBuilder {
         let group = self.core.group;
         let GroupLayout { count, bytes, .. } = group.layout(group.mode);
         let wrong = if executor::current().is_some() {
-            "this thread is a core of a runtime and can't be one of another; await the future there, or \
-             start the other runtime on a thread of its own"
+            "this thread is already a core of a runtime; await the future there, or start the other runtime on \
+             another thread"
                 .to_owned()
         } else if !executor::is_possible() {
-            "this thread is ending: what a core keeps in thread-locals has been dropped; start the runtime \
-             before the thread ends, or on another thread"
+            "this thread is ending, and its thread-locals have been dropped; start the runtime before the thread \
+             ends, or on another thread"
                 .to_owned()
         } else if self.is_simulated() {
             "Backend::Sim has no sockets, so a runtime can't use it; build an Engine with it, or use \
@@ -329,27 +355,29 @@ impl RuntimeBuilder {
         } else if self.core.ring.sq_entries == 0 {
             "ring_entries is 0; it must be at least 1".to_owned()
         } else if !count.is_power_of_two() || count > 1 << 15 {
-            format!("receive_buffers are a power of two, up to 32768, not {count}")
+            format!("the number of receive_buffers must be a power of two up to 32768, not {count}")
         } else if !(64..=1 << 30).contains(&bytes) {
-            format!("a receive buffer has 64 bytes to 1 GiB, not {bytes}")
+            format!("the size of receive_buffers must be 64 bytes to 1 GiB, not {bytes} bytes")
         } else {
             return Ok(());
         };
         Err(SetupError::Config(wrong))
     }
 
-    /// Runs `main` on each core and waits until it has ended on all of them. The calling thread is the
-    /// first core, for so long.
+    /// Runs `main` on each core, and waits until it has ended on all of them. The calling thread is the first core
+    /// meanwhile.
     ///
     /// # Errors
     ///
-    /// The first error that a core's `main` ended with, which ends the runtime; or [`SetupError`], which
-    /// says what to change. In a child of a fork that comes back to its core: that the core is its parent's.
-    /// Where there are several cores, such a child is aborted, because it has no threads to wait for.
+    /// Fails with the first error of a core's `main`, which ends the runtime. Fails with [`SetupError`] if the
+    /// runtime can't start; the error names the setting to change.
+    ///
+    /// A forked child that returns to its core gets an error, because the core belongs to its parent. If there are
+    /// several cores, such a child is aborted, because it does not have the threads of the other cores.
     ///
     /// # Panics
     ///
-    /// If `main` does, on any core; the runtime is ended first.
+    /// Panics if `main` panics on any core. The runtime is ended first.
     pub fn run<M, F>(self, main: M) -> io::Result<()>
     where
         M: Fn(CoreInfo) -> F + Send + Sync,
@@ -358,16 +386,16 @@ impl RuntimeBuilder {
         self.run_with(|_| {}, main)
     }
 
-    /// As [`run`](RuntimeBuilder::run); `started` is told first, with the handle by which other threads
-    /// reach the cores.
+    /// Runs `main` on each core like [`run`](RuntimeBuilder::run). Before that, it calls `on_start` with the handle
+    /// by which other threads reach the cores.
     ///
     /// # Errors
     ///
-    /// As for [`run`](RuntimeBuilder::run).
+    /// Fails as [`run`](RuntimeBuilder::run) does.
     ///
     /// # Panics
     ///
-    /// As for [`run`](RuntimeBuilder::run), and if `started` does.
+    /// Panics as [`run`](RuntimeBuilder::run) does, and if `on_start` panics.
     pub fn run_with<M, F>(self, on_start: impl FnOnce(Handle), main: M) -> io::Result<()>
     where
         M: Fn(CoreInfo) -> F + Send + Sync,
@@ -377,16 +405,16 @@ impl RuntimeBuilder {
         start::run(&self, on_start, &main)
     }
 
-    /// Runs one future on a core of the calling thread's, and gives its value.
+    /// Runs one future on a single core, which uses the calling thread. Returns the future's output.
     ///
     /// # Errors
     ///
-    /// [`SetupError`], which says what to change; a thread that is a core already can't be another. In a
-    /// child of a fork that comes back to the core: that it is its parent's.
+    /// Fails with [`SetupError`] if the core can't be made, or the calling thread is a core already; the error says
+    /// what to change. A forked child that returns to the core gets an error, because the core belongs to its parent.
     ///
     /// # Panics
     ///
-    /// If the future does.
+    /// Panics if the future panics.
     pub fn block_on<F>(mut self, future: F) -> Result<F::Output, SetupError>
     where
         F: Future + 'static,

@@ -1,4 +1,4 @@
-//! The tasks of one core: those that are ready run first, then the core's ring is polled once.
+//! The executor of one core. It runs the tasks that are ready, then polls the ring once.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -26,32 +26,32 @@ use crate::metrics::CoreMetrics;
 /// The maximum number of task polls before the ring is polled.
 const POLLS_MAX: u64 = 256;
 
-/// Between two looks for a task that another thread is waking while its core ends.
+/// Pause between two checks for a task that another thread is waking while the core ends.
 const WOKEN_ELSEWHERE: Duration = Duration::from_micros(50);
 
-/// What other threads have for a core.
+/// The messages of other threads for a core.
 pub(super) struct Inbox {
-    /// Names the core in the cells of threads; never 0.
+    /// Identifies the core in thread-locals; never 0.
     number: u64,
-    /// Which of its runtime's cores it is.
+    /// The core's index in its runtime.
     index: usize,
     notifier: Arc<Notifier>,
     mailbox: Mailbox<Message>,
 }
 
-/// Something for a core to do.
+/// A message for a core.
 pub(super) enum Message {
-    /// A task that was woken elsewhere.
+    /// Runs a task that another thread has woken.
     Run(Runnable),
     /// Starts a task.
     Start(Box<dyn FnOnce() + Send>),
     /// Drops the value of a [`CoreBound`](super::CoreBound) at this index.
     Forget(usize),
-    /// The runtime is to end.
+    /// Shuts down the runtime.
     Stop,
 }
 
-/// What this thread's core has ready.
+/// The state of the core that runs on this thread.
 struct CoreContext {
     number: Cell<u64>,
     ready: RefCell<VecDeque<Runnable>>,
@@ -83,7 +83,7 @@ impl Inbox {
         self.index
     }
 
-    /// Whether nothing that is sent arrives any more.
+    /// Returns whether the core has ended, so that messages are dropped.
     pub(super) fn has_ended(&self) -> bool {
         self.mailbox.is_closed()
     }
@@ -92,24 +92,25 @@ impl Inbox {
         Arc::clone(&self.notifier)
     }
 
-    /// What its core has done so far.
+    /// Returns the counters of its core.
     pub(super) fn metrics(&self) -> CoreMetrics {
         self.notifier.counters.core()
     }
 
-    /// Says whose core it is, and which of them.
+    /// Labels the counters with the runtime and the core's index.
     pub(super) fn belong(&self, owner: u64, index: usize) {
         self.notifier.counters.belong(owner, index);
     }
 
-    /// Says what waits for its sockets, and why that is not what would be best.
+    /// Labels the counters with the backend, and with the reason of a fallback.
     pub(super) fn describe(&self, backend: &str, fallback: Option<&str>) {
         self.notifier.counters.describe(backend, fallback);
     }
 
-    /// Leaves a message, and wakes the core if it sleeps. One for a core that has ended is dropped: it is
-    /// never a task that was woken, for a core ends after the last of its tasks.
-    /// In a child of a fork it is dropped as well; a task is its core's to drop, and stays as it is.
+    /// Sends a message, and wakes the core if it sleeps.
+    ///
+    /// A message for a core that has ended is dropped. It is never a woken task, because a core ends after its last
+    /// task. In a forked child, messages are dropped, too, except tasks, which only their core may drop.
     pub(super) fn send(&self, message: Message) {
         if self.notifier.is_elsewhere() {
             return match message {
@@ -123,8 +124,8 @@ impl Inbox {
         }
     }
 
-    /// The core has ended: whatever is sent from now on is dropped, as is what has been sent. Anybody's
-    /// to call, again and again.
+    /// Drops all messages, those already sent and later ones, because the core has ended. Any thread may call it
+    /// repeatedly.
     pub(super) fn close(&self) {
         drop(self.mailbox.close());
     }
@@ -147,36 +148,36 @@ impl Inbox {
     }
 }
 
-/// A core's tasks.
+/// The executor of a core.
 pub(super) struct Executor {
     core: Rc<Core>,
     inbox: Arc<Inbox>,
     /// A waker of each task that has not ended.
     tasks: RefCell<Slab<Waker>>,
-    /// Where the core's files are submitted.
+    /// The submitter of the core's files.
     files: OnceCell<Arc<Submitter>>,
-    /// The way to all cores.
+    /// The handle to all cores.
     handle: OnceCell<Handle>,
     stopping: Cell<bool>,
-    /// Who is to know that the runtime is to end.
+    /// The wakers of tasks that wait for the shutdown.
     stop_wakers: RefCell<Slab<Waker>>,
-    /// What is bound to the core; `None` from its end on.
+    /// Values that are bound to the core; `None` once it has ended.
     kept: RefCell<Option<Slab<Rc<dyn Any>>>>,
 }
 
-/// The calling thread's executor.
+/// Returns the calling thread's executor.
 pub(super) fn current() -> Option<Rc<Executor>> {
-    // None, too, while the thread's cells are being dropped.
+    // Also `None` while the thread-locals are being dropped.
     let existing = CONTEXT.try_with(|context| context.executor.borrow().clone());
     existing.ok().flatten()
 }
 
-/// Whether the calling thread can be a core: not while its thread-locals are being dropped.
+/// Returns whether the calling thread can be a core, which it can't while its thread-locals are being dropped.
 pub(super) fn is_possible() -> bool {
     CONTEXT.try_with(|_| ()).is_ok() && Core::can_be_current()
 }
 
-/// What the core `home` has at `position`, if this is its thread.
+/// Returns the value at `position` of core `home`, if this is its thread.
 #[inline]
 pub(super) fn kept_on_this_core(home: &Inbox, position: usize) -> Option<Rc<dyn Any>> {
     let existing = CONTEXT.try_with(|context| {
@@ -190,7 +191,7 @@ pub(super) fn kept_on_this_core(home: &Inbox, position: usize) -> Option<Rc<dyn 
     existing.ok().flatten()
 }
 
-/// Drops what the core `home` has at `position`. False: this is not its thread.
+/// Drops the value at `position` of core `home`. Returns `false` if this is not its thread.
 pub(super) fn forget_on_this_core(home: &Inbox, position: usize) -> bool {
     let executor = current().filter(|executor| executor.inbox.number == home.number);
     let Some(executor) = executor else {
@@ -200,7 +201,7 @@ pub(super) fn forget_on_this_core(home: &Inbox, position: usize) -> bool {
     true
 }
 
-/// Whether the calling thread's runtime is to end.
+/// Returns whether the calling thread's runtime is shutting down.
 #[inline]
 pub(super) fn is_stopping() -> bool {
     let of = |executor: &Option<Rc<Executor>>| executor.as_ref().is_some_and(|e| e.is_stopping());
@@ -218,13 +219,15 @@ where
     let end = End::new();
     let handle = JoinHandle::new(Arc::clone(&end));
     let Some(executor) = current() else {
-        panic!("spawn was called outside a runtime; use Handle::spawn_on from other threads");
+        panic!(
+            "runtime::spawn needs a runtime core, and this thread is not one; use Handle::spawn_on on other threads"
+        );
     };
     executor.start(ReportedTask::new(future, end));
     handle
 }
 
-/// Takes a task off the list when it ends or is dropped.
+/// Removes a task from the list when it ends or is dropped.
 struct Listed {
     executor: Rc<Executor>,
     position: usize,
@@ -238,7 +241,7 @@ impl Drop for Listed {
 }
 
 pin_project_lite::pin_project! {
-    // Not an async block, which would have room for the future twice.
+    // An async block would reserve memory for the future twice.
     struct Spawned<F> {
         #[pin]
         future: F,
@@ -289,7 +292,7 @@ impl Executor {
         runnable.schedule();
     }
 
-    /// Keeps a value until it is forgotten, or the core ends.
+    /// Stores a value until it is forgotten, or the core ends.
     pub(super) fn keep(&self, value: Rc<dyn Any>) -> Option<(Arc<Inbox>, usize)> {
         let position = self.kept.borrow_mut().as_mut()?.insert(value);
         Some((Arc::clone(&self.inbox), position))
@@ -298,7 +301,7 @@ impl Executor {
     fn forget(&self, position: usize) {
         let mut kept = self.kept.borrow_mut();
         let value = kept.as_mut().and_then(|kept| kept.try_remove(position));
-        // Foreign code, which may come here again.
+        // The drop runs code of the user, which may call this function again.
         drop(kept);
         drop(value);
     }
@@ -311,7 +314,7 @@ impl Executor {
         self.handle.get()
     }
 
-    /// Tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub(super) fn tasks(&self) -> usize {
         self.tasks.borrow().len()
     }
@@ -320,14 +323,14 @@ impl Executor {
         self.stopping.get()
     }
 
-    /// The runtime is to end: the tasks that wait for that are woken.
+    /// Starts the shutdown, and wakes the tasks that wait for it.
     pub(super) fn stop(&self) {
         self.stopping.set(true);
         let wakers = self.stop_wakers.take();
         (wakers.into_iter()).for_each(|(_, waker)| contain(|| waker.wake()));
     }
 
-    /// Ready when the runtime is to end. `position` is where the caller's waker is, if it is there.
+    /// Polls for the shutdown. `position` is the index of the caller's waker, once it is stored.
     pub(super) fn poll_stopping(
         &self,
         position: &mut Option<usize>,
@@ -353,13 +356,13 @@ impl Executor {
         Poll::Pending
     }
 
-    /// Nobody waits at `position` any more.
+    /// Removes the waker at `position`.
     pub(super) fn forget_stopping(&self, position: usize) {
         let waker = self.stop_wakers.borrow_mut().try_remove(position);
         drop(waker);
     }
 
-    /// Runs tasks until `is_over` says that it is, or the ring is of no more use.
+    /// Runs tasks until `is_over` returns `true`, or the ring has failed.
     pub(super) fn run(self: &Rc<Self>, is_over: impl Fn() -> bool) {
         while !is_over() && !self.core.has_failed() {
             self.read_messages();
@@ -372,17 +375,17 @@ impl Executor {
         }
     }
 
-    /// True: there are more.
+    /// Runs the tasks that are ready. Returns whether more are left.
     fn run_ready(&self) -> bool {
         let mut polls = 0;
-        // A task may fork: in the child no other task runs.
+        // A task may fork; no other task may run in the child.
         while polls < POLLS_MAX
             && !self.core.is_elsewhere()
             && let Some(runnable) = pop_ready()
         {
             polls += 1;
             self.core.refill();
-            // A panic of a task is contained in it; this one is of its drop, or of a waker's.
+            // A panic of a task is caught in the task. This one comes from its drop, or from a waker.
             let ran = catch_unwind(AssertUnwindSafe(|| runnable.run()));
             std::mem::forget(ran.err());
         }
@@ -394,7 +397,7 @@ impl Executor {
         for message in self.inbox.mailbox.take() {
             match message {
                 Message::Run(runnable) => push_ready(runnable),
-                // Should it be refused, what it was made of is foreign code to drop.
+                // If the start is refused, dropping its parts runs code of the user.
                 Message::Start(start) => contain(start),
                 Message::Forget(position) => contain(|| self.forget(position)),
                 Message::Stop => self.stop(),
@@ -402,7 +405,7 @@ impl Executor {
         }
     }
 
-    /// Makes it the calling thread's.
+    /// Makes this executor the calling thread's.
     pub(super) fn enter(self: &Rc<Self>, files: &Arc<Submitter>, handle: &Handle) {
         let _ = self.files.set(Arc::clone(files));
         self.core.set_files(files);
@@ -419,21 +422,22 @@ impl Executor {
         });
     }
 
-    /// Drops all tasks, sees out what they had in flight, and takes the thread back. Returns the operations
-    /// that the kernel would not give back.
+    /// Drops all tasks, completes their operations, and removes the executor from the thread. Returns the number of
+    /// operations that the kernel did not complete.
     pub(super) fn leave(self: &Rc<Self>) -> u32 {
-        // A task that is dropped may wake or start others. One that another thread is waking right now
-        // is dropped when that thread has passed it on.
+        // Dropping a task may wake or start others. A task that another thread is waking now is dropped when that
+        // thread has sent it.
         self.drop_all_tasks();
-        // What is bound to the core, and is held by other threads: its sockets are closed with the others.
+        // Drop the values that are bound to the core, even if other threads hold handles: their sockets close with
+        // the others.
         let kept = self.kept.take();
         (kept.into_iter().flatten()).for_each(|(_, value)| contain(|| drop(value)));
         self.drop_all_tasks();
         self.inbox.close();
-        // Without files it has never run, and has nothing in flight.
+        // Without files it has never run, and has no operations.
         let until_ns = self.files.get().map_or(0, |files| files.begin_end());
         let left = self.core.end(until_ns);
-        // What the kernel gave back last was foreign code to drop, and may have started others.
+        // Dropping the last completed operations runs code of the user, which may have started tasks.
         self.drop_all_tasks();
         CONTEXT.with(|context| {
             context.number.set(0);
@@ -444,13 +448,13 @@ impl Executor {
     }
 
     fn drop_all_tasks(self: &Rc<Self>) {
-        // A child of a fork has no thread that could pass a task on.
+        // A forked child has no thread that could send a task.
         while self.drop_tasks() > 0 && !self.core.is_elsewhere() {
             thread::sleep(WOKEN_ELSEWHERE);
         }
     }
 
-    /// Drops the tasks that can be dropped now. Returns how many are left.
+    /// Drops the tasks that can be dropped now. Returns the number of those left.
     fn drop_tasks(self: &Rc<Self>) -> usize {
         loop {
             self.read_messages();

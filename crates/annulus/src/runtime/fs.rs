@@ -1,10 +1,10 @@
-//! Files on a runtime's core: opened here, they are ordinary [`File`]s. What is asked of one goes to the ring
-//! of the calling core, without another thread; other threads may use it as well, through the cores.
+//! Files on a runtime's cores. They are ordinary [`File`]s whose operations go to the ring of the calling core. Other
+//! threads may use them, too, through the cores.
 //!
-//! Operations that were queued on a core and not begun when it ended are done by another core does. When the runtime
-//! has ended, files that are still there answer [`EngineError::Ended`](crate::EngineError::Ended).
+//! If a core ends, another core runs the operations that were queued and not started. After the runtime has ended,
+//! operations fail with [`EngineError::Ended`](crate::EngineError::Ended).
 //!
-//! Every function here panics outside a runtime, at its first poll.
+//! Every function here panics at its first poll if the calling thread is not a runtime core.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +15,14 @@ use crate::buf::Region;
 use crate::driver::Submitter;
 use crate::fs::{DirEntry, File, Metadata, OpenOptions, paths};
 
-/// Where the calling core's files are submitted.
+/// Returns the submitter of the calling core's files.
 fn files() -> Arc<Submitter> {
     let executor = executor::current();
     let files = executor.as_ref().and_then(|executor| executor.files());
     let Some(files) = files else {
-        panic!("a file was opened outside a runtime; other threads use an Engine");
+        panic!(
+            "runtime::fs needs a runtime core, and this thread is not one; use an Engine on other threads"
+        );
     };
     Arc::clone(files)
 }
@@ -29,83 +31,83 @@ fn files() -> Arc<Submitter> {
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept (`ENOENT`, `EACCES`, …).
+/// Fails with any error of `open(2)`, unchanged (`ENOENT`, `EACCES`, …).
 pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
     open_with(OpenOptions::new().read(true), path).await
 }
 
-/// Makes a file, or cuts the one that is there to nothing, for writing.
+/// Opens a file for writing. Creates it if it does not exist, and truncates it if it does.
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept.
+/// Fails with any error of `open(2)`, unchanged.
 pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
     open_with(&paths::to_create(), path).await
 }
 
-/// Opens a file in any way [`OpenOptions`] can say.
+/// Opens a file with the given [`OpenOptions`].
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept; `InvalidInput` for options that exclude one another.
+/// Fails with any error of `open(2)`, unchanged, and with `InvalidInput` if options exclude each other.
 pub async fn open_with(options: &OpenOptions, path: impl AsRef<Path>) -> io::Result<File> {
     options.open(&files(), path.as_ref()).await
 }
 
-/// Takes over a file that std opened.
+/// Takes over a file of std.
 ///
 /// # Errors
 ///
-/// The kernel's, if it can't tell the file's flags or direct-I/O alignment.
+/// Fails if the kernel can't report the file's flags or its direct-I/O alignment.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics if the calling thread is not a runtime core.
 pub fn from_std(file: std::fs::File) -> io::Result<File> {
     paths::adopt(&files(), file)
 }
 
-/// Loads a whole file into memory of its own; see [`Engine::load_file`](crate::Engine::load_file).
+/// Loads a whole file into new memory; see [`Engine::load_file`](crate::Engine::load_file).
 ///
 /// # Errors
 ///
-/// As there.
+/// Fails as [`Engine::load_file`](crate::Engine::load_file) does.
 pub async fn load_file(path: impl AsRef<Path>) -> io::Result<Region> {
     paths::load_file(&files(), path.as_ref()).await
 }
 
-/// What the file system knows about what `path` names; links are followed.
+/// Returns the metadata of the file at `path`. Follows symbolic links.
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept.
+/// Fails with any error of `statx(2)`, unchanged.
 pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     paths::metadata(&files(), path.as_ref(), true).await
 }
 
-/// The same about a link itself.
+/// Returns the metadata of the file at `path`. Does not follow a symbolic link.
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept.
+/// Fails with any error of `statx(2)`, unchanged.
 pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     paths::metadata(&files(), path.as_ref(), false).await
 }
 
-/// Renames a file or directory; what `to` names is replaced.
+/// Renames a file or directory. Replaces `to` if it exists.
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept (`EXDEV` across file systems).
+/// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     paths::rename(&files(), from.as_ref(), to.as_ref()).await
 }
 
-/// Removes a file's name.
+/// Removes a file.
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept.
+/// Fails with any error of `unlink(2)`, unchanged.
 pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     paths::remove_file(&files(), path.as_ref()).await
 }
@@ -114,26 +116,26 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept (`ENOTEMPTY`).
+/// Fails with any error of `rmdir(2)`, unchanged (`ENOTEMPTY`).
 pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     paths::remove_dir(&files(), path.as_ref()).await
 }
 
-/// Makes a directory, with all permissions less the process's umask.
+/// Creates a directory, with all permissions less the process's umask.
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept.
+/// Fails with any error of `mkdir(2)`, unchanged.
 pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     paths::create_dir(&files(), path.as_ref()).await
 }
 
-/// Lists a directory, in the file system's order, without `.` and `..`. On a blocking thread: io_uring
-/// has no opcode for it.
+/// Returns the entries of a directory, in the file system's order, without `.` and `..`. It runs on a blocking
+/// thread, because io_uring has no opcode for it.
 ///
 /// # Errors
 ///
-/// The kernel's, errno kept (`ENOTDIR`).
+/// Fails with any error of `open(2)` or `getdents(2)`, unchanged (`ENOTDIR`).
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
     paths::read_dir(&files(), path.as_ref()).await
 }

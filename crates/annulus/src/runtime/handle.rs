@@ -1,4 +1,4 @@
-//! The way to a runtime's cores from any thread.
+//! A handle to a runtime's cores for any thread.
 
 use std::fmt;
 use std::future::Future;
@@ -12,8 +12,8 @@ use crate::driver::core::{Seat, SharedAddresses};
 use crate::error::SetupError;
 use crate::metrics::{CoreMetrics, Metrics};
 
-/// Reaches a runtime's cores from any thread. It may outlive the runtime: what it is asked then comes to
-/// nothing, and says so.
+/// A handle to a runtime's cores, for any thread. It may outlive the runtime; its functions then report that the
+/// runtime has ended.
 #[derive(Clone)]
 pub struct Handle {
     cores: Arc<Cores>,
@@ -21,7 +21,7 @@ pub struct Handle {
 
 struct Cores {
     inboxes: Vec<Arc<Inbox>>,
-    /// Where the cores' files are submitted; set when all cores are made, before anybody has a handle.
+    /// The submitter of the cores' files. Set when all cores exist, before any handle is given out.
     files: OnceLock<Arc<Submitter>>,
     addresses: Arc<SharedAddresses>,
 }
@@ -37,7 +37,7 @@ impl Handle {
         }
     }
 
-    /// Whether this is a child of the process that the cores run in.
+    /// Returns whether this process is a forked child of the one in which the cores run.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.cores
             .inboxes
@@ -57,23 +57,23 @@ impl Handle {
         let _ = self.cores.files.set(Arc::clone(files));
     }
 
-    /// Nothing reaches the cores any more.
+    /// Closes the mailboxes of the cores.
     pub(super) fn close(&self) {
         self.cores.inboxes.iter().for_each(|inbox| inbox.close());
     }
 
-    /// How many cores there are.
+    /// Returns the number of cores.
     pub fn cores(&self) -> usize {
         self.cores.inboxes.len()
     }
 
-    /// Starts a task on core `core`: `start` runs there, and makes the future, which stays there.
+    /// Starts a task on core `core`. `start` runs there and makes the future, which stays there.
     ///
-    /// If that core has ended, the handle says that the task was aborted.
+    /// If the core has ended, the returned handle reports that the task was aborted.
     ///
     /// # Panics
     ///
-    /// If there is no such core.
+    /// Panics if `core` is not below [`cores`](Handle::cores).
     pub fn spawn_on<S, F>(&self, core: usize, start: S) -> JoinHandle<F::Output>
     where
         S: FnOnce() -> F + Send + 'static,
@@ -82,7 +82,7 @@ impl Handle {
     {
         let end = End::new();
         let handle = JoinHandle::new(Arc::clone(&end));
-        // Dropped unread, it tells that nothing came of it.
+        // Dropping the message unread reports that the task was aborted.
         let promise = Promise(Some(end));
         self.cores.inboxes[core].send(Message::Start(Box::new(move || {
             if let (Some(executor), Some(end)) = (executor::current(), promise.keep()) {
@@ -92,41 +92,41 @@ impl Handle {
         handle
     }
 
-    /// Ends the runtime: each core's main future is dropped, [`stopping`](super::stopping) is ready, and
-    /// other tasks have the [grace](super::RuntimeBuilder::grace) to come to an end.
+    /// Shuts down the runtime. Each core's main future is dropped, [`stopping`](super::stopping) becomes ready, and
+    /// other tasks have the [grace period](super::RuntimeBuilder::grace) to end.
     pub fn shutdown(&self) {
         (self.cores.inboxes.iter()).for_each(|inbox| inbox.send(Message::Stop));
     }
 
-    /// What core `core` has done so far.
+    /// Returns the counters of core `core`.
     ///
     /// # Panics
     ///
-    /// If there is no such core.
+    /// Panics if `core` is not below [`cores`](Handle::cores).
     pub fn metrics(&self, core: usize) -> CoreMetrics {
         self.cores.inboxes[core].metrics()
     }
 
-    /// What has been done so far with the files of all cores, and by blocking threads. `enters` and
-    /// `waits` are the cores' own: see [`metrics`](Handle::metrics).
+    /// Returns the counters of file operations on all cores, and of blocking threads. `enters` and `waits` are
+    /// counted per core; see [`metrics`](Handle::metrics).
     pub fn file_metrics(&self) -> Metrics {
         let files = self.cores.files.get();
         files.map(|files| files.metrics()).unwrap_or_default()
     }
 
-    /// Makes buffers that every core's ring registers; as
-    /// [`Engine::register_buffers`](crate::Engine::register_buffers) does for an engine. Does not wait for
-    /// the cores, one of which may be the caller: each core registers them when it next polls its ring.
+    /// Allocates buffers that every core registers with its ring, as
+    /// [`Engine::register_buffers`](crate::Engine::register_buffers) does for an engine. The call does not wait: each
+    /// core registers them when it next polls its ring.
     ///
     /// # Errors
     ///
-    /// `Config` for a layout that makes no sense, and when the runtime has ended; `Os` if the memory
-    /// can't be had.
+    /// Fails with `Config` if the layout is invalid or the runtime has ended, and with `Os` if the memory can't be
+    /// allocated.
     pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
         let files = self.cores.files.get();
         let Some(files) = files.filter(|files| !files.has_ended()) else {
-            let what = "buffers are registered with a runtime that runs; this one does not";
-            return Err(SetupError::Config(what.to_owned()));
+            let text = "can't register buffers: the runtime has ended; register them while it runs";
+            return Err(SetupError::Config(text.to_owned()));
         };
         let arena = Arena::new(layout, &files.arenas)?;
         files.register_soon();

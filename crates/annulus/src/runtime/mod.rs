@@ -1,4 +1,5 @@
-//! A thread per core: each has a ring, or epoll where there is none, and runs tasks that stay on it.
+//! A thread-per-core runtime. Each core is a thread with a ring, or with epoll where io_uring is missing, and runs
+//! tasks that stay on it.
 //!
 //! ```no_run
 //! use annulus::net::{TcpListener, TcpStream};
@@ -50,11 +51,11 @@ use std::task::Poll;
 
 use executor::Executor;
 
-/// Starts a task on the calling core. It runs whether or not the handle is awaited.
+/// Starts a task on the calling core. Dropping the handle does not end the task.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics if the calling thread is not a runtime core.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -63,29 +64,34 @@ where
     executor::spawn(future)
 }
 
-/// The way to the cores of the calling thread's runtime, for other threads and for other cores.
+/// Returns a handle to the calling thread's runtime, for other threads and other cores.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics if the calling thread is not a runtime core.
 pub fn handle() -> Handle {
     let executor = executor::current();
     let handle = executor.as_ref().and_then(|executor| executor.handle());
     let Some(handle) = handle else {
-        panic!("handle was called outside a runtime; other threads are given one by run_with");
+        panic!(
+            "runtime::handle needs a runtime core, and this thread is not one; other threads get a handle from \
+             RuntimeBuilder::run_with"
+        );
     };
     handle.clone()
 }
 
-/// Ready when the runtime has been told to end, or the main future of the calling core has ended: for tasks
-/// that have something to finish first, for which they have the [grace](RuntimeBuilder::grace).
+/// Waits until the runtime shuts down, or the calling core's main future has ended. Tasks that have to finish work
+/// first await it; they have the [grace period](RuntimeBuilder::grace) for that.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics if the calling thread is not a runtime core.
 pub async fn stopping() {
     let Some(executor) = executor::current() else {
-        panic!("stopping was awaited outside a runtime");
+        panic!(
+            "runtime::stopping needs a runtime core, and this thread is not one; await it in a task of a runtime"
+        );
     };
     let mut waiting = WaitingForStop {
         executor,
@@ -98,13 +104,13 @@ pub async fn stopping() {
     .await;
 }
 
-/// Whether [`stopping`] is ready, for tasks that it has woken. False outside a runtime.
+/// Returns whether [`stopping`] is ready. `false` on a thread that is not a runtime core.
 #[inline]
 pub fn is_stopping() -> bool {
     executor::is_stopping()
 }
 
-/// Leaves nothing behind when it is dropped: a server's every connection may wait for the end.
+/// Removes its waker when it is dropped: every connection of a server may wait for the shutdown.
 struct WaitingForStop {
     executor: Rc<Executor>,
     position: Option<usize>,

@@ -1,8 +1,8 @@
-//! How a runtime comes into being, and how it ends: a thread per core, each with a ring of its own.
+//! The start and the end of a runtime with a thread and a ring per core.
 //!
-//! All cores are made before the first of them runs, so that a file goes to any of them; if one can't be
-//! made, the others are given up. The end of one core's `main` is its own affair, its failure is not: an
-//! error or a panic ends all of them, and is then the caller's.
+//! All cores are made before the first of them runs, so that a file can go to any of them. If one can't be made, the
+//! others are dropped. If a core's `main` returns successfully, the other cores continue. If it fails or panics, all
+//! cores end, and the caller gets the error or the panic.
 
 use std::any::Any;
 use std::future::Future;
@@ -29,25 +29,25 @@ use crate::sys::affinity::{Affinity, Pinned};
 use crate::sys::polling::RingPoll;
 use crate::sys::size_limit::SignalBlocked;
 
-/// What a core's `main` came to; the panic that ended it otherwise.
+/// The result of a core's `main`, or the panic that ended it.
 type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
 
-/// A core's part in the submitter: its driver handle, and the opcodes that its ring supports. `None` without a ring.
+/// A core's part in the submitter: its driver handle, and the opcodes of its ring. `None` without a ring.
 type Seat = Option<(Arc<DriverHandle>, Opcodes)>;
 
-/// What the cores of a runtime have in common.
+/// The parts that the cores of a runtime share.
 struct Plan<'a, M> {
     builder: &'a RuntimeBuilder,
     handle: Handle,
     main: &'a M,
-    /// Where blocking threads may run, if cores are kept on one processor each.
+    /// The processors for blocking threads, if the cores are pinned.
     affinity: Option<Affinity>,
 }
 
-/// A core's thread that has been asked to make its core.
-struct Coming<'scope> {
+/// A thread that is making its core.
+struct CoreThread<'scope> {
     thread: ScopedJoinHandle<'scope, Outcome>,
-    /// Has it run, or give its core up.
+    /// Sends the submitter to start the core; dropped, the thread drops its core.
     go: mpsc::Sender<Arc<Submitter>>,
 }
 
@@ -69,7 +69,7 @@ where
     let plan = &plan;
     let (outcome, files) = thread::scope(|scope| plan.start(scope, on_start))?;
     plan.handle.close();
-    // Blocking threads finish what they are at; a file that somebody keeps is of no more use.
+    // Blocking threads finish their work. Files that are still open can't be used any more.
     files.drain();
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -80,7 +80,7 @@ where
 {
     let handle = new_handle(builder)?;
     let affinity = affinity(builder);
-    let made = Made::new(builder, 0, handle.inbox(0))?;
+    let made = NewCore::new(builder, 0, handle.inbox(0))?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
     let (ended, failure) = made.drive(builder, &files, &handle, false, || future);
@@ -89,13 +89,13 @@ where
     match ended {
         Some(Ok(value)) => Ok(value),
         Some(Err(panic)) => resume_unwind(panic),
-        // Nobody stops the main future of `block_on` but the end of its ring.
+        // Only a failed ring, or a fork, stops the main future of `block_on`.
         None => Err(SetupError::Os {
             what: match handle.is_elsewhere() {
-                true => "to go on with a core",
+                true => "running a core in a forked child",
                 false => "the io_uring of a core (the kernel accepts no more calls on it)",
             },
-            error: failure.unwrap_or_else(|| io::Error::other("for no reason that it gave")),
+            error: failure.unwrap_or_else(|| io::Error::other("the kernel reported no error")),
         }),
     }
 }
@@ -110,12 +110,12 @@ fn new_handle(builder: &RuntimeBuilder) -> Result<Handle, SetupError> {
     Ok(Handle::new(inboxes.map_err(os)?))
 }
 
-/// Of the calling thread, before it may be kept on one processor.
+/// Returns the calling thread's affinity, before the thread is pinned.
 fn affinity(builder: &RuntimeBuilder) -> Option<Affinity> {
     builder.pin.then(Affinity::of_this_thread).flatten()
 }
 
-/// Where the files of all cores are submitted.
+/// Makes the submitter for the files of all cores.
 fn files(
     builder: &RuntimeBuilder,
     affinity: Option<Affinity>,
@@ -150,21 +150,21 @@ where
         scope: &'scope Scope<'scope, '_>,
         on_start: impl FnOnce(Handle),
     ) -> Result<(Outcome, Arc<Submitter>), SetupError> {
-        // Early returns give up what has been made: nobody is told to go.
+        // An early return drops the `go` senders, so that the started threads drop their cores.
         let (sender, receiver) = mpsc::channel();
         let mut others = Vec::new();
         for index in 1..self.builder.threads {
             others.push(self.start_thread(scope, index, sender.clone())?);
         }
-        // So that the last of those who may tell is a core's thread.
+        // Only the threads of cores hold senders now.
         drop(sender);
-        let made = Made::new(self.builder, 0, self.handle.inbox(0))?;
+        let made = NewCore::new(self.builder, 0, self.handle.inbox(0))?;
         let mut seats = vec![made.seat()];
         for _ in &others {
             match receiver.recv() {
                 Ok(Ok(seat)) => seats.push(seat),
                 Ok(Err(error)) => return Err(made.give_up(error)),
-                // A thread has panicked. Its panic is the scope's.
+                // A thread has panicked. The scope reports its panic.
                 Err(_) => return Err(made.give_up(could_not_start())),
             }
         }
@@ -193,10 +193,10 @@ where
         scope: &'scope Scope<'scope, '_>,
         index: usize,
         sender: mpsc::Sender<Result<Seat, SetupError>>,
-    ) -> Result<Coming<'scope>, SetupError> {
+    ) -> Result<CoreThread<'scope>, SetupError> {
         let (go, gone) = mpsc::channel::<Arc<Submitter>>();
         let body = move || {
-            let made = match Made::new(self.builder, index, self.handle.inbox(index)) {
+            let made = match NewCore::new(self.builder, index, self.handle.inbox(index)) {
                 Ok(made) => made,
                 Err(error) => {
                     let _ = sender.send(Err(error));
@@ -216,17 +216,17 @@ where
         let thread = thread::Builder::new().name(format!("annulus-{index}"));
         let refused = |error| {
             SetupError::Config(format!(
-                "{} threads were configured, and that of core {index} can't be made: {error}; raise the limits \
-                 on threads (RLIMIT_NPROC, pids.max), or configure fewer",
+                "can't start the thread of core {index} of {}: {error}; raise the limits on threads (RLIMIT_NPROC, \
+                 pids.max), or configure fewer threads",
                 self.builder.threads
             ))
         };
         let thread = thread.spawn_scoped(scope, body).map_err(refused)?;
-        Ok(Coming { thread, go })
+        Ok(CoreThread { thread, go })
     }
 
-    /// Runs a core to its end. If its `main` fails, all others end as well.
-    fn serve(&self, made: Made, files: &Arc<Submitter>) -> Outcome {
+    /// Runs a core to its end. If its `main` fails, all other cores end, too.
+    fn serve(&self, made: NewCore, files: &Arc<Submitter>) -> Outcome {
         let info = CoreInfo {
             index: made.index,
             cores: self.handle.cores(),
@@ -241,7 +241,7 @@ where
         }
         let ended = match failure {
             Some(error) => Ok(Err(error)),
-            // Shut down, if there is none.
+            // No value: the runtime was shut down.
             None => ended.unwrap_or(Ok(Ok(()))),
         };
         if failed(&ended) {
@@ -251,12 +251,12 @@ where
     }
 }
 
-/// A child of a fork has come back to a core. It can't return: the caller waits for the threads of the other
-/// cores, which a child does not have.
+/// Aborts a forked child that has returned to a core. It can't return to the caller, which waits for the threads of
+/// other cores, and a child does not have them.
 #[cold]
 fn no_threads_to_join() -> ! {
     eprintln!(
-        "annulus: a child of a fork can't go on as a core of its parent's runtime; call exec or _exit in the child"
+        "annulus: a forked child can't continue as a core of its parent's runtime; call exec or _exit in the child"
     );
     std::process::abort()
 }
@@ -265,27 +265,31 @@ fn no_threads_to_join() -> ! {
 fn could_not_start() -> SetupError {
     SetupError::Os {
         what: "starting a core of the runtime",
-        error: io::Error::other("its thread ended before it had started"),
+        error: io::Error::other("its thread ended before the core had started"),
     }
 }
 
-/// A core, before it runs.
-struct Made {
+/// A core before it runs.
+struct NewCore {
     index: usize,
     executor: Rc<Executor>,
     seat: Seat,
     backend: Arc<CoreBackend>,
     pinned: Option<Pinned>,
-    /// Its thread may be the caller's.
+    /// Restored at the end, because the thread may be the caller's.
     signal_blocked: SignalBlocked,
 }
 
-impl Made {
-    fn new(builder: &RuntimeBuilder, index: usize, inbox: Arc<Inbox>) -> Result<Made, SetupError> {
+impl NewCore {
+    fn new(
+        builder: &RuntimeBuilder,
+        index: usize,
+        inbox: Arc<Inbox>,
+    ) -> Result<NewCore, SetupError> {
         let pinned = builder.pin.then(|| Pinned::to_nth(index)).flatten();
         let ringed = match builder.backend {
             Backend::Fallback => Err(None),
-            _ => match Made::with_ring(builder, &inbox) {
+            _ => match NewCore::with_ring(builder, &inbox) {
                 Err(error) if builder.backend == Backend::Auto && error.allows_fallback() => {
                     Err(Some(error))
                 }
@@ -299,7 +303,7 @@ impl Made {
                 (core, None, CoreBackend::Epoll { because })
             }
         };
-        Ok(Made {
+        Ok(NewCore {
             index,
             executor: Executor::new(core, inbox),
             seat,
@@ -341,8 +345,8 @@ impl Made {
         Ok((core, Some((files_driver, opcodes)), backend))
     }
 
-    /// Says in what they count whose the core and its files are.
-    fn introduce(&self, files: &Submitter, handle: &Handle) {
+    /// Labels the counters of the core and its files with their runtime, core and backend.
+    fn label_counters(&self, files: &Submitter, handle: &Handle) {
         let backend = self.backend.to_string();
         let fallback = self.backend.fallback();
         let inbox = handle.inbox(self.index);
@@ -358,15 +362,16 @@ impl Made {
         self.seat.clone()
     }
 
-    /// Another core could not be made.
-    fn give_up(self, because: SetupError) -> SetupError {
+    /// Drops the core, because another one could not be made.
+    fn give_up(self, error: SetupError) -> SetupError {
         self.executor.leave();
-        because
+        error
     }
 
-    /// Runs `main` to its end, then what it has left, as long as the grace allows. `None`: it was ended
-    /// from outside, where `may_be_stopped` allows that, or the kernel has ended the ring, whose error
-    /// comes along.
+    /// Runs `main` to its end, then the remaining tasks for at most the grace period.
+    ///
+    /// Returns no value if the runtime was shut down, which only `may_be_stopped` allows, or if the ring has failed.
+    /// The second value is the error of a failed ring.
     fn drive<F>(
         self,
         builder: &RuntimeBuilder,
@@ -378,7 +383,7 @@ impl Made {
     where
         F: Future + 'static,
     {
-        self.introduce(files, handle);
+        self.label_counters(files, handle);
         let executor = self.executor;
         executor.core().set_seat(handle.seat(self.index));
         executor.enter(files, handle);
@@ -388,7 +393,7 @@ impl Made {
         let driving = files_driver.map(|files_driver| Driving::new(files.number(), files_driver));
         let end = End::new();
         let mut main_handle = JoinHandle::new(Arc::clone(&end));
-        // From here on `main` may use the core: what it does before its first await runs now.
+        // `main` may use the core from here on. The code before its first await runs now.
         match catch_unwind(AssertUnwindSafe(main)) {
             Ok(future) => executor.start(ReportedTask::new(future, end)),
             Err(panic) => {

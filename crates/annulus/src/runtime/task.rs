@@ -1,4 +1,4 @@
-//! What a task leaves behind: a value, or why there is none.
+//! The result of a task: a value, or the reason why there is none.
 
 use std::any::Any;
 use std::fmt;
@@ -12,15 +12,16 @@ use std::task::{Context, Poll, Waker};
 
 use crate::driver::contain;
 
-/// Awaits a task's end. Dropping it lets the task go on; [`abort`](JoinHandle::abort) ends it.
+/// Waits for a task, and returns its value. Dropping the handle does not end the task; [`abort`](JoinHandle::abort)
+/// does.
 pub struct JoinHandle<T> {
     end: Arc<End<T>>,
 }
 
-/// Why a task has no value.
-pub struct JoinError(Why);
+/// The reason why a task has no value.
+pub struct JoinError(Reason);
 
-enum Why {
+enum Reason {
     Aborted,
     NotRun(io::Error),
     Panicked(Box<dyn Any + Send>),
@@ -32,11 +33,11 @@ enum Outcome<T> {
     Taken,
 }
 
-/// Counts the tasks of the process that have been aborted, from 1 on. A task looks at what it shares with its
-/// handle only when this has changed: that is memory which a task that nobody waits for never needs.
+/// Counts the aborted tasks of the process, starting at 1. A task reads the state that it shares with its handle only
+/// when this count has changed. That avoids touching this memory for tasks that are never awaited.
 static ABORTS: AtomicU64 = AtomicU64::new(1);
 
-/// What a task and its handle share.
+/// The state that a task and its handle share.
 pub(super) struct End<T> {
     aborted: AtomicBool,
     state: Mutex<State<T>>,
@@ -46,7 +47,7 @@ struct State<T> {
     outcome: Outcome<T>,
     /// The waker of the awaiting task.
     waiting: Option<Waker>,
-    /// Of the task, from its first poll on.
+    /// The waker of the task itself, after its first poll.
     task: Option<Waker>,
 }
 
@@ -66,14 +67,14 @@ impl<T> End<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the outcome and wakes who waits for it. The task's own waker goes with it.
-    fn tell(&self, outcome: Result<T, JoinError>) {
+    /// Stores the outcome, and wakes the awaiting task. Drops the task's waker.
+    fn report(&self, outcome: Result<T, JoinError>) {
         let mut state = self.lock();
         state.outcome = Outcome::Over(outcome);
         let (waiting, task) = (state.waiting.take(), state.task.take());
         drop(state);
         drop(task);
-        // Foreign code, and a task may be told of in its drop.
+        // Wakers are code of the user, and this may run during a drop.
         waiting
             .into_iter()
             .for_each(|waker| contain(|| waker.wake()));
@@ -81,21 +82,21 @@ impl<T> End<T> {
 }
 
 pin_project_lite::pin_project! {
-    /// A task's future: its panic ends here, and its end is told.
+    /// A task's future, which catches its panic and reports its outcome.
     pub(super) struct ReportedTask<F: Future> {
-        // `None` when it is over.
+        // `None` after completion.
         #[pin]
         future: Option<F>,
         end: Arc<End<F::Output>>,
-        // `ABORTS` as it was when this one looked last; 0 before its first poll.
+        // The value of `ABORTS` at the last check; 0 before the first poll.
         aborts: u64,
     }
 
-    /// The runtime has ended under it.
+    /// Reports the abort if the runtime ends before the task.
     impl<F: Future> PinnedDrop for ReportedTask<F> {
         fn drop(this: Pin<&mut Self>) {
             if this.future.is_some() {
-                this.tell(Err(JoinError(Why::Aborted)));
+                this.report(Err(JoinError(Reason::Aborted)));
             }
         }
     }
@@ -110,15 +111,15 @@ impl<F: Future> ReportedTask<F> {
         }
     }
 
-    fn tell(self: Pin<&mut Self>, outcome: Result<F::Output, JoinError>) {
+    fn report(self: Pin<&mut Self>, outcome: Result<F::Output, JoinError>) {
         let mut this = self.project();
-        // Before anybody is told: what the task held is gone by then.
+        // Drop the future before the outcome is reported, so that its resources are free by then.
         let dropped = catch_unwind(AssertUnwindSafe(|| this.future.set(None)));
         let outcome = match (dropped, outcome) {
-            (Err(panic), Ok(_)) => Err(JoinError(Why::Panicked(panic))),
+            (Err(panic), Ok(_)) => Err(JoinError(Reason::Panicked(panic))),
             (_, outcome) => outcome,
         };
-        this.end.tell(outcome);
+        this.end.report(outcome);
     }
 }
 
@@ -133,9 +134,9 @@ impl<F: Future> Future for ReportedTask<F> {
                 this.end.lock().task = Some(context.waker().clone());
             }
             *this.aborts = aborts;
-            // After the waker has been left: the aborting thread sets the flag first, and then wakes the task.
+            // Check after storing the waker: the aborting thread sets the flag first, and then wakes the task.
             if this.end.aborted.load(Ordering::Acquire) {
-                self.tell(Err(JoinError(Why::Aborted)));
+                self.report(Err(JoinError(Reason::Aborted)));
                 return Poll::Ready(());
             }
         }
@@ -144,14 +145,14 @@ impl<F: Future> Future for ReportedTask<F> {
         };
         match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(value)) => self.tell(Ok(value)),
-            Err(panic) => self.tell(Err(JoinError::of(panic))),
+            Ok(Poll::Ready(value)) => self.report(Ok(value)),
+            Err(panic) => self.report(Err(JoinError::of(panic))),
         }
         Poll::Ready(())
     }
 }
 
-/// The other end of a handle, on its way to a core that may have gone.
+/// The reporting side of a handle, sent to a core that may have ended.
 pub(super) struct Promise<T>(pub(super) Option<Arc<End<T>>>);
 
 impl<T> Promise<T> {
@@ -163,17 +164,17 @@ impl<T> Promise<T> {
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         if let Some(end) = self.0.take() {
-            end.tell(Err(JoinError(Why::Aborted)));
+            end.report(Err(JoinError(Reason::Aborted)));
         }
     }
 }
 
 impl<T> JoinHandle<T> {
-    /// What has become of it, now that the task has ended.
+    /// Takes the outcome of a task that has ended.
     pub(super) fn take(&mut self) -> Result<T, JoinError> {
         match std::mem::replace(&mut self.end.lock().outcome, Outcome::Taken) {
             Outcome::Over(outcome) => outcome,
-            Outcome::Running | Outcome::Taken => Err(JoinError(Why::Aborted)),
+            Outcome::Running | Outcome::Taken => Err(JoinError(Reason::Aborted)),
         }
     }
 
@@ -181,7 +182,7 @@ impl<T> JoinHandle<T> {
         JoinHandle { end }
     }
 
-    /// Ends the task at its next poll: its future is dropped. One that has just ended keeps its value.
+    /// Drops the task's future at its next poll. A task that has already ended keeps its value.
     pub fn abort(&self) {
         self.end.aborted.store(true, Ordering::Release);
         ABORTS.fetch_add(1, Ordering::Release);
@@ -191,7 +192,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
         !matches!(self.end.lock().outcome, Outcome::Running)
     }
@@ -212,37 +213,37 @@ impl<T> Future for JoinHandle<T> {
                 Poll::Pending
             }
             Outcome::Over(outcome) => Poll::Ready(outcome),
-            Outcome::Taken => panic!("a JoinHandle was polled after it had given its value"),
+            Outcome::Taken => panic!("a JoinHandle was polled after it had completed"),
         }
     }
 }
 
-/// Unwinds a task whose work could not be run, which is no panic.
+/// The payload that unwinds a task whose work could not be run. It is not a panic.
 pub(super) struct NotRun(pub(super) io::Error);
 
 impl JoinError {
-    /// What has unwound a task.
+    /// Makes the error of a payload that has unwound a task.
     fn of(panic: Box<dyn Any + Send>) -> JoinError {
         match panic.downcast::<NotRun>() {
-            Ok(not_run) => JoinError(Why::NotRun(not_run.0)),
-            Err(panic) => JoinError(Why::Panicked(panic)),
+            Ok(not_run) => JoinError(Reason::NotRun(not_run.0)),
+            Err(panic) => JoinError(Reason::Panicked(panic)),
         }
     }
 
-    /// The task was aborted, or its runtime ended.
+    /// Returns whether the task was aborted, or its runtime ended.
     pub fn is_aborted(&self) -> bool {
-        matches!(self.0, Why::Aborted)
+        matches!(self.0, Reason::Aborted)
     }
 
-    /// The panic that ended the task, to be resumed or looked at.
+    /// Returns the payload of the panic that ended the task.
     ///
     /// # Errors
     ///
-    /// The error itself, if the task did not panic.
+    /// Returns the error itself if the task did not panic.
     pub fn into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
         match self.0 {
-            Why::Panicked(panic) => Ok(panic),
-            Why::Aborted | Why::NotRun(_) => Err(self),
+            Reason::Panicked(panic) => Ok(panic),
+            Reason::Aborted | Reason::NotRun(_) => Err(self),
         }
     }
 }
@@ -250,10 +251,10 @@ impl JoinError {
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let panic = match &self.0 {
-            Why::Panicked(panic) => panic,
-            Why::Aborted => return f.write_str("the task was aborted, or its runtime ended"),
-            Why::NotRun(error) => {
-                return write!(f, "the work was not run: {error}");
+            Reason::Panicked(panic) => panic,
+            Reason::Aborted => return f.write_str("the task was aborted, or its runtime ended"),
+            Reason::NotRun(error) => {
+                return write!(f, "the blocking work was not run: {error}");
             }
         };
         let text = panic.downcast_ref::<String>().map(String::as_str);

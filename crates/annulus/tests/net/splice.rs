@@ -107,7 +107,10 @@ fn bytes_that_have_been_received_already_are_not_passed_over() {
         let spliced = splice(&other, &into, 4).await;
         match spliced {
             Ok(moved) => assert_eq!(moved, 4),
-            Err(error) => assert!(error.to_string().contains("read them first"), "{error}"),
+            Err(error) => assert!(
+                error.to_string().contains("read that data first"),
+                "{error}"
+            ),
         }
     });
 }

@@ -134,12 +134,12 @@ fn a_core_is_no_other_runtimes_core() {
         let ended = builder.block_on(async move {
             let error = inner.clone().block_on(async {}).unwrap_err();
             assert!(
-                error.to_string().contains("is a core of a runtime"),
+                error.to_string().contains("already a core of a runtime"),
                 "{error}"
             );
             let error = inner.clone().run(|_| async { Ok(()) }).unwrap_err();
             assert!(
-                error.to_string().contains("is a core of a runtime"),
+                error.to_string().contains("already a core of a runtime"),
                 "{error}"
             );
             // On a thread of its own it may.

@@ -1,4 +1,4 @@
-//! The engine, its current-thread driver, and its settings for polling and for the set-up of rings.
+//! The engine, its current-thread driver, and the settings for polling and for ring set-up.
 
 mod builder;
 mod current_thread;
@@ -26,20 +26,39 @@ use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, paths};
 use crate::metrics::Metrics;
 use crate::op::{MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
 
-/// A handle on drivers that do file I/O. `Send`, `Sync`, cheap to clone.
+/// A handle to the drivers that do file I/O. `Send`, `Sync` and cheap to clone.
 ///
-/// Its futures run on any executor: they need nothing but a waker. When the last handle, file and
-/// future of an engine is gone, what is in flight is cancelled where the kernel can, and waited for
-/// (see [`EngineBuilder::drain_timeout`]): after that, no memory changes any more.
+/// The engine's futures run on any executor, because they need only a waker.
+///
+/// When the last handle, file and future of an engine is dropped, operations in flight are cancelled where the kernel
+/// can. The drop blocks until the rest complete, or until [`EngineBuilder::drain_timeout`] has passed. After that, no
+/// memory of the program changes any more.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?; let path = dir.path().join("data");
+/// use annulus::Engine;
+///
+/// let engine = Engine::new()?;
+/// let file = engine.create(&path).await?;
+/// file.write_all_at(b"hello".to_vec(), 0).await?;
+/// file.sync_all().await?;
+///
+/// let length = engine.metadata(&path).await?.len();
+/// # assert_eq!(length, 5);
+/// engine.remove_file(&path).await?;
+/// # Ok(()) }) }
+/// ```
 ///
 /// # Implementation
 ///
-/// Each driver is a thread named `annulus-ring` with a ring of its own, started by the first operation
-/// that is submitted to it and asleep in the kernel when there is nothing to do. An operation is handed
-/// over through a lock-free list; the driver is woken only if it sleeps. A thread with a ring of its
-/// own (see [`CurrentThreadDriver`]) submits to no other thread. Without io_uring the same
-/// operations run as system calls on threads named `annulus-block`, started as work waits and ended
-/// when it does not.
+/// Each driver is a thread named `annulus-ring` with its own ring. The first operation submitted to it starts the
+/// thread, which sleeps in the kernel while it has no work. Operations reach the driver through a lock-free list, and a
+/// submission wakes the driver only if it sleeps. A thread with its own ring (see [`CurrentThreadDriver`]) submits
+/// without a hand-off.
+///
+/// Without io_uring, the same operations run as system calls on threads named `annulus-block`. These threads start when
+/// work is waiting and end when there is none.
 #[derive(Clone, Debug)]
 pub struct Engine {
     submitter: Arc<Submitter>,
@@ -47,62 +66,63 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with the best backend there is and the defaults of [`EngineBuilder`].
+    /// Creates an engine with the defaults of [`EngineBuilder`]: io_uring if it is available, and the fallback
+    /// otherwise.
     ///
     /// # Errors
     ///
-    /// As [`EngineBuilder::build`].
+    /// Fails with any error of [`EngineBuilder::build`].
     pub fn new() -> Result<Engine, SetupError> {
         Engine::builder().build()
     }
 
-    /// How it is to be built.
+    /// Returns a builder with the default settings.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
     }
 
-    /// Which backend runs, why, and what to change.
+    /// Returns the backend in use. Its `Display` gives the reason, and what to change.
     pub fn backend(&self) -> &EngineBackend {
         &self.backend
     }
 
-    /// Returns a driver for the calling thread: the thread drives the ring itself while it runs a future, without
-    /// another thread and without a hand-off. Backends: uring.
+    /// Returns a driver for the calling thread. The thread drives the ring itself while it runs a future, without
+    /// another thread and without a hand-off. Needs io_uring.
     ///
     /// # Errors
     ///
-    /// As [`EngineBuilder::build`] with [`Backend::Uring`](crate::Backend::Uring);
-    /// [`SetupError::Config`] if the engine has no rings, or 256 threads have rings of its already.
+    /// Fails with any error of [`EngineBuilder::build`] with [`Backend::Uring`](crate::Backend::Uring), and with
+    /// [`SetupError::Config`] if the engine has no rings or 256 threads already have one of its rings.
     pub fn current_thread_driver(&self) -> Result<CurrentThreadDriver, SetupError> {
         CurrentThreadDriver::new(self)
     }
 
-    /// Why a thread whose executor would look after a ring has none: the first refusal there was.
-    /// Such a thread's operations go to the engine's drivers.
+    /// Returns why a thread of a ring executor (a Tokio runtime, for example) could not get a ring: the first refusal.
+    /// Operations of such a thread go to the engine's drivers.
     pub fn thread_ring_refusal(&self) -> Option<&SetupError> {
         self.submitter.refusal()
     }
 
-    /// What the drivers have done so far.
+    /// Returns a snapshot of the engine's counters.
     pub fn metrics(&self) -> Metrics {
         self.submitter.metrics()
     }
 
-    /// Makes buffers that every ring of the engine registers: reads and writes of theirs spare the
-    /// kernel the pinning of pages at each transfer, which direct I/O gains by.
+    /// Allocates an arena of buffers and registers it with every ring of the engine. Reads and writes with these
+    /// buffers save the kernel from pinning pages at each transfer, which speeds up direct I/O.
     ///
-    /// Asks each driver and blocks until it has tried: the whole arena becomes used memory then, which
-    /// takes time, and operations wait for it. Do this when an engine is built. A ring that is refused
-    /// (a small `RLIMIT_MEMLOCK` above all, to which each ring charges the arena anew) registers as
-    /// much as it may, and the rest is used as any other memory: [`Arena::registered`] says so, with
-    /// the reason and the hint. So do engines without rings.
+    /// Blocks until each driver has tried to register the arena. Registration makes the whole arena resident, which
+    /// takes time, and operations wait meanwhile. Call this right after the engine is built.
     ///
-    /// Since Linux 5.19; before that, arenas are not registered. An arena's memory is not mapped in
-    /// children that are forked.
+    /// A ring may be refused, usually because of a small `RLIMIT_MEMLOCK`: each ring charges the whole arena to that
+    /// limit. Such a ring registers as much as it can and uses the rest as ordinary memory. Engines without rings use
+    /// all of it as ordinary memory. [`Arena::registered`] returns the result, with the reason and a hint.
+    ///
+    /// Needs Linux 5.19; before that, arenas are not registered. An arena's memory is not mapped in forked children.
     ///
     /// # Errors
     ///
-    /// `Config` for a layout that makes no sense; `Os` if the memory can't be had.
+    /// Fails with `Config` if the layout is invalid, and with `Os` if the memory cannot be allocated.
     pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
         let arena = Arena::new(layout, &self.submitter.arenas)?;
         self.submitter.register(arena.region());
@@ -113,68 +133,80 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`ENOENT`, `EACCES`, …).
+    /// Fails with any error of `open(2)`, unchanged (`ENOENT`, `EACCES`, …), and with `InvalidInput` if the path
+    /// contains a NUL byte, or names a pipe, a socket or a terminal.
     pub fn open(&self, path: impl AsRef<Path>) -> Opening<'_> {
         self.open_with(OpenOptions::new().read(true), path)
     }
 
-    /// Makes a file, or cuts the one that is there to nothing, for writing.
+    /// Opens a file for writing. Creates the file if it does not exist, and truncates it if it does.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept.
+    /// Fails with any error of `open(2)`, unchanged, and otherwise like [`open`](Engine::open).
     pub fn create(&self, path: impl AsRef<Path>) -> Opening<'_> {
         self.open_with(&paths::to_create(), path)
     }
 
-    /// Loads a whole file into memory of its own, past the page cache where its file system can: model
-    /// weights, an index, tens of gigabytes. For a part of a file, another file system's habits, or
-    /// memory that is there already: [`File::load`].
+    /// Loads a whole file into new memory, past the page cache if the file system supports direct I/O. Meant for large
+    /// files, such as model weights or an index of tens of gigabytes. To load part of a file, to set the read size, or
+    /// to reuse memory, see [`File::load`].
     ///
-    /// As long as the file is when it is opened: what is appended meanwhile is not loaded. Files that
-    /// claim to be empty (in `/proc`) are.
+    /// Loads the length that the file has when it is opened; data appended later is not loaded. Files that report a
+    /// length of 0, as in `/proc`, load as empty.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("weights"); std::fs::write(&path, vec![7; 20_000])?;
+    /// let engine = annulus::Engine::new()?;
+    /// let weights = engine.load_file(&path).await?;      // a `Region`, which dereferences to `[u8]`
+    /// assert_eq!((weights.len(), weights[0]), (20_000, 7));
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`ENOENT`, `EISDIR`, …); `UnexpectedEof` if the file is cut
-    /// meanwhile; `ENOMEM` or `OutOfMemory` if there can be no such range of memory.
+    /// Fails with any error of `open(2)` or `read(2)`, unchanged (`ENOENT`, `EISDIR`, …). Fails with `UnexpectedEof` if
+    /// the file is truncated meanwhile, and with `ENOMEM` or `OutOfMemory` if the memory cannot be allocated.
     pub async fn load_file(&self, path: impl AsRef<Path>) -> io::Result<Region> {
         paths::load_file(&self.submitter, path.as_ref()).await
     }
 
-    /// Opens a file in any way [`OpenOptions`] can say.
+    /// Opens a file with [`OpenOptions`].
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept; `InvalidInput` for options that exclude one another.
+    /// Fails with any error of `open(2)`, unchanged, with `InvalidInput` for conflicting options, and otherwise like
+    /// [`open`](Engine::open).
     pub fn open_with(&self, options: &OpenOptions, path: impl AsRef<Path>) -> Opening<'_> {
         options.open(&self.submitter, path.as_ref())
     }
 
-    /// Takes over a file that std opened.
+    /// Wraps a file that std opened.
     ///
     /// # Errors
     ///
-    /// The kernel's, if it can't tell the file's flags or direct-I/O alignment; `Unsupported` on a
-    /// simulated kernel, which has no part in the process's descriptors.
+    /// Fails with any error of `fcntl(2)` or `statx(2)` when the flags or the direct I/O alignment cannot be read.
+    /// Fails with `InvalidInput` for a pipe, a socket or a terminal, and with `Unsupported` on a simulated kernel,
+    /// which cannot use descriptors of the process.
     pub fn file(&self, file: std::fs::File) -> io::Result<File> {
         paths::adopt(&self.submitter, file)
     }
 
-    /// What the file system knows about what `path` names; links are followed.
+    /// Returns the metadata of the file at `path`. Follows symbolic links.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept.
+    /// Fails with any error of `statx(2)`, unchanged.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Operation<'_, StatAt, io::Result<Metadata>> {
         paths::metadata(&self.submitter, path.as_ref(), true)
     }
 
-    /// The same about a link itself.
+    /// Returns the metadata of the file at `path`. Does not follow a symbolic link.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept.
+    /// Fails with any error of `statx(2)`, unchanged.
     pub fn symlink_metadata(
         &self,
         path: impl AsRef<Path>,
@@ -182,20 +214,20 @@ impl Engine {
         paths::metadata(&self.submitter, path.as_ref(), false)
     }
 
-    /// Renames a file or directory; what `to` names is replaced.
+    /// Renames a file or directory, and replaces `to` if it exists.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`EXDEV` across file systems).
+    /// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Rename> {
         paths::rename(&self.submitter, from.as_ref(), to.as_ref())
     }
 
-    /// Removes a file's name.
+    /// Removes a name of a file.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept.
+    /// Fails with any error of `unlink(2)`, unchanged.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
         paths::remove_file(&self.submitter, path.as_ref())
     }
@@ -204,56 +236,59 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`ENOTEMPTY`).
+    /// Fails with any error of `rmdir(2)`, unchanged (`ENOTEMPTY` if the directory is not empty).
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
         paths::remove_dir(&self.submitter, path.as_ref())
     }
 
-    /// Makes a directory, with all permissions less the process's umask.
+    /// Creates a directory with all permissions, less the umask of the process.
+    ///
+    /// Uses the ring from Linux 5.15 on; before that, a blocking thread.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept.
+    /// Fails with any error of `mkdir(2)`, unchanged.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Operation<'_, MakeDir> {
         paths::create_dir(&self.submitter, path.as_ref())
     }
 
-    /// Lists a directory, in the file system's order, without `.` and `..`. On a blocking thread:
+    /// Lists a directory without `.` and `..`, in the order of the file system. Runs on a blocking thread, because
     /// io_uring has no opcode for it.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`ENOTDIR`).
+    /// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
         paths::read_dir(&self.submitter, path.as_ref()).await
     }
 
-    /// A round trip through the driver that asks nothing: the engine's own cost.
+    /// Sends a no-op through the driver and back, which measures the engine's own cost.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Ended`](crate::EngineError::Ended) after [`shutdown`](Engine::shutdown).
+    /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) after [`shutdown`](Engine::shutdown).
     pub fn nop(&self) -> Operation<'_, Nop> {
         Operation::new(&self.submitter, Nop)
     }
 
-    /// Waits for `time`, on the driver's clock.
+    /// Waits for `time` on the driver's clock.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
+    /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
     pub fn sleep(&self, time: Duration) -> Operation<'_, Sleep> {
         Operation::new(&self.submitter, Sleep).timeout(time)
     }
 
-    /// Gives any future at most `time`, and drops it when the time is up.
+    /// Runs `future` for at most `time`, and drops it when the time is up.
     ///
-    /// For what has no `timeout` of its own, or for several steps together. A single operation's own
-    /// [`timeout`](Operation::timeout) is better where there is one: it can give the buffer back.
+    /// Use this for futures without their own `timeout`, or for several steps together. For a single operation, prefer
+    /// [`Operation::timeout`], which can return the buffer.
     ///
     /// # Errors
     ///
-    /// `TimedOut`, and [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
+    /// Fails with `TimedOut` when the time is up, and with [`EngineError::Ended`](crate::EngineError::Ended) if the
+    /// engine is shut down meanwhile.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> io::Result<F::Output> {
         let mut sleep = self.sleep(time);
         let mut future = pin!(future);
@@ -270,9 +305,11 @@ impl Engine {
         .await
     }
 
-    /// Ends the engine for everybody who holds it. Operations that wait are answered with
-    /// [`EngineError::Ended`](crate::EngineError::Ended). Those with the kernel are cancelled where that is possible
-    /// (`ECANCELED`), and waited for as a drop does. Blocks the calling thread.
+    /// Shuts the engine down for all its handles. Blocks the calling thread.
+    ///
+    /// Operations that are queued fail with [`EngineError::Ended`](crate::EngineError::Ended). Operations in the kernel
+    /// are cancelled where possible (`ECANCELED`). The call waits for the rest, for at most
+    /// [`EngineBuilder::drain_timeout`].
     pub fn shutdown(&self) {
         self.submitter.drain();
     }

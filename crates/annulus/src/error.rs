@@ -1,77 +1,76 @@
-//! What can go wrong: setting up (`SetupError`), and an operation that held a buffer (`BufError`).
+//! Errors of set-up (`SetupError`) and of operations on buffers (`BufError`).
 //!
-//! Operations without a buffer return plain `io::Error`: an errno of the kernel's, or an `EngineError` of the library.
+//! Operations without a buffer return a plain `io::Error`, with an errno of the kernel or an `EngineError` of the
+//! library.
 
 use std::fmt;
 use std::io;
 
-/// Why a backend could not be set up. The text ends with what to do about it.
+/// The reason why a backend could not be set up. The message ends with a hint.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// The kernel has no io_uring (before Linux 5.1, or built without `CONFIG_IO_URING`), or a
-    /// filter answers as if it had none.
+    /// The kernel has no io_uring (before Linux 5.1, or built without `CONFIG_IO_URING`), or a filter returns `ENOSYS`.
     Missing {
-        /// The kernel's release, as `uname -r` prints it.
+        /// The kernel release, as `uname -r` prints it.
         kernel: String,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
-    /// The kernel has io_uring and somebody forbids it.
+    /// The kernel has io_uring, but policy forbids it.
     Refused {
-        /// Who: a sysctl with its value, seccomp, or a security module.
+        /// The policy: a sysctl with its value, seccomp, or a security module.
         by: String,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
-    /// The kernel's io_uring lacks something that Annulus can't do without.
+    /// The kernel's io_uring lacks a feature that Annulus needs.
     TooOld {
-        /// The kernel's release.
+        /// The kernel release.
         have: String,
-        /// The first kernel that has it.
+        /// The first kernel version with the feature.
         need: &'static str,
-        /// What is lacking.
+        /// The missing feature.
         what: &'static str,
     },
-    /// The user's locked-memory limit does not hold the smallest ring, or what was to be registered.
+    /// The locked-memory limit of the user is too small for the smallest ring, or for the memory to register.
     Memlock {
-        /// What there is no room for.
+        /// The memory that does not fit: a ring, or a registration.
         what: &'static str,
-        /// `RLIMIT_MEMLOCK` in bytes; `None` is unlimited, or waived by `CAP_IPC_LOCK` (then the
-        /// machine is short of memory).
+        /// `RLIMIT_MEMLOCK` in bytes. `None` if it is unlimited or waived by `CAP_IPC_LOCK`; then the machine is short
+        /// of memory.
         have_bytes: Option<u64>,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
-    /// The process, or the machine, has no descriptor left for a ring.
+    /// The process or the machine has no file descriptor left for a ring.
     Descriptors {
-        /// `RLIMIT_NOFILE`; `None` is unlimited (then it is the machine's limit, `fs.file-max`).
+        /// `RLIMIT_NOFILE`. `None` if it is unlimited; then the limit is the machine's, `fs.file-max`.
         have: Option<u64>,
     },
-    /// The kernel's io_uring is there, and polling, which was asked for, is not to be had.
+    /// The kernel has io_uring, but refuses the requested polling.
     Polling {
-        /// What was asked for.
+        /// The requested kind of polling.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         because: String,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
-    /// A limit of the builder makes no sense.
+    /// A setting of the builder is invalid.
     Config(String),
-    /// Anything else the kernel answered.
+    /// Any other error of the kernel.
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// Its answer.
+        /// The kernel's error.
         error: io::Error,
     },
 }
 
 impl SetupError {
-    /// Whether `Backend::Auto` goes on without io_uring, or without the polling that was asked for: it
-    /// is not there, not allowed, too old or starved of memory or descriptors. Everything else is the
-    /// caller's to see.
+    /// Returns whether `Backend::Auto` continues without io_uring, or without the requested polling: it is missing,
+    /// forbidden, too old, or short of memory or descriptors. Every other error is returned to the caller.
     pub fn allows_fallback(&self) -> bool {
         !matches!(self, SetupError::Config(_) | SetupError::Os { .. })
     }
@@ -113,13 +112,13 @@ impl fmt::Display for SetupError {
             SetupError::Descriptors { have: Some(have) } => {
                 write!(
                     f,
-                    "no descriptor left for a ring of {have} allowed; raise RLIMIT_NOFILE (ulimit -n 65536)"
+                    "no file descriptor left for a ring (RLIMIT_NOFILE is {have}); raise it with ulimit -n 65536"
                 )
             }
             SetupError::Descriptors { have: None } => {
                 write!(
                     f,
-                    "the machine has no descriptor left for a ring; raise fs.file-max (sysctl)"
+                    "the machine has no file descriptor left for a ring; raise the sysctl fs.file-max"
                 )
             }
             SetupError::Polling {
@@ -146,17 +145,17 @@ impl From<SetupError> for io::Error {
     fn from(error: SetupError) -> io::Error {
         match error {
             SetupError::Os { error, .. } => error,
-            wrong @ SetupError::Config(_) => io::Error::new(io::ErrorKind::InvalidInput, wrong),
+            invalid @ SetupError::Config(_) => io::Error::new(io::ErrorKind::InvalidInput, invalid),
             other => io::Error::new(io::ErrorKind::Unsupported, other),
         }
     }
 }
 
-/// A failed operation on a buffer: the error, and the buffer where it could be given back.
+/// The error of an operation on a buffer, with the buffer if the kernel no longer uses it.
 ///
-/// Turns into `io::Error` by `?`. The buffer comes back with every error but one: an operation whose
-/// timeout passed while the kernel could no longer be stopped from using the buffer. The engine
-/// then keeps it until the kernel lets go, and frees it.
+/// `?` converts it into an `io::Error`. The buffer is returned with every error but one: the timeout passed, and the
+/// kernel could no longer be stopped from using the buffer. The engine then keeps the buffer, and frees it once the
+/// kernel has finished with it.
 pub struct BufError<B> {
     error: io::Error,
     buf: Option<B>,
@@ -167,17 +166,17 @@ impl<B> BufError<B> {
         BufError { error, buf }
     }
 
-    /// What went wrong.
+    /// Returns the error.
     pub fn error(&self) -> &io::Error {
         &self.error
     }
 
-    /// Takes the two apart.
+    /// Splits into the error and the buffer, if the buffer was returned.
     pub fn into_parts(self) -> (io::Error, Option<B>) {
         (self.error, self.buf)
     }
 
-    /// The buffer, where it could be given back.
+    /// Returns the buffer, if it was returned.
     pub fn into_buf(self) -> Option<B> {
         self.buf
     }
@@ -186,9 +185,9 @@ impl<B> BufError<B> {
 impl<B> fmt::Debug for BufError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let buf = if self.buf.is_some() {
-            "given back"
+            "returned"
         } else {
-            "kept until the kernel lets go"
+            "kept until the kernel has finished with it"
         };
         f.debug_struct("BufError")
             .field("error", &self.error)
@@ -215,8 +214,8 @@ impl<B> From<BufError<B>> for io::Error {
     }
 }
 
-/// What an operation on a buffer returns: its result beside the buffer, or the error with it.
+/// The result of an operation on a buffer: a value and the buffer, or an error that holds the buffer.
 pub type BufResult<T, B> = Result<(T, B), BufError<B>>;
 
-/// What an operation that transfers its whole buffer returns: the buffer, or the error with it.
+/// The result of an operation that transfers a whole buffer: the buffer, or an error that holds it.
 pub type WholeResult<B> = Result<B, BufError<B>>;

@@ -1,27 +1,71 @@
-//! Asynchronous file I/O on io_uring, from any executor, with a fallback behind the same API.
+//! io_uring for Rust: async file I/O from any executor, and a thread-per-core runtime for sockets.
+//!
+//! Annulus is for programs that keep many reads or writes in flight: storage engines, databases, file servers and
+//! proxies. The API is safe. Where io_uring is missing or blocked, the same program runs on a thread pool and epoll.
+//!
+//! # First program
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> { pollster::block_on(async {
 //! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 16384])?;
-//! let engine = annulus::Engine::new()?;                    // the best backend there is
+//! let engine = annulus::Engine::new()?;                    // io_uring if available
 //! let file = engine.open(&path).await?;
-//! let (n, page) = file.read_at(vec![0; 4096], 0).await?;   // a buffer goes in and comes back
-//! let page = file.read_exact_at(page, 8192).await?;        // short transfers are resubmitted
+//! let (n, page) = file.read_at(vec![0; 4096], 0).await?;   // the buffer moves in and comes back
+//! let page = file.read_exact_at(page, 8192).await?;        // continues after short reads
 //!
 //! let reads = (0..4).map(|i| (vec![0; 4096], i * 4096));
 //! let pages = file.read_many_at(reads).await;              // submitted together
 //! # assert_eq!((n, page[0], pages.len()), (4096, 7, 4));
-//! println!("{}", engine.backend());                        // which backend runs, and why
+//! println!("{}", engine.backend());                        // the backend in use, and the reason
 //! # Ok(()) }) }
 //! ```
 //!
-//! Every future may be dropped at any point: memory that the kernel may still touch belongs to the
-//! engine until the kernel lets go of it.
+//! The example runs on any executor. A background thread drives the ring. There are three alternatives:
+//!
+//! - On Tokio, the feature `tokio` gives each runtime thread a ring ([`tokio`](tokio/index.html)).
+//! - A thread that only does file I/O can drive a ring itself ([`Engine::current_thread_driver`]).
+//! - Sockets need the feature `net` and its runtime, with one ring per core ([`runtime`](runtime/index.html)).
+//!
+//! # Features
+//!
+//! No feature is enabled by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `net` | sockets, timers and the thread-per-core runtime: [`net`](net/index.html), [`runtime`](runtime/index.html), [`time`](time/index.html) |
+//! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html) |
+//! | `bytes` | `Bytes` and `BytesMut` as buffers |
+//! | `futures` | `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of futures-io for `net::AsyncStream`; enables `net` |
+//! | `tokio-io` | the same traits of Tokio for `net::AsyncStream`, without Tokio's runtime; enables `net` |
+//! | `test-util` | a simulated kernel for tests: [`sim`](sim/index.html) |
+//!
+//! # Fallback
+//!
+//! io_uring is used from Linux 5.11 on. On an older kernel, or where a sysctl, a seccomp filter or a resource limit
+//! blocks io_uring, [`Backend::Auto`] falls back: files use system calls on blocking threads, sockets use epoll. The
+//! API and the results stay the same. [`Engine::backend`] reports the backend in use and the reason.
+//! [`support::Support`] probes what this machine supports, and suggests changes.
+//!
+//! # Dropped futures
+//!
+//! A future submits nothing before its first poll, and may be dropped at any time. A dropped operation is cancelled if
+//! the kernel still can; otherwise it completes unobserved, so a dropped write may still reach the file. The engine
+//! owns the buffer until the kernel has finished with it. Memory is never corrupted, and a descriptor that arrives late
+//! is closed.
+//!
+//! # Where to go next
+//!
+//! - [`Engine`] opens files, and [`EngineBuilder`] configures threads, limits and polling.
+//! - [`File`] reads, writes and syncs. [`File::read_many_at`] submits many reads together.
+//! - [`Engine::load_file`] loads a large file into memory with direct I/O.
+//! - [`buf`] has aligned memory for direct I/O and registered buffers.
+//! - [`EngineError`] and [`BufError`] describe failures. An error returns the buffer if the kernel no longer uses it.
+//! - [`metrics`] has counters and latency histograms.
 
-// docs.rs shows which feature an item needs.
+// Shows on docs.rs which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What doesn't fit is an error, a bound, or said to be meant (`narrow`): memory was once freed by a length that a
-// cast had cut off.
+// Warns about each cast that can lose information. Use `narrow`, or state the reason at the cast: a truncated length
+// once caused memory to be freed with the wrong size.
 #![warn(
     clippy::cast_lossless,
     clippy::cast_possible_truncation,
@@ -44,7 +88,7 @@ pub mod op;
 #[cfg(feature = "__preload")]
 #[doc(hidden)]
 pub mod preload {
-    //! For `annulus-preload` alone, and of no lasting shape.
+    //! Private to `annulus-preload`. May change in any release.
     pub use crate::sys::server_ring::{Completion, ServerRing, Sqe, Wait, request};
 }
 #[cfg(feature = "net")]
@@ -59,7 +103,7 @@ pub mod time;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
-/// The interface between an executor and the rings on its threads; for the integrations with executors only.
+/// The interface between an executor and the rings on its threads, for integrations with executors only.
 #[doc(hidden)]
 pub mod thread {
     pub use crate::driver::thread_rings::{
@@ -67,7 +111,7 @@ pub mod thread {
     };
 }
 
-// Fourteen items; everything else is in a module (`tests/root.rs`).
+// The root has fourteen items; everything else is in a module (`tests/root.rs`).
 pub use backend::Backend;
 pub use buf::{IoBuf, IoBufMut};
 pub use driver::Operation;
@@ -76,7 +120,7 @@ pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{File, OpenOptions};
 pub use sys::engine_error::EngineError;
 
-/// The Rust code of the README, as documentation tests.
+/// The Rust code of the README as doctests.
 #[cfg(all(doctest, feature = "net"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -1,28 +1,28 @@
-//! Conversions of numbers to narrower types. clippy warns about every cast that could lose something; these say
-//! what happens instead, and a cast that stays elsewhere gives its reason in place.
+//! Conversions to narrower integer types. clippy warns about every cast that can lose information; each function here
+//! documents its result for values that do not fit. A cast that remains elsewhere states its reason in place.
 
 use std::time::Duration;
 
-/// A count or an index in 32 bits. Saturates: all of the library's have a bound far below, and one that were missing
-/// must not come out as a small number.
+/// Converts a count or an index to 32 bits. Saturates: every count of the library has a far lower bound, and if one
+/// bound were missing, the result must not be a small number.
 #[inline]
 pub(crate) fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// A count or an index of memory. Saturates where addresses have 32 bits; nothing changes where they have 64.
+/// Converts a count or an index of memory. Saturates on 32-bit targets; lossless on 64-bit targets.
 #[inline]
 pub(crate) fn to_usize(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// A time in whole nanoseconds. Saturates, after 584 years: a longer time than that never passes.
+/// Converts a time to whole nanoseconds. Saturates after 584 years, which never pass.
 #[inline]
 pub(crate) fn to_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The lower of the two halves that a word was made of, as tokens and heads of lists are.
+/// Returns the lower half of a word that was composed of two, such as a token or the head of a list.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn a_count_that_does_not_fit_is_the_largest_and_not_a_small_one() {
+    fn a_count_that_does_not_fit_saturates() {
         assert_eq!(to_u32(7), 7);
         assert_eq!(to_u32((1 << 32) + 7), u32::MAX);
         assert_eq!(to_usize(u64::MAX), usize::MAX);

@@ -1,4 +1,4 @@
-//! Detection of what io_uring can do on this machine, and of the limits that apply to this process.
+//! Detection of io_uring's features on this machine, and of the limits that apply to this process.
 
 pub use crate::sys::feature_probe::Probe;
 pub use crate::sys::kernel_quirks::KernelQuirk;
@@ -18,12 +18,23 @@ use crate::sys::ring::SetupMode;
 use crate::sys::sqe::opcode;
 use crate::sys::syscall_probe;
 
-/// What io_uring can do here, found by trying. `Display` is for people: a fact per line, a verdict,
-/// a next step.
+/// The io_uring features that this machine supports, found by probing. `Display` writes a report for people: one fact
+/// per line, a verdict and a next step.
 ///
-/// Versions and names are hints only: distributions port features back, filters forbid parts. So a
-/// ring is set up exactly as the engine does it, each set-up flag is tried on a ring of its own, and each
-/// registration with a transfer that uses it.
+/// Versions and names are only hints: distributions backport features, and filters forbid parts. So a ring is set up
+/// exactly like the engine's, each set-up flag is tried on its own ring, and each registration is tried with a transfer
+/// that uses it.
+///
+/// ```
+/// use annulus::support::Support;
+///
+/// let support = Support::detect();
+/// print!("{support}");
+/// match support.ring() {
+///     Ok(mode) => println!("io_uring works, set-up mode {mode:?}"),
+///     Err(error) => println!("fallback: {error}"),
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Support {
     kernel: String,
@@ -41,19 +52,19 @@ pub struct Support {
     poll_devices: Vec<(String, bool)>,
 }
 
-/// How the library executes one of its operations on this machine.
+/// An operation of the library, and how it runs on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperationSupport {
-    /// The operation's name in docs/reference/kernels.md.
+    /// The name of the operation, as in docs/reference/kernels.md.
     pub name: &'static str,
-    /// The io_uring opcode by the kernel's name, if io_uring has one.
+    /// The kernel's name of the io_uring opcode, if there is one.
     pub opcode: Option<&'static str>,
-    /// What executes it.
+    /// The mechanism that executes the operation.
     pub mechanism: Mechanism,
 }
 
-/// What executes an operation.
+/// A mechanism that executes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mechanism {
@@ -65,7 +76,7 @@ pub enum Mechanism {
     Clock,
 }
 
-/// The first two numbers of a kernel's release.
+/// The first two numbers of a kernel release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct KernelVersion {
@@ -86,9 +97,9 @@ impl KernelVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capability {
-    /// The kernel's name for it.
+    /// The kernel's name of it.
     pub name: &'static str,
-    /// Whether rings on this machine have it.
+    /// Whether rings on this machine support it.
     pub supported: bool,
 }
 
@@ -96,20 +107,20 @@ pub struct Capability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockDevice<'a> {
-    /// Its name in `/sys/block`.
+    /// The name in `/sys/block`.
     pub name: &'a str,
-    /// Whether it has queues that can be polled instead of interrupts.
+    /// Whether the device has queues that can be polled instead of using interrupts.
     pub has_poll_queues: bool,
 }
 
 impl Support {
-    /// Finds out. Takes a few milliseconds, or up to a second where locked memory is so short that each
-    /// ring has to wait for that of the last, and leaves nothing behind.
+    /// Probes this machine. Takes a few milliseconds, and leaves nothing behind. If locked memory is so short that each
+    /// ring has to wait for the memory of the previous one, it takes up to a second.
     ///
     /// # Implementation
     ///
-    /// A thread of its own does it, which is gone on return: some of what is registered with a ring
-    /// belongs to the thread. Filters and limits of the calling thread hold for it, too.
+    /// The probes run on a thread that ends before this returns, because some registrations belong to the thread.
+    /// Filters and limits of the calling thread apply to it.
     pub fn detect() -> Support {
         thread::scope(|scope| {
             let named = thread::Builder::new().name("annulus-support".to_owned());
@@ -118,7 +129,7 @@ impl Support {
                 .map(thread::ScopedJoinHandle::join);
             match detected {
                 Ok(Ok(support)) => support,
-                Ok(Err(_)) => Support::without_ring(io::Error::other("it ended immediately")),
+                Ok(Err(_)) => Support::without_ring(io::Error::other("the thread panicked")),
                 Err(error) => Support::without_ring(error),
             }
         })
@@ -126,12 +137,12 @@ impl Support {
 
     fn without_ring(error: io::Error) -> Support {
         Support::around(Err(SetupError::Os {
-            what: "a thread to try a ring on",
+            what: "probing io_uring on a thread",
             error,
         }))
     }
 
-    /// What there is to know without a ring, and the answer to having one.
+    /// Combines the result of the ring with all facts that need no ring.
     fn around(ring: Result<ProbedRing, SetupError>) -> Support {
         Support {
             kernel: probe::kernel_release(),
@@ -150,7 +161,7 @@ impl Support {
         }
     }
 
-    /// The kernel's release, as `uname -r` prints it.
+    /// Returns the kernel release, as `uname -r` prints it.
     pub fn kernel_release(&self) -> &str {
         &self.kernel
     }
@@ -162,9 +173,8 @@ impl Support {
         KernelVersion::new(major, minor)
     }
 
-    /// What each of io_uring's system calls answers here: who forbids it can be told from which calls
-    /// are refused, and how. A filter refuses calls by number; a sysctl and the kernel's security modules
-    /// refuse the set-up alone.
+    /// Returns the result of each of io_uring's system calls. The refused calls, and their errors, show which policy
+    /// forbids io_uring: a filter refuses calls by number; a sysctl and the security modules refuse only the set-up.
     pub fn calls(&self) -> &[SyscallProbe] {
         &self.calls
     }
@@ -182,14 +192,13 @@ impl Support {
     ///
     /// # Errors
     ///
-    /// Why there can be no ring: who refuses, and what to do about it.
+    /// Fails with the reason why no ring can be set up, and the remedy.
     pub fn ring(&self) -> Result<SetupMode, &SetupError> {
         self.ring.as_ref().map(|probed| probed.setup_mode)
     }
 
-    /// The set-up flags that were tried, each on a ring of its own; none where no ring can be had.
-    /// An accepted flag is not a recommended one: polling needs a device with queues to poll, or a
-    /// processor to spare.
+    /// Returns the set-up flags, each probed on its own ring. Returns an empty list if no ring can be set up. An
+    /// accepted flag is not a recommendation: polling needs a device with poll queues, or a free processor.
     pub fn setup_flags(&self) -> &[Probe] {
         &self.setup_flags
     }
@@ -215,48 +224,48 @@ impl Support {
         op::ON_FILES.iter().map(|info| self.operation(info))
     }
 
-    /// What can be registered with a ring, each tried with a transfer that uses it; none where no
-    /// ring can be had.
+    /// Returns the kinds of registration, each probed with a transfer that uses it. Returns an empty list if no ring
+    /// can be set up.
     pub fn registrations(&self) -> &[Probe] {
         self.ring
             .as_ref()
             .map_or(&[], |probed| &probed.registrations)
     }
 
-    /// `kernel.io_uring_disabled`: 0 nobody, 1 all but root and a group, 2 everybody. Since Linux
-    /// 6.6; before that, `None`.
+    /// Returns `kernel.io_uring_disabled`: 0 allows io_uring to all processes, 1 only to root and a group, 2 to none.
+    /// Needs Linux 6.6; before that, `None`.
     pub fn io_uring_disabled(&self) -> Option<u32> {
         self.disabled
     }
 
-    /// `kernel.io_uring_group`: the group that a value of 1 above spares, if there is one.
+    /// Returns `kernel.io_uring_group`, the group that may use io_uring if the value above is 1.
     pub fn io_uring_group(&self) -> Option<u32> {
         self.group
     }
 
-    /// Whether a seccomp filter is loaded. It may well allow io_uring.
+    /// Returns whether a seccomp filter is loaded. The filter may allow io_uring.
     pub fn seccomp_filter(&self) -> bool {
         self.seccomp
     }
 
-    /// `RLIMIT_MEMLOCK` in bytes, for registered buffers and on some kernels for rings, over all
-    /// processes of the user; `None` is unlimited.
+    /// Returns `RLIMIT_MEMLOCK` in bytes; `None` is unlimited. It limits registered buffers, and on some kernels rings,
+    /// over all processes of the user.
     pub fn memlock_bytes(&self) -> Option<u64> {
         self.memlock_bytes
     }
 
-    /// Whether that limit does not count because of `CAP_IPC_LOCK`.
+    /// Returns whether `CAP_IPC_LOCK` waives that limit.
     pub fn memlock_waived(&self) -> bool {
         self.memlock_waived
     }
 
-    /// `RLIMIT_NOFILE`: descriptors of this process; `None` is unlimited.
+    /// Returns `RLIMIT_NOFILE`, the limit on descriptors of this process; `None` is unlimited.
     pub fn descriptors(&self) -> Option<u64> {
         self.descriptors
     }
 
-    /// Processors that this process may use. With fewer than four,
-    /// [`sqpoll`](crate::EngineBuilder::sqpoll) is advised against.
+    /// Returns the number of processors that this process may use. With fewer than four,
+    /// [`sqpoll`](crate::EngineBuilder::sqpoll) is not advised.
     pub fn processors(&self) -> usize {
         self.processors
     }
@@ -294,7 +303,7 @@ impl Support {
 fn detect() -> Support {
     let features = feature_probe::features();
     let setup_flags = features.map(|_| feature_probe::setup_flags());
-    // Last, because this ring stays, registered with the thread, as long as that.
+    // Last, because this ring stays registered with the thread until the thread ends.
     let mut support = Support::around(feature_probe::try_ring());
     support.features = features.unwrap_or(0);
     if support.ring.is_ok() {
@@ -303,11 +312,11 @@ fn detect() -> Support {
     support
 }
 
-/// Where the facts begin, and where their lines end.
+/// The first column of the facts, and the maximum line width.
 const LABEL_COLUMNS: usize = 16;
 const COLUMNS: usize = 100;
 
-/// A label and its fact; what does not fit on the line goes on below, indented.
+/// Writes a label and its fact. Continuation lines are indented.
 fn row(f: &mut fmt::Formatter<'_>, label: &str, fact: &str) -> fmt::Result {
     write!(f, "{label:<LABEL_COLUMNS$}")?;
     let mut column = LABEL_COLUMNS;
@@ -325,9 +334,9 @@ fn row(f: &mut fmt::Formatter<'_>, label: &str, fact: &str) -> fmt::Result {
     writeln!(f)
 }
 
-/// "A, B; not: C" of what is there and what is not.
+/// Formats supported and missing names as "A, B; not: C".
 fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
-    let (there, missing): (Vec<_>, Vec<_>) = all.partition(|&(_, there)| there);
+    let (supported, missing): (Vec<_>, Vec<_>) = all.partition(|&(_, supported)| supported);
     let names = |these: &[(&str, bool)]| {
         these
             .iter()
@@ -335,14 +344,15 @@ fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    match (there.is_empty(), missing.is_empty()) {
-        (_, true) => names(&there),
+    match (supported.is_empty(), missing.is_empty()) {
+        (_, true) => names(&supported),
         (true, false) => format!("none of {}", names(&missing)),
-        (false, false) => format!("{}; not: {}", names(&there), names(&missing)),
+        (false, false) => format!("{}; not: {}", names(&supported), names(&missing)),
     }
 }
 
-/// Lists the probes by result. A probe that failed for lack of memory says nothing about the feature.
+/// Lists the probes by result. A probe that ran out of memory is listed apart, because it does not show whether the
+/// feature works.
 fn probes(probes: &[Probe]) -> String {
     let starved = |probe: &&Probe| matches!(probe.result, Err(SetupError::Memlock { .. }));
     let (unknown, known): (Vec<_>, Vec<_>) = probes.iter().partition(starved);
@@ -377,7 +387,7 @@ impl fmt::Display for Support {
             }
             Err(error) => {
                 let text = error.to_string();
-                // The text of a `SetupError` ends with its hint.
+                // The message of a `SetupError` ends with its hint.
                 let (fact, hint) = text.split_once("; ").unwrap_or((&text, ""));
                 row(
                     f,
@@ -423,14 +433,16 @@ impl Support {
 
     fn operations_in_short(&self) -> String {
         let named = |mechanism| {
-            let there = self
+            let operations = self
                 .operations()
                 .filter(|operation| operation.mechanism == mechanism);
-            there.map(|operation| operation.name).collect::<Vec<_>>()
+            operations
+                .map(|operation| operation.name)
+                .collect::<Vec<_>>()
         };
         let threads = named(Mechanism::BlockingThread);
         match named(Mechanism::Ring).len() {
-            0 => "on blocking threads, all of them".to_owned(),
+            0 => "all on blocking threads".to_owned(),
             ring if threads.is_empty() => format!("{ring} through the ring"),
             ring => format!(
                 "{ring} through the ring; on blocking threads: {}",
@@ -443,7 +455,7 @@ impl Support {
         let plural = if self.processors == 1 { "" } else { "s" };
         let count = self.processors;
         let sqpoll = match probe::sqpoll_advised(count) {
-            true => format!("sqpoll may pay ({count} processors)"),
+            true => format!("sqpoll may help ({count} processors)"),
             false => format!("sqpoll is not advised ({count} processor{plural})"),
         };
         let devices = list(
@@ -455,7 +467,7 @@ impl Support {
         } else {
             &devices
         };
-        format!("{sqpoll}; queues for iopoll: {devices}")
+        format!("{sqpoll}; poll queues for iopoll: {devices}")
     }
 
     fn policy(&self) -> String {
@@ -492,7 +504,7 @@ impl Support {
             return row(
                 f,
                 "so",
-                "blocking threads; everything works. Next: the change above, or annulus bench file as it is",
+                "blocking threads; every operation works. Next: make the change above, or run annulus bench file as is",
             );
         };
         let mut less = Vec::new();
@@ -501,7 +513,7 @@ impl Support {
         }
         for probe in &probed.registrations {
             let lack = probe.result.as_ref().err().map(SetupError::to_string);
-            // A mechanism that refuses one refuses all, with the same message.
+            // A policy that refuses one registration refuses all of them with the same message.
             less.extend(lack.filter(|lack| !less.contains(lack)));
         }
         for lack in &less {
@@ -511,12 +523,12 @@ impl Support {
             true => row(
                 f,
                 "so",
-                "io_uring, with all that Annulus can use. Next: annulus bench file",
+                "io_uring, with every feature that Annulus uses. Next: annulus bench file",
             ),
             false => row(
                 f,
                 "so",
-                "io_uring, without what is lacking above. Next: annulus bench file",
+                "io_uring, without the features listed above. Next: annulus bench file",
             ),
         }
     }

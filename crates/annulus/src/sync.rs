@@ -1,5 +1,5 @@
-//! What threads share: std's atomics, locks and cells, or the model checker's under
-//! `--cfg annulus_loom` (`ci/loom`). The cross-thread parts of `driver` import these and no others.
+//! Primitives that threads share: the atomics, locks and cells of std, or those of the model checker under
+//! `--cfg annulus_loom` (`ci/loom`). The cross-thread parts of `driver` use only these.
 
 mod mutation;
 
@@ -19,8 +19,8 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// A lock that is tried: as `Mutex`, but for the model checker, whose own has a thread wait that tries a lock
-/// which another takes first.
+/// A lock for `try_lock`. Like `Mutex`, except under the model checker, whose own `try_lock` blocks if another thread
+/// takes the lock first.
 #[cfg(not(annulus_loom))]
 pub(crate) use std::sync::Mutex as TryMutex;
 
@@ -36,7 +36,7 @@ mod try_mutex {
 
     pub(crate) struct TryMutex<T> {
         taken: AtomicBool,
-        /// Never waited for.
+        /// Never contended.
         value: Mutex<T>,
     }
 
@@ -54,7 +54,7 @@ mod try_mutex {
         }
 
         pub(crate) fn try_lock(&self) -> TryLockResult<TryGuard<'_, T>> {
-            // As std's: a failed attempt orders nothing.
+            // As in std, a failed attempt orders nothing.
             let taken =
                 self.taken
                     .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
@@ -108,7 +108,7 @@ mod try_mutex {
 #[cfg(not(annulus_loom))]
 pub(crate) use atomic_waker::AtomicWaker;
 
-/// What the model checker sees in place of the real one: the same promise, by a lock.
+/// The model checker's stand-in for `AtomicWaker`: the same guarantee, implemented with a lock.
 #[cfg(annulus_loom)]
 #[derive(Debug)]
 pub(crate) struct AtomicWaker(Mutex<Option<std::task::Waker>>);
@@ -129,8 +129,8 @@ impl AtomicWaker {
     }
 }
 
-/// A cell that only one thread at a time may touch; each user argues why. The model checker fails
-/// where two threads touch one without anything between them that orders them.
+/// A cell that only one thread at a time may access; each user argues why. The model checker fails if two threads
+/// access the cell without synchronisation between them.
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
     #[cfg(not(annulus_loom))]
@@ -151,7 +151,7 @@ impl<T> Shared<T> {
         };
     }
 
-    /// Runs `f` on the contents.
+    /// Calls `f` with a pointer for reading and writing.
     #[inline]
     pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         #[cfg(not(annulus_loom))]
@@ -160,7 +160,7 @@ impl<T> Shared<T> {
         return self.cell.with_mut(f);
     }
 
-    /// Runs `f` on the contents, which it only reads.
+    /// Calls `f` with a pointer for reading.
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         #[cfg(not(annulus_loom))]

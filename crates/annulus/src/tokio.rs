@@ -1,6 +1,6 @@
 //! Rings on the threads of a Tokio runtime.
 //!
-//! One line switches it on: build the runtime with [`Rings::build_with_rings`].
+//! To enable them, build the runtime with [`Rings::build_with_rings`].
 //!
 //! ```
 //! use annulus::tokio::Rings;
@@ -18,24 +18,39 @@
 //! # }
 //! ```
 //!
-//! From then on every thread that works for such a runtime (its workers, the threads of
-//! `spawn_blocking`, one in `block_on`) gets a ring of its own with its first operation. Engines and
-//! files are the same as ever: any other thread submits to the engine's drivers, and a program that
-//! reads only from such a runtime starts no thread of the library.
+//! With `#[tokio::main]`, call [`adopt`] instead.
+//!
+//! ```
+//! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
+//! #[tokio::main]
+//! async fn read(path: &std::path::Path) -> std::io::Result<usize> {
+//!     annulus::tokio::adopt(&tokio::runtime::Handle::current(), false)?;
+//!     let engine = annulus::Engine::new()?;
+//!     let file = engine.open(path).await?;
+//!     Ok(file.read_at(vec![0; 4096], 0).await?.0)
+//! }
+//! # assert_eq!(read(&path)?, 4096);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Every thread of such a runtime gets a ring with its first operation: the workers, the threads of `spawn_blocking`,
+//! and threads inside `block_on`. Engines and files are used as before. Threads outside the runtime submit to the
+//! engine's drivers. A program that only reads from such a runtime starts no thread of the library.
 //!
 //! # How it works
 //!
-//! Operations are queued where they are polled and submitted a few at a time, or when the thread is
-//! about to park. Tokio's reactor watches each ring's descriptor, and answers what has completed on
-//! whatever thread it runs: a task may move to another worker with reads in flight, and a worker may
-//! sleep with them. When the runtime shuts down, what is in flight is cancelled where the kernel can,
-//! and waited for.
+//! Operations are queued on the thread that polls them. They are submitted a few at a time, or when the thread is about
+//! to park. Tokio's reactor watches the descriptor of each ring, and completes operations on the thread that runs the
+//! reactor. So a task may move to another worker with reads in flight, and a worker may sleep with reads in flight.
 //!
-//! An operation that was started inside a current-thread runtime is answered while that runtime runs,
-//! as with its sockets.
+//! When the runtime shuts down, operations in flight are cancelled where the kernel can. The shutdown waits for the
+//! rest.
 //!
-//! Where there is no io_uring, or a thread's ring is refused, operations go where they go without this
-//! module; [`Engine::thread_ring_refusal`](crate::Engine::thread_ring_refusal) says why.
+//! An operation that was started inside a current-thread runtime completes only while that runtime runs, like an
+//! operation on its sockets.
+//!
+//! Without io_uring, or if a thread's ring is refused, operations go to the engine's drivers or blocking threads.
+//! [`Engine::thread_ring_refusal`](crate::Engine::thread_ring_refusal) returns the reason.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -49,16 +64,16 @@ use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor};
 
 use crate::driver::thread_rings::{self, Presence, RingExecutor, ThreadRing};
 
-/// Builds Tokio runtimes whose threads have rings of their own.
+/// Builds Tokio runtimes whose threads have rings.
 pub trait Rings {
-    /// As `build`, with rings. Enables I/O, and uses the builder's hooks `on_thread_park` and
-    /// `on_thread_unpark`: Tokio has one of each, so those that were set before are replaced; to have
-    /// more done in them, see [`before_park`] and [`after_unpark`].
+    /// Builds the runtime like `build`, with rings. Enables I/O.
+    ///
+    /// Sets the hooks `on_thread_park` and `on_thread_unpark`, and replaces hooks that were set before, because Tokio
+    /// has one of each. To combine them with other hooks, see [`before_park`] and [`after_unpark`].
     ///
     /// # Errors
     ///
-    /// As `Builder::build`; `AlreadyExists` if another executor has been named as the process's host
-    /// of rings.
+    /// Fails with any error of `build`, and with `AlreadyExists` if another executor drives the rings of this process.
     fn build_with_rings(&mut self) -> io::Result<Runtime>;
 }
 
@@ -72,26 +87,26 @@ impl Rings for Builder {
     }
 }
 
-/// Has rings kept on the threads of a runtime that was built elsewhere, with I/O enabled.
+/// Adds rings to the threads of an existing runtime that was built with I/O enabled.
 ///
-/// `has_hooks` says whether its hooks call [`before_park`] and [`after_unpark`]; where they don't, as
-/// with `#[tokio::main]`, each operation is submitted by itself.
+/// `has_hooks` states whether the hooks of the runtime call [`before_park`] and [`after_unpark`]. Without the hooks, as
+/// with `#[tokio::main]`, each operation is submitted separately.
 ///
 /// # Errors
 ///
-/// `AlreadyExists` if another executor has been named as the process's host of rings.
+/// Fails with `AlreadyExists` if another executor drives the rings of this process.
 ///
 /// # Panics
 ///
-/// As Tokio's own descriptors do, if the runtime was built without I/O.
+/// Panics if the runtime was built without I/O.
 pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
     static NAMED: OnceLock<bool> = OnceLock::new();
     if !NAMED.get_or_init(|| thread_rings::set_ring_executor(&Tokio)) {
-        let what = "another executor looks after rings in this process";
+        let what = "cannot add rings to this runtime: another executor already drives the rings of this process";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
     {
-        // Here, and not at the first read, is the place to find out.
+        // Panics here, and not at the first read, if the runtime has no I/O.
         let _inside = runtime.enter();
         drop(tokio::net::UnixStream::pair()?);
     }
@@ -102,7 +117,7 @@ pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// What `on_thread_park` does: submits what waits in this thread's rings.
+/// Submits the operations that wait in this thread's rings. To be called from `on_thread_park`.
 pub fn before_park() {
     if let Some((number, _)) = inside() {
         PARKS_IN.set(number);
@@ -110,8 +125,8 @@ pub fn before_park() {
     }
 }
 
-/// What `on_thread_unpark` does: answers what has completed in this thread's rings. Marks the thread as
-/// one that calls the hooks.
+/// Completes finished operations of this thread's rings, and marks the thread as one that calls the hooks. To be called
+/// from `on_thread_unpark`.
 pub fn after_unpark() {
     if let Some((number, _)) = inside() {
         PARKS_IN.set(number);
@@ -119,42 +134,42 @@ pub fn after_unpark() {
     }
 }
 
-/// The number of the adopted runtime that the calling thread is in, if it is in one.
+/// Returns the number and the flavor of the adopted runtime that the calling thread is in, if any.
 fn inside() -> Option<(u64, RuntimeFlavor)> {
     let handle = Handle::try_current().ok()?;
     let id = handle.id();
-    let number = match SEEN.get() {
+    let number = match LAST_RUNTIME.get() {
         Some((known, number)) if known == id => number,
         _ => {
             let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
             adopted.as_ref()?.get(&id)?;
             drop(adopted);
             let number = number_of(id);
-            SEEN.set(Some((id, number)));
+            LAST_RUNTIME.set(Some((id, number)));
             number
         }
     };
     Some((number, handle.runtime_flavor()))
 }
 
-/// The runtimes that have been adopted, and whether they have hooks. Their numbers are never used again.
+/// The adopted runtimes, and whether they have hooks. Tokio never reuses their numbers.
 static ADOPTED: RwLock<Option<HashMap<Id, bool>>> = RwLock::new(None);
 
 thread_local! {
-    /// The runtime this thread was last seen in, if it is an adopted one, and its number.
-    static SEEN: Cell<Option<(Id, u64)>> = const { Cell::new(None) };
-    /// The number of the runtime whose hook was called last on this thread; 0 is none.
+    /// The adopted runtime that this thread last ran in, and its number.
+    static LAST_RUNTIME: Cell<Option<(Id, u64)>> = const { Cell::new(None) };
+    /// The number of the runtime whose hook ran last on this thread; 0 if none.
     static PARKS_IN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The runtimes of this process, as a host.
+/// The Tokio runtimes of this process, as a ring executor.
 struct Tokio;
 
 impl RingExecutor for Tokio {
     fn presence(&self) -> Presence {
         match inside() {
             None => Presence::Absent,
-            // A worker of such a runtime is one for life, and no other thread calls its hook.
+            // A worker belongs to its runtime until it ends, and no other thread calls this runtime's hook.
             Some((number, RuntimeFlavor::MultiThread)) if PARKS_IN.get() == number => {
                 Presence::Resident(number)
             }
@@ -169,7 +184,7 @@ impl RingExecutor for Tokio {
         drop(adopted);
         #[expect(
             deprecated,
-            reason = "sound where the descriptor stays what it is, as this one does; the new form is unsafe"
+            reason = "sound because this descriptor never changes; the new form is unsafe"
         )]
         let ring = AsyncFd::with_interest(ring, Interest::READABLE)?;
         let ring_task = Arc::new(RingTask {
@@ -177,8 +192,8 @@ impl RingExecutor for Tokio {
             has_hooks: has_hooks.unwrap_or(false),
         });
         if ring_task.has_hooks {
-            // A thread that runs tasks calls the hook before it sleeps; one that is never idle would not
-            // be known by its sleeping. Elsewhere (a blocking thread) it marks whom it runs on.
+            // A thread that runs tasks calls the hook before it sleeps. A thread that is never idle would not be
+            // recognised without this task. On a blocking thread, the task marks the worker that runs it.
             drop(tokio::spawn(async { after_unpark() }));
         }
         ring_task.watch(false);
@@ -186,16 +201,16 @@ impl RingExecutor for Tokio {
     }
 }
 
-/// Tokio's numbers, as numbers: what it prints.
+/// Converts an ID to a number by way of its text, the only form that Tokio offers.
 fn number_of(id: Id) -> u64 {
     id.to_string().parse().unwrap_or(u64::MAX)
 }
 
-/// Polls a ring whenever the reactor finds its descriptor readable, right there: a task would wait
-/// for its turn, behind what the ring's answers would have run, and in the queue of a worker that may
-/// be busy. It is its own waker; the reactor holds it.
+/// Polls a ring on the reactor's thread as soon as the reactor reports its descriptor readable. A task would have to
+/// wait in the queue of a worker that may be busy, behind the tasks that the completions wake. This object is its own
+/// waker; the reactor holds it.
 struct RingTask {
-    /// `None` when it is over.
+    /// `None` after the ring has ended.
     ring: Mutex<Option<Arc<AsyncFd<ThreadRing>>>>,
     has_hooks: bool,
 }
@@ -205,7 +220,7 @@ impl RingTask {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Turns while there is something to turn for, and asks to be woken when there is again.
+    /// Polls the ring while it is readable, and registers the waker for the next time.
     fn watch(self: &Arc<Self>, on_reactor: bool) {
         let Some(ring) = self.ring().clone() else {
             return;
@@ -219,10 +234,10 @@ impl RingTask {
             match ring.poll_read_ready(&mut context) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(mut ready)) => {
-                    // First: what completes during the turn is to be reported again.
+                    // Clears first: completions that arrive during the poll must be reported again.
                     ready.clear_ready();
                     if on_reactor && self.has_hooks {
-                        // This thread calls the hook before it sleeps, or it would not get here.
+                        // The reactor runs only on threads that call the hook before they sleep.
                         after_unpark();
                     }
                     ring.get_ref().poll();
@@ -231,7 +246,7 @@ impl RingTask {
                 Poll::Ready(Err(_)) => break,
             }
         }
-        // Not under the lock: the last to drop the ring waits for what is in flight.
+        // Outside the lock: dropping the last reference to the ring waits for operations in flight.
         let over = self.ring().take();
         drop((over, ring));
     }

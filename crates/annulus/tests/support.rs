@@ -322,7 +322,7 @@ fn a_filter_that_acts_as_an_old_kernel_is_seen_through() {
 }
 
 #[test]
-fn a_filter_that_forbids_some_registrations_leaves_a_ring_and_says_what_is_lacking() {
+fn a_filter_that_forbids_some_registrations_leaves_a_ring_and_the_report_lists_them() {
     let _alone = alone();
     if detect_ring().is_none() {
         return;
@@ -359,7 +359,7 @@ fn a_filter_that_forbids_some_registrations_leaves_a_ring_and_says_what_is_lacki
         "once is enough:\n{text}"
     );
     assert!(
-        fact(&text, "so").starts_with("io_uring, without what is lacking"),
+        fact(&text, "so").starts_with("io_uring, without the features listed above"),
         "{text}"
     );
 }

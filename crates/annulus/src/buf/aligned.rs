@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The buffer for direct I/O: heap memory at an address of the caller's alignment. Allocated zeroed,
-//! so all of it is always initialised; owned by one value, freed with the layout it was made with.
+//! The buffer for direct I/O: heap memory with the caller's alignment. It is allocated zeroed, so all of it is always
+//! initialised. One value owns it, and frees it with the layout of its allocation (Owned).
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -11,7 +11,8 @@ use std::ptr::NonNull;
 
 use super::{IoBuf, IoBufMut};
 
-/// A byte buffer aligned for direct I/O.
+/// A byte buffer aligned for direct I/O. [`File::direct_alignment`](crate::File::direct_alignment) returns the
+/// alignment that a file needs.
 ///
 /// ```
 /// let page = annulus::buf::AlignedBuf::with_len(4096, 4096);
@@ -24,22 +25,22 @@ pub struct AlignedBuf {
     len: usize,
 }
 
-// SAFETY: Owned, like a Box's; only `&mut` or ownership lets anyone write.
+// SAFETY: Owned, like a Box: writing needs `&mut` or ownership.
 unsafe impl Send for AlignedBuf {}
-// SAFETY: Owned; shared access reads only.
+// SAFETY: Owned; shared access only reads.
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// `bytes` zero bytes at an address that is a multiple of `align_bytes`.
+    /// Allocates `bytes` zero bytes at an address that is a multiple of `align_bytes`.
     ///
     /// # Panics
     ///
-    /// If `align_bytes` is not a power of two, or the size overflows `isize`.
+    /// Panics if `align_bytes` is not a power of two, or if the size overflows `isize`.
     pub fn with_len(bytes: usize, align_bytes: usize) -> AlignedBuf {
         let layout = match Layout::from_size_align(bytes.max(1), align_bytes) {
             Ok(layout) => layout,
             Err(_) => panic!(
-                "no buffer of {bytes} bytes aligned to {align_bytes}: not a power of two, or too large"
+                "cannot allocate {bytes} bytes aligned to {align_bytes}: not a power of two, or too large"
             ),
         };
         // SAFETY: Owned from here on; the layout's size is not zero.
@@ -54,26 +55,26 @@ impl AlignedBuf {
         }
     }
 
-    /// Shortens what is lent and seen to `bytes`, or lengthens it again up to the capacity.
+    /// Sets the length that operations use and that the slice has. It may be raised again up to the capacity.
     ///
     /// # Panics
     ///
-    /// If `bytes` exceeds [`capacity`](AlignedBuf::capacity).
+    /// Panics if `bytes` exceeds [`capacity`](AlignedBuf::capacity).
     pub fn set_len(&mut self, bytes: usize) {
         assert!(
             bytes <= self.layout.size(),
-            "{bytes} bytes asked of a buffer of {}",
+            "cannot set the length to {bytes} bytes: the buffer has {}",
             self.layout.size()
         );
         self.len = bytes;
     }
 
-    /// Bytes allocated.
+    /// Returns the allocated size in bytes.
     pub fn capacity(&self) -> usize {
         self.layout.size()
     }
 
-    /// The alignment the buffer was made with, in bytes.
+    /// Returns the alignment of the allocation, in bytes.
     pub fn align_bytes(&self) -> usize {
         self.layout.align()
     }
@@ -135,6 +136,6 @@ unsafe impl IoBufMut for AlignedBuf {
     }
 
     unsafe fn set_init(&mut self, _: usize) {
-        // Zeroed at birth: nothing is ever uninitialised.
+        // Nothing to do: allocated zeroed, so always initialised.
     }
 }

@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! An arena: buffers of one size in one range of memory, which rings register as a whole. A buffer
-//! is a lease: it belongs to one `ArenaBuf` at a time, and is given back when that is dropped, which
-//! for a lent one is after the final CQE (Lent). The range stays mapped at its address as long as an
-//! arena, a lease or a ring has it (Owned, Still).
+//! An arena: buffers of one size in one range of memory, which rings register as a whole. A buffer is a lease: it
+//! belongs to one `ArenaBuf` at a time and is returned when that is dropped. A lent buffer is dropped only after the
+//! final CQE (Lent). The range stays mapped at its address while an arena, a lease or a ring refers to it (Owned,
+//! Still).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,12 +21,12 @@ use crate::narrow::to_u32;
 use crate::sys::lent::RANGE_BYTES_MAX;
 use crate::sys::mapping::{HugePages, Mapping, PAGE_BYTES, PagesInUse};
 
-/// The largest arena, bytes: what half of a ring's table has slots for.
+/// The maximum size of an arena, in bytes: half of the slots in a ring's table.
 const ARENA_BYTES_MAX: u64 = 1 << 40;
-/// The most buffers of an arena: their numbers have 32 bits, and one is taken.
+/// The maximum number of buffers of an arena: their numbers have 32 bits, and one value is reserved.
 const COUNT_MAX: usize = 1 << 30;
 
-/// What an arena is to be: given to [`Engine::register_buffers`](crate::Engine::register_buffers).
+/// The number and size of the buffers of an arena, for [`Engine::register_buffers`](crate::Engine::register_buffers).
 ///
 /// ```
 /// # use annulus::buf::BufferLayout;
@@ -35,11 +35,11 @@ const COUNT_MAX: usize = 1 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferLayout {
-    /// How many buffers; 64 by default.
+    /// The number of buffers; 64 by default.
     pub count: usize,
-    /// Bytes of each; 65,536 by default. Each starts at a multiple of 4,096; at most 1 GiB.
+    /// The size of each buffer in bytes; 65,536 by default, at most 1 GiB. Each buffer starts at a multiple of 4,096.
     pub bytes: usize,
-    /// Which pages to ask for; transparent huge pages by default.
+    /// The kind of pages to request; transparent huge pages by default.
     pub huge_pages: HugePages,
 }
 
@@ -54,7 +54,7 @@ impl Default for BufferLayout {
 }
 
 impl BufferLayout {
-    /// `count` buffers of `bytes` each, on transparent huge pages.
+    /// Returns a layout of `count` buffers of `bytes` bytes each, on transparent huge pages.
     pub fn new(count: usize, bytes: usize) -> BufferLayout {
         BufferLayout {
             count,
@@ -63,49 +63,66 @@ impl BufferLayout {
         }
     }
 
-    /// The same on these pages.
+    /// Sets the kind of pages to request.
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: HugePages) -> BufferLayout {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// From one buffer to the next, and all together; or what is wrong with it. What passes has both numbers in
-    /// 32 bits.
+    /// Returns the distance between buffers and the total size, or an error if the layout is invalid. `count` and
+    /// `bytes` of a valid layout fit into 32 bits.
     fn check(&self) -> Result<(usize, usize), SetupError> {
         let BufferLayout { count, bytes, .. } = *self;
-        let wrong = |why: &str| {
-            let what = format!("no arena of {count} buffers of {bytes} bytes: {why}");
+        let invalid = |reason: &str| {
+            let what =
+                format!("cannot create an arena of {count} buffers of {bytes} bytes: {reason}");
             Err(SetupError::Config(what))
         };
         if count == 0 || bytes == 0 {
-            return wrong("both must be at least 1");
+            return invalid("both numbers must be at least 1");
         }
         if bytes > RANGE_BYTES_MAX {
-            return wrong("the kernel registers at most 1 GiB in one piece");
+            return invalid("a buffer may have at most 1 GiB");
         }
         if count > COUNT_MAX {
-            return wrong("at most 1,073,741,824 buffers");
+            return invalid("an arena may have at most 1,073,741,824 buffers");
         }
         let stride = bytes.next_multiple_of(PAGE_BYTES);
         match stride.checked_mul(count) {
             Some(all) if all as u64 <= ARENA_BYTES_MAX => Ok((stride, all)),
-            _ => wrong("together they are more than 1 TiB"),
+            _ => invalid("an arena may have at most 1 TiB"),
         }
     }
 }
 
-/// Buffers of one size that the rings of an engine have registered: the kernel has their pages at
-/// hand, and pins nothing when an operation uses one. Cheap to clone.
+/// Buffers of one size that the rings of an engine have registered. The kernel has their pages pinned, so an operation
+/// does not pin them again. Cheap to clone.
 ///
-/// When the last clone and the last [`ArenaBuf`] have been dropped, the rings let go of the memory immediately,
-/// idle ones included.
+/// Returned by [`Engine::register_buffers`](crate::Engine::register_buffers). Reads and writes of an [`ArenaBuf`], or
+/// of a [`subslice`](IoBuf::subslice) of one, use the registration automatically.
 ///
-/// Made by [`Engine::register_buffers`](crate::Engine::register_buffers). Which operations gain by
-/// it the engine sees at the buffer: reads and writes of an [`ArenaBuf`], or of a
-/// [`subslice`](IoBuf::subslice) of one, use the registration by themselves.
+/// When the last clone and the last [`ArenaBuf`] have been dropped, the rings release the memory immediately, including
+/// idle rings.
 ///
-/// `Display` says how large it is and how far it is registered.
+/// `Display` writes its size, and how much of it is registered.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 65_536])?;
+/// use annulus::buf::BufferLayout;
+///
+/// let engine = annulus::Engine::new()?;
+/// let arena = engine.register_buffers(BufferLayout::new(64, 4096))?;
+/// println!("{arena}");                                     // the reason, if it is not registered
+///
+/// let file = engine.open(&path).await?;
+/// let page = file.read_exact_at(arena.take().await, 8192).await?;
+/// assert_eq!((page.len(), page[0]), (4096, 7));
+/// drop(page);                                              // returns the buffer to the arena
+/// assert_eq!(arena.free(), 64);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 pub struct Arena {
     shared: Arc<Shared>,
@@ -119,7 +136,7 @@ struct Shared {
 }
 
 impl Arena {
-    /// Makes an arena and adds it to `arenas`.
+    /// Creates an arena and adds it to `arenas`.
     pub(crate) fn new(layout: BufferLayout, arenas: &Arc<Arenas>) -> Result<Arena, SetupError> {
         let (stride, bytes) = layout.check()?;
         let memory = Mapping::new(bytes, layout.huge_pages).map_err(|error| SetupError::Os {
@@ -144,11 +161,11 @@ impl Arena {
         &self.shared.region
     }
 
-    /// A buffer; waits until one is given back where there is none, in the order of the calls.
+    /// Takes a buffer, and waits until one is free. Waiting tasks are served in the order of their calls.
     ///
-    /// Its contents are what its last user left there, zeros at first.
+    /// The contents are those that the last user left, and zeros at first.
     ///
-    /// Cancel safe: who stops waiting loses its position in the queue, and no buffer.
+    /// Cancel safe: dropping the future gives up the position in the queue, and loses no buffer.
     pub fn take(&self) -> Take<'_> {
         Take {
             arena: self,
@@ -156,28 +173,29 @@ impl Arena {
         }
     }
 
-    /// A buffer, if one is free.
+    /// Takes a buffer if one is free.
     pub fn try_take(&self) -> Option<ArenaBuf> {
         let index = self.shared.free_list().take()?;
         Some(self.lease(index))
     }
 
-    /// Buffers that nobody has, at the moment.
+    /// Returns the number of free buffers.
     pub fn free(&self) -> usize {
         self.shared.free_list().free()
     }
 
-    /// What it was asked to be.
+    /// Returns the requested layout.
     pub fn layout(&self) -> BufferLayout {
         self.shared.layout
     }
 
-    /// Which pages it got.
+    /// Returns the kind of pages in use.
     pub fn pages(&self) -> PagesInUse {
         self.shared.region.memory.pages()
     }
 
-    /// How far the engine's rings have registered it, by now: a ring that is made later tries, too.
+    /// Returns how much of the arena the engine's rings have registered so far. A ring that is created later also
+    /// tries.
     pub fn registered(&self) -> Registered {
         self.shared.region.registered()
     }
@@ -196,14 +214,14 @@ impl Arena {
 
 impl Shared {
     fn free_list(&self) -> MutexGuard<'_, FreeList> {
-        // Nothing panics while it is held but for want of memory, and the room is whole then.
+        // Only a failed allocation can panic while the lock is held, and the list is consistent then.
         self.free_list
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn give(&self, index: u32) {
-        // Woken without the lock: a waker is foreign code.
+        // Wakes outside the lock, because a waker is foreign code.
         let waker = self.free_list().give(index);
         waker.into_iter().for_each(Waker::wake);
     }
@@ -211,7 +229,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // No lease is left, so no operation names the memory.
+        // No lease is left, so no operation refers to the memory.
         self.arenas.remove(&self.region);
     }
 }
@@ -236,11 +254,11 @@ impl fmt::Debug for Arena {
     }
 }
 
-/// The wait for a buffer; made by [`Arena::take`].
+/// The future of [`Arena::take`].
 #[must_use = "a buffer is taken when this is awaited"]
 pub struct Take<'a> {
     arena: &'a Arena,
-    /// In the queue.
+    /// The position in the queue, while waiting.
     position: Option<u32>,
 }
 
@@ -261,7 +279,7 @@ impl Future for Take<'_> {
             self.position = None;
             return Poll::Ready(self.arena.lease(index));
         }
-        // Cloned and dropped without the lock: a waker is foreign code.
+        // Clones and drops outside the lock, because a waker is foreign code.
         let waker = waker.clone();
         let mut free_list = shared.free_list();
         let taken = match self.position {
@@ -306,42 +324,42 @@ impl fmt::Debug for Take<'_> {
     }
 }
 
-/// A buffer of an [`Arena`], on loan: given back when it is dropped, by its holder. That
-/// may be the engine, when the future of an operation that it was given to is dropped.
+/// A buffer of an [`Arena`]. Dropping it returns the buffer to the arena. If the future of an operation is dropped, the
+/// engine drops the operation's buffer once the kernel has finished with it.
 pub struct ArenaBuf {
     base: NonNull<u8>,
-    // Both in 32 bits, so that an operation on a slice of a lease still fits its slot.
+    // Both have 32 bits, so that an operation on a slice of a lease fits its slot.
     len: u32,
     index: u32,
     shared: Arc<Shared>,
 }
 
-// SAFETY: Owned: the lease is the only way to these bytes, like a Box's.
+// SAFETY: Owned: like a Box, the lease is the only access to these bytes.
 unsafe impl Send for ArenaBuf {}
-// SAFETY: Owned: the lease is the only way to these bytes, like a Box's; shared access reads only.
+// SAFETY: Owned: like a Box, the lease is the only access to these bytes; shared access only reads.
 unsafe impl Sync for ArenaBuf {}
 
 impl ArenaBuf {
-    /// Shortens what is lent and seen to `bytes`, or lengthens it again up to the capacity.
+    /// Sets the length that operations use and that the slice has. It may be raised again up to the capacity.
     ///
     /// # Panics
     ///
-    /// If `bytes` exceeds [`capacity`](ArenaBuf::capacity).
+    /// Panics if `bytes` exceeds [`capacity`](ArenaBuf::capacity).
     pub fn set_len(&mut self, bytes: usize) {
         assert!(
             bytes <= self.capacity(),
-            "{bytes} bytes asked of an arena's buffer of {}",
+            "cannot set the length to {bytes} bytes: the arena's buffers have {}",
             self.capacity()
         );
         self.len = to_u32(bytes);
     }
 
-    /// Bytes of the buffer, as the arena's layout says.
+    /// Returns the size of the buffer in bytes, as in the arena's layout.
     pub fn capacity(&self) -> usize {
         self.shared.layout.bytes
     }
 
-    /// Which buffer of the arena it is, from 0 on.
+    /// Returns the number of the buffer within the arena, starting at 0.
     pub fn index(&self) -> usize {
         self.index as usize
     }
@@ -397,6 +415,6 @@ unsafe impl IoBufMut for ArenaBuf {
     }
 
     unsafe fn set_init(&mut self, _: usize) {
-        // Zeroed at birth: nothing is ever uninitialised.
+        // Nothing to do: mapped zeroed, so always initialised.
     }
 }

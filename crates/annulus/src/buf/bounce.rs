@@ -1,20 +1,20 @@
 //! # Safety
 //!
-//! The engine's own aligned memory, for reads whose target the kernel can't be given: a borrowed
-//! slice, or one that is not aligned for direct I/O. Kept and used again; one pool per engine.
+//! Aligned memory of the engine, for reads whose target the kernel cannot use: a borrowed slice, or memory that is not
+//! aligned for direct I/O. Buffers are reused; there is one pool per engine (Owned).
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{AlignedBuf, IoBuf, IoBufMut};
 
-/// Alignment of every bounce buffer, bytes: no device asks for more than a page.
+/// The alignment of every bounce buffer, in bytes. No device needs more than a page.
 const ALIGN_BYTES: usize = 4096;
-/// The smallest buffer kept.
+/// The smallest size class, in bytes.
 const BYTES_MIN: usize = 4096;
-/// Size classes: 4 KiB, 8 KiB … 1 MiB. Larger buffers are made and freed each time.
+/// The number of size classes: 4 KiB, 8 KiB … 1 MiB. Larger buffers are allocated and freed each time.
 const CLASSES: usize = 9;
-/// Bytes kept idle per class; what comes back beyond is freed.
+/// The number of idle bytes per class; buffers beyond that are freed.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Idle buffers by size class.
@@ -24,7 +24,7 @@ pub(crate) struct BouncePool {
 }
 
 impl BouncePool {
-    /// A buffer of at least `bytes`.
+    /// Takes a buffer of at least `bytes` bytes.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Bounce {
         let class = class_of(bytes);
         let kept = self.idle.get(class).and_then(|idle| lock(idle).pop());
@@ -59,12 +59,12 @@ fn class_of(bytes: usize) -> usize {
     (rounded / BYTES_MIN).trailing_zeros() as usize
 }
 
-/// Nothing panics while the lock is held; if it did, the list would still be whole.
+/// Nothing panics while the lock is held; if it did, the list would still be consistent.
 fn lock(idle: &Mutex<Vec<AlignedBuf>>) -> std::sync::MutexGuard<'_, Vec<AlignedBuf>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A buffer out of the pool; goes back when dropped.
+/// A buffer from the pool. Dropping it returns it.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     /// `None` only while being dropped.
@@ -116,6 +116,6 @@ unsafe impl IoBufMut for Bounce {
     }
 
     unsafe fn set_init(&mut self, _: usize) {
-        // Zeroed at birth: nothing is ever uninitialised.
+        // Nothing to do: allocated zeroed, so always initialised.
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! # Safety
 //!
-//! A handle of the crate `bytes` points to heap memory, a static, or an owner that it keeps alive; moving the handle
+//! A handle of the crate `bytes` points to heap memory, a static, or an owner that it keeps alive. Moving the handle
 //! does not move the bytes (Still). The bytes of a `Bytes` do not change. The memory of a `BytesMut` up to its capacity
-//! belongs to that handle alone: others that share the allocation have other parts of it (Lent).
+//! belongs to that handle alone: other handles on the allocation have other parts of it (Lent).
 #![allow(unsafe_code)]
 
 use ::bytes::{Bytes, BytesMut};
@@ -40,9 +40,9 @@ unsafe impl IoBuf for BytesMut {
 unsafe impl IoBufMut for BytesMut {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         let len = self.len();
-        // A pointer from `as_mut_ptr` may be used for the `len` initialised bytes only. That of an empty `BytesMut`'s
-        // spare capacity may be used for all of it.
-        // SAFETY: Written: none is claimed to be initialised.
+        // The pointer of `as_mut_ptr` is valid only for the `len` initialised bytes. The pointer of an empty
+        // `BytesMut`'s spare capacity is valid for all of it.
+        // SAFETY: Written: nothing is claimed to be initialised.
         unsafe { self.set_len(0) };
         let base = self.spare_capacity_mut().as_mut_ptr();
         // SAFETY: Written: as before.

@@ -1,5 +1,5 @@
-//! The part of the traits' contract that a look at a buffer shows, checked before anything is lent. With the buffers
-//! of this crate the compiler sees that it holds, and leaves nothing of the checks.
+//! Checks of the buffer traits' contract, as far as it can be checked, before a buffer is lent. For the buffers of this
+//! crate, the compiler proves the checks and removes them.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use super::{IoBufMut, ReadTarget};
 ///
 /// # Errors
 ///
-/// `InvalidInput`: the buffer breaks its contract, and would be written to outside of what it lends.
+/// Fails with `InvalidInput` if the buffer breaks its contract; it could be written outside the lent bytes.
 #[inline]
 pub(crate) fn check_lent<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
     let is_one_address = buf.stable_mut_ptr().cast_const() == buf.stable_ptr();
@@ -20,11 +20,11 @@ pub(crate) fn check_lent<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
     Err(broken(is_one_address, buf.kept_bytes() <= init))
 }
 
-/// The same, of a buffer that a read could put something into.
+/// Returns how many bytes a read may put into `buf`; at least 1.
 ///
 /// # Errors
 ///
-/// As [`check_lent`], and `InvalidInput`: the buffer has no room.
+/// Fails like [`check_lent`], and with `InvalidInput` if the buffer has no capacity.
 #[inline]
 pub(crate) fn check_capacity<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
     match check_lent(buf) {
@@ -33,24 +33,25 @@ pub(crate) fn check_capacity<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
     }
 }
 
-/// The answer to a read for which there is no room: that it has read 0 bytes would say that nothing is left to read.
+/// Returns the error for a read without capacity. A result of 0 bytes would mean the end of the file.
 #[cold]
 pub(crate) fn no_capacity() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        "a read into a buffer without room would return 0, which means the end; pass a buffer that has a length, \
-         an empty one that has capacity, or a `BytesMut` that has spare capacity",
+        "cannot read into a buffer without capacity: the result 0 would mean the end of the data; pass a buffer with a \
+         length, an empty one with capacity, or a `BytesMut` with spare capacity",
     )
 }
 
 #[cold]
 fn broken(is_one_address: bool, has_what_it_keeps: bool) -> io::Error {
     let what = match (is_one_address, has_what_it_keeps) {
-        (false, _) => "is filled at another address than it is read at",
+        (false, _) => "is filled at a different address than it is read from",
         (true, false) => "keeps more bytes than it has initialised",
         (true, true) => "has more initialised bytes than it lends",
     };
-    let what = format!("the buffer {what}; its implementation breaks the contract of IoBufMut");
+    let what =
+        format!("the buffer {what}; its implementation of IoBufMut must keep the trait's contract");
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buffers_of_this_crate_keep_to_the_contract() {
+    fn the_buffers_of_this_crate_satisfy_the_contract() {
         assert_eq!(lent(vec![0; 7]), 7);
         assert_eq!(lent(Vec::new()), 0);
         assert!(lent(Vec::with_capacity(7)) >= 7);
@@ -79,7 +80,7 @@ mod tests {
 
     #[cfg(feature = "bytes")]
     #[test]
-    fn a_bytes_mut_lends_its_spare_capacity_and_a_part_of_it_itself() {
+    fn a_bytes_mut_lends_its_spare_capacity_and_a_part_of_it_lends_its_length() {
         use bytes::BytesMut;
 
         let mut buf = BytesMut::with_capacity(7);

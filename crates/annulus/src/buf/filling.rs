@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! A buffer that is filled piece by piece, by copying (Lent: it is ours meanwhile). It is told what has
-//! been written when it is given back (Written).
+//! A buffer that is filled by copying, in several steps. The buffer is owned here meanwhile (Lent). When it is
+//! returned, it is told how many bytes have been written (Written).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -9,11 +9,11 @@ use std::mem::MaybeUninit;
 
 use super::{IoBufMut, ReadTarget, check_lent};
 
-/// A buffer, and how far it is full.
+/// A buffer that is partly filled.
 pub(crate) struct Filling<B> {
     buf: B,
     done: usize,
-    /// What it lent before anything was written.
+    /// The number of bytes that could be filled at first.
     whole: usize,
 }
 
@@ -30,29 +30,29 @@ impl<B: IoBufMut> Filling<B> {
         self.done == self.whole
     }
 
-    /// Copies what fits of `bytes`; returns how many.
+    /// Copies as much of `bytes` as fits, and returns the number of bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.whole - self.done);
         let base = self.buf.fill_ptr().cast::<MaybeUninit<u8>>();
-        // SAFETY: Lent: the buffer is ours, and lends `whole` bytes, of which `done + taken` are no more.
+        // SAFETY: Lent: the buffer is owned here, and lends `whole` bytes; `done + taken` does not exceed that.
         let target = unsafe { std::slice::from_raw_parts_mut(base.add(self.done), taken) };
         target.write_copy_of_slice(&bytes[..taken]);
         self.done += taken;
         taken
     }
 
-    /// Whether the buffer may be filled: see [`check_lent`].
+    /// Checks that the buffer may be filled: see [`check_lent`].
     pub(crate) fn check(&mut self) -> io::Result<()> {
         check_lent(&mut self.buf).map(drop)
     }
 
-    /// What has been copied.
+    /// Returns the copied bytes.
     pub(crate) fn filled(&mut self) -> &[u8] {
-        // SAFETY: Written: `push` has, at this address, and nobody else has the buffer.
+        // SAFETY: Written: `push` wrote them at this address, and no other code has the buffer.
         unsafe { std::slice::from_raw_parts(self.buf.fill_ptr(), self.done) }
     }
 
-    /// The buffer, with what has been copied.
+    /// Returns the buffer with the copied bytes.
     pub(crate) fn into_buf(mut self) -> B {
         // SAFETY: Written: `done` bytes, by `push`.
         unsafe { self.buf.set_filled(self.done) };
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_filled_up_to_what_it_lends_and_no_further() {
+    fn a_buffer_is_filled_up_to_the_bytes_it_lends() {
         let mut filling = Filling::new(Vec::with_capacity(4));
         assert_eq!(filling.push(b"abc"), 3);
         assert_eq!(filling.filled(), b"abc");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_filled_of_an_empty_vector_is_not_there() {
+    fn an_empty_vector_grows_by_the_filled_bytes_only() {
         let mut filling = Filling::new(Vec::with_capacity(16));
         filling.push(b"ab");
         assert_eq!(filling.into_buf(), b"ab");

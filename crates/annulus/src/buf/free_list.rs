@@ -1,8 +1,8 @@
-//! Who waits for a buffer of an arena, and which buffers are free. One per arena, behind its lock.
+//! The free buffers of an arena, and the tasks that wait for one. One list per arena, behind the arena's lock.
 //!
-//! A returned buffer goes to the task that has waited longest, immediately: as long as somebody
-//! waits none is free, and a newcomer can't overtake. Waiters are a list in an array, so that a wait
-//! allocates only where more wait than ever before.
+//! A returned buffer goes directly to the task that has waited longest. So no buffer is free while a task waits, and
+//! new tasks cannot overtake. Waiters form a linked list within an array, so a wait allocates only if more tasks wait
+//! than ever before.
 
 use crate::narrow::to_u32;
 use std::task::Waker;
@@ -12,16 +12,16 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct FreeList {
-    /// Buffers that were given back; the last of them is taken first, while it is in the processor's
-    /// caches.
+    /// Returned buffers. The last one is taken first, while it is in the processor's caches.
     free: Vec<u32>,
-    /// From here up to `count` no buffer has been taken yet.
+    /// The first buffer that has never been taken; all further ones up to `count` are unused too.
     fresh: u32,
     count: u32,
     waiters: Vec<Waiter>,
     /// Unused indices of `waiters`.
     vacant: Vec<u32>,
-    /// Who has waited longest, and shortest; those who were given a buffer have left the list.
+    /// The waiters that have waited longest and shortest. Waiters that have received a buffer are no longer on the
+    /// list.
     first: u32,
     last: u32,
 }
@@ -36,13 +36,13 @@ struct Waiter {
 #[derive(Debug)]
 enum State {
     Waiting(Waker),
-    /// It was given this buffer, and has not come for it yet.
+    /// The waiter has received this buffer, and has not collected it yet.
     Granted(u32),
     Gone,
 }
 
 impl FreeList {
-    /// With the buffers from 0 to `count`, all free; 0 is taken first.
+    /// Creates a list of the free buffers 0 to `count`, exclusive; 0 is taken first.
     pub(super) fn new(count: u32) -> FreeList {
         FreeList {
             free: Vec::new(),
@@ -55,7 +55,7 @@ impl FreeList {
         }
     }
 
-    /// A buffer, if one is free; then nobody waits.
+    /// Takes a free buffer. If one is free, no task waits.
     pub(super) fn take(&mut self) -> Option<u32> {
         let used = self.free.pop();
         used.or_else(|| {
@@ -69,7 +69,7 @@ impl FreeList {
         self.free.len() + (self.count - self.fresh) as usize
     }
 
-    /// Returns a buffer: to the task that has waited longest, which is to be woken.
+    /// Returns a buffer. Returns the waker of the task that receives it, which the caller must wake.
     #[must_use]
     pub(super) fn give(&mut self, buffer: u32) -> Option<Waker> {
         let first = self.first;
@@ -84,7 +84,7 @@ impl FreeList {
         }
     }
 
-    /// Joins the end of the queue; returns the index.
+    /// Joins the end of the queue, and returns the index of the waiter.
     pub(super) fn join(&mut self, waker: Waker) -> u32 {
         let waiter = Waiter {
             before: self.last,
@@ -111,7 +111,7 @@ impl FreeList {
         index
     }
 
-    /// The buffer that the waiter was given; then its index is no longer its own.
+    /// Returns the buffer that the waiter has received. The index is free afterwards.
     pub(super) fn collect(&mut self, index: u32) -> Option<u32> {
         let waiter = self.waiters.get_mut(index as usize)?;
         let State::Granted(buffer) = waiter.state else {
@@ -122,7 +122,7 @@ impl FreeList {
         Some(buffer)
     }
 
-    /// Whether `waker` is the one that will be woken.
+    /// Returns whether the waiter would wake `waker`.
     pub(super) fn wakes(&self, index: u32, waker: &Waker) -> bool {
         let waiter = self.waiters.get(index as usize);
         waiter.is_some_and(
@@ -130,7 +130,7 @@ impl FreeList {
         )
     }
 
-    /// Wakes another one from now on; returns the one that is not needed.
+    /// Replaces the waker, and returns the one to drop.
     pub(super) fn rewake(&mut self, index: u32, waker: Waker) -> Option<Waker> {
         match self
             .waiters
@@ -142,8 +142,8 @@ impl FreeList {
         }
     }
 
-    /// Leaves without a buffer. What is returned is to be dropped, or woken, without the lock: the
-    /// waiter's own waker, and that of the task that gets the buffer it had been given.
+    /// Leaves the queue. Returns the waiter's own waker, to drop, and the waker of the task that receives the waiter's
+    /// buffer, to wake. Both must happen outside the lock.
     #[must_use]
     pub(super) fn leave(&mut self, index: u32) -> (Option<Waker>, Option<Waker>) {
         if let Some(buffer) = self.collect(index) {
@@ -161,7 +161,7 @@ impl FreeList {
         }
     }
 
-    /// Takes a waiter off the queue.
+    /// Removes a waiter from the queue.
     fn unlink(&mut self, index: u32) {
         let Some(waiter) = self.waiters.get_mut(index as usize) else {
             return;

@@ -1,15 +1,15 @@
 //! # Safety
 //!
-//! A core's receive buffers: a group that its ring takes from by itself (a provided buffer ring), or,
-//! without a ring, a list. Each buffer is in one of three hands: the kernel's (in the ring, Lent), a
-//! `Chunk`'s, or on the list; it goes back once (Once), because a `Chunk` is not copied and gives its
-//! buffer back when it is dropped. The memory is freed with the last of them (Owned).
+//! The receive buffers of a core. With a ring, they form a group (a provided buffer ring) from which the kernel takes
+//! buffers. Without a ring, they form a list. Each buffer is in one of three places: in the kernel's ring (Lent), in a
+//! `Chunk`, or on the list. It is returned once (Once), because a `Chunk` cannot be copied and returns its buffer on
+//! drop. The last owner frees the memory (Owned).
 //!
-//! Where the kernel fills a buffer bit by bit (`incremental.rs`), several chunks share one, each with bytes
-//! of its own, and it goes back when the kernel has finished with it and the last of them is dropped.
+//! If the kernel fills a buffer incrementally (`incremental.rs`), several chunks share the buffer, each with its own
+//! bytes. The buffer is returned when the kernel has finished with it and the last of these chunks has been dropped.
 //!
-//! What is the home thread's (`Home`) is touched by that thread only (Held): a chunk that is dropped
-//! elsewhere leaves its number under the lock, and the home thread fetches it.
+//! Only the home thread touches `Home` (Held). A chunk that is dropped on another thread leaves its number under the
+//! lock, and the home thread collects it.
 #![allow(unsafe_code)]
 
 mod incremental;
@@ -36,19 +36,19 @@ use crate::sys::register::BufRing;
 use crate::sys::ring::Ring;
 use incremental::Parts;
 
-/// How the kernel fills a core's receive buffers.
+/// The way the kernel fills a core's receive buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReceiveMode {
-    /// Each receive takes a buffer, however little it brings.
+    /// Each receive takes a whole buffer, however little data arrives.
     #[default]
     Whole,
-    /// A receive goes on in the buffer where the one before it ended, until that is full: little data
-    /// takes little memory. Since Linux 6.12.
+    /// A receive continues in the buffer of the previous one until that is full, so little data takes little memory.
+    /// Needs Linux 6.12.
     Incremental,
 }
 
-/// How many buffers a core receives into, how large they are, and how they are filled.
+/// The number, size and filling mode of a core's receive buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupLayout {
     /// A power of two, at most 32,768.
@@ -58,7 +58,7 @@ pub(crate) struct GroupLayout {
 }
 
 impl GroupLayout {
-    /// What `mode` does best with (docs/internals/design.md, "Receive buffers").
+    /// Returns the best layout for `mode` (docs/internals/design.md, "Receive buffers").
     pub(crate) const fn of(mode: ReceiveMode) -> GroupLayout {
         let (count, bytes) = match mode {
             ReceiveMode::Whole => (128, 4096),
@@ -68,7 +68,7 @@ impl GroupLayout {
     }
 }
 
-/// The number that the ring knows the group by: one per ring.
+/// The group's number in the ring: one group per ring.
 const GROUP: u16 = 0;
 
 thread_local! {
@@ -76,32 +76,32 @@ thread_local! {
     static HOME: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
 }
 
-/// The group, as its core holds it.
+/// The core's handle to the group.
 pub(crate) struct Group(NonNull<Shared>);
 
 struct Shared {
-    /// A child of a fork has neither the memory nor the ring of buffers.
+    /// The process that created the group. A forked child has neither the memory nor the ring of buffers.
     process: u64,
     memory: Mapping,
     layout: GroupLayout,
     home: UnsafeCell<Home>,
-    /// Numbers of buffers that were given back on other threads.
+    /// The numbers of buffers that were returned on other threads.
     away: Mutex<Away>,
-    /// There are some.
+    /// Whether `away` has any numbers.
     has_away: AtomicBool,
 }
 
-/// What only the core's thread touches.
+/// The state that only the core's thread touches.
 struct Home {
-    /// `None`: there is no ring, and `free` has the buffers.
+    /// `None` without a ring; then `free` has the buffers.
     ring: Option<BufRing>,
     free: Vec<u16>,
-    /// Chunks that are about; as many buffers, unless several share one.
+    /// The number of existing chunks. Equal to the number of buffers in use, unless chunks share a buffer.
     lent: u32,
     filling: Filling,
 }
 
-/// What the mode needs to know of the buffers.
+/// The state that the filling mode needs.
 enum Filling {
     Whole,
     Incremental(Parts),
@@ -110,12 +110,12 @@ enum Filling {
 #[derive(Default)]
 struct Away {
     ids: Vec<u16>,
-    /// The core has ended; this many chunks are still in use. The last one frees the memory.
+    /// Set once the core has ended: the number of remaining chunks. The last one frees the memory.
     ended: Option<u32>,
 }
 
 impl Group {
-    /// A group for the calling thread; the kernel takes from it if there is a `ring`.
+    /// Creates the group of the calling thread. The kernel takes buffers from it if there is a `ring`.
     pub(crate) fn new(ring: Option<&mut Ring>, layout: GroupLayout) -> Result<Group, SetupError> {
         let bytes = usize::from(layout.count) * layout.bytes as usize;
         let os = |error: io::Error| SetupError::Os {
@@ -124,7 +124,7 @@ impl Group {
         };
         let memory = Mapping::new(bytes, HugePages::SystemDefault).map_err(os)?;
         memory.keep_from_children(true);
-        // Without a ring nobody fills several.
+        // Without a ring, each buffer is filled by one receive.
         let mode = ring.as_ref().map_or(ReceiveMode::Whole, |_| layout.mode);
         let ring = match ring {
             Some(ring) => Some(match mode {
@@ -167,7 +167,7 @@ impl Group {
         GROUP
     }
 
-    /// Bytes of one buffer.
+    /// Returns the size of one buffer in bytes.
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.shared().layout.bytes
     }
@@ -176,30 +176,30 @@ impl Group {
         self.shared().layout
     }
 
-    /// How the kernel fills the buffers.
+    /// Returns the way the kernel fills the buffers.
     pub(crate) fn mode(&self) -> ReceiveMode {
         self.shared().layout.mode
     }
 
-    /// Buffers that nobody reads, of those that no two chunks share.
+    /// Returns the number of buffers without chunks, if no chunks share a buffer.
     pub(crate) fn free(&self) -> u32 {
         // SAFETY: Held: on the home thread, where a `Group` stays (it is not `Send`).
         let lent = unsafe { (*self.shared().home.get()).lent };
         u32::from(self.shared().layout.count) - lent
     }
 
-    /// Whether nobody reads any of it.
+    /// Returns whether no chunk exists.
     pub(crate) fn is_whole(&self) -> bool {
         self.free() == u32::from(self.shared().layout.count)
     }
 
-    /// Whether so few are left that what comes in is copied out.
+    /// Returns whether buffers run low, so that received data must be copied out.
     fn is_scarce(&self) -> bool {
-        // The last one never stays with a reader, however few there are.
+        // The last buffer never stays with a chunk, even in the smallest group.
         self.free() < (u32::from(self.shared().layout.count) / 4).max(1)
     }
 
-    /// The kernel has put `bytes` bytes into buffer `id`, which is whole, and named it in a CQE.
+    /// Returns the chunk for `bytes` bytes that the kernel has put into the whole buffer `id` and reported in a CQE.
     #[inline]
     pub(crate) fn received(&self, id: u16, bytes: u32) -> Chunk {
         let shared = self.shared();
@@ -208,16 +208,16 @@ impl Group {
         let home = unsafe { &mut *shared.home.get() };
         home.lent += 1;
         let chunk = self.chunk(id, 0, bytes);
-        // A task that keeps received chunks must not starve the others.
+        // A task that keeps chunks must not starve the others.
         if self.is_scarce() {
             return Chunk::copy_of(&chunk);
         }
         chunk
     }
 
-    /// As [`received`](Group::received), where a buffer is filled bit by bit: returns the chunk, if there is
-    /// one. `goes_on`: the kernel keeps the buffer. False: it names what it does
-    /// not have, and what was received can't be told from what was not.
+    /// Passes on the chunk, if any, that the kernel has reported in a CQE, in either mode. `goes_on` means that the
+    /// kernel keeps the buffer. Returns `false` if the kernel names a buffer that it does not have; the received data
+    /// is then unknown.
     #[inline]
     pub(crate) fn received_parts(
         &self,
@@ -244,7 +244,7 @@ impl Group {
         }
     }
 
-    /// The next `bytes` bytes of buffer `id`, if there are some.
+    /// Returns the next `bytes` bytes of buffer `id`, if any.
     fn received_behind(&self, id: u16, bytes: u32, goes_on: bool) -> Option<Option<Chunk>> {
         let shared = self.shared();
         // SAFETY: Held: on the home thread; no chunk is dropped while this reference is alive.
@@ -265,7 +265,7 @@ impl Group {
         }))
     }
 
-    /// A buffer to receive into without a ring: of the list, or of its own.
+    /// Returns an empty buffer to receive into without a ring: from the list, or newly allocated.
     pub(crate) fn blank(&self) -> Chunk {
         let shared = self.shared();
         // SAFETY: Held: on the home thread, and nothing else refers to it meanwhile.
@@ -279,7 +279,7 @@ impl Group {
         }
     }
 
-    /// `bytes` bytes of buffer `id`, counted in `lent` by the caller, from `start` on.
+    /// Returns a chunk for `bytes` bytes of buffer `id`, starting at `start`. The caller has counted it in `lent`.
     #[inline]
     fn chunk(&self, id: u16, start: u32, bytes: u32) -> Chunk {
         let start = start as usize;
@@ -291,7 +291,7 @@ impl Group {
         }
     }
 
-    /// Takes in what other threads have given back.
+    /// Collects the buffers that other threads have returned.
     pub(crate) fn fetch(&self) {
         let shared = self.shared();
         if !shared.has_away.swap(false, Ordering::Acquire) {
@@ -301,19 +301,19 @@ impl Group {
         ids.into_iter().for_each(|id| shared.take_back(id));
     }
 
-    /// The core ends, and the kernel may still take a buffer: all of it is leaked.
+    /// Ends the core while the kernel may still take a buffer: leaks all memory.
     pub(crate) fn leak(self) {
         HOME.set(std::ptr::null());
     }
 
-    /// The core ends, and nothing is in flight. Chunks that are about stay valid.
+    /// Ends the core when nothing is in flight. Existing chunks stay valid.
     pub(crate) fn end(self, ring: Option<&mut Ring>) {
         HOME.set(std::ptr::null());
         self.fetch();
         // SAFETY: Held: on the home thread, for the last time.
         let home = unsafe { &mut *self.shared().home.get() };
         if let (Some(buffers), Some(ring)) = (home.ring.take(), ring) {
-            // Refused, its pages stay mapped; nothing is received into it any more.
+            // If the kernel refuses, the ring's pages stay mapped; nothing is received into it any more.
             let _ = ring.unregister_buf_ring(buffers);
         }
         let mut away = self.shared().lock();
@@ -340,10 +340,10 @@ impl Shared {
         unsafe { NonNull::new_unchecked(self.memory.base().add(from)) }
     }
 
-    /// A chunk of buffer `id` has gone. On the home thread.
+    /// Removes a chunk of buffer `id`. Called on the home thread.
     #[inline]
     fn take_back(&self, id: u16) {
-        // SAFETY: Held: the callers see to the thread; no other reference is alive.
+        // SAFETY: Held: the callers ensure the thread; no other reference is alive.
         let home = unsafe { &mut *self.home.get() };
         home.lent -= 1;
         if let Filling::Incremental(parts) = &mut home.filling
@@ -354,17 +354,17 @@ impl Shared {
         self.provide(id);
     }
 
-    /// Nobody has buffer `id`: it is for the next receive. On the home thread.
+    /// Makes the unused buffer `id` available for the next receive. Called on the home thread.
     #[inline]
     fn provide(&self, id: u16) {
-        // SAFETY: Held: as in `take_back`.
+        // SAFETY: Held: the callers ensure the thread; no other reference is alive.
         let home = unsafe { &mut *self.home.get() };
         match &mut home.ring {
             Some(_) if self.process != forked::process() => {}
             Some(ring) => {
                 let base = self.base(id).as_ptr();
-                // SAFETY: Lent, Still, Once: the buffer is the mapping's, which stays until the group is
-                // unregistered; its chunks are gone, and no buffer else has this number.
+                // SAFETY: Lent, Still, Once: the buffer belongs to the mapping, which stays until the group is
+                // unregistered; its chunks have been dropped, and no other buffer has this number.
                 unsafe { ring.add(base, self.layout.bytes, id) };
                 ring.publish();
             }
@@ -372,7 +372,7 @@ impl Shared {
         }
     }
 
-    /// On any other thread, or after the core has ended. True: it was the last one.
+    /// Returns a buffer on any other thread, or after the core has ended. Returns `true` for the last one.
     fn leave(&self, id: u16) -> bool {
         let mut away = self.lock();
         if let Some(left) = &mut away.ended {
@@ -385,38 +385,38 @@ impl Shared {
     }
 }
 
-/// Bytes that a socket has received, in a buffer of the core's; it goes back when this is dropped.
+/// Bytes that a socket has received, in a buffer of the core. Dropping the chunk returns the buffer.
 ///
-/// Where nearly all buffers are in use it has memory of its own, so that a task that keeps chunks for long
-/// keeps nobody else from receiving. It may be sent to other threads, and outlive its core.
+/// While fewer than a quarter of the buffers are free, received data is copied into separate memory, so a task that
+/// keeps chunks cannot starve other connections. A chunk may be sent to other threads, and may outlive its core.
 pub struct Chunk {
     base: NonNull<u8>,
-    // In `usize`, as what a caller gave back unread (`copy_of`) may be of any size.
+    // `usize`, because data that a caller pushes back (`copy_of`) may have any size.
     start: usize,
     end: usize,
     memory: Memory,
 }
 
-/// Whose memory a chunk is.
+/// The owner of a chunk's memory.
 #[derive(Clone, Copy)]
 enum Memory {
-    /// Buffer `id` of a group, to which it returns.
+    /// Buffer `id` of a group, to which it is returned.
     Group { id: u16, group: NonNull<Shared> },
     /// A box of `bytes` bytes, which the chunk frees.
     Own { bytes: usize },
 }
 
-// Streams keep chunks in queues: one is not to grow unnoticed.
+// Streams keep chunks in queues, so a chunk must not grow unnoticed.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Option<Chunk>>() == 40);
 
-// SAFETY: Owned: a chunk is the only one to refer to its buffer; `Drop` sees to the thread.
+// SAFETY: Owned: a chunk is the only reference to its bytes; `Drop` handles foreign threads.
 unsafe impl Send for Chunk {}
-// SAFETY: Owned: through a shared reference the bytes are only read.
+// SAFETY: Owned: a shared reference only reads the bytes.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
-    /// A chunk with memory of its own, of which the first `filled` bytes are initialised.
+    /// Creates a chunk with its own memory, of which the first `filled` bytes are initialised.
     fn owning(memory: Box<[MaybeUninit<u8>]>, filled: usize) -> Chunk {
         let bytes = memory.len();
         debug_assert!(filled <= bytes);
@@ -429,19 +429,19 @@ impl Chunk {
         }
     }
 
-    /// A chunk with a copy of `bytes`.
+    /// Creates a chunk with a copy of `bytes`.
     pub(crate) fn copy_of(bytes: &[u8]) -> Chunk {
         let mut memory = Box::new_uninit_slice(bytes.len());
         memory.write_copy_of_slice(bytes);
         Chunk::owning(memory, bytes.len())
     }
 
-    /// A blank chunk with memory of its own.
+    /// Creates an empty chunk with its own memory.
     pub(crate) fn with_capacity(bytes: usize) -> Chunk {
         Chunk::owning(Box::new_uninit_slice(bytes), 0)
     }
 
-    /// The bytes of a vector, and its memory.
+    /// Creates a chunk from a vector, without a copy.
     pub(crate) fn from_vec(mut vec: Vec<u8>) -> Chunk {
         let filled = vec.len();
         let (base, bytes) = (vec.as_mut_ptr(), vec.capacity());
@@ -450,22 +450,22 @@ impl Chunk {
         }
         std::mem::forget(vec);
         let memory = std::ptr::slice_from_raw_parts_mut(base.cast::<MaybeUninit<u8>>(), bytes);
-        // SAFETY: Owned: a vector's block of `capacity` bytes is what a box of as many would be, and the
-        // vector has been forgotten.
+        // SAFETY: Owned: the vector's block of `capacity` bytes has the layout of a box of that size, and the vector
+        // has been forgotten.
         Chunk::owning(unsafe { Box::from_raw(memory) }, filled)
     }
 
-    /// Receives into a blank chunk, without waiting: a count, or minus an errno.
+    /// Receives into an empty chunk without waiting. Returns the number of bytes, or a negated errno.
     pub(crate) fn receive(&mut self, socket: &Socket) -> i32 {
         let space = self.space();
         // SAFETY: Lent and Open: both are borrowed for the call.
         let res = unsafe { net::recv(socket.raw(), self.base.as_ptr(), space) };
-        // Written: `res` bytes have been written; none, if it is an error.
+        // Written: `res` bytes have been written, or none on an error.
         self.end = usize::try_from(res).unwrap_or(0).min(space);
         res
     }
 
-    /// Bytes of the buffer.
+    /// Returns the size of the buffer.
     fn space(&self) -> usize {
         match self.memory {
             // SAFETY: Owned: the group's memory lives as long as a chunk of it.
@@ -474,12 +474,12 @@ impl Chunk {
         }
     }
 
-    /// Whether there was no room for more.
+    /// Returns whether the buffer is full.
     pub(crate) fn is_full(&self) -> bool {
         self.end == self.space()
     }
 
-    /// Moves as many bytes as fit to the start of `buf`; returns how many.
+    /// Moves as many bytes as fit to the start of `buf`, and returns the number of bytes.
     pub(crate) fn copy_to<B: IoBufMut>(&mut self, buf: &mut B) -> usize {
         let bytes = self.len().min(buf.fill_bytes());
         copy_in(buf, &self[..bytes]);
@@ -487,7 +487,7 @@ impl Chunk {
         bytes
     }
 
-    /// Drops the first `bytes` bytes; all of them, if there are no more.
+    /// Drops the first `bytes` bytes, or all of them if there are fewer.
     pub fn advance(&mut self, bytes: usize) {
         self.start += bytes.min(self.len());
     }
@@ -511,7 +511,7 @@ impl AsRef<[u8]> for Chunk {
     }
 }
 
-// SAFETY: Still: the buffer stays where it is until the chunk is dropped, and nobody writes to it.
+// SAFETY: Still: the buffer does not move until the chunk is dropped, and no code writes to it.
 unsafe impl IoBuf for Chunk {
     #[inline]
     fn stable_ptr(&self) -> *const u8 {

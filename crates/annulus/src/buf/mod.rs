@@ -1,10 +1,18 @@
 //! Buffers: the traits [`IoBuf`] and [`IoBufMut`], aligned memory, registered arenas and received chunks.
 //!
+//! | for | use |
+//! |---|---|
+//! | reads and writes through the page cache | `Vec<u8>`, `Box<[u8]>`; writes also `String`, `Arc<[u8]>`, `&'static [u8]` |
+//! | direct I/O | [`AlignedBuf`] |
+//! | direct I/O without pinning pages per transfer | [`ArenaBuf`], a buffer of a registered [`Arena`] |
+//! | large files | [`Region`] |
+//! | a part of a buffer | [`IoBuf::subslice`] |
+//! | `Bytes` and `BytesMut` | the feature `bytes` |
+//!
 //! # Safety
 //!
-//! `IoBuf` and `IoBufMut` are promises about an address: it stays valid and in place while the value
-//! lives, wherever the value itself is moved (Still). The implementations here are the ones std's
-//! types can keep.
+//! `IoBuf` and `IoBufMut` promise that an address stays valid and unchanged while the value lives, wherever the value
+//! itself is moved (Still). The implementations here cover the types of std that can keep this promise.
 #![allow(unsafe_code)]
 
 mod aligned;
@@ -46,11 +54,10 @@ use std::sync::Arc;
 
 /// A buffer whose bytes an operation may read: the source of a write.
 ///
-/// Owned, so that it can outlive the future that was given it (a dropped future leaves its buffer
-/// with the engine until the kernel lets go). To lend a part, wrap it: [`IoBuf::subslice`].
+/// The buffer is owned, so that it can outlive the future: after the future is dropped, the engine keeps the buffer
+/// until the kernel has finished with it. To write a part of a buffer, wrap it: [`IoBuf::subslice`].
 ///
-/// What is only borrowed is refused by the compiler; [`File::read_into`](crate::File::read_into)
-/// fills it soundly:
+/// Borrowed buffers do not compile. To read into borrowed memory, use [`File::read_into`](crate::File::read_into).
 ///
 /// ```compile_fail,E0277
 /// async fn fill(file: &annulus::File, page: &mut [u8]) {
@@ -58,7 +65,7 @@ use std::sync::Arc;
 /// }
 /// ```
 ///
-/// So is a buffer that borrows, though its type could be lent permanently:
+/// A shorter borrow of a type that implements the trait only for `'static` does not compile either:
 ///
 /// ```compile_fail,E0521
 /// async fn store(file: &annulus::File, page: &[u8]) {
@@ -68,39 +75,39 @@ use std::sync::Arc;
 ///
 /// # Safety
 ///
-/// The library reads the bytes through a raw pointer, from other threads, and after the future that was
-/// given the buffer is gone. It relies on the following from the moment a buffer is passed to it until the
-/// buffer is given back or dropped, wherever the value is moved meanwhile:
+/// The library reads the bytes through a raw pointer, from other threads, and after the future that received the buffer
+/// has been dropped. It relies on the following from the moment a buffer is passed to it until the buffer is returned
+/// or dropped, wherever the value is moved meanwhile:
 ///
-/// - `stable_ptr` points to `init_bytes` bytes of one allocation. They are initialised and may be read from
-///   any thread. The pointer is not null, even if `init_bytes` is 0.
-/// - Both methods return the same at every call. A transfer that was short goes on from the pointer and the
-///   count that they return then, and [`Slice`] checks its bounds only once. Only
+/// - `stable_ptr` points to `init_bytes` bytes of one allocation. They are initialised and may be read from any thread.
+///   The pointer is not null, even if `init_bytes` is 0.
+/// - Both methods return the same value at every call. After a short transfer, the library continues with the pointer
+///   and the count that they return then, and [`Slice`] checks its bounds only once. Only
 ///   [`set_init`](IoBufMut::set_init) changes `init_bytes`, and nothing changes the address.
-/// - Nobody else writes to the bytes: neither through a handle that shares the memory nor by the methods
-///   themselves.
+/// - No other code writes to the bytes: neither through a handle that shares the memory, nor in these methods.
 ///
-/// A method that panics breaks no promise. A driver or a blocking thread calls both methods; if one of them panics
-/// there, its operation fails with [`EngineError::Panicked`](crate::EngineError::Panicked), and no other one does.
+/// A method that panics breaks no promise. A driver or a blocking thread calls both methods. If one of them panics
+/// there, its operation fails with [`EngineError::Panicked`](crate::EngineError::Panicked), and other operations are
+/// not affected.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't be lent to the kernel",
+    message = "`{Self}` is not a buffer that the kernel may read",
     label = "not an owned buffer with a stable address",
     note = "pass an owned `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>` or `AlignedBuf`; it comes back with the result",
     note = "`Bytes` and `BytesMut` need the feature `bytes` of annulus",
     note = "to fill a borrowed `&mut [u8]`, use `File::read_into`"
 )]
 pub unsafe trait IoBuf: Send + 'static {
-    /// Where the bytes are.
+    /// Returns the address of the bytes.
     fn stable_ptr(&self) -> *const u8;
 
-    /// How many of them, from the start, are initialised.
+    /// Returns the number of initialised bytes, counted from the start.
     fn init_bytes(&self) -> usize;
 
-    /// Returns the bytes of `range` as a buffer. An operation on it sees only those bytes.
-    /// [`Slice::into_inner`] returns the whole buffer.
+    /// Returns the bytes of `range` as a buffer. An operation on it accesses only those bytes. [`Slice::into_inner`]
+    /// returns the whole buffer.
     ///
-    /// An open end stands for [`init_bytes`](IoBuf::init_bytes). The name differs from `slice` because `Bytes` and
-    /// `BytesMut` have methods of their own by that name, which would take precedence.
+    /// An open end means [`init_bytes`](IoBuf::init_bytes). The name differs from `slice` because `Bytes` and
+    /// `BytesMut` have methods of that name, which would take precedence.
     ///
     /// ```
     /// use annulus::IoBuf;
@@ -112,7 +119,7 @@ pub unsafe trait IoBuf: Send + 'static {
     ///
     /// # Panics
     ///
-    /// If the range starts after its end, or ends beyond the buffer's initialised bytes.
+    /// Panics if the range starts after its end, or ends beyond the initialised bytes.
     fn subslice(self, range: impl RangeBounds<usize>) -> Slice<Self>
     where
         Self: Sized,
@@ -135,59 +142,59 @@ pub unsafe trait IoBuf: Send + 'static {
 ///
 /// # Safety
 ///
-/// As for [`IoBuf`], and for as long:
+/// The requirements of [`IoBuf`] apply, for the same time, and these:
 ///
-/// - `stable_mut_ptr` returns the same address as [`stable_ptr`](IoBuf::stable_ptr): what is filled is what
-///   is read afterwards.
-/// - `lent_bytes` bytes from there, of the same allocation, may be written to from any thread, initialised
-///   or not, and nobody else reads or writes them.
-/// - What is initialised lies within what is lent: `init_bytes` is at most `lent_bytes`.
-/// - What a read keeps is initialised: `kept_bytes` is at most `init_bytes`.
-/// - All three methods return the same at every call until `set_init` is called. After that `lent_bytes` and
-///   `kept_bytes` may be other numbers; the address stays.
-/// - After `set_init(n)`, `init_bytes` is at least `n` and not less than it was.
+/// - `stable_mut_ptr` returns the same address as [`stable_ptr`](IoBuf::stable_ptr), so that the filled bytes are the
+///   bytes that are read afterwards.
+/// - `lent_bytes` bytes from that address, of the same allocation, may be written from any thread, initialised or not.
+///   No other code reads or writes them.
+/// - The initialised bytes lie within the lent bytes: `init_bytes` is at most `lent_bytes`.
+/// - The bytes that a read keeps are initialised: `kept_bytes` is at most `init_bytes`.
+/// - All three methods return the same value at every call until `set_init` is called. After that, `lent_bytes` and
+///   `kept_bytes` may change; the address stays.
+/// - After `set_init(n)`, `init_bytes` is at least `n`, and not less than before.
 ///
-/// The library calls `set_init` with at most the number of bytes that it was lent, once they are written.
+/// The library calls `set_init` with at most the number of lent bytes, after they have been written.
 ///
-/// A buffer is checked before it is lent. If its two addresses differ, or if it has more initialised bytes than
-/// it lends, or keeps more than it has, the operation returns it with [`InvalidInput`].
+/// A buffer is checked before it is lent. The operation returns it with [`InvalidInput`] if its two addresses differ,
+/// if it has more initialised than lent bytes, or if it keeps more bytes than it has initialised.
 ///
 /// [`InvalidInput`]: std::io::ErrorKind::InvalidInput
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't be lent to the kernel to be filled",
+    message = "`{Self}` is not a buffer that the kernel may fill",
     label = "not an owned, writable buffer with a stable address",
     note = "pass an owned `Vec<u8>`, `Box<[u8]>` or `AlignedBuf`; it comes back with the result",
     note = "`BytesMut` needs the feature `bytes` of annulus",
     note = "to fill a borrowed `&mut [u8]`, use `File::read_into`"
 )]
 pub unsafe trait IoBufMut: IoBuf {
-    /// Where the bytes are: the address that [`stable_ptr`](IoBuf::stable_ptr) returns.
+    /// Returns the address of the bytes, the same as [`stable_ptr`](IoBuf::stable_ptr).
     fn stable_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes a read may fill, from the start.
+    /// Returns how many bytes a read may fill, counted from the start.
     ///
-    /// A buffer with contents lends just those (`vec![0; 4096]` asks for 4,096 bytes); an empty one
-    /// lends its capacity (`Vec::with_capacity(4096)` does too).
+    /// A `Vec<u8>` with contents lends its length: `vec![0; 4096]` requests 4,096 bytes. An empty one lends its
+    /// capacity: `Vec::with_capacity(4096)` does too.
     fn lent_bytes(&self) -> usize;
 
-    /// Returns how many bytes at the start a read keeps. It fills the bytes from there to
+    /// Returns how many bytes at the start a read keeps. A read fills the bytes from there to
     /// [`lent_bytes`](IoBufMut::lent_bytes).
     ///
-    /// 0 unless implemented: a read overwrites the contents. A buffer that reads append to returns
+    /// The default is 0: a read overwrites the contents. A buffer to which reads append returns
     /// [`init_bytes`](IoBuf::init_bytes), as `BytesMut` does.
     fn kept_bytes(&self) -> usize {
         0
     }
 
-    /// Tells the buffer that its first `bytes` bytes are initialised; never shortens it.
+    /// Marks the first `bytes` bytes as initialised. Never shortens the buffer.
     ///
     /// # Safety
     ///
-    /// Written: they are, and they are at most [`lent_bytes`](IoBufMut::lent_bytes).
+    /// Written: these bytes are initialised, and at most [`lent_bytes`](IoBufMut::lent_bytes).
     unsafe fn set_init(&mut self, bytes: usize);
 }
 
-// SAFETY: Still. A Vec's heap block does not move while nobody resizes it, and the engine does not.
+// SAFETY: Still. The heap block of a Vec moves only on a resize, and the engine does not resize it.
 unsafe impl IoBuf for Vec<u8> {
     fn stable_ptr(&self) -> *const u8 {
         self.as_ptr()
@@ -198,8 +205,8 @@ unsafe impl IoBuf for Vec<u8> {
     }
 }
 
-// SAFETY: Still. A Vec's heap block does not move while nobody resizes it, and the engine does not;
-// `capacity` bytes of the block are ours to write.
+// SAFETY: Still. The heap block of a Vec moves only on a resize, and the engine does not resize it. The Vec owns all
+// `capacity` bytes of the block.
 unsafe impl IoBufMut for Vec<u8> {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -324,7 +331,7 @@ unsafe impl IoBuf for Box<dyn IoBuf> {
     }
 }
 
-/// The part of a buffer that a read fills: behind what it keeps.
+/// The part of a buffer that a read fills: after the bytes that it keeps.
 pub(crate) trait ReadTarget: IoBufMut {
     /// Returns the address of the first byte to fill.
     #[inline]
@@ -339,29 +346,28 @@ pub(crate) trait ReadTarget: IoBufMut {
         self.lent_bytes().saturating_sub(self.kept_bytes())
     }
 
-    /// Tells the buffer that `bytes` bytes from `fill_ptr` on are initialised. `fill_ptr` and `fill_bytes` may be
-    /// others afterwards.
+    /// Marks `bytes` bytes from `fill_ptr` on as initialised. `fill_ptr` and `fill_bytes` may change.
     ///
     /// # Safety
     ///
-    /// Written: they are, and they are at most `fill_bytes`.
+    /// Written: these bytes are initialised, and at most `fill_bytes`.
     #[inline]
     unsafe fn set_filled(&mut self, bytes: usize) {
         let init = self.kept_bytes() + bytes;
-        // SAFETY: Written: the kept bytes by the buffer's promise, those behind them by the caller's.
+        // SAFETY: Written: the kept bytes by the buffer's promise, the bytes after them by the caller's.
         unsafe { self.set_init(init) };
     }
 }
 
 impl<B: IoBufMut> ReadTarget for B {}
 
-/// Copies `from` to where a read would fill `into`, and tells it so.
+/// Copies `from` to the place that a read of `into` would fill, and marks it as initialised.
 pub(crate) fn copy_in<B: IoBufMut>(into: &mut B, from: &[u8]) {
     assert!(
         from.len() <= into.fill_bytes(),
-        "a copy stays inside the buffer"
+        "the copy does not fit into the buffer"
     );
-    // SAFETY: Lent: the buffer is ours here, and at least `from.len()` bytes may be filled.
+    // SAFETY: Lent: this function owns the buffer here, and at least `from.len()` bytes may be filled.
     let target = unsafe {
         std::slice::from_raw_parts_mut(into.fill_ptr().cast::<MaybeUninit<u8>>(), from.len())
     };

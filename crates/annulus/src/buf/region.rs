@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! A large range of memory as one buffer, and as many: taken apart into pieces that are read into
-//! side by side, each of them lent on its own, and put together again when all of them are back
-//! (Owned: the pieces do not overlap, and hold the mapping until the last is gone).
+//! A large range of memory, as one buffer or as many. It is split into pieces that are lent separately and read in
+//! parallel, and joined again when all pieces have been dropped (Owned: pieces do not overlap, and the last one keeps
+//! the mapping alive).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use super::{IoBuf, IoBufMut};
 use crate::sys::mapping::{HugePages, Mapping, PagesInUse};
 
-/// Owned memory of any size, in pages of its own: what [`File::load`](crate::File::load) answers.
+/// Owned memory of any size on its own pages. [`File::load`](crate::File::load) returns it.
 ///
-/// Zeroed, and given to the process page by page as it is touched first. A buffer like others, too:
-/// `file.read_at(region, offset)` reads at most 2 GiB per operation into it.
+/// The memory is zeroed, and the kernel provides each page when it is first touched. A region is also an ordinary
+/// buffer: `file.read_at(region, offset)` reads at most 2 GiB per operation into it.
 ///
 /// ```
 /// let region = annulus::buf::Region::new(1 << 20, annulus::buf::HugePages::default())?;
@@ -31,16 +31,16 @@ pub struct Region {
 }
 
 impl Region {
-    /// `bytes` zero bytes, at an address that is a multiple of 4,096.
+    /// Allocates `bytes` zero bytes at an address that is a multiple of 4,096.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, or `OutOfMemory` without an errno, if there can be no such range.
+    /// Fails with `ENOMEM`, or with `OutOfMemory` without an errno, if the memory cannot be allocated.
     pub fn new(bytes: usize, huge_pages: HugePages) -> io::Result<Region> {
         Region::with_start(bytes, 0, huge_pages)
     }
 
-    /// The same at an address that is `from` bytes off its alignment.
+    /// Allocates `bytes` zero bytes at an address that is `from` bytes past a multiple of 4,096.
     pub(crate) fn with_start(
         bytes: usize,
         from: usize,
@@ -54,14 +54,14 @@ impl Region {
         })
     }
 
-    /// Which pages it got.
+    /// Returns the kind of pages in use.
     pub fn pages(&self) -> PagesInUse {
         self.memory.pages()
     }
 
-    /// Takes it apart.
+    /// Splits the region into pieces.
     pub(crate) fn take_apart(self) -> Pieces {
-        // What a device reads while the process forks must arrive here (trap 59).
+        // Device reads during a fork must arrive in this process (trap 59).
         self.memory.keep_from_children(true);
         Pieces {
             at: 0,
@@ -76,7 +76,7 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: Owned: within the mapping, which is ours alone and was mapped zeroed.
+        // SAFETY: Owned: within the mapping, which belongs to this value alone and was mapped zeroed.
         unsafe { std::slice::from_raw_parts(self.memory.base().add(self.from), self.len) }
     }
 }
@@ -122,33 +122,33 @@ unsafe impl IoBufMut for Region {
     }
 
     unsafe fn set_init(&mut self, _: usize) {
-        // Zeroed at birth: nothing is ever uninitialised.
+        // Nothing to do: mapped zeroed, so always initialised.
     }
 }
 
-/// A region taken apart.
+/// A region that is split into pieces.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     memory: Arc<Mapping>,
-    /// What lies before has been given out.
+    /// The offset up to which pieces have been cut.
     at: usize,
     from: usize,
     len: usize,
 }
 
 impl Pieces {
-    /// Where in the memory the region's bytes are.
+    /// Returns the range of the region's bytes within the memory.
     pub(crate) fn visible(&self) -> Range<usize> {
         self.from..self.from + self.len
     }
 
-    /// Where the memory begins, and how much there is.
+    /// Returns the address and the size of the memory.
     pub(crate) fn memory(&self) -> (usize, usize) {
         (self.memory.base().addr(), self.memory.bytes())
     }
 
-    /// A piece, from the offset `from` of the memory on; the next one has to begin behind it. `None`
-    /// if this one does not lie behind the last, or not within the memory.
+    /// Cuts a piece that starts at offset `from` of the memory. Returns `None` if the piece overlaps an earlier one, or
+    /// ends beyond the memory.
     pub(crate) fn cut(&mut self, from: usize, bytes: usize) -> Option<Piece> {
         let to = from.checked_add(bytes)?;
         if from < self.at || to > self.memory.bytes() {
@@ -162,7 +162,7 @@ impl Pieces {
         })
     }
 
-    /// Puts the region together again; `None` if a piece is still out.
+    /// Joins the pieces into the region; `None` if a piece still exists.
     pub(crate) fn join(self) -> Option<Region> {
         let memory = Arc::into_inner(self.memory)?;
         memory.keep_from_children(false);
@@ -174,7 +174,7 @@ impl Pieces {
     }
 }
 
-/// A part of a region, the only way to its bytes.
+/// A piece of a region, and the only access to its bytes.
 #[derive(Debug)]
 pub(crate) struct Piece {
     memory: Arc<Mapping>,
@@ -204,7 +204,7 @@ unsafe impl IoBufMut for Piece {
     }
 
     unsafe fn set_init(&mut self, _: usize) {
-        // Zeroed at birth: nothing is ever uninitialised.
+        // Nothing to do: mapped zeroed, so always initialised.
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_never_overlap_and_the_region_comes_back_when_all_are_back() {
+    fn pieces_never_overlap_and_join_into_the_region_when_all_are_dropped() {
         let region = Region::with_start(10_000, 100, HugePages::SystemDefault).unwrap();
         let mut pieces = region.take_apart();
         assert_eq!((pieces.visible(), pieces.memory().1), (100..10_100, 12_288));

@@ -1,5 +1,5 @@
-//! The memory of an arena as its engine's rings see it: a list of such regions, which every driver
-//! looks at when its version has changed, and what each ring said about registering them.
+//! The arenas of an engine, as its rings see them. Every driver re-reads the list when its version has changed, and
+//! each ring reports how much of an arena it has registered.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,33 +9,33 @@ use std::time::{Duration, Instant};
 use crate::error::SetupError;
 use crate::sys::mapping::Mapping;
 
-/// How often a wait for answers looks whether anybody is left to give them.
+/// The interval at which a wait for reports checks whether drivers remain.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A driver, as the list of the arenas that it registers sees it.
+/// A driver that follows the list of arenas.
 pub(crate) trait Follow: Send + Sync {
-    /// The list has changed. The driver looks at it soon, though it may have nothing else to do.
+    /// Reports a change of the list. The driver re-reads it soon, even if it has no other work.
     fn follow(&self);
 }
 
 /// The arenas of one engine.
 #[derive(Default)]
 pub(crate) struct Arenas {
-    /// Grows with each change of the list.
+    /// Incremented with each change of the list.
     version: AtomicU64,
     list: Mutex<Vec<Arc<RegisteredRegion>>>,
-    /// Those with rings; an engine never has fewer of them than it had.
+    /// The drivers with rings. Their number never decreases.
     followers: Mutex<Vec<Weak<dyn Follow>>>,
 }
 
 impl Arenas {
-    /// Which list it is; 0 as long as there never was an arena.
+    /// Returns the version of the list; 0 if there has never been an arena.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The arenas there are, and which list that is.
+    /// Returns the version of the list, and the arenas.
     pub(crate) fn list(&self) -> (u64, Vec<Arc<RegisteredRegion>>) {
         let list = lock(&self.list);
         (self.version.load(Ordering::Relaxed), list.clone())
@@ -47,21 +47,21 @@ impl Arenas {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Has every ring let go of it. The rings of busy drivers do so at their next poll; no idle one keeps
-    /// the memory pinned until then.
+    /// Removes an arena, and makes every ring release it. Busy drivers release it at their next poll; idle drivers are
+    /// notified, so that they do not keep the memory pinned.
     pub(super) fn remove(&self, region: &Arc<RegisteredRegion>) {
         let mut list = lock(&self.list);
         list.retain(|one| !Arc::ptr_eq(one, region));
         self.version.fetch_add(1, Ordering::Release);
         drop(list);
-        // Called without the lock, because they look at the list.
+        // Outside the lock, because followers read the list.
         let followers = lock(&self.followers).clone();
         for follower in followers.iter().filter_map(Weak::upgrade) {
             follower.follow();
         }
     }
 
-    /// Adds a driver that is told of arenas that have gone.
+    /// Adds a driver that is notified of removed arenas.
     pub(crate) fn add_follower(&self, follower: Weak<dyn Follow>) {
         lock(&self.followers).push(follower);
     }
@@ -79,15 +79,15 @@ impl fmt::Debug for Arenas {
 #[derive(Debug)]
 pub(crate) struct RegisteredRegion {
     pub(crate) memory: Arc<Mapping>,
-    /// From one buffer to the next, bytes.
+    /// The distance from one buffer to the next, in bytes.
     pub(crate) stride: usize,
-    /// Of all buffers together.
+    /// The total size of all buffers, in bytes.
     pub(crate) bytes: usize,
     registrations: Mutex<Vec<Registration>>,
     changed: Condvar,
 }
 
-/// What one ring said.
+/// The report of one ring.
 #[derive(Clone, Debug)]
 struct Registration {
     bytes: usize,
@@ -105,14 +105,14 @@ impl RegisteredRegion {
         }
     }
 
-    /// A ring has registered `bytes` from the start; if that is not all, because of the error.
+    /// Records that a ring has registered `bytes` bytes from the start; if that is not all, `because` has the reason.
     pub(crate) fn note_registration(&self, bytes: usize, because: Option<SetupError>) {
         let because = because.map(Arc::new);
         lock(&self.registrations).push(Registration { bytes, because });
         self.changed.notify_all();
     }
 
-    /// Waits until `rings` have reported, as long as `alive`, at most `time`.
+    /// Waits until `rings` rings have reported, while `alive` returns true, for at most `time`.
     pub(crate) fn wait(&self, rings: usize, alive: impl Fn() -> bool, time: Duration) {
         let until = Instant::now() + time;
         let mut registrations = lock(&self.registrations);
@@ -140,28 +140,28 @@ impl RegisteredRegion {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is held; if it did, the list would still be whole.
+    // Nothing panics while the lock is held; if it did, the list would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How far the rings of an engine have registered an arena. `Display` is a phrase for people.
+/// The extent to which the rings of an engine have registered an arena. `Display` writes it as a phrase.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Registered {
-    /// Rings that have tried. 0 on blocking threads, which use the arena's memory as any other.
+    /// The number of rings that have tried. 0 without rings, where the arena is ordinary memory.
     pub rings: usize,
-    /// Rings that have registered all of it.
+    /// The number of rings that have registered all of it.
     pub full: usize,
-    /// Bytes that each ring has registered, from the first buffer on: the least of all rings.
+    /// The number of bytes, from the first buffer on, that every ring has registered.
     pub bytes: u64,
-    /// Bytes of the arena.
+    /// The size of the arena in bytes.
     pub of_bytes: u64,
-    /// Why a ring has less than all.
+    /// The reason why a ring has registered only a part.
     pub because: Option<Arc<SetupError>>,
 }
 
 impl Registered {
-    /// Every ring has registered the whole arena.
+    /// Returns whether every ring has registered the whole arena.
     pub fn is_whole(&self) -> bool {
         self.rings > 0 && self.full == self.rings
     }
@@ -199,7 +199,7 @@ impl fmt::Display for Registered {
     }
 }
 
-/// A size, for people.
+/// A size in readable units.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
@@ -221,29 +221,29 @@ mod tests {
     use crate::sys::mapping::HugePages;
 
     #[test]
-    fn a_report_says_how_much_of_an_arena_each_ring_has_and_why_not_all() {
+    fn a_report_has_the_registered_size_and_the_reason_for_a_missing_part() {
         let region = || {
             let memory = Mapping::new(1 << 20, HugePages::SystemDefault).unwrap();
             RegisteredRegion::new(Arc::new(memory), 4096, 1 << 20)
         };
         let refusal = || Some(SetupError::Config("too much".to_owned()));
-        let says = |region: &RegisteredRegion| region.registered().to_string();
-        assert_eq!(says(&region()), "not registered: there is no ring");
+        let report = |region: &RegisteredRegion| region.registered().to_string();
+        assert_eq!(report(&region()), "not registered: there is no ring");
 
         let whole = region();
         whole.note_registration(1 << 20, None);
-        assert_eq!(says(&whole), "registered");
+        assert_eq!(report(&whole), "registered");
         assert!(whole.registered().is_whole());
         whole.note_registration(0, refusal());
         let expected = "not registered with every ring, all of it with 1 of 2: too much";
-        assert_eq!(says(&whole).replace("0 bytes of 1 MiB", "not"), expected);
+        assert_eq!(report(&whole).replace("0 bytes of 1 MiB", "not"), expected);
 
         let part = region();
         part.note_registration(1 << 19, refusal());
-        assert_eq!(says(&part), "512 KiB of 1 MiB registered: too much");
+        assert_eq!(report(&part), "512 KiB of 1 MiB registered: too much");
         let none = region();
         none.note_registration(0, refusal());
-        assert_eq!(says(&none), "not registered: too much");
+        assert_eq!(report(&none), "not registered: too much");
         assert_eq!(Bytes(4097).to_string(), "4097 bytes");
         assert_eq!(Bytes(3 << 30).to_string(), "3 GiB");
     }

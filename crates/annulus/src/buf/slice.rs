@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! A part of a buffer, lent as a buffer of its own. Still follows from the inner buffer's promise.
+//! A part of a buffer, as a buffer. Still follows from the inner buffer's promise.
 #![allow(unsafe_code)]
 
 use super::{IoBuf, IoBufMut};
 
-/// The bytes `from..to` of a buffer. Made by [`IoBuf::subslice`].
+/// The bytes `from..to` of a buffer. Returned by [`IoBuf::subslice`].
 #[derive(Debug)]
 pub struct Slice<B> {
     buf: B,
@@ -15,13 +15,10 @@ pub struct Slice<B> {
 
 impl<B: IoBuf> Slice<B> {
     pub(super) fn new(buf: B, from: usize, to: usize) -> Slice<B> {
-        assert!(
-            from <= to,
-            "a slice from {from} to {to} ends before it starts"
-        );
+        assert!(from <= to, "the slice {from}..{to} ends before it starts");
         assert!(
             to <= buf.init_bytes(),
-            "a slice to {to} of a buffer with {} initialised bytes",
+            "the slice ends at {to}, but the buffer has {} initialised bytes",
             buf.init_bytes()
         );
         Slice { buf, from, to }
@@ -29,17 +26,17 @@ impl<B: IoBuf> Slice<B> {
 }
 
 impl<B> Slice<B> {
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub fn into_inner(self) -> B {
         self.buf
     }
 
-    /// Where in the whole this part starts.
+    /// Returns the start of this part within the buffer.
     pub fn begin(&self) -> usize {
         self.from
     }
 
-    /// Where in the whole it ends, exclusive.
+    /// Returns the end of this part within the buffer, exclusive.
     pub fn end(&self) -> usize {
         self.to
     }
@@ -76,8 +73,8 @@ unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
     }
 
     fn lent_bytes(&self) -> usize {
-        // `new` looked at what is initialised, which lies within what is lent; of a buffer that breaks this, no more
-        // than it lends.
+        // `new` checked the bounds against the initialised bytes, which lie within the lent ones. A buffer that breaks
+        // this rule lends no more than it has.
         self.to.min(self.buf.lent_bytes()).saturating_sub(self.from)
     }
 

@@ -1,4 +1,4 @@
-//! How an engine comes into being: the backend is chosen here, once, and the reason kept.
+//! Construction of an engine. The backend is chosen here, once, and the reason is kept.
 
 use std::fmt;
 use std::io;
@@ -26,40 +26,40 @@ use crate::sys::sim::{SimClock, SimKernel, World};
 use crate::sys::size_limit;
 use crate::sys::sq_poll::SqPoll;
 
-/// The backend that an engine runs on, and the reason. `Display` writes it as a sentence.
+/// The backend of an engine, and the reason for it. `Display` writes it as a sentence.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EngineBackend {
-    /// Rings.
+    /// io_uring.
     Uring {
         /// The set-up mode that the kernel accepted.
         setup_mode: SetupMode,
-        /// Driver threads.
+        /// The number of driver threads.
         threads: usize,
-        /// Entries of each submission queue.
+        /// The number of entries of each submission queue.
         sq_entries: u32,
-        /// What became of the polling that was asked for.
+        /// The state of the requested polling.
         polling: PollingInUse,
     },
     /// Blocking threads.
     Blocking {
-        /// The most there may be.
+        /// The maximum number of threads.
         threads: usize,
-        /// Why not io_uring; `None` if blocking threads were asked for.
+        /// The reason why io_uring is not used; `None` if blocking threads were requested.
         because: Option<SetupError>,
     },
     /// A simulated kernel.
     #[cfg(feature = "test-util")]
     Sim {
-        /// What its choices follow.
+        /// The seed of its random choices.
         seed: u64,
-        /// Driver threads; 0 where the caller's thread drives.
+        /// The number of driver threads; 0 if the calling thread drives.
         threads: usize,
     },
 }
 
 impl EngineBackend {
-    /// Why it is not what would be best, if it is not.
+    /// Returns the reason for running with less than was requested, if that is the case.
     fn fallback(&self) -> Option<String> {
         match self {
             EngineBackend::Uring { polling, .. } => polling.refusal().map(ToString::to_string),
@@ -114,7 +114,23 @@ impl fmt::Display for EngineBackend {
     }
 }
 
-/// How an engine is to be built. Made by [`Engine::builder`].
+/// Settings for a new [`Engine`], returned by [`Engine::builder`]. The defaults suit most programs.
+///
+/// "io_uring only" marks settings that the fallback ignores.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use std::time::Duration;
+/// use annulus::{Backend, Engine};
+///
+/// let engine = Engine::builder()
+///     .backend(Backend::Auto)                        // the default: io_uring, or the fallback
+///     .max_in_flight(4096)                           // operations in the kernel, per driver
+///     .drain_timeout(Duration::from_secs(5))         // how long the last drop may wait
+///     .build()?;
+/// println!("{}", engine.backend());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
     backend: Backend,
@@ -128,17 +144,17 @@ pub struct EngineBuilder {
     pub(super) iopoll: bool,
 }
 
-/// Operations in flight per driver, by default: twice what the deepest device queue measured here
-/// could use.
+/// Default number of operations in flight per driver: twice the useful depth of the deepest device queue that we
+/// measured.
 const IN_FLIGHT: u32 = 1024;
-/// Bytes in flight per driver, by default.
+/// Default number of bytes in flight per driver.
 const IN_FLIGHT_BYTES: u64 = 256 << 20;
 /// Default busy-polling time of a driver thread: about the cost of putting a virtual processor to sleep and
 /// waking it. A wrong guess therefore at most doubles that cost.
 const DRIVER_BUSY_POLL_NS: u64 = 50_000;
-/// Blocking threads, by default: about what a disk needs to be kept busy by them.
+/// Default number of blocking threads: about the number that keeps a disk busy.
 const BLOCKING_THREADS: usize = 64;
-/// Kernel workers per ring, bounded (files) and unbounded (the rest).
+/// Kernel workers per ring: bounded (files), and unbounded (everything else).
 const RING_WORKERS: [u32; 2] = [8, 16];
 
 impl Default for EngineBuilder {
@@ -178,75 +194,76 @@ impl EngineBuilder {
         self
     }
 
-    /// Driver threads, each with a ring of its own; 1 by default, which drives a disk to its limit.
-    /// More pay where the page cache is filled from a fast device. Backends: uring.
+    /// Sets the number of driver threads, each with its own ring; 1 by default, which drives a disk to its limit. More
+    /// threads help when a fast device fills the page cache. io_uring only.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// The most blocking threads; 64 by default. Backends: blocking, and uring for what the kernel
-    /// has no opcode for.
+    /// Sets the maximum number of blocking threads; 64 by default. With io_uring, these threads run the operations for
+    /// which the kernel has no opcode.
     pub fn blocking_threads(mut self, threads: usize) -> Self {
         self.blocking_threads = threads;
         self
     }
 
-    /// Operations that each driver lets the kernel hold at a time; 1,024 by default. Further ones wait
-    /// their poll: first come, first served, a batch and a lone operation taking polls.
+    /// Sets how many operations each driver keeps in the kernel at a time; 1,024 by default. Further operations wait in
+    /// order of arrival, and batches alternate with single operations.
     pub fn max_in_flight(mut self, operations: u32) -> Self {
         self.limits.in_flight = operations;
         self
     }
 
-    /// Bytes of buffers that each driver lets the kernel hold at a time; 256 MiB by default. One
-    /// operation larger than that still runs, alone.
+    /// Sets how many bytes of buffers each driver keeps in the kernel at a time; 256 MiB by default. A single larger
+    /// operation still runs, alone.
     pub fn max_in_flight_bytes(mut self, bytes: u64) -> Self {
         self.limits.in_flight_bytes = bytes;
         self
     }
 
-    /// Entries of each submission queue; 256 by default. Backends: uring.
+    /// Sets the number of entries of each submission queue; 256 by default. io_uring only.
     pub fn ring_entries(mut self, entries: u32) -> Self {
         self.ring.sq_entries = entries;
         self
     }
 
-    /// How many that are: what is asked for, of which [`EngineBackend::Uring`] has as many as the kernel
-    /// had memory for.
+    /// Returns the requested number of submission queue entries. [`EngineBackend::Uring`] has the number for which the
+    /// kernel had memory.
     pub fn ring_entries_requested(&self) -> u32 {
         self.ring.sq_entries
     }
 
-    /// The newest set-up mode to try; [`SetupMode::Cooperative`] by default. A driver that is
-    /// given its work by other threads has little from [`SetupMode::Deferred`]: it takes an enter to see each
-    /// completion, which costs more than the interrupts it saves (docs/internals/design.md). Backends: uring.
+    /// Sets the newest set-up mode to try; [`SetupMode::Cooperative`] by default. io_uring only.
+    ///
+    /// [`SetupMode::Deferred`] rarely helps a driver that receives its work from other threads. It needs a call into
+    /// the kernel to see each completion, which costs more than the interrupts it saves (docs/internals/design.md).
     pub fn setup_mode(mut self, setup_mode: SetupMode) -> Self {
         self.ring.setup_mode = setup_mode;
         self
     }
 
-    /// Operations pushed before they are submitted, while more are waiting; by default 2, or 8 where
-    /// 64 and more are in flight. Backends: uring.
+    /// Sets how many operations are queued before a submission while more are waiting. The default is 2, or 8 if 64 or
+    /// more operations are in flight. io_uring only.
     pub fn submit_chunk(mut self, operations: u32) -> Self {
         self.tuning.chunk = Some(operations.max(1));
         self
     }
 
-    /// Sets how long a driver thread with operations in flight busy-polls before it sleeps; 50 µs by default,
-    /// and [`Duration::ZERO`] turns it off. A driver busy-polls only while it has paid recently. Backends: uring.
+    /// Sets how long a driver thread with operations in flight busy-polls before it sleeps; 50 µs by default, and
+    /// [`Duration::ZERO`] turns it off. A driver busy-polls only while that has paid off recently. io_uring only.
     pub fn driver_busy_poll(mut self, time: Duration) -> Self {
         self.tuning.busy_poll_ns = to_ns(time);
         self
     }
 
-    /// Sets how long a thread with its own ring (see [`CurrentThreadDriver`]) busy-polls for a
-    /// completion before it sleeps; [`Duration::ZERO`], the default, turns it off. The thread busy-polls with
-    /// operations in flight, and only while it has paid recently. Backends: uring.
+    /// Sets how long a thread with its own ring (see [`CurrentThreadDriver`]) busy-polls for a completion before it
+    /// sleeps. [`Duration::ZERO`], the default, turns it off. The thread busy-polls only with operations in flight, and
+    /// only while that has paid off recently. io_uring only.
     ///
-    /// Busy-polling saves the cost of putting a processor to sleep and waking it. It occupies the processor
-    /// meanwhile: at depth 1 for up to this time per operation, during which the thread's executor runs nothing
-    /// else (docs/reference/benchmarking.md has the price).
+    /// Busy-polling saves the cost of putting a processor to sleep and waking it, but occupies the processor. At depth
+    /// 1 it takes up to this time per operation, during which the thread's executor runs nothing else. The cost is in
+    /// docs/reference/benchmarking.md.
     ///
     /// [`CurrentThreadDriver`]: crate::engine::CurrentThreadDriver
     pub fn busy_poll(mut self, time: Duration) -> Self {
@@ -254,20 +271,21 @@ impl EngineBuilder {
         self
     }
 
-    /// How long the end of an engine waits for what is in flight; 30 s by default. Past it, the
-    /// memory the kernel may still touch is leaked on purpose (a ring's for good, a blocking thread's
-    /// until its call returns), and counted in [`Metrics::leaked`](crate::metrics::Metrics::leaked).
+    /// Sets how long the end of an engine waits for operations in flight; 30 s by default. After that, memory that the
+    /// kernel may still access is leaked on purpose and counted in
+    /// [`Metrics::leaked`](crate::metrics::Metrics::leaked). A ring leaks its memory permanently, a blocking thread
+    /// until its system call returns.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.tuning.drain_timeout = timeout;
         self
     }
 
-    /// Builds the engine and starts its drivers.
+    /// Builds the engine.
     ///
     /// # Errors
     ///
-    /// [`SetupError`], which says what to change. With [`Backend::Auto`] a refused, absent or starved
-    /// io_uring is no error: [`Engine::backend`] gives the reason.
+    /// Fails with a [`SetupError`], whose message names the remedy. With [`Backend::Auto`], a missing or refused
+    /// io_uring is not an error; [`Engine::backend`] returns the reason.
     pub fn build(self) -> Result<Engine, SetupError> {
         for (what, value) in [
             ("threads", self.threads),
@@ -311,16 +329,16 @@ impl EngineBuilder {
         Engine::of(Submitter::new(Vec::new(), Opcodes::NONE, config), backend)
     }
 
-    /// The rings that threads keep for themselves.
+    /// Returns the configuration of the rings that threads keep for themselves.
     fn thread_ring_config(&self, ring: RingConfig) -> ThreadRingConfig {
         ThreadRingConfig {
-            // They are polled by whichever thread has reason to (traps 11 and 13).
+            // Any thread may poll these rings (traps 11 and 13).
             ring: RingConfig {
                 setup_mode: ring.setup_mode.min(SetupMode::Cooperative),
                 ..ring
             },
             limits: self.limits,
-            // Their thread must not busy-poll: it has other work.
+            // The thread has other work and busy-polls only if the user asks for it.
             tuning: Tuning {
                 busy_poll_ns: self.busy_poll_ns,
                 alone: true,
@@ -339,7 +357,7 @@ impl EngineBuilder {
         self.finish_uring(self.build_rings(RingPoll::Nothing)?, polling)
     }
 
-    /// Adds the ring that polls devices, where it was asked for.
+    /// Adds the ring that polls devices, if requested.
     fn finish_uring(&self, rings: Rings, mut polling: PollingInUse) -> Result<Engine, SetupError> {
         let (mut submitter, facts) = rings;
         if self.iopoll {
@@ -380,7 +398,7 @@ impl EngineBuilder {
                     handles.push(handle);
                 }
                 Err(error) => {
-                    // Ends the drivers that have been started.
+                    // Ends the drivers that have started.
                     drop(Submitter::new(
                         handles,
                         Opcodes::NONE,
@@ -412,7 +430,7 @@ impl EngineBuilder {
                 Err(error) => failed = Some(error),
             }
         }
-        // Dropped on failure, it ends the drivers that have been started.
+        // On failure, dropping this ends the drivers that have started.
         let submitter = simulated::submitter(handles, world, &clock, self.blocking_config());
         if let Some(error) = failed {
             return Err(error);
@@ -420,7 +438,7 @@ impl EngineBuilder {
         Ok(Engine::simulated(submitter, world, self.threads))
     }
 
-    /// Builds the engine, and a driver that the calling thread has to poll.
+    /// Builds the engine with a driver that the calling thread has to poll.
     pub(crate) fn build_sim_on_this_thread(
         &self,
         world: &Arc<World>,
@@ -459,10 +477,10 @@ impl Engine {
     }
 }
 
-/// The drivers of an engine, and what the last of them told of its ring.
+/// The drivers of an engine, and the properties of the last driver's ring.
 type Rings = (Submitter, RingFacts);
 
-/// What a driver thread tells of its ring.
+/// The properties of a driver's ring.
 struct RingFacts {
     setup_mode: SetupMode,
     sq_entries: u32,
@@ -479,8 +497,8 @@ impl RingFacts {
     }
 }
 
-/// Makes a driver's ring. Its thread starts with the first operation that is submitted, except on
-/// the mode `Deferred`, where a ring belongs to the thread that made it.
+/// Creates a driver's ring. Its thread starts with the first operation, except in the mode `Deferred`, where a ring
+/// belongs to the thread that created it.
 fn make_driver(
     config: RingConfig,
     limits: Limits,
@@ -497,7 +515,7 @@ fn make_driver(
     Ok((DriverThread { handle, thread }, facts))
 }
 
-/// Starts a driver thread, which makes its own ring.
+/// Starts a driver thread, which creates its own ring.
 fn start_driver(
     config: RingConfig,
     limits: Limits,
@@ -536,8 +554,8 @@ fn start_driver(
             Err(error)
         }
         Err(_) => Err(SetupError::Os {
-            what: "a driver thread",
-            error: io::Error::other("it ended immediately"),
+            what: "starting a driver thread",
+            error: io::Error::other("the thread ended before its ring was ready"),
         }),
     }
 }

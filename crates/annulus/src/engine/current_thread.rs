@@ -1,4 +1,4 @@
-//! The current-thread driver: the calling thread runs a future and polls the ring, in turn.
+//! The current-thread driver: the calling thread alternates between running a future and polling the ring.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,12 +13,12 @@ use crate::error::SetupError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::ring::Ring;
 
-/// A ring that the calling thread drives itself, while it runs a future.
+/// A ring that the calling thread drives itself while it runs a future.
 ///
-/// Operations started inside [`block_on`](CurrentThreadDriver::block_on) go to this ring: no hand-off to another
-/// thread, no second thread, and one call into the kernel submits and waits. That is the cheapest way there is for one
-/// thread to do file I/O. Files and engine are the same as ever; a future that is waited for elsewhere is answered when
-/// this thread runs its driver again.
+/// Operations that are started inside [`block_on`](CurrentThreadDriver::block_on) use this ring. There is no second
+/// thread and no hand-off, and one call into the kernel submits and waits. This is the cheapest way to do file I/O from
+/// one thread. The engine and its files stay usable from other threads. If a future started here is awaited on another
+/// thread, it completes only while this thread runs its driver.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -26,7 +26,7 @@ use crate::sys::ring::Ring;
 /// let engine = annulus::Engine::new()?;
 /// let driver = match engine.current_thread_driver() {
 ///     Ok(driver) => driver,
-///     Err(why) => return Ok(eprintln!("{why}")),           // any executor will do instead
+///     Err(error) => return Ok(eprintln!("{error}")),       // use any executor instead
 /// };
 /// let n = driver.block_on(async {
 ///     let file = engine.open(&path).await?;
@@ -41,11 +41,11 @@ pub struct CurrentThreadDriver {
     index: usize,
     signal: Arc<Signal>,
     waker: Waker,
-    /// The thread that made it is the one that runs it.
+    /// Keeps the driver on the thread that created it.
     stays: PhantomData<*const ()>,
 }
 
-/// What the future's waker does.
+/// The waker of the future.
 struct Signal {
     awaited: AtomicBool,
     driver: Arc<ThreadlessDriver<Ring>>,
@@ -78,16 +78,18 @@ impl CurrentThreadDriver {
         })
     }
 
-    /// Runs `future` to its end, and the ring while it waits.
+    /// Runs `future` to completion, and drives the ring while the future waits.
     ///
-    /// Inside, nothing may block this thread until an operation of the same engine has answered (a
-    /// `block_on` of another executor, say): nobody else drives the ring.
+    /// Operations of other futures that this thread started make progress meanwhile. Operations that are still in
+    /// flight on return wait for the next call, or for the end of the driver.
     ///
-    /// What other futures of this thread have in flight goes on meanwhile; what is in flight at the
-    /// end stays there until the next call, or the end of the driver.
+    /// Calls may be nested: a future may call `block_on` of the driver that runs it. The outer future is polled again
+    /// after the inner call has returned.
     ///
-    /// Calls may be nested: a future may call `block_on` of the driver that runs it. The outer future is
-    /// polled again after the inner call has returned.
+    /// # Deadlocks
+    ///
+    /// `future` must not block this thread until an operation of the same engine completes, for example in the
+    /// `block_on` of another executor: no other thread drives the ring.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(&self.waker);
@@ -103,7 +105,8 @@ impl CurrentThreadDriver {
                 return output;
             }
             if driver.is_over() {
-                // The engine has been shut down; its answers come from elsewhere.
+                // The engine has been shut down. Other threads complete its operations and do not interrupt this
+                // driver.
                 std::thread::park_timeout(OVER_PAUSE);
                 awaited.store(true, Ordering::SeqCst);
             } else {
@@ -113,13 +116,13 @@ impl CurrentThreadDriver {
     }
 }
 
-/// How often a future is asked whose driver has ended under it.
+/// Poll interval of a future whose driver has ended.
 const OVER_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// While it lives, the driver's thread polls the ring itself.
+/// A guard: while it exists, the driver's thread polls the ring itself.
 struct OwnerPolls<'a> {
     signal: &'a Signal,
-    /// An outer call of `block_on` polls already.
+    /// An outer call of `block_on` already polls.
     nested: bool,
 }
 
@@ -132,7 +135,7 @@ impl OwnerPolls<'_> {
 
 impl Drop for OwnerPolls<'_> {
     fn drop(&mut self) {
-        // All calls share one flag, so this call may have taken a wake-up that was for the outer future.
+        // All calls share one flag, so this call may have consumed a wake-up of the outer future.
         self.signal.awaited.store(true, Ordering::SeqCst);
         if !self.nested {
             self.signal.driver.end_owner_polls();

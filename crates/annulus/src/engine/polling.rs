@@ -1,4 +1,4 @@
-//! Polling instead of interrupts, where a user asks for it: how it is asked, and what became of it.
+//! Polling instead of interrupts: the request, and its result.
 
 use std::fmt;
 
@@ -8,23 +8,22 @@ use crate::sys::polling::RingPoll;
 use crate::sys::probe;
 use crate::sys::sq_poll::{self, SqPoll};
 
-/// What became of the polling that an engine was asked for. `Display` is a part of the sentence of
-/// [`EngineBackend`](crate::EngineBackend), and empty where none was asked for.
+/// The state of the polling that was requested for an engine. `Display` writes a part of the sentence of
+/// [`EngineBackend`](crate::EngineBackend), and nothing if no polling was requested.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct PollingInUse {
-    /// The thread that polls the submission queues: how it is used, or why it is not; `None` if it was
-    /// not asked for.
+    /// The thread that polls the submission queues, or the reason why it is not used; `None` if it was not requested.
     pub sqpoll: Option<Result<SqPoll, SetupError>>,
-    /// The ring that polls devices: there, or why not; `None` if it was not asked for. Which files it
-    /// serves is another matter: [`File::poll_support`](crate::File::poll_support).
+    /// The ring that polls devices, or the reason why there is none; `None` if it was not requested.
+    /// [`File::poll_support`](crate::File::poll_support) reports whether a file uses it.
     pub iopoll: Option<Result<(), SetupError>>,
-    /// What speaks against what was asked for. It has been done all the same.
+    /// Advice against the requested setting. The setting is used all the same.
     pub advice: Option<String>,
 }
 
 impl PollingInUse {
-    /// What is asked for, taken for granted.
+    /// Returns the requested polling, as if it were all available.
     pub(super) fn requested(builder: &EngineBuilder) -> PollingInUse {
         PollingInUse {
             sqpoll: builder.sqpoll.map(Ok),
@@ -35,7 +34,7 @@ impl PollingInUse {
         }
     }
 
-    /// Why something of what was asked for is not there.
+    /// Returns why a part of the requested polling is missing.
     pub(super) fn refusal(&self) -> Option<&SetupError> {
         let sqpoll = self
             .sqpoll
@@ -48,7 +47,7 @@ impl PollingInUse {
         sqpoll.or(iopoll)
     }
 
-    /// The same for the rings; all of an engine's share one poller.
+    /// Returns the setting for the rings. All rings of an engine share one polling thread.
     pub(super) fn poll(&self, builder: &EngineBuilder) -> RingPoll {
         match builder.sqpoll {
             None => RingPoll::Nothing,
@@ -69,40 +68,39 @@ impl fmt::Display for PollingInUse {
         }
         match &self.iopoll {
             None => Ok(()),
-            Some(Ok(())) => f.write_str("; a ring of its own for devices that are polled"),
+            Some(Ok(())) => f.write_str("; a separate ring polls devices"),
             Some(Err(error)) => write!(f, "; without iopoll: {error}"),
         }
     }
 }
 
 impl EngineBuilder {
-    /// Has a kernel thread take operations from the drivers' submission queues, so that submitting
-    /// is no system call while that thread is awake. All drivers of the engine share one. Backends: uring.
+    /// Lets a kernel thread take operations from the submission queues (SQPOLL). Submitting then needs no system call
+    /// while that thread is awake. All drivers of the engine share one thread. io_uring only.
     ///
-    /// It pays where drivers are bound by their system calls and a processor is to spare; with fewer than four
-    /// [`Engine::backend`](crate::Engine::backend) advises against it, and does it. Not together with a
-    /// [`setup_mode`](EngineBuilder::setup_mode): the kernel takes no such flags beside it.
+    /// This helps if system calls limit the drivers and a processor is free. With fewer than four processors,
+    /// [`Engine::backend`](crate::Engine::backend) advises against it. A [`setup_mode`](EngineBuilder::setup_mode) has
+    /// no effect beside it, because the kernel does not accept these flags together.
     ///
-    /// Since Linux 5.11 with `CAP_SYS_NICE`, since 5.13 for everybody. Where it is refused,
-    /// [`Backend::Auto`](crate::Backend::Auto) goes on without and says why; with
-    /// [`Backend::Uring`](crate::Backend::Uring) it is an error.
+    /// Needs Linux 5.13, or 5.11 with `CAP_SYS_NICE`. If the kernel refuses, [`Backend::Auto`](crate::Backend::Auto)
+    /// continues without it and reports the reason; [`Backend::Uring`](crate::Backend::Uring) fails.
     pub fn sqpoll(mut self, poll: SqPoll) -> Self {
         self.sqpoll = Some(poll);
         self
     }
 
-    /// Adds a driver whose ring polls devices (IOPOLL), which saves the interrupt of each completion and
-    /// costs a processor while anything is in flight. Backends: uring.
+    /// Adds a driver whose ring polls devices (IOPOLL). This saves the interrupt of each completion, and occupies a
+    /// processor while operations are in flight. io_uring only.
     ///
-    /// Reads and writes go there if their file was opened with
-    /// [`direct`](crate::OpenOptions::direct) and its device has queues to poll; everything else goes
-    /// where it would have gone without. [`File::poll_support`](crate::File::poll_support) says which it is, and what
-    /// to change. Such a transfer can't be cancelled: dropped, or past its timeout, it keeps its
-    /// memory until the device has answered.
+    /// Reads and writes use this ring if their file was opened with [`direct`](crate::OpenOptions::direct) and its
+    /// device has poll queues. All other operations use the ordinary drivers.
+    /// [`File::poll_support`](crate::File::poll_support) reports which ring a file uses, and what to change. A polled
+    /// transfer cannot be cancelled: if it is dropped or times out, its memory is kept until the device has completed
+    /// it.
     ///
-    /// Since Linux 5.17; before that, a polled write might hang, and it is refused. Where it is refused,
-    /// [`Backend::Auto`](crate::Backend::Auto) goes on without and says why; with
-    /// [`Backend::Uring`](crate::Backend::Uring) it is an error.
+    /// Needs Linux 5.17, because a polled write might hang on earlier kernels. If the kernel refuses,
+    /// [`Backend::Auto`](crate::Backend::Auto) continues without it and reports the reason;
+    /// [`Backend::Uring`](crate::Backend::Uring) fails.
     pub fn iopoll(mut self, poll: bool) -> Self {
         self.iopoll = poll;
         self
@@ -119,9 +117,9 @@ mod tests {
     use crate::fs::File;
     use crate::sys::poll_queue::NotPolled;
 
-    /// What the kernel answers where a device has lost its queues, or never had any.
+    /// The kernel refuses to poll if a device has lost its poll queues, or never had any.
     #[test]
-    fn a_transfer_that_the_kernel_will_not_poll_for_is_done_by_a_system_call_and_the_next_go_elsewhere()
+    fn a_transfer_that_the_kernel_refuses_to_poll_becomes_a_system_call_and_later_ones_are_not_polled()
      {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = dir.path().join("data");
@@ -143,7 +141,7 @@ mod tests {
         let fd = Fd::adopt(opened);
         let file = File::new(fd.clone(), Arc::clone(&engine.submitter)).unwrap();
         assert_eq!(file.poll_support(), Err(NotPolled::Buffered));
-        // A lie: no buffered file can be polled for.
+        // Untrue: buffered files cannot be polled.
         fd.set_polled(true);
         let write = file.write_all_at(vec![1; 100], 8192);
         pollster::block_on(write).unwrap();
@@ -166,6 +164,6 @@ mod tests {
         {
             assert_eq!(result.unwrap().1, contents[n * 128..][..128]);
         }
-        assert_eq!(engine.metrics().polled, 2, "the next go elsewhere");
+        assert_eq!(engine.metrics().polled, 2, "later reads are not polled");
     }
 }

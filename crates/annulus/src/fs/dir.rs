@@ -1,11 +1,11 @@
-//! Listing a directory.
+//! Directory entries.
 
 use std::ffi::{OsStr, OsString};
 
 use super::FileKind;
 use crate::op::Listed;
 
-/// One name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
     name: OsString,
@@ -22,18 +22,18 @@ impl DirEntry {
         }
     }
 
-    /// The name, without the directory.
+    /// Returns the name, without the directory.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Number within the file system.
+    /// Returns the inode number.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// What the name stands for; links are not followed. [`FileKind::Other`] where the file system
-    /// does not say in its listing.
+    /// Returns the kind of file, without following links. [`FileKind::Other`] if the file system does not include it in
+    /// the listing.
     pub fn kind(&self) -> FileKind {
         self.kind
     }

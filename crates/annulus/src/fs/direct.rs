@@ -1,5 +1,4 @@
-//! Direct I/O: what a file opened with `O_DIRECT` asks of addresses, offsets and lengths, and what
-//! is done about transfers that don't comply.
+//! Direct I/O: the alignment that a file opened with `O_DIRECT` needs, and the handling of unaligned transfers.
 
 use std::io;
 use std::sync::Arc;
@@ -9,19 +8,18 @@ use crate::fd::Fd;
 use crate::op::Target;
 use crate::sys::call;
 
-/// The alignment a file needs, bytes; powers of two.
+/// The alignment that a file needs, in bytes; powers of two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Direct {
     pub(crate) memory_bytes: u32,
     pub(crate) offset_bytes: u32,
 }
 
-/// Where neither `STATX_DIOALIGN` (Linux 6.1) nor the file system says anything: what every device
-/// takes.
+/// The alignment if `STATX_DIOALIGN` (Linux 6.1) is missing. Every device accepts it.
 const ALIGN_BYTES_SAFE: u32 = 4096;
 
 impl Direct {
-    /// Of an open file; `None` if it is not direct.
+    /// Returns the alignment of an open file; `None` if the file is not direct.
     pub(crate) fn of(fd: &Fd) -> io::Result<Option<Direct>> {
         if call::open_flags(fd.raw())? & O_DIRECT == 0 {
             return Ok(None);
@@ -48,7 +46,7 @@ impl Direct {
             && offset.is_multiple_of(u64::from(self.offset_bytes))
     }
 
-    /// Where a read puts its bytes: in place if it is aligned, else rounded out into a bounce.
+    /// Returns the target of a read: the buffer if it is aligned, otherwise a bounce buffer for the rounded range.
     pub(crate) fn target(
         self,
         address: usize,
@@ -70,7 +68,7 @@ impl Direct {
         }
     }
 
-    /// Refuses a transfer that is not aligned, with the numbers.
+    /// Rejects an unaligned transfer, with the numbers.
     pub(crate) fn check(
         self,
         address: usize,
@@ -89,8 +87,8 @@ impl Direct {
         Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "a direct {verb} of {bytes} bytes at offset {offset} from memory {off_by} bytes off its \
-                 alignment: this file needs lengths and offsets in multiples of {offset_bytes} and memory \
+                "unaligned direct {verb} of {bytes} bytes at offset {offset}, with memory {off_by} bytes past a multiple \
+                 of {memory_bytes}: this file needs lengths and offsets in multiples of {offset_bytes}, and memory \
                  aligned to {memory_bytes}; use AlignedBuf::with_len(bytes, {memory_bytes})"
             ),
         ))

@@ -1,5 +1,5 @@
-//! Loading: a large range of a file into memory of its own, by many reads side by side. On a direct
-//! file the device writes every byte where it stays: nothing is copied, whatever the offset.
+//! Loads a large range of a file into new memory with parallel reads. On a file opened with `O_DIRECT`, the device
+//! writes every byte to its final place: nothing is copied, whatever the offset.
 
 use std::fmt;
 use std::future::{IntoFuture, poll_fn};
@@ -16,15 +16,15 @@ use crate::op::{Op, ReadAt, Until, ended};
 use crate::sys::engine_error::error_of;
 use crate::sys::mapping::{HugePages, PAGE_BYTES};
 
-/// Bytes of one read: large enough to be cheap, small enough that several keep a device busy.
+/// The size of one read: large enough to be cheap, small enough that several keep a device busy.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The most bytes of one read; the kernel's own bound is 2 GiB less a page.
+/// The maximum size of one read; the kernel's own limit is 2 GiB less a page.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
-/// Reads in flight: what the queue of a fast device takes.
+/// The number of reads in flight: as many as the queue of a fast device takes.
 const IN_FLIGHT: usize = 32;
 
-/// A range of a file on its way into memory; made by [`File::load`] and [`File::load_into`], and
-/// begun when it is awaited. If it is dropped, what is in flight is the engine's, soundly.
+/// A load of a range of a file into memory, returned by [`File::load`] and [`File::load_into`]. Awaiting it starts the
+/// reads. If the future is dropped, the engine keeps the memory that the kernel may still write, and frees it.
 #[must_use = "nothing is loaded until this is awaited"]
 pub struct Load<'a> {
     file: &'a File,
@@ -41,32 +41,34 @@ enum Into {
 }
 
 impl File {
-    /// Loads exactly `bytes` bytes, from `offset` on, into new memory: model weights, an index, a
-    /// range of any size. `bytes` of a whole file are in its [`metadata`](File::metadata).
+    /// Loads exactly `bytes` bytes, starting at `offset`, into new memory: model weights, an index, or a range of any
+    /// size. To load a whole file, take the length from its [`metadata`](File::metadata), or use
+    /// [`Engine::load_file`](crate::Engine::load_file).
     ///
-    /// Meant for files opened with `O_DIRECT`: the device then fills the memory, with many reads in
-    /// flight. The offset need not be aligned: the first byte comes to lie as far off its page in
-    /// memory as it is in the file. On other files each read is a copy out of the page cache.
+    /// Meant for files opened with `O_DIRECT`: the device then fills the memory, with many reads in flight. The offset
+    /// need not be aligned: the first byte has the same offset within its memory page as in the file. On other files,
+    /// each read is a copy from the page cache.
     ///
-    /// Answers with a [`Region`]. `?` turns its error into an `io::Error`.
+    /// Returns a [`Region`]. `?` converts the error into an `io::Error`.
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` if the file ends before; the kernel's, errno kept; `OutOfMemory` or `ENOMEM`
-    /// if there can be no such range of memory.
+    /// Fails with `UnexpectedEof` if the file ends first, with any error of `read(2)`, unchanged, and with
+    /// `OutOfMemory` or `ENOMEM` if the memory cannot be allocated.
     pub fn load(&self, offset: u64, bytes: usize) -> Load<'_> {
         let pages = HugePages::default();
         Load::new(self, offset, Into::New { bytes, pages })
     }
 
-    /// The same into memory that there is: fills all of `region`. Without a copy if the region begins
-    /// as far off a multiple of 4,096 as `offset` does: a new one at offset 0, or one that was loaded
-    /// from such an offset before.
+    /// Loads into an existing region, and fills all of it.
+    ///
+    /// Avoids a copy if the region's address and `offset` have the same remainder modulo 4,096. That holds for a new
+    /// region with offset 0, and for a region that was loaded from such an offset before.
     ///
     /// # Errors
     ///
-    /// As [`load`](File::load). The region comes back with the error, with a part of its bytes
-    /// replaced, unless the engine's ring failed under it.
+    /// Fails like [`load`](File::load). The error contains the region, with a part of its bytes replaced, unless the
+    /// engine's ring failed during the load.
     pub fn load_into(&self, region: Region, offset: u64) -> Load<'_> {
         Load::new(self, offset, Into::Old(region))
     }
@@ -84,19 +86,19 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Bytes of one read; 1 MiB by default, at most 1 GiB, rounded up to what the file needs.
+    /// Sets the size of one read; 1 MiB by default, at most 1 GiB, rounded up to the file's alignment.
     pub fn chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.clamp(1, CHUNK_BYTES_MAX);
         self
     }
 
-    /// Reads in flight; 32 by default, at least 1. The engine's own limits hold besides.
+    /// Sets the number of reads in flight; 32 by default, at least 1. The engine's own limits also apply.
     pub fn in_flight(mut self, reads: usize) -> Self {
         self.in_flight = reads.max(1);
         self
     }
 
-    /// Which pages new memory is to be made of; transparent huge pages by default.
+    /// Sets the page size of new memory; transparent huge pages by default.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         if let Into::New { pages, .. } = &mut self.into {
             *pages = huge_pages;
@@ -143,22 +145,22 @@ impl<'a> Load<'a> {
     }
 }
 
-/// A load under way.
+/// A load in progress.
 struct Run<'a> {
     load: Load<'a>,
     batch: Batch<'a, ReadAt<Piece>, Part>,
     pieces: Pieces,
-    /// The next read begins here, and the last one ends here: offsets in the memory.
+    /// The start of the next read, and the end of the last one, as offsets in the memory.
     next: usize,
     to: usize,
     chunk_bytes: usize,
     loaded: u64,
-    /// The file ended here: bytes of the region.
+    /// The end of the file, in bytes of the region, once a read has reached it.
     ended: Option<usize>,
     error: Option<io::Error>,
 }
 
-/// One read: where in the memory.
+/// The part of the memory that one read fills.
 #[derive(Clone, Copy)]
 struct Part {
     from: usize,
@@ -178,7 +180,7 @@ impl<'a> Run<'a> {
             let fits =
                 |&first: &usize| (address + first).is_multiple_of(direct.memory_bytes as usize);
             if let Some(first) = first.filter(fits) {
-                // Rounded out to what the file needs: there is memory around the region, as a rule.
+                // Rounds out to the file's alignment; regions usually have memory before and after.
                 next = first;
                 let rounded = first + (visible.end - first).next_multiple_of(unit);
                 to = if rounded <= capacity { rounded } else { to };
@@ -237,7 +239,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A read has completed with `bytes`.
+    /// Records a read that completed with `bytes`.
     fn note(&mut self, part: Part, bytes: usize) {
         let visible = self.pieces.visible();
         let end = (part.from + part.bytes).min(visible.end);
@@ -260,7 +262,7 @@ impl<'a> Run<'a> {
             error,
             ..
         } = self;
-        // Takes the last pieces along, if the ring failed under them.
+        // Drops the last pieces too, if the ring failed during the load.
         drop(batch);
         match (pieces.join(), error, end) {
             (Some(region), None, None) => Ok(region),
@@ -269,7 +271,7 @@ impl<'a> Run<'a> {
                 Err(ended(bytes, want, region))
             }
             (region, error, _) => {
-                let lost = || io::Error::other("a part of the memory is still with the kernel");
+                let lost = || io::Error::other("the kernel still uses a part of the memory");
                 Err(BufError::new(error.unwrap_or_else(lost), region))
             }
         }

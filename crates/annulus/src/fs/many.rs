@@ -1,4 +1,4 @@
-//! Many reads as one batch: a stream of completions, or all together in the order of the requests.
+//! Many reads as one batch, with results in order of completion or in order of the requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,52 +18,53 @@ use crate::narrow::to_u32;
 use crate::op::{Op, READS_PER_STEP, ReadAt, Sleep, Try, Until, read_cached};
 use crate::sys::engine_error::{EngineError, error_of};
 
-/// Reads of one batch submitted at a time; the rest of the iterator is read as answers come. It
-/// bounds the memory of a batch, not what the device is given: that is the engine's in-flight limit.
+/// The number of reads of one batch that are submitted at a time; the iterator is advanced as reads complete. This
+/// bounds the memory of a batch. The load on the device is bounded by the engine's in-flight limits.
 const WINDOW: usize = 1024;
 
-/// One answer of a batch.
+/// One completed read of a batch.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed<B> {
-    /// Which read: 0 for the first asked.
+    /// The position of the read among the requests, starting at 0.
     pub index: usize,
-    /// Where it began.
+    /// The offset of the read.
     pub offset: u64,
-    /// Its answer, as of [`File::read_at`].
+    /// The result, like that of [`File::read_at`].
     pub result: BufResult<usize, B>,
 }
 
-/// Which read an operation of a batch is.
+/// The request that an operation of a batch executes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadRequest {
     pub(crate) index: usize,
     pub(crate) offset: u64,
 }
 
-/// Reads under way, made by [`File::read_many_at`].
+/// A batch of reads, returned by [`File::read_many_at`].
 ///
-/// [`next`](ReadMany::next) gives the answers as they come; awaiting the whole gives all of them in
-/// the order asked. Dropping it leaves what is in flight to the engine, soundly.
-#[must_use = "reads do nothing until their results are polled"]
+/// [`next`](ReadMany::next) returns results in order of completion; awaiting the batch itself returns all of them in
+/// order of the requests. Dropping the batch is sound: the engine keeps the buffers of the reads in flight, and frees
+/// them.
+#[must_use = "reads do nothing until they are awaited or polled"]
 pub struct ReadMany<'a, B: IoBufMut, I> {
     file: &'a File,
     reads: I,
     /// The iterator has ended.
     exhausted: bool,
-    /// Reads that were pushed and wait for the iterator to end. As long as its holder makes it.
+    /// Reads that were pushed and wait for the iterator to end. Unbounded: the caller controls the length.
     pushed: VecDeque<(B, u64)>,
     next_index: usize,
     window: usize,
     batch: Batch<'a, ReadAt<B>, ReadRequest>,
-    /// Reads to be tried on the page cache together.
+    /// Reads that will be tried on the page cache together.
     staged: Vec<Try<B>>,
-    /// Answers that needed no driver: cached data, refused offsets and buffers.
+    /// Results that needed no driver: cached data, and rejected offsets and buffers.
     ready: VecDeque<Completed<B>>,
     timeout: Timeout<'a>,
 }
 
-/// A batch's time limit.
+/// The time limit of a batch.
 pub(crate) struct Timeout<'a>(Option<Operation<'a, Sleep>>);
 
 impl<'a> Timeout<'a> {
@@ -75,8 +76,8 @@ impl<'a> Timeout<'a> {
         self.0 = Some(Operation::new(&file.submitter, Sleep).timeout(timeout));
     }
 
-    /// The errno for what has no answer, if none can be waited for: the time is up, or the kernel is
-    /// gone. The waker is registered if not.
+    /// Returns the errno for incomplete reads if waiting for them is pointless: the time is up, or the ring has failed.
+    /// Otherwise registers the waker.
     pub(crate) fn gives_up<T: Op, K: Copy>(
         &mut self,
         batch: &Batch<'_, T, K>,
@@ -95,7 +96,7 @@ impl<'a> Timeout<'a> {
             Poll::Pending => false,
             Poll::Ready(slept) => {
                 self.0 = None;
-                // An engine that shuts down answers everything itself.
+                // An engine that shuts down completes all operations itself.
                 slept.is_ok()
             }
         }
@@ -118,33 +119,33 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
     }
 
-    /// Keeps at most `reads` submitted at a time (1,024 by default, at least 1): the memory of a
-    /// batch over a long iterator.
+    /// Sets how many reads are submitted at a time; 1,024 by default, at least 1. This bounds the memory of a batch
+    /// over a long iterator.
     pub fn window(mut self, reads: usize) -> Self {
         self.window = reads.max(1);
         self
     }
 
-    /// Gives the batch at most `timeout` from its first poll on; reads without an answer by then
-    /// answer `TimedOut`, without their buffers unless they were [pushed](ReadMany::push) and still
-    /// waited for the iterator to end.
+    /// Limits the batch to `timeout` from its first poll on. Reads that are incomplete by then fail with `TimedOut`,
+    /// without their buffers. Only reads that were [pushed](ReadMany::push) and still waited for the iterator to end
+    /// return theirs.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout.set(self.file, timeout);
         self
     }
 
-    /// Reads neighbouring ranges together, through memory of the engine.
+    /// Merges reads of neighbouring ranges into larger transfers, through memory of the engine.
     pub fn merge(self, merge: Merge) -> ReadMerged<'a, B> {
         ReadMerged::new(self.file, self.reads, merge)
     }
 
-    /// Adds a read behind all others: behind the whole iterator, too. While that has items left, the
-    /// read waits, and so does its buffer; its index follows those of the iterator.
+    /// Adds a read after all others, including the whole iterator. The read and its buffer wait while the iterator has
+    /// items left. Its index follows those of the iterator.
     ///
-    /// Reads added one by one are submitted in small groups, or when [`next`](ReadMany::next) finds
-    /// nothing to return.
+    /// Reads that are added one at a time are submitted in small groups, or when [`next`](ReadMany::next) has no result
+    /// to return.
     pub fn push(&mut self, buf: B, offset: u64) {
-        // An iterator that says it is empty is not asked for an item: that is for `next`.
+        // An iterator that reports itself empty is not advanced here; `next` does that.
         let ended = self.exhausted || self.reads.size_hint().1 == Some(0);
         if !ended || !self.pushed.is_empty() {
             return self.pushed.push_back((buf, offset));
@@ -181,7 +182,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self.submit_read(buf, request);
     }
 
-    /// Puts a read on its way to a driver.
+    /// Adds a read to the driver's batch.
     fn submit_read(&mut self, mut buf: B, request: ReadRequest) {
         let target = self
             .file
@@ -196,20 +197,20 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self.batch.add(read.past_the_cache(), request);
     }
 
-    /// Tries what is staged on the page cache; what is not there goes to a driver.
+    /// Tries the staged reads on the page cache, and submits those that miss.
     fn finish_issue(&mut self) {
         if self.staged.is_empty() {
             return;
         }
         let mut staged = std::mem::take(&mut self.staged);
-        // Each of them waits for all.
+        // The reads are tried together, so each takes as long as all of them.
         let submitted_ns = self.file.submitter.sample();
         let mut attempts = 0;
         for reads in staged.chunks_mut(READS_PER_STEP) {
-            let ask = self.file.fd.cached().attempts_of(reads.len());
-            if let Some(reads) = reads.get_mut(..ask).filter(|reads| !reads.is_empty()) {
+            let allowed = self.file.fd.cached().attempts_of(reads.len());
+            if let Some(reads) = reads.get_mut(..allowed).filter(|reads| !reads.is_empty()) {
                 read_cached(&self.file.fd, reads, self.file.submitter.has_rings());
-                attempts += ask;
+                attempts += allowed;
             }
         }
         let before = self.ready.len();
@@ -247,7 +248,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self.batch.outstanding() + self.staged.len() + self.ready.len()
     }
 
-    /// Whether there may be reads that have not been begun.
+    /// Returns whether further reads may be waiting to start.
     fn has_more(&self) -> bool {
         !self.exhausted || !self.pushed.is_empty()
     }
@@ -269,7 +270,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
     }
 
-    /// Answers everything that has no answer with an error.
+    /// Fails every incomplete read with `errno`.
     fn give_up(&mut self, errno: i32) {
         self.exhausted = true;
         for request in self.batch.abandon(errno) {
@@ -287,18 +288,18 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
     }
 
-    /// The next answer, in the order they come; `None` when every read has been answered.
+    /// Returns the next result, in order of completion; `None` when every read has completed.
     ///
-    /// Cancel safe: an answer is lost only together with the `ReadMany`.
+    /// Cancel safe: dropping the future loses no result. Results are lost only with the `ReadMany`.
     pub async fn next(&mut self) -> Option<Completed<B>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// [`next`](ReadMany::next) for those who poll.
+    /// Polls for the next result; see [`next`](ReadMany::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
         if !coop_budget::may_go_on() {
-            // Enough reads were served from the page cache: let the neighbours have a turn. What could not
-            // be answered so is on its way meanwhile.
+            // Many reads were served from the page cache: yield to other tasks. Reads that missed are submitted
+            // meanwhile.
             coop_budget::reset();
             self.batch.flush();
             context.waker().wake_by_ref();
@@ -327,7 +328,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
                     return Poll::Pending;
                 };
                 self.give_up(errno);
-                // Answers may have come in the meantime.
+                // Reads may have completed in the meantime.
                 self.poll_next(context)
             }
         }

@@ -1,5 +1,5 @@
-//! A batch whose neighbouring ranges are read together: fewer, larger transfers, at the price of a
-//! copy and of the bytes in the gaps.
+//! A batch that reads neighbouring ranges together. It makes fewer, larger transfers, at the cost of a copy and of
+//! reading the gaps.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,18 +17,18 @@ use crate::narrow::to_usize;
 use crate::op::{Op, ReadAt, Until};
 use crate::sys::engine_error::{code_of, error_of};
 
-/// Which ranges are neighbours.
+/// The limits for merging ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Merge {
-    /// The widest gap that is read along, bytes; 0 merges only ranges that touch or overlap.
+    /// The widest gap to read along, in bytes; 0 merges only ranges that touch or overlap.
     pub gap_bytes: u64,
-    /// The longest merged transfer, bytes; a single range may be longer.
+    /// The longest merged transfer, in bytes. A single range may be longer.
     pub max_bytes: usize,
 }
 
 impl Default for Merge {
-    /// Gaps of up to 4 KiB, transfers of up to 1 MiB.
+    /// Returns limits of 4 KiB for gaps and 1 MiB for transfers.
     fn default() -> Merge {
         Merge {
             gap_bytes: 4 << 10,
@@ -38,7 +38,7 @@ impl Default for Merge {
 }
 
 impl Merge {
-    /// Ranges at most `gap_bytes` apart are read together, in transfers of at most `max_bytes`.
+    /// Merges ranges at most `gap_bytes` apart, into transfers of at most `max_bytes`.
     pub fn new(gap_bytes: u64, max_bytes: usize) -> Merge {
         Merge {
             gap_bytes,
@@ -54,12 +54,12 @@ struct Part<B> {
     bytes: usize,
 }
 
-/// Merged reads under way, made by [`ReadMany::merge`](super::ReadMany::merge); used like
-/// [`ReadMany`](super::ReadMany).
-#[must_use = "reads do nothing until their results are request for"]
+/// A batch of merged reads, returned by [`ReadMany::merge`](super::ReadMany::merge). Used like
+/// [`ReadMany`](super::ReadMany). Its reads are copied from the engine's memory, so every error returns the buffer.
+#[must_use = "reads do nothing until they are awaited or polled"]
 pub struct ReadMerged<'a, B: IoBufMut> {
     file: &'a File,
-    /// Ranges to read and the parts each serves, in file order.
+    /// The parts that each range serves, with the ranges in file order.
     plan: Vec<Option<Vec<Part<B>>>>,
     ranges: VecDeque<(u64, usize)>,
     batch: Batch<'a, ReadAt<Bounce>, usize>,
@@ -101,13 +101,14 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
         }
     }
 
-    /// Gives the batch at most `timeout`; see [`ReadMany::timeout`](super::ReadMany::timeout).
+    /// Limits the batch to `timeout` from its first poll on. Reads that are incomplete by then fail with `TimedOut`,
+    /// and return their buffers.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout.set(self.file, timeout);
         self
     }
 
-    /// How many transfers the reads were merged into.
+    /// Returns the number of transfers that the reads were merged into.
     pub fn transfers(&self) -> usize {
         self.plan.len()
     }
@@ -117,7 +118,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
         for (key, (offset, bytes)) in std::mem::take(&mut self.ranges).into_iter().enumerate() {
             let bounce = self.file.submitter.bounces.take(bytes);
             let target = self.file.target(bounce.as_ptr().addr(), bytes, offset);
-            // A short transfer in the middle of a file must not look like its end to the later parts.
+            // A short transfer in the middle of a file must not look like the end of the file to later parts.
             self.batch.add(
                 ReadAt::new(
                     self.file.fd.clone(),
@@ -133,11 +134,13 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
     }
 
     /// Returns the next result, in order of completion; `None` when every read has completed.
+    ///
+    /// Cancel safe: dropping the future loses no result.
     pub async fn next(&mut self) -> Option<Completed<B>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// [`next`](ReadMerged::next) for those who poll.
+    /// Polls for the next result; see [`next`](ReadMerged::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
         if !self.is_submitted {
             self.start();
@@ -160,7 +163,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
                             .and_then(Option::take)
                             .unwrap_or_default();
                         self.results.extend(parts.into_iter().map(|part| {
-                            // The kernel never saw this buffer: it goes back.
+                            // The kernel never had this buffer, so the error can return it.
                             let error = error_of(errno);
                             part.request
                                 .result(Err(BufError::new(error, Some(part.buf))))
@@ -171,7 +174,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
         }
     }
 
-    /// Deals the bytes of a transfer out to its parts.
+    /// Distributes the bytes of a transfer to its parts.
     fn split(&mut self, key: usize, result: BufResult<usize, Bounce>) {
         let parts = self
             .plan
@@ -198,7 +201,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
     }
 }
 
-/// `io::Error` can't be cloned; errno is what matters of the kernel's.
+/// Copies an error. `io::Error` cannot be cloned; the errno is the part of a kernel error that matters.
 fn same_error(error: &std::io::Error) -> std::io::Error {
     match code_of(error) {
         Some(code) => error_of(code),
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merged_range_keeps_to_its_cap() {
+    fn a_merged_range_stays_within_its_limit() {
         let merge = Merge {
             gap_bytes: 0,
             max_bytes: 8192,

@@ -1,4 +1,4 @@
-//! What a file system knows about a file: the answer of `statx(2)`.
+//! File metadata: the result of `statx(2)`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use super::DirectAlignment;
 use crate::op::{StatResult, Statx};
 use crate::sys::call::{S_IFMT, STATX_BTIME, STATX_DIOALIGN, StatxTimestamp, file_type};
 
-/// What a name stands for.
+/// A kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -16,7 +16,7 @@ pub enum FileKind {
     Dir,
     /// A symbolic link.
     Symlink,
-    /// A pipe, a socket, a device; or a directory entry whose file system does not say.
+    /// A pipe, a socket or a device, or a directory entry whose file system does not report the kind.
     Other,
 }
 
@@ -30,23 +30,23 @@ impl FileKind {
         }
     }
 
-    /// Of a directory entry's `d_type`, which is the mode's file type, shifted.
+    /// Converts the `d_type` of a directory entry, which is the file type of the mode, shifted.
     pub(crate) fn of_entry(kind: u8) -> FileKind {
         FileKind::of_mode(u16::from(kind) << 12)
     }
 }
 
-/// A device's number.
+/// The number of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct DeviceNumber {
-    /// The driver's number.
+    /// The number of the driver.
     pub major: u32,
-    /// The number among the driver's devices.
+    /// The number of the device within the driver.
     pub minor: u32,
 }
 
-/// Facts about a file.
+/// The metadata of a file.
 #[derive(Debug)]
 pub struct Metadata(Box<Statx>);
 
@@ -55,53 +55,53 @@ impl Metadata {
         Metadata(result.0)
     }
 
-    /// Length in bytes.
-    #[allow(clippy::len_without_is_empty)] // As in std: a fact about a file, not about a container.
+    /// Returns the length in bytes.
+    #[allow(clippy::len_without_is_empty)] // Like std: the length of a file, not of a container.
     pub fn len(&self) -> u64 {
         self.0.stx_size
     }
 
-    /// What it is.
+    /// Returns the kind of file.
     pub fn kind(&self) -> FileKind {
         FileKind::of_mode(self.0.stx_mode)
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == FileKind::File
     }
 
-    /// Whether it is a directory.
+    /// Returns whether this is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == FileKind::Dir
     }
 
-    /// Permission bits, with set-user-id, set-group-id and sticky.
+    /// Returns the permission bits, including set-user-ID, set-group-ID and sticky.
     pub fn mode(&self) -> u32 {
         u32::from(self.0.stx_mode) & !S_IFMT
     }
 
-    /// Number within its file system.
+    /// Returns the inode number.
     pub fn inode(&self) -> u64 {
         self.0.stx_ino
     }
 
-    /// Number of names.
+    /// Returns the number of hard links.
     pub fn links(&self) -> u32 {
         self.0.stx_nlink
     }
 
-    /// Owner's user id.
+    /// Returns the user ID of the owner.
     pub fn uid(&self) -> u32 {
         self.0.stx_uid
     }
 
-    /// Owner's group id.
+    /// Returns the group ID of the owner.
     pub fn gid(&self) -> u32 {
         self.0.stx_gid
     }
 
-    /// Returns the number of the device that the file is on.
+    /// Returns the number of the device that holds the file.
     pub fn device(&self) -> DeviceNumber {
         DeviceNumber {
             major: self.0.stx_dev_major,
@@ -109,38 +109,38 @@ impl Metadata {
         }
     }
 
-    /// Bytes of storage in use; less than the length for a file with holes.
+    /// Returns the storage in use, in bytes. Less than the length if the file has holes.
     pub fn allocated_bytes(&self) -> u64 {
         self.0.stx_blocks * 512
     }
 
-    /// The file system's preferred transfer size, bytes.
+    /// Returns the file system's preferred transfer size, in bytes.
     pub fn block_bytes(&self) -> u32 {
         self.0.stx_blksize
     }
 
-    /// Last change of the contents.
+    /// Returns the time of the last change of the contents.
     pub fn modified(&self) -> SystemTime {
         time(&self.0.stx_mtime)
     }
 
-    /// Last read, as far as the mount keeps it.
+    /// Returns the time of the last read, as far as the mount records it.
     pub fn accessed(&self) -> SystemTime {
         time(&self.0.stx_atime)
     }
 
-    /// Last change of the contents or of these facts.
+    /// Returns the time of the last change of the contents or the metadata.
     pub fn changed(&self) -> SystemTime {
         time(&self.0.stx_ctime)
     }
 
-    /// When it was made, where the file system keeps it.
+    /// Returns the creation time, if the file system records it.
     pub fn created(&self) -> Option<SystemTime> {
         (self.0.stx_mask & STATX_BTIME != 0).then(|| time(&self.0.stx_btime))
     }
 
-    /// Returns the alignment that direct I/O would need. Since Linux 6.1; `None` before that, and if the file has no
-    /// direct I/O.
+    /// Returns the alignment that direct I/O would need. Needs Linux 6.1; `None` before that, and if the file does not
+    /// support direct I/O.
     pub fn direct_alignment(&self) -> Option<DirectAlignment> {
         let known = self.0.stx_mask & STATX_DIOALIGN != 0 && self.0.stx_dio_offset_align != 0;
         known.then_some(DirectAlignment {

@@ -1,8 +1,8 @@
-//! Files: positional reads and writes, and what is done to files by descriptor.
+//! Files: reads and writes at offsets, and other operations on open files.
 //!
-//! A [`File`] is opened by an [`Engine`](crate::Engine) and keeps that engine's drivers alive. Every
-//! method returns a future that asks nothing of the kernel until it is polled, and that may be
-//! dropped at any point.
+//! An [`Engine`](crate::Engine) opens a [`File`], and the file keeps the engine's drivers alive. Every method returns a
+//! future that submits nothing before its first poll. The future may be dropped at any time: the engine keeps the
+//! buffer until the kernel has finished with it.
 
 mod dir;
 mod direct;
@@ -46,14 +46,32 @@ use crate::sys::poll_queue;
 use crate::sys::sqe::RWF_DSYNC;
 use direct::Direct;
 
-/// An open file. Cheap to clone; clones share the descriptor, which the last of them closes.
+/// An open file. Cheap to clone: clones share the descriptor, and dropping the last one closes it.
+///
+/// Buffers move into an operation and return with its result. A `Vec<u8>` is read into up to its length; see
+/// [`buf`](crate::buf) for other buffers.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?; let path = dir.path().join("log");
+/// let engine = annulus::Engine::new()?;
+/// let file = engine.create(&path).await?;
+/// let record = file.write_all_at(b"first record".to_vec(), 0).await?;   // returns the buffer
+/// file.sync_data().await?;                                              // fdatasync(2)
+/// file.close().await?;
+///
+/// let file = engine.open(&path).await?;
+/// let (n, record) = file.read_at(record, 6).await?;                     // short at the end of the file
+/// assert_eq!(&record[..n], b"record");
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct File {
     fd: Fd,
     submitter: Arc<Submitter>,
     /// Present if the file was opened with `O_DIRECT`.
     direct: Option<Direct>,
-    /// Why its device is not polled; `None` where it is, or was until the kernel refused.
+    /// The reason why the device is not polled. `None` if it is polled, or was until the kernel refused.
     not_polled: Option<Arc<NotPolled>>,
 }
 
@@ -62,7 +80,7 @@ impl File {
         if !fd.is_simulated() && !call::is_seekable(fd.raw()) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "a pipe, a socket or a terminal has no offsets to read or write at",
+                "cannot open as a file: a pipe, a socket or a terminal has no offsets",
             ));
         }
         let direct = if fd.is_simulated() {
@@ -71,8 +89,8 @@ impl File {
             Direct::of(&fd)?
         };
         if !fd.is_simulated() && call::is_fuse(fd.raw()) {
-            // Of a short transfer past the page cache a ring's kernel (seen on 6.18) asks the rest at the offset
-            // of the first part: the end of a file reads as whole.
+            // After a short direct read on FUSE, a ring's kernel (observed on 6.18) repeats the first offset for the
+            // remainder, so a read across the end of the file appears complete.
             fd.keep_from_rings();
         }
         let polled = poll_support(&fd, &submitter, direct);
@@ -85,23 +103,24 @@ impl File {
         })
     }
 
-    /// Whether reads and writes of this file are polled for, on an engine that was built with
-    /// [`EngineBuilder::iopoll`](crate::EngineBuilder::iopoll). Found out when the file was opened, and
-    /// corrected when the kernel refuses a transfer.
+    /// Returns whether reads and writes of this file are polled, on an engine that was built with
+    /// [`EngineBuilder::iopoll`](crate::EngineBuilder::iopoll). Determined when the file is opened, and updated when
+    /// the kernel refuses a transfer.
     ///
     /// # Errors
     ///
-    /// Why they are not; the text ends with what to do. The file works all the same, by interrupts.
+    /// Fails with the reason why they are not polled; the message ends with a hint. The file still works, with
+    /// interrupts.
     pub fn poll_support(&self) -> Result<(), NotPolled> {
         match &self.not_polled {
-            Some(why) => Err(NotPolled::clone(why)),
+            Some(reason) => Err(NotPolled::clone(reason)),
             None if self.fd.is_polled() => Ok(()),
             None => Err(NotPolled::Refused),
         }
     }
 
     /// Returns the alignment that direct I/O on this file needs; `None` if the file was not opened with `O_DIRECT`.
-    /// From `statx`, since Linux 6.1; before that, the file system's block size.
+    /// Taken from `statx(2)` since Linux 6.1, which has `STATX_DIOALIGN`; otherwise 4,096 bytes.
     pub fn direct_alignment(&self) -> Option<DirectAlignment> {
         self.direct.map(|direct| DirectAlignment {
             memory_bytes: direct.memory_bytes as usize,
@@ -109,26 +128,25 @@ impl File {
         })
     }
 
-    /// Sets what reads of this file do about the page cache before they go to a driver, from now on;
-    /// [`CachedReads::Learn`] by default, and the costs are there. Clones share it; other files, and the
-    /// same one opened again, have their own.
+    /// Sets how reads of this file use the page cache before they go to a driver; [`CachedReads::Learn`] by default.
+    /// See [`CachedReads`] for the costs. Clones share the setting; other files, and the same file opened again, do
+    /// not.
     ///
-    /// It is about [`read_at`](File::read_at), [`read_exact_at`](File::read_exact_at),
-    /// [`read_into`](File::read_into) and [`read_many_at`](File::read_many_at), of at most 128 KiB each.
-    /// On files opened with `O_DIRECT` it changes nothing.
+    /// Applies to [`read_at`](File::read_at), [`read_exact_at`](File::read_exact_at), [`read_into`](File::read_into)
+    /// and [`read_many_at`](File::read_many_at), for reads of at most 128 KiB. Has no effect on files opened with
+    /// `O_DIRECT`.
     pub fn set_cached_reads(&self, policy: CachedReads) {
         self.fd.cached().set(policy);
     }
 
-    /// The descriptor, for calls that are not the engine's: `fstat`, `flock`. Its flags are not to be changed.
-    /// `None`: the file is a simulated kernel's.
-    ///
-    /// Not [`AsFd`](std::os::fd::AsFd), which has no way to say that.
+    /// Returns the descriptor, for calls outside the engine such as `fstat` and `flock`. Do not change its flags.
+    /// Returns `None` for a file of a simulated kernel, which is why `File` does not implement
+    /// [`AsFd`](std::os::fd::AsFd).
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (!self.fd.is_simulated()).then(|| borrow_fd(self.fd.raw()))
     }
 
-    /// The descriptor alone.
+    /// Returns the descriptor alone.
     pub(crate) fn into_fd(self) -> Fd {
         self.fd
     }
@@ -137,27 +155,29 @@ impl File {
         Operation::new(&self.submitter, op)
     }
 
-    /// Reads into `buf` from `offset` on: one transfer.
+    /// Reads into `buf`, starting at `offset`, in one transfer. Returns the number of bytes and the buffer.
     ///
-    /// The count may be short of what the buffer lends; 0 is the end of the file. Buffered data that
-    /// the page cache holds is copied on the calling thread at the first poll, without a driver.
+    /// The number may be less than the buffer's capacity; 0 means the end of the file. Data in the page cache is copied
+    /// on the calling thread at the first poll, without a driver. If the future is dropped, the engine keeps the buffer
+    /// and frees it.
     ///
-    /// On a file opened with `O_DIRECT`, a read that is not aligned goes through aligned memory of
-    /// the engine, rounded out, and the part asked for is copied.
+    /// An unaligned read of a file opened with `O_DIRECT` uses aligned memory of the engine: it reads the enclosing
+    /// aligned range and copies the requested part.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept; `InvalidInput` for an offset beyond `i64::MAX`, and for a buffer without
-    /// room, as 0 would look like the end of the file. The buffer comes back with the error.
+    /// Fails with any error of `pread(2)`, unchanged. Fails with `InvalidInput` if the range ends beyond `i64::MAX`, or
+    /// if the buffer has no capacity, because a result of 0 would look like the end of the file. The error contains the
+    /// buffer.
     pub fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> Operation<'_, ReadAt<B>> {
         self.read(buf, offset, Until::Once)
     }
 
-    /// Reads until `buf` is full, submitting the rest of short transfers again.
+    /// Reads until `buf` is full, and continues after short transfers.
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` if the file ends first; otherwise as [`read_at`](File::read_at).
+    /// Fails with `UnexpectedEof` if the file ends first, and otherwise like [`read_at`](File::read_at).
     pub fn read_exact_at<B: IoBufMut>(
         &self,
         buf: B,
@@ -178,12 +198,12 @@ impl File {
         self.op(ReadAt::new(self.fd.clone(), buf, offset, target, until))
     }
 
-    /// Whether a read of `bytes` is worth a look at the page cache.
+    /// Returns whether a read of `bytes` may be tried on the page cache.
     fn may_be_cached(&self, bytes: usize) -> bool {
         self.direct.is_none() && bytes <= FAST_PATH_BYTES_MAX && !self.fd.is_simulated()
     }
 
-    /// Where the kernel puts the bytes of a read into memory at `address`.
+    /// Returns where the kernel puts the bytes of a read into memory at `address`.
     fn target(&self, address: usize, bytes: usize, offset: u64) -> Target {
         match self.direct {
             None => Target::Buf { align_bytes: 1 },
@@ -191,24 +211,24 @@ impl File {
         }
     }
 
-    /// Reads from `offset` on into a slice that the caller keeps: one transfer.
+    /// Reads into a borrowed slice, starting at `offset`, in one transfer. Returns the number of bytes.
     ///
-    /// Sound although the slice is only borrowed: the kernel sees memory of the engine, which is
-    /// copied when the answer is taken. Cached data is read straight into the slice.
+    /// Cached data is read directly into the slice. Other data is read into memory of the engine and copied when the
+    /// result is taken, so dropping the future at any time is sound.
     ///
     /// # Errors
     ///
-    /// As [`read_at`](File::read_at).
+    /// Fails like [`read_at`](File::read_at).
     pub fn read_into<'a>(&'a self, offset: u64, into: &'a mut [u8]) -> ReadInto<'a> {
         ReadInto::new(self, offset, into)
     }
 
-    /// Reads into several buffers in order, from `offset` on: one transfer, of at most 1,024 buffers.
+    /// Reads into several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
     ///
     /// # Errors
     ///
-    /// As [`read_at`](File::read_at), where a single buffer with room is enough; on a file opened with
-    /// `O_DIRECT`, `InvalidInput` if any part is not aligned.
+    /// Fails like [`read_at`](File::read_at), except that one buffer with capacity is enough. On a file opened with
+    /// `O_DIRECT`, fails with `InvalidInput` if any part is not aligned.
     pub fn read_vectored_at<B: IoBufMut>(
         &self,
         bufs: Vec<B>,
@@ -217,11 +237,12 @@ impl File {
         self.read_vectored(bufs, offset, false)
     }
 
-    /// Reads until all of `bufs` are full, submitting the rest of short transfers again.
+    /// Reads until all of `bufs` are full, and continues after short transfers.
     ///
     /// # Errors
     ///
-    /// As [`read_vectored_at`](File::read_vectored_at), and `UnexpectedEof` if the file ends first.
+    /// Fails with `UnexpectedEof` if the file ends first, and otherwise like
+    /// [`read_vectored_at`](File::read_vectored_at).
     pub fn read_vectored_exact_at<B: IoBufMut>(
         &self,
         bufs: Vec<B>,
@@ -271,22 +292,23 @@ impl File {
         check_range(offset, 0)
     }
 
-    /// Writes `buf` at `offset`: one transfer; the count may be short.
+    /// Writes `buf` at `offset`, in one transfer. Returns the number of bytes, which may be less than the length, and
+    /// the buffer. A dropped write may still reach the file.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`ENOSPC`, `EFBIG`, …); `InvalidInput` for an offset beyond
-    /// `i64::MAX`, and for a write to a file opened with `O_DIRECT` that is not aligned: such a write
-    /// would have to read and write back its neighbours' bytes.
+    /// Fails with any error of `pwrite(2)`, unchanged (`ENOSPC`, `EFBIG`, …). Fails with `InvalidInput` if the range
+    /// ends beyond `i64::MAX`. Also fails with `InvalidInput` if the file was opened with `O_DIRECT` and the write is
+    /// not aligned: the engine would have to read and rewrite the neighbouring bytes.
     pub fn write_at<B: IoBuf>(&self, buf: B, offset: u64) -> Operation<'_, WriteAt<B>> {
         self.write(buf, offset, 0, false)
     }
 
-    /// Writes all of `buf`, submitting the rest of short transfers again.
+    /// Writes all of `buf`, and continues after short transfers.
     ///
     /// # Errors
     ///
-    /// As [`write_at`](File::write_at), and `WriteZero` if the file takes no more.
+    /// Fails with `WriteZero` if the file accepts no more bytes, and otherwise like [`write_at`](File::write_at).
     pub fn write_all_at<B: IoBuf>(
         &self,
         buf: B,
@@ -296,16 +318,16 @@ impl File {
             .map(|result, _| result.map(|(_, buf)| buf))
     }
 
-    /// Writes all of `buf`, durably: when the answer comes the bytes, and the metadata needed to read
-    /// them, are on stable storage (`RWF_DSYNC`).
+    /// Writes all of `buf` durably (`RWF_DSYNC`). On success, the bytes and the metadata needed to read them are on
+    /// stable storage.
     ///
-    /// On a file that was not opened with `O_DIRECT` this is a system call on a blocking thread, with
-    /// every backend: a ring would do such writes to one file one after the other. As many run side by
-    /// side as there are [`blocking_threads`](crate::EngineBuilder::blocking_threads).
+    /// On a file that was not opened with `O_DIRECT`, this is a system call on a blocking thread with every backend,
+    /// because a ring executes such writes to one file one after another. Up to
+    /// [`blocking_threads`](crate::EngineBuilder::blocking_threads) of them run in parallel.
     ///
     /// # Errors
     ///
-    /// As [`write_all_at`](File::write_all_at).
+    /// Fails like [`write_all_at`](File::write_all_at).
     pub fn write_all_durable_at<B: IoBuf>(
         &self,
         buf: B,
@@ -340,11 +362,11 @@ impl File {
         }
     }
 
-    /// Writes several buffers in order, from `offset` on: one transfer, of at most 1,024 buffers.
+    /// Writes several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
     ///
     /// # Errors
     ///
-    /// As [`write_at`](File::write_at).
+    /// Fails like [`write_at`](File::write_at).
     pub fn write_vectored_at<B: IoBuf>(
         &self,
         bufs: Vec<B>,
@@ -353,11 +375,11 @@ impl File {
         self.write_vectored(bufs, offset, false)
     }
 
-    /// Writes all of several buffers, submitting the rest of short transfers again.
+    /// Writes all of several buffers, and continues after short transfers.
     ///
     /// # Errors
     ///
-    /// As [`write_all_at`](File::write_all_at).
+    /// Fails like [`write_all_at`](File::write_all_at).
     pub fn write_vectored_all_at<B: IoBuf>(
         &self,
         bufs: Vec<B>,
@@ -382,10 +404,32 @@ impl File {
         }
     }
 
-    /// Reads many ranges, submitted together.
+    /// Reads many ranges, submitted together. Each item of `reads` is a buffer and an offset.
     ///
-    /// Take the answers as they come, with [`ReadMany::next`], or await the whole for all of them in
-    /// the order asked.
+    /// [`ReadMany::next`] returns results in order of completion. Awaiting the `ReadMany` itself returns all results in
+    /// order of the requests.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 65_536])?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.open(&path).await?;
+    /// let reads = [0, 8192, 16_384].map(|offset| (vec![0; 4096], offset));
+    ///
+    /// // All results, in order of the requests:
+    /// for result in file.read_many_at(reads.clone()).await {
+    ///     let (n, page) = result?;
+    ///     assert_eq!((n, page[0]), (4096, 7));
+    /// }
+    ///
+    /// // Each result as soon as it is complete:
+    /// let mut batch = file.read_many_at(reads);
+    /// while let Some(completed) = batch.next().await {
+    ///     let (n, page) = completed.result?;
+    ///     println!("read {}: {n} bytes at {}, first {}", completed.index, completed.offset, page[0]);
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn read_many_at<B, I>(&self, reads: I) -> ReadMany<'_, B, I::IntoIter>
     where
         B: IoBufMut,
@@ -396,70 +440,72 @@ impl File {
 
     /// Makes data and metadata durable: `fsync(2)`.
     ///
-    /// Covers the writes that were answered before this was polled first, and no others. An error
-    /// may be reported only once (the kernel forgets it); never take a later success for the data's.
+    /// Covers the writes that completed before this future was first polled, and no others. The kernel may report an
+    /// error only once, so a later success does not mean that the data is safe.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`EIO`, `ENOSPC`, `EDQUOT`).
+    /// Fails with any error of `fsync(2)`, unchanged (`EIO`, `ENOSPC`, `EDQUOT`).
     pub fn sync_all(&self) -> Operation<'_, Fsync> {
         self.op(Fsync::new(self.fd.clone(), false))
     }
 
-    /// Makes data durable, and what metadata is needed to read it back: `fdatasync(2)`.
+    /// Makes data durable, and the metadata needed to read it: `fdatasync(2)`.
     ///
     /// # Errors
     ///
-    /// As [`sync_all`](File::sync_all).
+    /// Fails like [`sync_all`](File::sync_all).
     pub fn sync_data(&self) -> Operation<'_, Fsync> {
         self.op(Fsync::new(self.fd.clone(), true))
     }
 
-    /// Reserves, zeroes or gives up the range of `bytes` from `offset` on: `fallocate(2)`.
+    /// Reserves, zeroes or releases a range of `bytes` bytes, starting at `offset`: `fallocate(2)`.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`ENOSPC`, `EOPNOTSUPP` where the file system can't).
+    /// Fails with any error of `fallocate(2)`, unchanged (`ENOSPC`; `EOPNOTSUPP` if the file system does not support
+    /// the mode).
     pub fn allocate(&self, mode: AllocateMode, offset: u64, bytes: u64) -> Operation<'_, Allocate> {
         self.op(Allocate::new(self.fd.clone(), mode, offset, bytes))
     }
 
-    /// Tells the kernel how the range of `bytes` from `offset` on will be used; 0 bytes is "to the
-    /// end". `posix_fadvise(2)`.
+    /// Advises the kernel how a range of `bytes` bytes, starting at `offset`, will be used: `posix_fadvise(2)`. 0 bytes
+    /// means up to the end of the file.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`ESPIPE`).
+    /// Fails with any error of `posix_fadvise(2)`, unchanged (`ESPIPE`).
     pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Operation<'_, Advise> {
         self.op(Advise::new(self.fd.clone(), offset, bytes, advice))
     }
 
-    /// Cuts the file, or lengthens it with a hole, to `bytes`: `ftruncate(2)`.
+    /// Truncates the file to `bytes` bytes, or extends it with a hole: `ftruncate(2)`.
     ///
-    /// Since Linux 6.9 on the ring; before that, on a blocking thread.
+    /// Uses the ring from Linux 6.9 on; before that, a blocking thread.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`EFBIG`, `EINVAL` if not open for writing).
+    /// Fails with any error of `ftruncate(2)`, unchanged (`EFBIG`; `EINVAL` if the file is not open for writing).
     pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate> {
         self.op(Truncate::new(self.fd.clone(), bytes))
     }
 
-    /// What the file system knows about the file: `statx(2)`.
+    /// Returns the metadata of the file: `statx(2)`.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept.
+    /// Fails with any error of `statx(2)`, unchanged.
     pub fn metadata(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
         self.op(StatAt::file(self.fd.clone()))
             .map(|result, _| result.map(Metadata::new))
     }
 
-    /// Closes the file and returns the file system's result. Dropping a file closes it too, without a result.
+    /// Closes the file and returns the result of `close(2)`. Dropping a file also closes it, but discards the result.
     ///
     /// # Errors
     ///
-    /// The error of `close(2)` (`EIO`, `EDQUOT` on network file systems). The file is closed nevertheless.
+    /// Fails with any error of `close(2)`, unchanged (`EIO` or `EDQUOT` on network file systems). The file is closed
+    /// nevertheless.
     pub async fn close(self) -> io::Result<Closed> {
         let File { fd, submitter, .. } = self;
         match fd.into_raw() {
@@ -489,9 +535,9 @@ pub enum Closed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirectAlignment {
-    /// Alignment of the buffer's address.
+    /// The alignment of the buffer's address.
     pub memory_bytes: usize,
-    /// Alignment of the offset in the file, and of the length.
+    /// The alignment of the offset in the file, and of the length.
     pub offset_bytes: usize,
 }
 
@@ -503,22 +549,22 @@ fn poll_support(fd: &Fd, submitter: &Submitter, direct: Option<Direct>) -> Resul
     }
 }
 
-/// The bytes that a read into `buf` may fill from `offset` on; at least 1.
+/// Returns how many bytes a read into `buf` may fill, starting at `offset`; at least 1.
 #[inline]
 pub(crate) fn check_read<B: IoBufMut>(buf: &mut B, offset: u64) -> io::Result<usize> {
     let bytes = check_capacity(buf)?;
     check_range(offset, bytes).map(|()| bytes)
 }
 
-/// Refuses ranges that the kernel's signed offsets can't express. An offset of all ones would mean
-/// "the current position" to io_uring (trap 49).
+/// Rejects ranges that the kernel's signed offsets cannot express. An offset with all bits set would mean "the current
+/// position" to io_uring (trap 49).
 pub(crate) fn check_range(offset: u64, bytes: usize) -> io::Result<()> {
     match offset.checked_add(bytes as u64) {
         Some(end) if i64::try_from(end).is_ok() => Ok(()),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{bytes} bytes at offset {offset} end beyond the largest offset of a file, {}",
+                "the range of {bytes} bytes at offset {offset} ends beyond the largest file offset, {}",
                 i64::MAX
             ),
         )),

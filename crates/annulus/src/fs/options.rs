@@ -1,4 +1,4 @@
-//! How a file is opened: std's `OpenOptions`, and what std leaves to flags.
+//! Options for opening a file: those of std, and direct I/O.
 
 use std::ffi::CString;
 use std::io;
@@ -14,7 +14,28 @@ use crate::sys::call;
 
 /// Options for [`Engine::open_with`](crate::Engine::open_with).
 ///
-/// As in std, with the same defaults and the same refusals; `direct` besides.
+/// The options, defaults and conflicts are those of [`std::fs::OpenOptions`]. [`direct`](OpenOptions::direct) and
+/// [`cached_reads`](OpenOptions::cached_reads) are additions.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?; let path = dir.path().join("data");
+/// use annulus::OpenOptions;
+/// use annulus::buf::AlignedBuf;
+///
+/// let engine = annulus::Engine::new()?;
+/// let mut options = OpenOptions::new();
+/// options.read(true).write(true).create(true);
+/// let file = engine.open_with(&options, &path).await?;
+/// file.write_all_at(vec![7; 8192], 0).await?;
+///
+/// // Direct I/O bypasses the page cache. Aligned memory avoids a copy.
+/// let file = engine.open_with(OpenOptions::new().read(true).direct(true), &path).await?;
+/// let alignment = file.direct_alignment().map_or(4096, |alignment| alignment.memory_bytes);
+/// let page = file.read_exact_at(AlignedBuf::with_len(4096, alignment), 4096).await?;
+/// assert_eq!(page[0], 7);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     read: bool,
@@ -36,7 +57,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing set; at least one of `read`, `write` and `append` is needed.
+    /// Creates options with nothing set. Set at least one of `read`, `write` and `append`.
     pub fn new() -> OpenOptions {
         OpenOptions {
             read: false,
@@ -52,71 +73,69 @@ impl OpenOptions {
         }
     }
 
-    /// For reading.
+    /// Opens for reading.
     pub fn read(&mut self, read: bool) -> &mut Self {
         self.read = read;
         self
     }
 
-    /// For writing.
+    /// Opens for writing.
     pub fn write(&mut self, write: bool) -> &mut Self {
         self.write = write;
         self
     }
 
-    /// For writing at the end. On Linux, positional writes to such a file go to the end too, whatever
-    /// their offset.
+    /// Opens for appending. On Linux, writes at an offset also append to such a file, whatever the offset.
     pub fn append(&mut self, append: bool) -> &mut Self {
         self.append = append;
         self
     }
 
-    /// Cut to nothing; needs `write`.
+    /// Truncates the file to length 0. Needs `write`.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
     }
 
-    /// Made if it is not there; needs `write` or `append`.
+    /// Creates the file if it does not exist. Needs `write` or `append`.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Made, and an error if it is there; needs `write` or `append`.
+    /// Creates the file, and fails if it exists. Needs `write` or `append`.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
     }
 
-    /// Past the page cache (`O_DIRECT`). What the file then needs is in
-    /// [`File::direct_alignment`]; where the file system has no direct I/O, the open fails with
-    /// `EINVAL`.
+    /// Bypasses the page cache (`O_DIRECT`). [`File::direct_alignment`] returns the alignment that transfers then need.
+    /// The open fails with `EINVAL` if the file system does not support direct I/O.
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
         self
     }
 
-    /// What the file's reads do about the page cache before they go to a driver;
-    /// [`CachedReads::Learn`] by default. See [`File::set_cached_reads`].
+    /// Sets how reads of the file use the page cache before they go to a driver; [`CachedReads::Learn`] by default. See
+    /// [`File::set_cached_reads`].
     pub fn cached_reads(&mut self, policy: CachedReads) -> &mut Self {
         self.cached_reads = policy;
         self
     }
 
-    /// Permission bits of a file that is made, less the process's umask; 0o666 by default.
+    /// Sets the permission bits of a new file, less the umask of the process; 0o666 by default.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
-    /// Further `O_*` flags, as std's `OpenOptionsExt::custom_flags`; access-mode bits are ignored.
+    /// Sets further `O_*` flags, like std's `OpenOptionsExt::custom_flags`. Access-mode bits are ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags.cast_unsigned() & !call::O_ACCMODE;
         self
     }
 
-    /// The flags, or what is wrong with the combination.
+    /// Returns the flags for `open(2)`, or an error if options conflict.
     pub(crate) fn flags(&self) -> io::Result<u32> {
         let access = match (self.read, self.write, self.append) {
             (true, false, false) => call::O_RDONLY,
@@ -125,7 +144,7 @@ impl OpenOptions {
             (false, _, true) => call::O_WRONLY | call::O_APPEND,
             (true, _, true) => call::O_RDWR | call::O_APPEND,
             (false, false, false) => {
-                return Err(invalid("nothing to open for: set read, write or append"));
+                return Err(invalid("no access mode: set read, write or append"));
             }
         };
         let writable = self.write || self.append;
@@ -135,7 +154,7 @@ impl OpenOptions {
             ));
         }
         if self.append && self.truncate && !self.create_new {
-            return Err(invalid("append and truncate exclude one another"));
+            return Err(invalid("append and truncate conflict; set only one"));
         }
         let creation = match (self.create, self.truncate, self.create_new) {
             (_, _, true) => call::O_CREAT | call::O_EXCL,
@@ -150,7 +169,7 @@ impl OpenOptions {
 
     pub(crate) fn open<'a>(&self, submitter: &'a Arc<Submitter>, path: &Path) -> Opening<'a> {
         let op = self.flags().and_then(|flags| {
-            // The kernel looks at the mode only where it makes a file: O_CREAT, O_TMPFILE.
+            // The kernel uses the mode only when it creates a file: O_CREAT, O_TMPFILE.
             let mode = self.mode;
             Ok(OpenAt::new(
                 path_to_cstring(path)?,
@@ -174,13 +193,12 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// A path as the kernel takes it.
+/// Converts a path for the kernel.
 pub(crate) fn path_to_cstring(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| invalid("a path with a NUL byte in it names no file"))
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| invalid("the path contains a NUL byte"))
 }
 
-/// The future of an open; answers with the [`File`].
+/// The future of an open. Returns the [`File`].
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Opening<'a> {
@@ -190,8 +208,7 @@ pub struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Gives the open at most `timeout` from its first poll on; see
-    /// [`Operation::timeout`](crate::Operation::timeout).
+    /// Limits the open to `timeout` from its first poll on; see [`Operation::timeout`](crate::Operation::timeout).
     pub fn timeout(mut self, timeout: std::time::Duration) -> Self {
         self.operation = self.operation.timeout(timeout);
         self

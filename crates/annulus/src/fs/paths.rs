@@ -1,4 +1,4 @@
-//! What is done by path: for engines, and for the cores of runtimes.
+//! Operations on paths, for engines and for the cores of runtimes.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::op::{ListDir, MakeDir, Rename, StatAt, Unlink};
 use crate::sys::call;
 use crate::sys::errno::EINVAL;
 
-/// As std's `File::create` opens.
+/// Returns the options of std's `File::create`.
 pub(crate) fn to_create() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -22,7 +22,7 @@ pub(crate) fn to_create() -> OpenOptions {
 pub(crate) fn adopt(submitter: &Arc<Submitter>, file: std::fs::File) -> io::Result<File> {
     if submitter.closer.is_some() {
         let what =
-            "the simulated kernel can't use a descriptor of this process; open the file by path";
+            "the simulated kernel cannot use a descriptor of this process; open the file by path";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     File::new(Fd::adopt(file), Arc::clone(submitter))
@@ -32,7 +32,7 @@ pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Re
     let mut options = OpenOptions::new();
     options.read(true).direct(true);
     let file = match options.open(submitter, path).await {
-        // The file system has no direct I/O.
+        // The file system does not support direct I/O.
         Err(error) if error.raw_os_error() == Some(EINVAL) => {
             options.direct(false).open(submitter, path).await?
         }
@@ -43,7 +43,7 @@ pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Re
     Ok(file.load(0, bytes).await?)
 }
 
-/// `follow`: what a link names, not the link itself.
+/// `follow`: returns the metadata of a link's target, not of the link.
 pub(crate) fn metadata<'a>(
     submitter: &'a Submitter,
     path: &Path,

@@ -1,6 +1,5 @@
-//! Reading into memory that is only borrowed. The kernel sees the engine's own memory (Lent); the
-//! copy into the borrowed slice is made when the answer is taken, so a dropped or leaked future
-//! leaves nothing that points into the slice.
+//! Reads into borrowed memory. The kernel writes only to memory of the engine (Lent). The copy into the borrowed slice
+//! is made when the result is taken, so a dropped or leaked future leaves no pointer into the slice.
 
 use std::future::Future;
 use std::io;
@@ -16,7 +15,7 @@ use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
 use crate::sys::call;
 
-/// The future of [`File::read_into`]; answers with the number of bytes.
+/// The future of [`File::read_into`]. Returns the number of bytes.
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct ReadInto<'a> {
@@ -38,7 +37,7 @@ impl<'a> ReadInto<'a> {
         }
     }
 
-    /// Gives the read at most `timeout` from its first poll on; see [`Operation::timeout`].
+    /// Limits the read to `timeout` from its first poll on; see [`Operation::timeout`].
     ///
     /// [`Operation::timeout`]: crate::Operation::timeout
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -46,7 +45,7 @@ impl<'a> ReadInto<'a> {
         self
     }
 
-    /// The read of what is not cached.
+    /// Returns the read for data that is not cached.
     fn past_the_cache(&self) -> ReadAt<Bounce> {
         let File { fd, submitter, .. } = self.file;
         let bytes = self.into.len();
@@ -56,7 +55,7 @@ impl<'a> ReadInto<'a> {
         ReadAt::new(fd.clone(), bounce, self.offset, target, Until::Once).past_the_cache()
     }
 
-    /// Cached data, without anybody's help.
+    /// Copies cached data on the calling thread.
     fn fill_from_cache(&mut self) -> Option<usize> {
         let (fd, bytes) = (&self.file.fd, self.into.len());
         if !self.file.may_be_cached(bytes) || !fd.cached().should_try() {
@@ -71,7 +70,7 @@ impl<'a> ReadInto<'a> {
                     .count_sync(OperationNumber::READ_AT, 1, submitted_ns);
                 return Some(n);
             }
-            // Part of it, or the end of the file: let one read decide.
+            // Partly cached, or at the end of the file: an ordinary read decides.
             Ok(_) => {}
             Err(res) => fd.cached().note_refusal(res),
         }

@@ -1,33 +1,33 @@
-//! How far the kernel has filled each buffer of an incremental group, and who still reads it.
+//! The state of the buffers of an incremental group: how far the kernel has filled each of them, and which have chunks.
 //!
-//! A CQE names a buffer and says how much has come, not where: that is behind what came before (trap 29).
-//! A buffer that anybody reads is lost to the kernel as a whole once it is full, so what is bounded is how
-//! many are read: a quarter of the memory, and at least one buffer, always comes back by itself.
+//! A CQE names a buffer and a length, but no position: the bytes follow those of earlier CQEs (trap 29). A full buffer
+//! with chunks is lost to the kernel as a whole, so the number of such buffers is bounded. A quarter of the memory, and
+//! at least one buffer, is always returned by itself.
 
 use super::GroupLayout;
 
 pub(super) struct Parts {
     parts: Box<[Part]>,
     bytes: u32,
-    /// Buffers that have chunks.
+    /// The number of buffers with chunks.
     read: u32,
     read_max: u32,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Part {
-    /// Bytes that have come.
+    /// The number of received bytes.
     filled: u32,
     chunks: u32,
     /// The kernel has finished with it.
     finished: bool,
 }
 
-/// Where something was received.
+/// The position of received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) from: u32,
-    /// It is to be copied out.
+    /// Whether the bytes must be copied out.
     pub(super) is_scarce: bool,
 }
 
@@ -42,8 +42,8 @@ impl Parts {
         }
     }
 
-    /// The kernel has put `bytes` bytes into buffer `id`; `goes_on`: and keeps it. Unless they are none, a
-    /// chunk of it is about, to be `release`d. `None`: it can't have put them there.
+    /// Records that the kernel has put `bytes` bytes into buffer `id`, and keeps the buffer if `goes_on`. Unless
+    /// `bytes` is 0, the caller must `release` a chunk later. Returns `None` if the kernel cannot have put them there.
     #[inline]
     pub(super) fn receive(&mut self, id: u16, bytes: u32, goes_on: bool) -> Option<Received> {
         let part = self.parts.get_mut(usize::from(id))?;
@@ -52,7 +52,7 @@ impl Parts {
         }
         let from = part.filled;
         if bytes == 0 {
-            // The kernel has used up nothing, whatever the flag says: some forget it here.
+            // The kernel has used nothing of the buffer, whatever the flag says: some kernels omit it here.
             return Some(Received {
                 from,
                 is_scarce: false,
@@ -66,11 +66,11 @@ impl Parts {
         Some(Received { from, is_scarce })
     }
 
-    /// A chunk of buffer `id` has gone. True: the buffer is for the kernel again.
+    /// Drops a chunk of buffer `id`. Returns `true` if the buffer can go to the kernel again.
     #[inline]
     pub(super) fn release(&mut self, id: u16) -> bool {
         let part = &mut self.parts[usize::from(id)];
-        debug_assert!(part.chunks > 0, "a chunk is given back once");
+        debug_assert!(part.chunks > 0, "a chunk is returned once");
         part.chunks -= 1;
         if part.chunks > 0 {
             return false;
@@ -83,7 +83,7 @@ impl Parts {
         false
     }
 
-    /// Buffers that have chunks.
+    /// Returns the number of buffers with chunks.
     #[cfg(test)]
     pub(super) fn read(&self) -> u32 {
         self.read

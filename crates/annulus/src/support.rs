@@ -99,7 +99,7 @@ impl KernelVersion {
 pub struct Capability {
     /// The kernel's name of it.
     pub name: &'static str,
-    /// Whether rings on this machine support it.
+    /// True if rings on this machine support it.
     pub supported: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct Capability {
 pub struct BlockDevice<'a> {
     /// The name in `/sys/block`.
     pub name: &'a str,
-    /// Whether the device has queues that can be polled instead of using interrupts.
+    /// True if the device has queues that can be polled instead of using interrupts.
     pub has_poll_queues: bool,
 }
 

@@ -87,7 +87,7 @@ struct Shared {
     home: UnsafeCell<Home>,
     /// The numbers of buffers that were returned on other threads.
     away: Mutex<Away>,
-    /// Whether `away` has any numbers.
+    /// Set while `away` has numbers.
     has_away: AtomicBool,
 }
 

@@ -309,7 +309,7 @@ unsafe impl IoBuf for &'static str {
     }
 }
 
-// SAFETY: Still. A String's heap block does not move while nobody resizes it.
+// SAFETY: Still. The heap block of a String moves only on a resize, and the engine does not resize it.
 unsafe impl IoBuf for String {
     fn stable_ptr(&self) -> *const u8 {
         self.as_ptr()

@@ -119,7 +119,7 @@ mod tests {
 
     /// The kernel refuses to poll if a device has lost its poll queues, or never had any.
     #[test]
-    fn a_transfer_that_the_kernel_refuses_to_poll_becomes_a_system_call_and_later_ones_are_not_polled()
+    fn a_transfer_that_the_kernel_will_not_poll_for_is_done_by_a_system_call_and_the_next_go_elsewhere()
      {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = dir.path().join("data");

@@ -2,8 +2,7 @@
 
 use super::Counters;
 
-/// Counters of one core of a runtime since its start; see
-/// [`Handle::metrics`](crate::runtime::Handle::metrics).
+/// The counters of one core of a runtime since its start; see [`Handle::metrics`](crate::runtime::Handle::metrics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CoreMetrics {
@@ -11,15 +10,15 @@ pub struct CoreMetrics {
     pub ring_polls: u64,
     /// Polls of tasks.
     pub polls: u64,
-    /// Calls of `io_uring_enter`, or of `epoll_wait`.
+    /// Calls of `io_uring_enter` or `epoll_wait`.
     pub enters: u64,
-    /// Those of them that might sleep: the core had nothing else to do.
+    /// The part of `enters` that might sleep, because the core had no other work.
     pub waits: u64,
-    /// Entries of the submission queue, those of files and of cancels among them. Backends: uring.
+    /// Entries of the submission queue, including those of file operations and cancels. io_uring only.
     pub submitted: u64,
-    /// Entries of the completion queue. A multishot operation has many. Backends: uring.
+    /// Entries of the completion queue. A multishot operation has many. io_uring only.
     pub completed: u64,
-    /// Times another thread had to wake the core, which costs it a system call.
+    /// Times that another thread had to wake the core, which costs that thread a system call.
     pub wakeups: u64,
 }
 

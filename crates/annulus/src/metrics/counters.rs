@@ -1,4 +1,4 @@
-//! What a source counts by: its record, and the few things that are done to it.
+//! The counters of a source: its record, and operations on it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use crate::sys::forked;
 
 pub(super) type Record = CounterStorage<{ record::WORDS }>;
 
-/// Counts for one source. Dropped, what it has counted is that of the ended ones.
+/// The counters of one source. On drop, its counts move to the source of the ended ones.
 ///
-/// Each number is written by one thread where it can be, so that counting costs a load and a store; reading
-/// is anybody's, at any time. Those of a ring are written by its driver alone, but for `wakeups`, which
-/// callers write; those of blocking threads under the driver's lock; those of a core by its thread.
+/// Where possible, a single thread writes each number, so counting costs a load and a store. Any thread may read at any
+/// time. The driver of a ring writes the ring's numbers, except for `wakeups`, which callers write. The numbers of
+/// blocking threads are written under the driver's lock, those of a core by its thread.
 pub(crate) struct Counters {
     record: Arc<Record>,
-    /// The process it was made in; what a child of a fork has of it is none of its own.
+    /// The process that created it. A forked child has no source of its parent.
     process: u64,
 }
 
-/// One number.
+/// A single number.
 #[derive(Clone, Copy)]
 pub(crate) struct Counter<'a>(&'a AtomicU64);
 
 impl Counter<'_> {
-    /// Adds; for a counter that only the calling thread writes.
+    /// Adds to a counter that only the calling thread writes.
     #[inline]
     pub(crate) fn add(self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Adds; for a counter that several threads write.
+    /// Adds to a counter that several threads write.
     #[inline]
     pub(crate) fn add_shared(self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// Replaces; for a number that is counted elsewhere.
+    /// Replaces a number that is counted elsewhere.
     #[inline]
     pub(crate) fn set(self, n: u64) {
         self.0.store(n, Relaxed);
@@ -53,14 +53,14 @@ impl Counter<'_> {
     }
 }
 
-/// When an operation came by where, ns.
+/// The times of an operation, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
-    /// Submitted.
+    /// The time of the submission.
     pub(crate) submitted: u64,
-    /// With the kernel, or with a blocking thread.
+    /// The time when the kernel or a blocking thread took it.
     pub(crate) begun: u64,
-    /// Answered.
+    /// The time of the completion.
     pub(crate) completed: u64,
 }
 
@@ -82,18 +82,18 @@ impl Counters {
         Counter(&self.record[position])
     }
 
-    /// Says what it is that counts here.
+    /// Sets the kind of source.
     pub(crate) fn be(&self, kind: SourceKind) {
         self.word(record::KIND).set(record::kind_number(kind));
     }
 
-    /// Says whose it is, and which of them.
+    /// Sets the owner, and the index among the owner's sources.
     pub(crate) fn belong(&self, owner: u64, index: usize) {
         self.word(record::OWNER).set(owner);
         self.word(record::INDEX).set(index as u64);
     }
 
-    /// Says what does the work, and why it is not what would be best.
+    /// Sets the backend, and the reason why it is a fallback.
     pub(crate) fn describe(&self, backend: &str, fallback: Option<&str>) {
         let texts = [
             record::backend(backend),
@@ -106,39 +106,39 @@ impl Counters {
         }
     }
 
-    /// Counts an answer.
+    /// Counts a completion.
     #[inline]
     pub(crate) fn complete(&self, operation: OperationNumber) {
         self.word(record::completed(operation)).add(1);
     }
 
-    /// Counts answers; any thread may.
+    /// Counts completions. Any thread may call this.
     #[inline]
     pub(crate) fn complete_shared(&self, operation: OperationNumber, operations: u64) {
         self.word(record::completed(operation))
             .add_shared(operations);
     }
 
-    /// Of an answer that has been counted: it is an error.
+    /// Marks a counted completion as failed.
     #[cold]
     pub(crate) fn fail(&self, operation: OperationNumber, errno: i32) {
         self.word(record::failed(operation)).add_shared(1);
         self.error(errno);
     }
 
-    /// Counts an error by its kind; any thread may.
+    /// Counts an error by its errno. Any thread may call this.
     #[cold]
     pub(super) fn error(&self, errno: i32) {
         count_error(&self.record, errno, 1);
     }
 
-    /// Counts how long an operation took. By one thread at a time.
+    /// Records the latency of an operation. Only one thread at a time may call this.
     #[cold]
     pub(crate) fn time(&self, operation: OperationNumber, times: Times) {
         self.record_times(operation, times, |counter, n| counter.add(n));
     }
 
-    /// The same; any thread may.
+    /// Records the latency of an operation. Any thread may call this.
     #[cold]
     pub(crate) fn time_shared(&self, operation: OperationNumber, times: Times) {
         self.record_times(operation, times, |counter, n| counter.add_shared(n));
@@ -158,7 +158,7 @@ impl Counters {
         for (part, ns) in [
             (Part::Queue, begun.saturating_sub(submitted)),
             (Part::Device, completed.saturating_sub(begun.max(submitted))),
-            // The sum of this one says that there is something to read: it is written last, and never 0.
+            // Written last and never 0: readers take this sum as the sign that there is data.
             (Part::Latency, completed.saturating_sub(submitted).max(1)),
         ] {
             add(
@@ -169,7 +169,7 @@ impl Counters {
         }
     }
 
-    /// Answers so far.
+    /// Returns the number of completions.
     pub(crate) fn completed(&self) -> u64 {
         let operations = |operation| self.word(record::completed(operation)).get();
         OperationNumber::all().map(operations).sum()
@@ -192,7 +192,7 @@ impl Drop for Counters {
 
 /// Counts errors in the table of `record`. When it is full, its last entry counts all further ones, as errno 0.
 pub(super) fn count_error(record: &Record, errno: i32, count: u64) {
-    // An errno, which is positive, or 0.
+    // 0 if it is not an errno, which is positive.
     let errno = u64::try_from(errno).unwrap_or(0);
     let last = record::ERRORS_MAX - 1;
     let is_its = |nth: &usize| {

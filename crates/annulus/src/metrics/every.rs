@@ -1,4 +1,4 @@
-//! Looking again and again, on a thread of its own: what alerts and exporters stand on.
+//! Periodic snapshots on a background thread, the basis of alerts and exporters.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use super::{Snapshot, snapshot, watch};
 
-/// Calls back with a [`snapshot`] now and `every` so often, on a thread of its own that [watches](watch), until the
-/// guard is dropped. A callback that panics is called again the next time.
+/// Calls `callback` with a [`snapshot`] now and every `every`, on a new thread that [records latencies](watch). Stops
+/// when the guard is dropped. If the callback panics, it is called again at the next interval.
 ///
 /// # Errors
 ///
-/// `InvalidInput` if `every` is zero; why there is no thread.
+/// Fails with `InvalidInput` if `every` is zero, and with any error of starting a thread.
 pub fn every(
     every: Duration,
     mut callback: impl FnMut(&Snapshot) + Send + 'static,
 ) -> io::Result<Every> {
     if every.is_zero() {
-        let says = "looking without a pause; say how often, in a time above zero";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, says));
+        let what = "the interval between snapshots is zero; it must be longer";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     let (guard, stopped) = channel::<Infallible>();
-    // Before the thread runs, so that what is done from here on is seen.
+    // Created before the thread starts, so that operations from now on are recorded.
     let watching = watch();
-    let look = move || {
+    let run = move || {
         let _watching = watching;
         loop {
             let now = snapshot();
-            // The panic has been reported where it happened.
+            // The panic hook has reported the panic.
             let _ = catch_unwind(AssertUnwindSafe(|| callback(&now)));
             if stopped.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
                 return;
@@ -40,13 +40,13 @@ pub fn every(
     let thread = thread::Builder::new().name("annulus-watch".to_owned());
     Ok(Every {
         guard: Some(guard),
-        thread: Some(thread.spawn(look)?),
+        thread: Some(thread.spawn(run)?),
     })
 }
 
-/// A thread that looks; dropped, it is told to end, and waited for.
+/// The guard of a periodic snapshot. Dropping it stops the thread and waits for its end.
 #[derive(Debug)]
-#[must_use = "dropped, it looks no more"]
+#[must_use = "dropping the guard stops the snapshots"]
 pub struct Every {
     guard: Option<Sender<Infallible>>,
     thread: Option<JoinHandle<()>>,
@@ -56,10 +56,10 @@ impl Drop for Every {
     fn drop(&mut self) {
         drop(self.guard.take());
         if let Some(thread) = self.thread.take()
-            // Its own callback may be where it is dropped.
+            // The callback itself may drop the guard.
             && thread.thread().id() != thread::current().id()
         {
-            // It has nothing to say: panics of the callback end there.
+            // Panics of the callback do not reach this result.
             let _ = thread.join();
         }
     }

@@ -1,17 +1,17 @@
-//! How long things took: counts by duration, in buckets that are exact to a sixteenth.
+//! Histograms of durations, in buckets that are exact to a sixteenth.
 
 use std::fmt;
 
-/// Buckets of each power of two.
+/// The number of buckets for each power of two.
 const PARTS: usize = 16;
-/// The powers of two below this one have a bucket for each nanosecond.
+/// Durations below 2 to this power have one bucket per nanosecond.
 const EXACT_BITS: u32 = PARTS.ilog2();
-/// Durations from 2 to this power of nanoseconds on (137 s) are counted in the last bucket.
+/// Durations of at least 2 to this power, in ns (137 s), are counted in the last bucket.
 const BITS_MAX: u32 = 37;
-/// How many buckets there are.
+/// The number of buckets.
 pub(crate) const BUCKETS: usize = (BITS_MAX - EXACT_BITS) as usize * PARTS + PARTS;
 
-/// The bucket that counts durations of `ns`.
+/// Returns the bucket for durations of `ns`.
 #[inline]
 pub(crate) fn bucket(ns: u64) -> usize {
     let ns = ns.min((1 << BITS_MAX) - 1);
@@ -23,7 +23,7 @@ pub(crate) fn bucket(ns: u64) -> usize {
     (power - EXACT_BITS + 1) as usize * PARTS + part
 }
 
-/// The first and the last duration that `bucket` counts, ns.
+/// Returns the shortest and the longest duration of `bucket`, in ns.
 pub(crate) fn bounds(bucket: usize) -> (u64, u64) {
     if bucket < PARTS {
         return (bucket as u64, bucket as u64);
@@ -33,30 +33,30 @@ pub(crate) fn bounds(bucket: usize) -> (u64, u64) {
     (first, first + (1 << power) - 1)
 }
 
-/// Durations, by how often they were seen. Each is known to a sixteenth (6.25 %) of itself; those from 137 s on are
-/// counted as that long.
+/// A histogram of durations. Each duration is exact to a sixteenth (6.25 %). Durations of 137 s and more are counted as
+/// 137 s.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Empty as long as nothing has been recorded.
+    /// Empty until a duration is recorded.
     counts: Vec<u64>,
     count: u64,
     sum_ns: u64,
 }
 
-/// A range of durations, and how many were counted in it.
+/// A range of durations, and the number of durations in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bucket {
-    /// The shortest duration, ns.
+    /// The shortest duration, in ns.
     pub first_ns: u64,
-    /// The longest duration, ns.
+    /// The longest duration, in ns.
     pub last_ns: u64,
-    /// Durations counted.
+    /// The number of durations.
     pub count: u64,
 }
 
 impl Histogram {
-    /// A histogram in which nothing has been recorded.
+    /// Creates an empty histogram.
     pub fn new() -> Histogram {
         Histogram::default()
     }
@@ -74,12 +74,12 @@ impl Histogram {
         }
     }
 
-    /// Counts a duration.
+    /// Records a duration.
     pub fn record(&mut self, ns: u64) {
         self.record_many(ns, 1);
     }
 
-    /// Counts `count` durations that are alike.
+    /// Records `count` equal durations.
     pub fn record_many(&mut self, ns: u64, count: u64) {
         if count == 0 {
             return;
@@ -92,17 +92,17 @@ impl Histogram {
         self.sum_ns = (self.sum_ns).saturating_add(ns.saturating_mul(count));
     }
 
-    /// How many durations have been counted.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// All of them together, ns.
+    /// Returns the sum of all durations, in ns.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The mean, ns; 0 if there is none.
+    /// Returns the mean duration in ns, or 0 if the histogram is empty.
     pub fn mean_ns(&self) -> f64 {
         match self.count {
             0 => 0.0,
@@ -110,8 +110,8 @@ impl Histogram {
         }
     }
 
-    /// The duration that a share `quantile` (0.99: 99 of 100) did not exceed, ns, rounded up to the end of its
-    /// bucket. `None` if nothing has been counted.
+    /// Returns the duration in ns that a share `quantile` of all durations did not exceed (0.99 for the 99th
+    /// percentile), rounded up to the end of its bucket. Returns `None` if the histogram is empty.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -129,12 +129,13 @@ impl Histogram {
         Some(bounds(bucket).1)
     }
 
-    /// The longest, ns, as [`quantile`](Histogram::quantile) gives it; 0 if there is none.
+    /// Returns the longest duration in ns, rounded like [`quantile`](Histogram::quantile), or 0 if the histogram is
+    /// empty.
     pub fn max_ns(&self) -> u64 {
         self.quantile(1.0).unwrap_or(0)
     }
 
-    /// Returns the buckets that are not empty, from the shortest duration to the longest.
+    /// Returns the non-empty buckets, from the shortest duration to the longest.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         let counted = self
             .counts
@@ -151,7 +152,7 @@ impl Histogram {
         })
     }
 
-    /// Adds what another has counted.
+    /// Adds the durations of `other`.
     pub fn add(&mut self, other: &Histogram) {
         if other.counts.is_empty() {
             return;
@@ -166,7 +167,7 @@ impl Histogram {
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
-    /// What has been counted since `earlier`, a state of the same histogram.
+    /// Returns the durations recorded since `earlier`, an earlier state of this histogram.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         if earlier.counts.is_empty() {
             return self.clone();
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_duration_lies_within_the_bounds_of_its_bucket_and_buckets_follow_one_another() {
+    fn every_duration_lies_within_its_bucket_and_buckets_are_contiguous() {
         for index in 1..BUCKETS {
             assert_eq!(bounds(index).0, bounds(index - 1).1 + 1, "bucket {index}");
         }
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_ends_of_buckets_and_differences_are_what_came_between() {
+    fn quantiles_are_bucket_ends_and_differences_have_the_later_durations() {
         let mut histogram = Histogram::new();
         assert_eq!((histogram.quantile(0.5), histogram.max_ns()), (None, 0));
         for ns in 1..=10 {

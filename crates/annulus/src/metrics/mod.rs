@@ -1,31 +1,34 @@
-//! What every driver counts: free when nobody looks, and cheap when somebody does.
+//! Metrics: counters and latency histograms of engines and runtimes.
+//!
+//! Counting is always on, and costs a load and a store per event. Latencies are recorded only while a [`Watch`] exists
+//! or another process reads them.
 //!
 //! ```standalone_crate
 //! # // Other documentation's tests, in the same process, would read as well.
 //! # fn main() -> std::io::Result<()> { pollster::block_on(async {
 //! use annulus::metrics;
 //!
-//! metrics::share()?;                        // at the start: `annulus top` can look from now on
+//! metrics::share()?;                        // lets `annulus top` read the metrics of this process
 //! let engine = annulus::Engine::new()?;
 //! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 16384])?;
 //! let file = engine.open(&path).await?;
-//! let watch = metrics::watch();             // while it lives, latencies are recorded, too
+//! let watch = metrics::watch();             // records latencies until it is dropped
 //! let before = metrics::snapshot();
 //! let (n, _page) = file.read_at(vec![0; 4096], 0).await?;
 //! let between = metrics::snapshot().since(&before);
 //! drop(watch);
 //!
 //! let total = between.total();
-//! let reads = total.operation("read_at").expect("one has been read");
+//! let reads = total.operation("read_at").expect("one read has completed");
 //! # assert_eq!((n, reads.completed, reads.failed), (4096, 1, 0));
-//! println!("{} reads, 99 of 100 within {:?} ns", reads.completed, reads.latency.quantile(0.99));
+//! println!("{} reads, 99th percentile {:?} ns", reads.completed, reads.latency.quantile(0.99));
 //! # assert!(reads.latency.quantile(0.99).is_some());
 //! # Ok(()) }) }
 //! ```
 //!
-//! Counters are words of memory that their driver alone writes; a snapshot reads them while it goes on, so
-//! numbers of one source may be some operations apart. Other processes read the counters of a process that shares them
-//! by `annulus_observe::snapshot_of`: no thread and no call of that process takes part.
+//! A snapshot is read while the drivers continue to count, so the numbers of one source may differ by a few operations.
+//! Other processes read the counters of a process that [shares](share) them with `annulus_observe::snapshot_of`. The
+//! observed process spends no thread and no call on it. docs/reference/metrics.md describes all metrics.
 
 #[cfg(feature = "net")]
 mod core;
@@ -55,55 +58,55 @@ pub(crate) use watch::sample;
 
 use crate::sys::call::now_ns;
 
-/// What an engine has done since it was built; see [`Engine::metrics`](crate::Engine::metrics).
+/// The counters of an engine since it was built; see [`Engine::metrics`](crate::Engine::metrics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Operations given to the kernel or to a blocking thread; one that was resubmitted counts once.
+    /// Operations submitted to the kernel or to a blocking thread. A resubmitted operation counts once.
     pub submitted: u64,
-    /// Operations that used memory registered with their ring: an arena's. Backends: uring.
+    /// Operations that used memory registered with their ring, such as an arena's. io_uring only.
     pub fixed: u64,
-    /// Operations answered by the kernel or a blocking thread.
+    /// Operations completed by the kernel or a blocking thread.
     pub completed: u64,
-    /// `io_uring_enter` calls. Backends: uring.
+    /// Calls of `io_uring_enter`. io_uring only.
     pub enters: u64,
-    /// Those of them that slept. Backends: uring.
+    /// Calls of `io_uring_enter` that slept. io_uring only.
     pub waits: u64,
-    /// Times a caller had to wake a sleeping driver.
+    /// Times that a caller had to wake a sleeping driver.
     pub wakeups: u64,
-    /// Times a driver had to wake the kernel's thread that polls its submission queue. Backends: uring
-    /// with [`EngineBuilder::sqpoll`](crate::EngineBuilder::sqpoll).
+    /// Times that a driver had to wake the kernel thread that polls its submission queue. Only with
+    /// [`EngineBuilder::sqpoll`](crate::EngineBuilder::sqpoll).
     pub sq_wakeups: u64,
-    /// Operations, of `completed`, that went through the ring that polls devices. Backends: uring with
+    /// The part of `completed` that used the ring that polls devices. Only with
     /// [`EngineBuilder::iopoll`](crate::EngineBuilder::iopoll).
     pub polled: u64,
-    /// Operations, of `polled`, that the kernel would not poll for: they were done by a system call.
+    /// The part of `polled` for which the kernel refused to poll. These operations were executed by a system call.
     pub poll_refused: u64,
-    /// Operations, of `completed`, that blocking threads did: those a ring has no opcode for, and durable
-    /// writes of buffered files; where there is no ring, all.
+    /// The part of `completed` that ran on blocking threads: operations without an opcode, and durable writes of
+    /// buffered files. Without a ring, all operations.
     pub blocking: u64,
     /// Reads completed from the page cache on the caller's thread, without a driver: the non-blocking fast path.
     pub fast_path: u64,
-    /// Reads that tried the fast path and went to a driver because part of the data was not in the page cache;
-    /// [`CachedReads`](crate::fs::CachedReads) bounds them.
+    /// Reads that tried the fast path and went to a driver, because part of the data was not in the page cache.
+    /// [`CachedReads`](crate::fs::CachedReads) bounds their number.
     pub fast_path_missed: u64,
-    /// Cancels asked of the kernel.
+    /// Cancels requested from the kernel.
     pub cancels: u64,
-    /// Times the rest of a short transfer, or an interrupted operation, was submitted again.
+    /// Resubmissions of the remainder of a short transfer, or of an interrupted operation.
     pub resubmitted: u64,
-    /// Operations whose timeout passed.
+    /// Operations that timed out.
     pub timeouts: u64,
     /// CQEs that named no operation in flight. Always 0 unless there is a bug.
     pub stale: u64,
-    /// Operations given up at the end of a drain. Their memory is not freed while the kernel may touch
-    /// it: that of a ring is leaked for good, that of a blocking thread lives until its call returns.
+    /// Operations abandoned when the drain timeout passed. Their memory is not freed while the kernel may access it: a
+    /// ring leaks its memory permanently, a blocking thread until its system call returns.
     pub leaked: u64,
 }
 
 impl Metrics {
-    /// Adds up one driver's counters.
+    /// Adds the counters of one driver.
     pub(crate) fn add(&mut self, counters: &Counters) {
-        // Every field by name, so that a new counter can't be forgotten here.
+        // Names every field, so that the compiler reports a new counter that is missing here.
         let Metrics {
             submitted,
             fixed,
@@ -143,8 +146,8 @@ impl Metrics {
     }
 }
 
-/// What this process has counted up to now: each driver, ring, pool of threads and core that lives, and one
-/// source for all that have ended, so that no number ever goes back.
+/// Returns the current counters of this process: one source for each existing driver, ring, thread pool and core, and
+/// one source for all that have ended. So counters never decrease.
 pub fn snapshot() -> Snapshot {
     Snapshot {
         process: std::process::id(),

@@ -1,5 +1,5 @@
-//! Where in a source's words is what. A snapshot is read from them, in this process or in another: what is
-//! changed here changes `VERSION`, but for names, which readers compare themselves.
+//! The layout of a record, the words in which a source counts. Snapshots are read from them, in this process or
+//! another. Each change here changes `VERSION`, except for names, which readers compare themselves.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ const _: () = assert!(
     "there are more operations than positions: raise OPERATIONS_MAX and VERSION"
 );
 
-/// 0: free.
+/// The kind; 0 if the record is free.
 pub(super) const KIND: usize = 0;
 pub(super) const OWNER: usize = 1;
 pub(super) const INDEX: usize = 2;
@@ -31,25 +31,25 @@ pub(super) const COUNTERS_MAX: usize = 32;
 /// Pairs of errno and count, in no order.
 pub(super) const ERRORS: usize = COUNTERS + COUNTERS_MAX;
 pub(super) const ERRORS_MAX: usize = 32;
-/// By operation.
+/// Completions and failures by operation.
 const DONE: usize = ERRORS + 2 * ERRORS_MAX;
-/// Of an operation: answers and errors.
+/// The number of words per operation: completions and failures.
 const DONE_WORDS: usize = 2;
 const BACKEND: usize = DONE + OPERATIONS_MAX * DONE_WORDS;
 const BACKEND_WORDS: usize = 32;
 const FALLBACK: usize = BACKEND + BACKEND_WORDS;
 const FALLBACK_WORDS: usize = 160;
-/// By operation: the sums of the three histograms, ns. All that is written while nobody watches lies before
-/// this: one page.
+/// The sums of the three histograms by operation, in ns. All words that are written without a reader lie before this,
+/// in one page.
 const SUMS: usize = 512;
 const _: () = assert!(FALLBACK + FALLBACK_WORDS <= SUMS);
-/// The part of a record that is read in one step; its buckets follow.
+/// The number of words of a record that are read in one step; its buckets follow.
 pub const HEAD_WORDS: usize = SUMS + OPERATIONS_MAX * PARTS;
-/// The words of a page, where pages are largest.
+/// The number of words of a page, for the largest page size.
 pub(super) const PAGE_WORDS: usize = (64 << 10) / size_of::<u64>();
-/// What only the preload library counts: a page of its own, behind the buckets.
+/// The counters of the preload library, on a separate page after the buckets.
 const PRELOAD: usize = HEAD_WORDS + OPERATIONS_MAX * PARTS * BUCKETS;
-/// Of a call: how often it was served, and errors among them.
+/// The number of words per call: served calls, and failures among them.
 const CALL_WORDS: usize = 2;
 /// The number of entries for calls; some are left for future ones.
 const CALLS_MAX: usize = 96;
@@ -59,9 +59,9 @@ const PASSED: usize = PRELOAD + CALLS_MAX * CALL_WORDS;
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Why::ALL.len() <= REASONS_MAX);
 const HANDED_BACK: usize = PASSED + REASONS_MAX;
-/// Rings that were made.
+/// The number of created rings.
 pub(super) const RINGS_MADE: usize = HANDED_BACK + REASONS_MAX;
-/// Up to here, sums may be made of two records' words.
+/// The words before this index are counters, whose sums over records are meaningful. Gauges follow.
 const PRELOAD_COUNTED: Range<usize> = PRELOAD..RINGS_MADE + 1;
 pub(super) const RINGS: usize = PRELOAD_COUNTED.end;
 pub(super) const CONNECTIONS: usize = RINGS + 1;
@@ -69,7 +69,7 @@ pub(super) const BUFFERS: usize = CONNECTIONS + 1;
 pub(super) const BUFFERS_FREE: usize = BUFFERS + 1;
 const PRELOAD_WORDS: usize = 512;
 const _: () = assert!(BUFFERS_FREE < PRELOAD + PRELOAD_WORDS);
-/// The words of a record: whole pages.
+/// The number of words of a record: whole pages.
 pub const WORDS: usize = (PRELOAD + PRELOAD_WORDS).next_multiple_of(PAGE_WORDS);
 
 /// The histograms of an operation.
@@ -81,7 +81,7 @@ pub(super) enum Part {
 }
 const PARTS: usize = 3;
 
-/// The index among the entries for operations; the bound is for the compiler.
+/// Returns the index of the operation's entry. The remainder only serves as a bound for the compiler.
 #[inline]
 fn position_of(operation: OperationNumber) -> usize {
     operation.index() % OPERATIONS_MAX
@@ -102,7 +102,7 @@ pub(super) fn sum(operation: OperationNumber, part: Part) -> usize {
     SUMS + position_of(operation) * PARTS + part as usize
 }
 
-/// Where the buckets of a histogram are.
+/// Returns the words of a histogram's buckets.
 #[inline]
 pub(super) fn buckets(operation: OperationNumber, part: Part) -> Range<usize> {
     let from = HEAD_WORDS + (position_of(operation) * PARTS + part as usize) * BUCKETS;
@@ -129,12 +129,12 @@ pub(super) fn handed_back(why: Why) -> usize {
     HANDED_BACK + why as usize
 }
 
-/// The words in which the preload library counts what only grows.
+/// Returns the words of the preload library's counters.
 pub(super) fn preload() -> Range<usize> {
     PRELOAD_COUNTED
 }
 
-/// What the numbers of a record mean, as one number: of two versions of Annulus it is the same if both know the
+/// Returns a fingerprint of the meaning of a record's numbers. It is equal for two versions of Annulus that have the
 /// same operations, counters, kinds, calls and reasons, in the same order.
 pub fn names() -> u64 {
     let kinds = KINDS.iter().map(|kind| kind.name());
@@ -151,7 +151,7 @@ pub fn names() -> u64 {
     fingerprint(lists)
 }
 
-/// FNV-1a of all names, each with an end, as each list has one.
+/// Returns the FNV-1a hash of all names. A terminator follows each name and each list.
 fn fingerprint(lists: [&mut dyn Iterator<Item = &str>; 5]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let mut take = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -164,17 +164,17 @@ fn fingerprint(lists: [&mut dyn Iterator<Item = &str>; 5]) -> u64 {
     hash
 }
 
-/// The words that hold a text, and where they begin.
+/// Returns the position and the words of the backend's name.
 pub(super) fn backend(text: &str) -> (usize, Vec<u64>) {
     (BACKEND, words_of(text, BACKEND_WORDS))
 }
 
-/// The index of the fallback's reason, and its words.
+/// Returns the position and the words of the reason for the fallback.
 pub(super) fn fallback(text: &str) -> (usize, Vec<u64>) {
     (FALLBACK, words_of(text, FALLBACK_WORDS))
 }
 
-/// `text`, cut off to fit.
+/// Converts `text` to words, truncated to fit.
 fn words_of(text: &str, words: usize) -> Vec<u64> {
     let mut bytes = vec![0; words * size_of::<u64>()];
     let end = text.floor_char_boundary(bytes.len() - 1);
@@ -196,7 +196,7 @@ fn text_of(words: &[u64]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// The counters, in the order of their words.
+/// Defines the counters in the order of their words.
 macro_rules! counters {
     ($($(#[$about:meta])* $name:ident,)*) => {
         /// The numbers of the counters.
@@ -206,7 +206,7 @@ macro_rules! counters {
         pub(super) enum Number {
             $($(#[$about])* $name,)*
         }
-        /// Their names.
+        /// The names of the counters.
         const NUMBER_NAMES: &[&str] = &[$(stringify!($name)),*];
 
         #[cfg_attr(not(feature = "net"), allow(dead_code, reason = "without `net` there are no cores to count for"))]
@@ -238,24 +238,24 @@ counters! {
     fixed,
     stale,
     leaked,
-    /// Reads that asked the page cache in vain.
+    /// Reads that missed the page cache.
     missed,
-    /// Of a core: rounds.
+    /// Polls of a core's ring.
     ring_polls,
-    /// Of a core: polls of tasks.
+    /// Polls of a core's tasks.
     polls,
-    /// Of a core: entries of its queues.
+    /// Submission queue entries of a core.
     sqes,
     cqes,
-    /// Of a core: operations on sockets with the kernel; of a ring of the preload library: all.
+    /// Operations in flight: socket operations of a core, or all operations of a preload ring.
     flying,
-    /// Of a core: connections that were reset because their peer took nothing.
+    /// Connections of a core that were reset because their peer accepted nothing.
     close_timeouts,
 }
 const _: () = assert!(NUMBER_NAMES.len() <= COUNTERS_MAX);
 
-/// What a record says, whose first words are `head`; `fetch` reads a number of words from an offset on. `None`: it
-/// is free, or of a kind that is not known.
+/// Reads a record. `head` has its first words, and `fetch` reads a number of words from an offset on. Returns `None` if
+/// the record is free or of an unknown kind.
 pub fn read(
     head: &[u64],
     mut fetch: impl FnMut(usize, usize) -> Option<Vec<u64>>,
@@ -289,7 +289,7 @@ pub fn read(
         });
     }
     let mut preload = PreloadCounts::default();
-    // Others have nothing there.
+    // Other kinds of source have no such words.
     if matches!(
         kind,
         SourceKind::Preload | SourceKind::Passed | SourceKind::Ended
@@ -312,7 +312,7 @@ pub fn read(
     })
 }
 
-/// Adds the calls that were served to the operations, of which some have the same name.
+/// Adds the served calls to the operations; some have the same names.
 fn calls(words: &[u64], operations: &mut Vec<OperationCounts>) {
     for call in Call::ALL {
         let [completed, failed] =
@@ -359,7 +359,7 @@ fn preloaded(words: &[u64]) -> PreloadCounts {
 fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCounts]) -> Counts {
     let word = |number: Number| head[COUNTERS + number as usize];
     let completed: u64 = operations.iter().map(|operation| operation.completed).sum();
-    // The files of a core have no ring of their own: what it does is the core's.
+    // The files of a core use the core's ring, which counts for itself.
     let ring = |number| match kind {
         SourceKind::CoreFiles => 0,
         _ => word(number),
@@ -406,7 +406,7 @@ fn errors(head: &[u64; HEAD_WORDS]) -> Vec<ErrorCounts> {
     errors
 }
 
-/// Kinds by number, from 1.
+/// The kinds by number, starting at 1.
 const KINDS: [SourceKind; 9] = [
     SourceKind::Ended,
     SourceKind::Driver,

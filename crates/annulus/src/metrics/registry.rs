@@ -1,7 +1,7 @@
-//! All records of this process, and what has become of those that have ended.
+//! All records of this process, and the sums of those that have ended.
 //!
-//! A record is memory of its own from the first count on: of the process alone, or, once `share` has been
-//! called, a part of a file of memory, which others find among the descriptors of this process.
+//! A record is memory of the process. After `share`, it is a part of an in-memory file, which other processes find
+//! among the descriptors of this process.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -23,14 +23,14 @@ use crate::sys::forked;
 /// The first words of the file.
 pub(super) type Header = CounterStorage<PAGE_WORDS>;
 
-/// The header of the file, if this process shares one.
+/// The header of the file, if this process shares its metrics.
 pub(super) static SHARED: Lasting<Header> = Lasting::new();
 
-/// Where nothing else can be had, all count here, and nobody looks.
+/// The memory for all counters if no other memory is available. It is never read.
 static NOWHERE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
 struct Registry {
-    /// Whose it is: a child of a fork has a copy of its parent's.
+    /// The process that owns it. A forked child has a copy of its parent's.
     process: u64,
     entries: Vec<Entry>,
     ended: Option<Arc<Record>>,
@@ -39,7 +39,7 @@ struct Registry {
 
 struct Entry {
     record: Arc<Record>,
-    /// In the file, if it is there.
+    /// The position in the file, if the record is part of it.
     position: Option<usize>,
 }
 
@@ -56,16 +56,16 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     ended: None,
     file: None,
 });
-/// Which process it has been used in.
+/// The process that last used the registry.
 static USED_BY: AtomicU64 = AtomicU64::new(0);
 
-/// `None`: in a child of a fork, which was made while another thread of its parent's held the lock.
+/// Locks the registry. Returns `None` in a forked child if another thread of the parent held the lock during the fork.
 fn lock() -> Option<MutexGuard<'static, Registry>> {
     let process = forked::process();
     if USED_BY.load(Ordering::Acquire) == process {
         return Some(REGISTRY.lock().unwrap_or_else(PoisonError::into_inner));
     }
-    // The parent's thread that held it does not exist here to release it.
+    // The parent's thread that held the lock does not exist here, so it cannot release it.
     let mut registry = match REGISTRY.try_lock() {
         Ok(registry) => registry,
         Err(TryLockError::Poisoned(registry)) => registry.into_inner(),
@@ -76,8 +76,8 @@ fn lock() -> Option<MutexGuard<'static, Registry>> {
     };
     if registry.process != process {
         if registry.process != 0 {
-            // The file is the parent's. Nothing in it is given back, or ends, from here; nor is its descriptor
-            // closed, whose number the child may have given to another by now.
+            // The file belongs to the parent. The child must not return or end anything in it, and must not close its
+            // descriptor, whose number may name another file by now.
             SHARED.set(None);
             std::mem::forget(registry.file.take());
         }
@@ -92,7 +92,7 @@ fn lock() -> Option<MutexGuard<'static, Registry>> {
     Some(registry)
 }
 
-/// A record for a new source.
+/// Adds a record for a new source.
 pub(super) fn add(kind: SourceKind) -> Arc<Record> {
     let Some(mut registry) = lock() else {
         return Arc::new(Record::own(&NOWHERE));
@@ -110,7 +110,7 @@ pub(super) fn add(kind: SourceKind) -> Arc<Record> {
     record
 }
 
-/// What `record` has counted is that of the ended ones from now on.
+/// Moves the counts of `record` to the ended source.
 pub(super) fn end(record: &Arc<Record>) {
     let Some(mut registry) = lock() else { return };
     let is_it = |entry: &Entry| Arc::ptr_eq(&entry.record, record);
@@ -137,7 +137,7 @@ pub(super) fn end(record: &Arc<Record>) {
     moves.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Adds what `from` has counted to `to`.
+/// Adds the counts of `from` to `to`.
 fn fold(from: &Record, to: &Record) {
     let add = |position: usize| {
         let count = from[position].load(Ordering::Relaxed);
@@ -174,14 +174,14 @@ impl Shares {
     fn new(lowest: RawFd) -> io::Result<Shares> {
         let file = WordFile::new(FILE_NAME, offset_of(RECORDS_MAX), lowest)?;
         let header = Header::of(&file, 0)?;
-        for (word, says) in [
+        for (word, value) in [
             (HEADER_VERSION, record::VERSION),
             (HEADER_WORDS, WORDS as u64),
             (HEADER_RECORDS, 1),
             (HEADER_NAMES, record::names()),
             (HEADER_PROCESS, u64::from(std::process::id())),
         ] {
-            header[word].store(says, Ordering::Relaxed);
+            header[word].store(value, Ordering::Relaxed);
         }
         header[0].store(MAGIC, Ordering::Release);
         SHARED.set(Some(header));
@@ -193,7 +193,7 @@ impl Shares {
         })
     }
 
-    /// A record in the file, if there is space.
+    /// Takes a record of the file, if there is space.
     fn take(&mut self) -> Option<(Record, usize)> {
         let records = to_usize(self.header[HEADER_RECORDS].load(Ordering::Relaxed));
         let position = self
@@ -218,34 +218,33 @@ impl Shares {
     }
 }
 
-/// Lets other processes of the same user, and root, look at what this one counts, by
-/// `annulus_observe::snapshot_of` and so by `annulus top`.
+/// Lets other processes of the same user, and of root, read the metrics of this process:
+/// `annulus_observe::snapshot_of`, and so `annulus top`.
 ///
-/// To be called at the start of a program: engines and runtimes that are older are not seen from outside. It
-/// costs one descriptor, of a file of memory named `annulus-metrics`: no thread, no socket, and nothing that
-/// stays when the process is gone, however it ends. A child of a fork shares nothing until it calls this
-/// itself.
+/// Call this at the start of a program: engines and runtimes that already exist are not visible from outside. It costs
+/// one descriptor, of an in-memory file named `annulus-metrics`, but no thread and no socket. Nothing remains after the
+/// process has ended. A forked child shares nothing until it calls this itself.
 ///
 /// # Errors
 ///
-/// The kernel makes no file of memory: there are no more descriptors, or files may not be that large (it has
-/// nearly one GiB, of which what is never written takes no memory).
+/// Fails with any error of creating an in-memory file: no descriptor is left, or the file size limit is too small. The
+/// file has nearly 1 GiB, but parts that are never written take no memory.
 pub fn share() -> io::Result<()> {
     share_above(0).map(|_| ())
 }
 
-/// The same, with a descriptor that is not below `lowest` where the limit on descriptors leaves room for one: for a
-/// library in somebody else's program, which counts on the low ones. Its number; where the program closes it, it can
-/// be looked at no more, and counts on.
+/// Shares the metrics like [`share`], with a descriptor that is at least `lowest` if the limit on descriptors allows
+/// it. For a library within another program that relies on low descriptor numbers. Returns the descriptor. If the
+/// program closes it, counting continues, but other processes can no longer read.
 ///
 /// # Errors
 ///
-/// As [`share`].
+/// Fails like [`share`].
 pub fn share_above(lowest: RawFd) -> io::Result<RawFd> {
     let Some(mut registry) = lock() else {
         return Err(io::Error::other(
-            "this child of a fork can't share its metrics: its parent was just looking at them; try again in \
-             another child, or call share() before anything else there",
+            "cannot share metrics in this forked child: another thread of the parent held the metrics lock during \
+             the fork; fork again, and call share() first in the child",
         ));
     };
     if let Some(shares) = &registry.file {
@@ -264,7 +263,7 @@ pub fn share_above(lowest: RawFd) -> io::Result<RawFd> {
     Ok(descriptor)
 }
 
-/// Has `look` see every record. False, and nothing seen, if that would have to wait.
+/// Calls `look` with every record. Returns `false` without a call if that would have to wait.
 pub(super) fn each(mut look: impl FnMut(&Record)) -> bool {
     let registry = match REGISTRY.try_lock() {
         Ok(registry) => registry,
@@ -280,7 +279,7 @@ pub(super) fn each(mut look: impl FnMut(&Record)) -> bool {
     true
 }
 
-/// What every source says now, the ended ones last.
+/// Returns the current counters of all sources, the ended ones last.
 pub(super) fn sources() -> Vec<Source> {
     let Some(registry) = lock() else {
         return Vec::new();

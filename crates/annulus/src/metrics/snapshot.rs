@@ -1,45 +1,45 @@
-//! What a process has done through Annulus, as plain numbers that can be kept, compared and sent.
+//! The counters of a process as plain numbers, which can be stored, compared and sent.
 
 use super::Histogram;
 
-/// The state of every driver, engine and runtime of a process at one moment; see [`snapshot`](super::snapshot).
+/// The counters of every driver, engine and runtime of a process at one moment; see [`snapshot`](super::snapshot).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The process.
+    /// The process ID.
     pub process: u32,
-    /// When it was taken: ns of the monotonic clock.
+    /// The time of the snapshot, in ns of the monotonic clock.
     pub at_ns: u64,
-    /// Who counted: those that run, and one for all that have ended.
+    /// The running sources, and one source for all that have ended.
     pub sources: Vec<Source>,
-    /// Threads that the kernel has made for this process's rings (`iou-wrk-…`): what can't be done without
-    /// blocking is done there.
+    /// The number of threads that the kernel has created for this process's rings (`iou-wrk-…`). They execute
+    /// operations that cannot run without blocking.
     pub kernel_workers: u64,
 }
 
-/// What kind of thing counted.
+/// A kind of source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SourceKind {
-    /// All that have ended.
+    /// All sources that have ended.
     #[default]
     Ended,
-    /// A ring and the thread that drives it, of an engine.
+    /// A ring of an engine and the thread that drives it.
     Driver,
-    /// A ring that the thread which asks drives itself.
+    /// A ring that the submitting thread drives itself.
     OwnRing,
     /// Blocking threads.
     Threads,
-    /// Reads that an engine completed from the page cache on the caller's thread (the non-blocking fast path).
+    /// The reads that an engine completed from the page cache on the caller's thread (the non-blocking fast path).
     FastPath,
-    /// A core of a runtime: its ring, and its operations on sockets.
+    /// A core of a runtime: its ring and its socket operations.
     Core,
-    /// The files of such a core: their operations, on the ring that the core counts.
+    /// The file operations of a core. They use the ring that the core counts.
     CoreFiles,
-    /// A ring that the preload library put under an epoll set of an unmodified program. Its operations are that
-    /// program's calls.
+    /// A ring that the preload library added to an epoll set of an unmodified program. Its operations are the program's
+    /// calls.
     Preload,
-    /// What the preload library left to the kernel, all of the process.
+    /// The calls of a process that the preload library passed to the kernel.
     Passed,
 }
 
@@ -61,34 +61,34 @@ impl SourceKind {
     }
 }
 
-/// One thing that counts.
+/// A source of counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Source {
-    /// What it is.
+    /// The kind of source.
     pub kind: SourceKind,
-    /// Which engine or runtime it belongs to; they are numbered in the order in which they were made, from 1.
+    /// The number of the engine or runtime that the source belongs to. They are numbered from 1 in order of creation.
     pub owner: u64,
-    /// Which of its owner's, from 0.
+    /// The index among the owner's sources, starting at 0.
     pub index: u32,
-    /// What does the work, as [`Engine::backend`](crate::Engine::backend) says it.
+    /// The backend, as [`Engine::backend`](crate::Engine::backend) describes it.
     pub backend: String,
-    /// Why it is not what would be best, if it is not.
+    /// The reason for a fallback, if the backend is one.
     pub fallback: Option<String>,
-    /// What it counted.
+    /// The counters.
     pub counters: Counts,
-    /// The same by operation; those that were never asked for are left out.
+    /// The counters by operation. Operations that never ran are omitted.
     pub operations: Vec<OperationCounts>,
-    /// Operations that failed, by errno, most frequent first. A cancel that was asked for is none of them.
+    /// Failed operations by errno, most frequent first. Requested cancels are not included.
     pub errors: Vec<ErrorCounts>,
-    /// What only the preload library counts.
+    /// Counters of the preload library.
     pub preload: PreloadCounts,
 }
 
-/// One list of the numbers, so that none can be forgotten where all are needed.
+/// Defines all counters in one list, so that none can be forgotten.
 macro_rules! counts {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// Numbers that only grow, but for the gauge `in_flight`.
+        /// Counters, which only grow, and the gauge `in_flight`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counts {
@@ -96,7 +96,7 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// All of them, by name.
+            /// Returns the name and the value of each counter.
             pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -109,55 +109,55 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Operations given to the kernel or to a blocking thread. One that goes on until it is cancelled (a
+    /// Operations submitted to the kernel or to a blocking thread. An operation that runs until it is cancelled (a
     /// multishot receive or accept) counts once.
     submitted,
-    /// Operations answered. Of one that goes on, each thing that arrives counts.
+    /// Completed operations. Each result of a multishot operation counts.
     completed,
-    /// Of these, with an error; neither cancelled nor out of time.
+    /// The part of `completed` that failed, except cancelled operations and timeouts.
     failed,
-    /// Operations with the kernel or a blocking thread right now.
+    /// Operations in the kernel or on a blocking thread now.
     in_flight,
-    /// `io_uring_enter` calls (on the epoll backend: `epoll_wait`).
+    /// Calls of `io_uring_enter`, or of `epoll_wait` on the epoll backend.
     enters,
-    /// Those of them that might sleep.
+    /// The part of `enters` that might sleep.
     waits,
-    /// Entries taken by the kernel in them; by `enters` it is the entries per enter.
+    /// Submission queue entries that the kernel took. Divide by `enters` for the entries per call.
     entries,
-    /// Times another thread had to wake the driver, by a system call.
+    /// Times that another thread had to wake the driver with a system call.
     wakeups,
-    /// Times the kernel's polling thread (SQPOLL) had to be woken.
+    /// Times that the kernel's polling thread (SQPOLL) had to be woken.
     sq_wakeups,
-    /// Cancels asked of the kernel.
+    /// Cancels requested from the kernel.
     cancels,
-    /// Operations that ended as cancelled.
+    /// Operations that completed as cancelled.
     cancelled,
-    /// Operations whose timeout passed.
+    /// Operations that timed out.
     timeouts,
-    /// Transfers that came back shorter than asked and whose rest was asked for.
+    /// Short transfers whose remainder was requested.
     short,
-    /// Times the rest of a short transfer, or an interrupted operation, was submitted again.
+    /// Resubmissions of the remainder of a short transfer, or of an interrupted operation.
     resubmitted,
-    /// Receives that found no buffer free (ENOBUFS).
+    /// Receives that found no free buffer (`ENOBUFS`).
     no_buffers,
-    /// Times completions did not fit into the completion queue and waited in the kernel.
+    /// Times that completions did not fit into the completion queue and waited in the kernel.
     cq_overflows,
     /// Operations that used registered memory.
     fixed,
-    /// Operations given up at the end of a drain, their memory leaked on purpose.
+    /// Operations abandoned when the drain timeout passed, with their memory leaked on purpose.
     leaked,
-    /// Connections of streams that were dropped, reset because their peer took nothing of what was still to be sent for
-    /// the close timeout (`RuntimeBuilder::close_timeout`).
+    /// Connections of dropped streams that were reset, because the peer accepted none of the remaining output for the
+    /// close timeout (`RuntimeBuilder::close_timeout`).
     close_timeouts,
 }
 
 impl Counts {
-    /// Both together.
+    /// Returns the sum of both.
     pub fn plus(&self, other: &Counts) -> Counts {
         self.with(other, u64::wrapping_add)
     }
 
-    /// What has been counted since `earlier`; `in_flight` stays what it is now.
+    /// Returns the difference to `earlier`, with the current value of `in_flight`.
     pub fn since(&self, earlier: &Counts) -> Counts {
         Counts {
             in_flight: self.in_flight,
@@ -166,59 +166,60 @@ impl Counts {
     }
 }
 
-/// What one operation came to.
+/// The counters and latencies of one operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OperationCounts {
-    /// As docs/reference/kernels.md lists it: `read_at`, `fsync`, `send`.
+    /// The name, as in docs/reference/kernels.md: `read_at`, `fsync`, `send`.
     pub name: &'static str,
-    /// Answers.
+    /// The number of completions.
     pub completed: u64,
-    /// Of these, errors.
+    /// The part of `completed` that failed.
     pub failed: u64,
-    /// From submission to answer, of a sample of the operations; recorded while somebody [watches](super::watch).
+    /// The time from submission to completion, of a sample of the operations. Recorded while a [`Watch`](super::Watch)
+    /// exists.
     pub latency: Histogram,
-    /// The first part of it: from submission until the kernel, or a blocking thread, had it.
+    /// The first part of the latency: from submission until the kernel or a blocking thread took the operation.
     pub queue: Histogram,
-    /// The second part: in the kernel and the device, or in the blocking call.
+    /// The second part of the latency: in the kernel and the device, or in the blocking call.
     pub device: Histogram,
 }
 
-/// How often an error was the answer.
+/// The number of failures with one errno.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ErrorCounts {
-    /// The error's number: 5 is EIO.
+    /// The errno: 5 is `EIO`.
     pub errno: i32,
-    /// How often.
+    /// The number of failures.
     pub count: u64,
 }
 
-/// What the preload library did besides answering calls; of others, nothing.
+/// Counters of the preload library, besides those of served calls. Empty for other sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PreloadCounts {
-    /// Calls that were left to the kernel.
+    /// Calls passed to the kernel.
     pub passed: Vec<ReasonCounts>,
-    /// Descriptors that were served, and then given back to the kernel.
+    /// Descriptors that were served and then handed back to the kernel.
     pub handed_back: Vec<ReasonCounts>,
-    /// Rings that serve right now.
+    /// The number of rings in service now.
     pub rings: u64,
-    /// Connections that are served right now.
+    /// The number of connections in service now.
     pub connections: u64,
-    /// Buffers for what is received, right now.
+    /// The number of receive buffers now.
     pub buffers: u64,
-    /// Those of them that hold nothing.
+    /// The number of receive buffers that are empty now.
     pub buffers_free: u64,
 }
 
-/// How often something had that reason.
+/// The number of events with one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReasonCounts {
-    /// As [`Why`](super::layout::preload::Why) names it: `not_a_stream`, `duplicated`.
+    /// The reason, as [`Why`](super::layout::preload::Why) names it: `not_a_stream`, `duplicated`.
     pub reason: &'static str,
-    /// How often.
+    /// The number of events.
     pub count: u64,
 }
 
@@ -286,14 +287,14 @@ impl OperationCounts {
 }
 
 impl Source {
-    /// The operation of that name, if it was ever asked for.
+    /// Returns the counters of the operation `name`, if it ever ran.
     pub fn operation(&self, name: &str) -> Option<&OperationCounts> {
         self.operations
             .iter()
             .find(|operation| operation.name == name)
     }
 
-    /// Adds what another has counted; its name is not kept.
+    /// Adds the counters of `other`. Its kind, owner and index are not kept.
     pub fn add(&mut self, other: &Source) {
         self.counters = self.counters.plus(&other.counters);
         for operation in &other.operations {
@@ -345,7 +346,7 @@ impl Source {
 }
 
 impl Snapshot {
-    /// All sources as one.
+    /// Returns the sum of all sources.
     pub fn total(&self) -> Source {
         let mut total = Source::default();
         for source in &self.sources {
@@ -354,9 +355,9 @@ impl Snapshot {
         total
     }
 
-    /// What has happened since `earlier`, a snapshot of the same process.
+    /// Returns the difference to `earlier`, a snapshot of the same process.
     ///
-    /// What a source did between the two and then ended with is counted as that of the ended ones.
+    /// If a source ended between the two, its last counts are part of the ended source.
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let source = |now: &Source| match earlier.sources.iter().find(|then| then.is(now)) {
             Some(then) if now.kind == SourceKind::Ended => now.since(&gone(then, self, earlier)),
@@ -373,7 +374,7 @@ impl Snapshot {
     }
 }
 
-/// What `earlier` had counted of all that had ended by the time of `now`.
+/// Returns the counts in `earlier` of all sources that had ended by the time of `now`.
 fn gone(ended: &Source, now: &Snapshot, earlier: &Snapshot) -> Source {
     let mut gone = ended.clone();
     for source in &earlier.sources {
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_did_before_it_ended_is_neither_lost_nor_counted_twice() {
+    fn counts_of_an_ended_source_are_neither_lost_nor_counted_twice() {
         let earlier = snapshot(&[
             source(SourceKind::Driver, 0, 100, &[(5, 2)]),
             source(SourceKind::Driver, 1, 50, &[]),

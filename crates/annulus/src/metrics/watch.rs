@@ -1,4 +1,4 @@
-//! Whether anybody looks, and which operations are timed when somebody does.
+//! Recording of latencies: whether a reader exists, and which operations are timed.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,26 +7,26 @@ use super::layout::HEADER_LEASE;
 use super::registry::SHARED;
 use crate::sys::call::now_ns;
 
-/// Of the operations of a thread that asks often, one in this many is timed, on average.
+/// The sampling rate of a busy thread: on average, one in this many operations is timed.
 const SAMPLE: u32 = 32;
-/// A thread may time each of its operations as long as that is no more than one in this time, ns,
+/// A thread may time every operation if it submits no more than one per this time, in ns.
 const EACH_NS: u64 = 100_000;
-/// but for bursts: what it has not used of that, it may use later, up to this many.
+/// The maximum number of operations in a burst that are all timed, from unused time before it.
 const SAVED_MAX: u64 = 64;
 
-/// Guards that are alive.
+/// The number of existing guards.
 static WATCHES: AtomicU64 = AtomicU64::new(0);
 
-/// While one lives, this process records how long its operations take; see [`watch`].
-#[must_use = "latencies are recorded as long as it lives"]
+/// A guard: while it exists, this process records the latencies of its operations; see [`watch`].
+#[must_use = "latencies are recorded until the guard is dropped"]
 #[derive(Debug)]
 pub struct Watch(());
 
-/// Has all engines and runtimes of this process record latencies, as long as the answer lives. Without one no
-/// clock is read for metrics, and plain counters are kept.
+/// Makes all engines and runtimes of this process record latencies until the guard is dropped. Without a guard, only
+/// counters are kept, and no clock is read for metrics.
 ///
-/// Not every operation is timed: each thread times all it asks for up to 10,000 a second, with bursts, and of
-/// what is more one in 32, chosen at random, so that the clock costs less than a hundredth.
+/// Each thread times all its operations up to 10,000 per second, with bursts. Above that rate, it times one in 32
+/// operations, chosen at random, so that the clock costs less than 1 %.
 pub fn watch() -> Watch {
     WATCHES.fetch_add(1, Ordering::Relaxed);
     Watch(())
@@ -38,13 +38,13 @@ impl Drop for Watch {
     }
 }
 
-/// Which of its operations a thread times.
+/// The state that selects which operations of a thread are timed.
 struct Sampler {
-    /// Operations to be left out before the next.
+    /// The number of operations to skip before the next one is timed.
     skip: Cell<u32>,
-    /// When the last was timed, ns.
+    /// The time of the last timed operation, in ns.
     last_ns: Cell<u64>,
-    /// What is left of the time in which it may time each, ns.
+    /// The unused time in which the thread may time every operation, in ns.
     saved_ns: Cell<u64>,
     dice: Cell<u32>,
 }
@@ -60,7 +60,8 @@ thread_local! {
     };
 }
 
-/// When the operation that the calling thread is about to ask for is asked for, ns; 0: it is not timed.
+/// Returns the submission time of the operation that the calling thread is about to submit, in ns, or 0 if the
+/// operation is not timed.
 #[inline]
 pub(crate) fn sample() -> u64 {
     if is_watched() { chosen() } else { 0 }
@@ -102,7 +103,7 @@ impl Sampler {
             Some(left) => self.saved_ns.set(left),
             None => {
                 self.saved_ns.set(saved);
-                // At random, so that a program that goes by turns is not always caught at the same one.
+                // Random, so that a program with a periodic pattern is not always sampled at the same step.
                 let dice = self
                     .dice
                     .get()
@@ -116,7 +117,8 @@ impl Sampler {
     }
 }
 
-/// Whether nobody looks from outside any more. Then the next operations need not ask.
+/// Returns whether the last external reader has gone. Clears the lease then, so that further operations skip this
+/// check.
 fn is_over(now: u64) -> bool {
     let Some(header) = SHARED.get() else {
         return true;
@@ -125,7 +127,7 @@ fn is_over(now: u64) -> bool {
     let over = until < now;
     if over {
         let lease = &header[HEADER_LEASE];
-        // Unless somebody has come meanwhile.
+        // Fails if another reader has renewed the lease meanwhile.
         let _ = lease.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
     over
@@ -144,7 +146,7 @@ mod tests {
         }
     }
 
-    /// How many of `operations`, one each `every_ns`, are timed.
+    /// Returns how many of `operations` operations, one every `every_ns`, are timed.
     fn timed(sampler: &Sampler, operations: u32, every_ns: u64) -> u32 {
         let mut now = sampler.last_ns.get();
         let mut timed = 0;
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_timed_whole_a_burst_to_begin_with_and_a_stream_by_one_in_thirty_two() {
+    fn a_trickle_is_timed_completely_and_a_stream_one_in_thirty_two() {
         let _watch = watch();
         let sampler = sampler();
         assert_eq!(timed(&sampler, 1000, EACH_NS), 1000);
@@ -168,13 +170,13 @@ mod tests {
         assert!((64..80).contains(&burst), "{burst} of a burst");
         let stream = timed(&sampler, 1_000_000, 100);
         let expected = 1_000_000 / 32;
-        // Besides, one each 100 µs.
+        // In addition, one per 100 µs.
         let most = expected + 1_000_000 / 1000;
         assert!(
             (expected * 9 / 10..most * 11 / 10).contains(&stream),
             "{stream} of a stream"
         );
-        // After the stream, and what is left out of it, a trickle is timed whole again.
+        // After the stream and the operations it skips, a trickle is timed completely again.
         timed(&sampler, 48, 1_000_000);
         assert_eq!(timed(&sampler, 100, 1_000_000), 100);
     }

@@ -1,5 +1,5 @@
-//! The executor of a simulated run: one thread, and of the tasks that are ready the dice choose the
-//! next. Nothing in here knows the driver; the run loop (`run.rs`) lets the two take turns.
+//! The executor of a simulated run, on one thread. It polls the ready tasks in random order. It does not know the
+//! driver; the run loop (`run.rs`) alternates between both.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,26 +13,26 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::sys::sim::Dice;
 
 thread_local! {
-    /// The executor of the run under way on this thread.
+    /// The executor of the current run on this thread.
     static CURRENT: RefCell<Option<Rc<Executor>>> = const { RefCell::new(None) };
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The tasks of a run. Number 0 is the future that `Sim::run` was given, which lives elsewhere.
+/// The tasks of a run. Number 0 is the future that `Sim::run` received, which is stored elsewhere.
 #[derive(Default)]
 pub(super) struct Executor {
     tasks: RefCell<Vec<TaskEntry>>,
     ready: Arc<Ready>,
 }
 
-/// A task's entry; empty while the task is polled, and when it has ended.
+/// The entry of a task. Empty while the task is polled, and after it has ended.
 struct TaskEntry {
     task: Option<Task>,
     waker: Arc<TaskWaker>,
 }
 
-/// Numbers of the tasks that have been woken, each at most once.
+/// The numbers of the tasks that have been woken, each at most once.
 #[derive(Default)]
 struct Ready(Mutex<Vec<usize>>);
 
@@ -59,22 +59,22 @@ impl Wake for TaskWaker {
 }
 
 impl Executor {
-    /// An executor with its main future ready, known to `spawn` until `leave`.
+    /// Creates an executor with its main future ready. `spawn` uses it until `leave`.
     pub(super) fn enter() -> Rc<Executor> {
         let executor = Rc::new(Executor::default());
         executor.add(None);
         let nested = CURRENT.replace(Some(Rc::clone(&executor)));
         assert!(
             nested.is_none(),
-            "a simulation runs within another on this thread"
+            "Sim::run was called within another Sim::run on this thread"
         );
         executor
     }
 
-    /// Drops the tasks that are left.
+    /// Drops the remaining tasks.
     pub(super) fn leave(&self) {
         CURRENT.set(None);
-        // A task's drop may look at this list.
+        // The drop of a task may access this list.
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         drop(tasks);
     }
@@ -92,7 +92,7 @@ impl Executor {
         tasks.push(TaskEntry { task, waker });
     }
 
-    /// Whether no task is ready.
+    /// Returns whether no task is ready.
     pub(super) fn is_idle(&self) -> bool {
         self.ready
             .0
@@ -101,7 +101,7 @@ impl Executor {
             .is_empty()
     }
 
-    /// Takes a task that is ready off the list.
+    /// Removes a random ready task from the list.
     fn choose(&self, dice: &mut Dice) -> Option<usize> {
         let mut ready = self.ready.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ready.is_empty() {
@@ -111,15 +111,15 @@ impl Executor {
         Some(ready.remove(chosen))
     }
 
-    /// Polls one task that is ready, chosen by the dice. `None`: none is ready. `Some(Some(_))`: the
-    /// main future has returned.
+    /// Polls a random ready task. Returns `None` if no task is ready, and `Some(Some(_))` once the main future has
+    /// returned.
     pub(super) fn poll_one<T>(
         &self,
         main: Pin<&mut impl Future<Output = T>>,
         dice: &mut Dice,
     ) -> Option<Option<T>> {
         let number = self.choose(dice)?;
-        // Not borrowed while it is polled: a task may spawn.
+        // Not borrowed during the poll, because a task may spawn.
         let (task, waker) = {
             let mut tasks = self.tasks.borrow_mut();
             let index = tasks.get_mut(number)?;
@@ -144,12 +144,12 @@ impl Executor {
     }
 }
 
-/// Runs a future beside the others of the run under way. It is dropped, if it has not ended, when the
-/// main future returns.
+/// Runs a future concurrently with the others of the current run. If it has not ended when the main future returns, it
+/// is dropped.
 ///
 /// # Panics
 ///
-/// Outside of [`Sim::run`](super::Sim::run).
+/// Panics outside of [`Sim::run`](super::Sim::run).
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -162,11 +162,11 @@ where
         output: None,
         waker: None,
     }));
-    let theirs = Rc::clone(&state);
+    let task_state = Rc::clone(&state);
     let task = async move {
         let output = future.await;
         let waker = {
-            let mut state = theirs.borrow_mut();
+            let mut state = task_state.borrow_mut();
             state.output = Some(output);
             state.waker.take()
         };
@@ -183,7 +183,7 @@ struct Joined<T> {
     waker: Option<Waker>,
 }
 
-/// Awaits the output of a spawned future. Dropped, it lets the future go on.
+/// Awaits the output of a spawned future. Dropping the handle does not stop the future.
 pub struct JoinHandle<T>(Rc<RefCell<Joined<T>>>);
 
 impl<T> Future for JoinHandle<T> {

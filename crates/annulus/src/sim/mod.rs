@@ -1,30 +1,29 @@
-//! A kernel in memory, for tests: yours of your own code, and the library's of itself.
+//! A simulated kernel in memory, for tests of your own code. The library tests itself with it.
 //!
-//! A [`Sim`] has files, a disk that can lose power, a clock, and every misbehaviour that a real
-//! kernel allows itself, each with its own chance and all of them following a seed. In
-//! [`Sim::run`] your future, the tasks it [`spawn`]s and the driver share one thread and one
-//! order of events: the same seed gives the same run, to the last byte. Time is the simulation's; a
-//! timeout of half a minute takes none.
+//! A [`Sim`] has files, a disk that can lose power, a clock, and every fault that a real kernel may produce. Each fault
+//! has its own probability, and all of them follow a seed. In [`Sim::run`], your future, the tasks that it [`spawn`]s
+//! and the driver share one thread and one order of events, so the same seed gives the same run, to the last byte. Time
+//! is simulated: a timeout of half a minute takes no time.
 //!
 //! ```
 //! use annulus::sim::{Sim, SimConfig};
 //! # fn main() -> std::io::Result<()> {
 //! let sim = Sim::new(SimConfig::chaos(42));
 //! sim.run(async |engine| {
-//!     // Whatever goes wrong here goes wrong again with seed 42.
+//!     // A failure here is repeated with seed 42.
 //!     let Ok(file) = engine.create("/log").await else { return };
 //!     let _ = file.write_all_at("first record", 0).await;
 //! });
 //! assert_eq!(sim.open_descriptors(), 0);
 //!
-//! // What a crash leaves is what was synced, and some of the rest.
+//! // After a crash, the synced data and a part of the rest remain.
 //! let sim = Sim::new(SimConfig::new(7));
 //! let synced = sim.run(async |engine| {
 //!     let file = engine.create("/log").await?;
 //!     file.write_all_at("synced", 0).await?;
 //!     file.sync_all().await?;
 //!     let dir = engine.open("/").await?;
-//!     dir.sync_all().await // The name is the directory's to keep.
+//!     dir.sync_all().await // makes the file's name durable
 //! });
 //! synced?;
 //! sim.crash();
@@ -32,8 +31,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! For code that needs its own executor there is [`Sim::engine`]: driver threads with simulated
-//! kernels, on the machine's clock. The order of events is then the scheduler's as well.
+//! [`Sim::engine`] is for code that needs its own executor. It has driver threads with simulated kernels, on the
+//! machine's clock. The order of events then also depends on the scheduler.
 
 mod executor;
 mod run;
@@ -54,14 +53,14 @@ use crate::engine::{Engine, EngineBuilder};
 use crate::error::SetupError;
 use crate::sys::sim::World;
 
-/// A simulated machine: its files live as long as it does, over any number of runs and crashes.
+/// A simulated machine. Its files live as long as it does, over any number of runs and crashes.
 pub struct Sim {
     world: Arc<World>,
     report: Mutex<Report>,
 }
 
 impl Sim {
-    /// A machine with an empty disk.
+    /// Creates a machine with an empty disk.
     pub fn new(config: SimConfig) -> Sim {
         Sim {
             world: Arc::new(World::new(config)),
@@ -69,25 +68,25 @@ impl Sim {
         }
     }
 
-    /// Runs a future with an engine on this machine, on the calling thread and the machine's clock.
+    /// Runs a future with an engine on this machine, on the calling thread and the simulated clock.
     ///
-    /// The future, the tasks it [`spawn`]s and the driver take turns in an order that the seed
-    /// decides. When the future has returned, tasks that are left are dropped, and what is in flight
-    /// is drained, as at the end of any engine; see [`Sim::report`].
+    /// The seed decides the order in which the future, the tasks it [`spawn`]s and the driver run. When the future has
+    /// returned, the remaining tasks are dropped, and operations in flight are drained, as at the end of any engine;
+    /// see [`Sim::report`].
     ///
     /// # Panics
     ///
-    /// If everything waits for something that can't happen any more, and within another `run` on the
-    /// same thread. A panic of the future passes through, after the seed has been printed.
+    /// Panics if every task waits for something that cannot happen any more, and within another `run` on the same
+    /// thread. A panic of the future passes through, after the seed has been printed.
     pub fn run<T>(&self, body: impl AsyncFnOnce(Engine) -> T) -> T {
         self.run_with(&Engine::builder(), body)
     }
 
-    /// The same with an engine of other limits; what concerns rings and threads has no effect.
+    /// Runs a future with the limits of `builder`. Settings of rings and threads have no effect.
     ///
     /// # Panics
     ///
-    /// As [`run`](Sim::run).
+    /// Panics like [`run`](Sim::run).
     pub fn run_with<T>(&self, builder: &EngineBuilder, body: impl AsyncFnOnce(Engine) -> T) -> T {
         match run::run(self, builder, None, body) {
             Some(output) => output,
@@ -95,13 +94,13 @@ impl Sim {
         }
     }
 
-    /// Runs a future until the kernel has completed that number of operations; then the power fails: what is
-    /// in flight has no effect, [`Sim::crash`] happens, and the answer is `None`. `Some` if the future
-    /// ended before; then there is no crash.
+    /// Runs a future until the kernel has completed `completions` operations. Then the power fails: operations in
+    /// flight have no effect, [`Sim::crash`] happens, and the result is `None`. If the future returns earlier, the
+    /// result is `Some`, and there is no crash.
     ///
     /// # Panics
     ///
-    /// As [`run`](Sim::run).
+    /// Panics like [`run`](Sim::run).
     pub fn run_until_crash<T>(
         &self,
         completions: u64,
@@ -114,18 +113,18 @@ impl Sim {
         output
     }
 
-    /// An engine on this machine for any executor: driver threads, and the machine's own clock.
+    /// Creates an engine on this machine for any executor, with driver threads and the machine's real clock.
     ///
     /// # Errors
     ///
-    /// [`SetupError`] if a thread can't be started.
+    /// Fails with [`SetupError`] if a thread cannot be started.
     pub fn engine(&self, builder: &EngineBuilder) -> Result<Engine, SetupError> {
         builder.build_sim(&self.world)
     }
 
-    /// The power fails and comes back. Files keep what was synced; of everything else each sector
-    /// survives or not, and of changed names the first few, as the seed decides. Descriptors are
-    /// gone. Not to be called while an engine is at work on this machine.
+    /// Simulates a power failure. Files keep their synced data. Each other sector survives or not, and the first few of
+    /// the changed names survive, as the seed decides. All descriptors are closed. Do not call this while an engine
+    /// runs on this machine.
     pub fn crash(&self) {
         let mut state = self.world.state();
         let state = &mut *state;
@@ -134,11 +133,11 @@ impl Sim {
         state.counts.crash_kept += kept;
     }
 
-    /// Makes a file with these contents, on the disk, and the directories above it.
+    /// Creates a file with these contents on the disk, and its parent directories.
     ///
     /// # Errors
     ///
-    /// As a write of it: `ENOSPC`, `EISDIR`, `ENOTDIR`.
+    /// Fails like a write of the file: `ENOSPC`, `EISDIR`, `ENOTDIR`.
     pub fn put(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Result<()> {
         let now_ns = self.world.clock.now_ns();
         let put = self.world.state().files.put(
@@ -149,11 +148,11 @@ impl Sim {
         put.map_err(io::Error::from_raw_os_error)
     }
 
-    /// What programs would read from a file.
+    /// Returns the contents that programs would read from a file.
     ///
     /// # Errors
     ///
-    /// `ENOENT`, `ENOTDIR`, `EISDIR`.
+    /// Fails with `ENOENT`, `ENOTDIR` or `EISDIR`.
     pub fn contents(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let contents = self
             .world
@@ -163,11 +162,11 @@ impl Sim {
         contents.map_err(io::Error::from_raw_os_error)
     }
 
-    /// The names in a directory, sorted.
+    /// Returns the names in a directory, sorted.
     ///
     /// # Errors
     ///
-    /// `ENOENT`, `ENOTDIR`.
+    /// Fails with `ENOENT` or `ENOTDIR`.
     pub fn names(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
         let names = self
             .world
@@ -179,39 +178,39 @@ impl Sim {
             .map_err(io::Error::from_raw_os_error)
     }
 
-    /// Descriptors that are open.
+    /// Returns the number of open descriptors.
     pub fn open_descriptors(&self) -> usize {
         self.world.state().files.descriptors()
     }
 
-    /// How often each fault was thrown in so far.
+    /// Returns how often each fault has been injected.
     pub fn counts(&self) -> FaultCounts {
         self.world.state().counts
     }
 
-    /// The most that any one driver of this machine had in flight at a time.
+    /// Returns the maximum number of operations that a single driver of this machine had in flight.
     pub fn high_water(&self) -> HighWater {
         self.world.state().high_water
     }
 
-    /// What the kernel was asked and answered, in order; of long simulations the first quarter of a
+    /// Returns the requests and completions of the kernel, in order. Long simulations keep the first quarter of a
     /// million events.
     pub fn trace(&self) -> Vec<Event> {
         self.world.state().trace.events().to_vec()
     }
 
-    /// A number that stands for everything that has happened: every event, its time, and every byte
-    /// that was read or written. Equal numbers, equal runs.
+    /// Returns a hash of everything that has happened: every event with its time, and every byte that was read or
+    /// written. Equal hashes mean equal runs.
     pub fn trace_hash(&self) -> u64 {
         self.world.state().trace.hash()
     }
 
-    /// Time since the machine was made, on its own clock.
+    /// Returns the simulated time since the machine was created.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.world.clock.now_ns() - crate::sys::sim::START_NS)
     }
 
-    /// What the last run left behind.
+    /// Returns the report of the last run.
     pub fn report(&self) -> Report {
         *self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }

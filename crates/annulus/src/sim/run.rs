@@ -1,4 +1,4 @@
-//! One simulated run: the executor's tasks and the driver take turns on the calling thread.
+//! One simulated run: the executor's tasks and the driver alternate on the calling thread.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -16,25 +16,25 @@ use crate::sys::sim::{Dice, SimKernel, World};
 
 /// The maximum number of task polls in a row before the driver is polled.
 const POLLS_MAX: u64 = 8;
-/// Sets the executor's dice apart from the kernel's.
+/// Makes the executor's random numbers differ from the kernel's.
 const EXECUTOR_SALT: u64 = 0x5eed_0f0e_8ec0_7041;
 
 thread_local! {
-    /// The driver of the run under way on this thread.
+    /// The driver of the current run on this thread.
     static DRIVER: RefCell<Option<Rc<RefCell<CallerDriver>>>> = const { RefCell::new(None) };
 }
 
-/// What a run left behind, after it was drained.
+/// The state after a run was drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// What the driver counted.
+    /// The counters of the driver.
     pub metrics: Metrics,
     /// Slots of the driver's table that still hold an operation. 0 unless the drain timed out.
     pub slots_in_use: usize,
-    /// Times that a task was polled.
+    /// The number of task polls.
     pub polls: u64,
-    /// Polls of the driver.
+    /// The number of driver polls.
     pub driver_polls: u64,
 }
 
@@ -47,7 +47,7 @@ struct CallerDriver {
 }
 
 impl CallerDriver {
-    /// Polls the driver once; with nothing to do, time passes. False: it has ended.
+    /// Polls the driver once, and advances time if it has nothing to do. Returns `false` once the driver has ended.
     fn step(&mut self) -> bool {
         let Some(driver) = &mut self.driver else {
             return false;
@@ -58,14 +58,14 @@ impl CallerDriver {
         };
         let driver = self.driver.take();
         if left > 0 {
-            // The kernel was given their memory and never gave it back.
+            // The kernel still has the memory of these operations.
             self.handle.counters.leaked().add(u64::from(left));
             leak((driver, Arc::clone(&self.handle)));
         }
         false
     }
 
-    /// Polls the driver once, and lets no time pass.
+    /// Polls the driver once, without advancing time.
     fn poll(&mut self) {
         if let Some(driver) = &mut self.driver {
             self.polls += 1;
@@ -76,12 +76,12 @@ impl CallerDriver {
 
 /// Runs the driver on this thread to its end. Called by an engine that ends.
 fn finish_on_this_thread() {
-    // None, too, while the thread's cells are being dropped.
+    // Also `None` while the thread's cells are being dropped.
     let caller_driver = DRIVER.try_with(|driver| driver.borrow().clone());
     let Some(caller_driver) = caller_driver.ok().flatten() else {
         return;
     };
-    // Borrowed: a waker or a buffer's drop runs on the driver. The run loop will finish it.
+    // Borrowed if a waker or a buffer's drop runs within the driver. The run loop will finish the driver.
     let Ok(mut caller_driver) = caller_driver.try_borrow_mut() else {
         return;
     };
@@ -90,7 +90,7 @@ fn finish_on_this_thread() {
     }
 }
 
-/// Sees to the end of a run, however it comes.
+/// Ends a run on return and on panic.
 struct Guard {
     world: Arc<World>,
     executor: Rc<Executor>,
@@ -98,7 +98,7 @@ struct Guard {
 }
 
 impl Guard {
-    /// Drains what is left.
+    /// Drops the remaining tasks and drains the driver.
     fn finish(&self) {
         self.executor.leave();
         self.caller_driver.borrow().handle.request_stop();
@@ -119,7 +119,7 @@ impl Drop for Guard {
     }
 }
 
-/// Runs `body` to its end, or until the kernel has given `crash_after` answers.
+/// Runs `body` to its end, or until the kernel has completed `crash_after` operations.
 pub(super) fn run<T>(
     sim: &Sim,
     builder: &EngineBuilder,
@@ -186,7 +186,7 @@ impl Guard {
                 let stuck = self.world.take_stuck() && self.executor.is_idle();
                 assert!(
                     !stuck,
-                    "nothing can happen any more: the future waits for something that is not simulated"
+                    "the simulation cannot continue: every task waits for an event that is not simulated"
                 );
             } else {
                 self.caller_driver.borrow_mut().poll();

@@ -89,7 +89,7 @@ fn a_timeout_of_half_a_minute_takes_no_time() {
 }
 
 #[test]
-#[should_panic(expected = "nothing can happen any more")]
+#[should_panic(expected = "the simulation cannot continue")]
 fn a_future_that_waits_for_the_outside_world_is_told_so() {
     Sim::new(SimConfig::new(1)).run(async |_| std::future::pending::<()>().await);
 }

@@ -1,8 +1,9 @@
 //! The state of the buffers of an incremental group: how far the kernel has filled each of them, and which have chunks.
 //!
 //! A CQE names a buffer and a length, but no position: the bytes follow those of earlier CQEs (trap 29). A full buffer
-//! with chunks is lost to the kernel as a whole, so the number of such buffers is bounded. A quarter of the memory, and
-//! at least one buffer, is always returned by itself.
+//! with chunks is lost to the kernel as a whole, so the number of such buffers is bounded.
+//!
+//! Beyond that bound, received data is copied out: a quarter of the memory, and at least one buffer, stays available.
 
 use super::GroupLayout;
 
@@ -27,7 +28,7 @@ struct Part {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) from: u32,
-    /// Whether the bytes must be copied out.
+    /// Set if the bytes must be copied out.
     pub(super) is_scarce: bool,
 }
 

@@ -1,7 +1,7 @@
-//! The layout of the counters that a process shares, for readers in other processes. It is for `annulus-observe`,
-//! `annulus-preload` and the tool, and has no stable interface.
+//! The layout of the counters that a process shares, for readers in other processes: `annulus-observe`,
+//! `annulus-preload` and the tool. Has no stable interface.
 //!
-//! The file of memory begins with a header of one page: words that describe the counters, then those of the switch
+//! The in-memory file begins with a header of one page: words that describe the counters, then those of the switch
 //! (`switch.rs`). The records follow (`record.rs`).
 
 use std::fs::File;
@@ -19,7 +19,7 @@ pub mod switch;
 
 pub use super::record::{HEAD_WORDS, VERSION, WORDS, names, read};
 
-/// The names of all operations, as docs/reference/kernels.md lists them.
+/// The names of all operations, as in docs/reference/kernels.md.
 pub const OPERATION_NAMES: &[&str] = crate::op::NAMES;
 
 /// The name of the file: `/proc/PID/fd/N` links to `/memfd:annulus-metrics`.
@@ -31,20 +31,20 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"annulus\0");
 pub const HEADER_VERSION: usize = 1;
 /// Word of the header: the number of words of a record.
 pub const HEADER_WORDS: usize = 2;
-/// Word of the header: the highest number of records so far. The first record is that of the ended sources.
+/// Word of the header: the highest number of records so far. The first record has the ended sources.
 pub const HEADER_RECORDS: usize = 3;
-/// Word of the header: the process number, in the namespace of the process that shares.
+/// Word of the header: the process ID, in the namespace of the process that shares.
 pub const HEADER_PROCESS: usize = 4;
-/// Word of the header: odd while counts move from a record to that of the ended sources.
+/// Word of the header: odd while counts move from a record to the ended source.
 pub const HEADER_MOVES: usize = 5;
-/// Word of the header: until when latencies are recorded for other processes, ns of the monotonic clock.
+/// Word of the header: the time until which latencies are recorded for other processes, in ns of the monotonic clock.
 pub const HEADER_LEASE: usize = 6;
 /// Word of the header: [`names`] of the process that shares.
 pub const HEADER_NAMES: usize = 7;
 /// The number of words in the header that describe the counters.
 pub const HEADER_SAYS: usize = 8;
 
-/// The most records in the file. The header is mapped as well.
+/// The maximum number of records in the file. The header is mapped as well.
 pub const RECORDS_MAX: usize = FILED_MAX - 16;
 
 /// Returns the offset of a record in the file, in bytes.
@@ -61,7 +61,7 @@ pub fn in_order(mut sources: Vec<Source>) -> Vec<Source> {
     sources
 }
 
-/// Counts the threads in the folder `threads` that the kernel made for a ring.
+/// Counts the threads in the folder `threads` that the kernel created for a ring.
 pub fn kernel_workers(threads: &str) -> u64 {
     let Ok(threads) = std::fs::read_dir(threads) else {
         return 0;
@@ -72,7 +72,7 @@ pub fn kernel_workers(threads: &str) -> u64 {
     named.count() as u64
 }
 
-/// Returns the time of the monotonic clock, ns.
+/// Returns the time of the monotonic clock, in ns.
 pub fn now_ns() -> u64 {
     call::now_ns()
 }
@@ -85,7 +85,7 @@ impl MappedHeader {
     ///
     /// # Errors
     ///
-    /// `InvalidData`: the file is too short, or its owner could shrink it. Any error of `mmap(2)`.
+    /// Fails with `InvalidData` if the file is too short or its owner could shrink it, and with any error of `mmap(2)`.
     pub fn of(file: &File) -> io::Result<MappedHeader> {
         CounterStorage::of_other(file).map(MappedHeader)
     }

@@ -1,8 +1,8 @@
-//! What the preload library counts: calls of an unmodified program that its rings answer, and those that it leaves to
-//! the kernel, by reason. For `annulus-preload` alone, and of no lasting shape.
+//! The counters of the preload library: calls of an unmodified program that its rings serve, and calls passed to the
+//! kernel, by reason. Only for `annulus-preload`; has no stable interface.
 //!
-//! The names are the layout's (`record.rs`): a name added at an end changes nothing for older readers, which leave it
-//! out; all else changes `VERSION`.
+//! The names are part of the layout (`record.rs`). Older readers omit names that are added at an end; every other
+//! change changes `VERSION`.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::metrics::counters::Record;
 use crate::metrics::record::{self, Number};
 use crate::metrics::{Counters, SourceKind, registry};
 
-/// Things by number, each with its name.
+/// Defines an enum whose variants have names.
 macro_rules! named {
     ($(#[$about:meta])* $kind:ident { $($(#[$each:meta])* $variant:ident = $name:literal,)* }) => {
         $(#[$about])*
@@ -21,10 +21,10 @@ macro_rules! named {
         }
 
         impl $kind {
-            /// All of them, in order.
+            /// All variants, in order.
             pub const ALL: &'static [$kind] = &[$($kind::$variant),*];
 
-            /// As it is called where it is shown.
+            /// Returns the name for output.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($kind::$variant => $name,)*
@@ -35,7 +35,7 @@ macro_rules! named {
 }
 
 named! {
-    /// A hooked call, as the C library names it; the other spellings of one are counted as one.
+    /// A hooked call, by its name in the C library. Variants of a call count as the same call.
     Call {
         Read = "read",
         Readv = "readv",
@@ -55,13 +55,13 @@ named! {
 }
 
 named! {
-    /// Why a call passed through, or a descriptor was handed back to the kernel.
+    /// The reason why a call passed through, or why a descriptor was handed back to the kernel.
     Why {
         /// io_uring is missing or refused.
         Refused = "refused",
         NotAStream = "not_a_stream",
         NotConnected = "not_connected",
-        /// It was put into a set that nobody has waited on.
+        /// Added to a set that no thread has waited on.
         NotWaitedFor = "not_waited_for",
         Blocking = "blocking",
         SeveralSets = "several_sets",
@@ -73,48 +73,48 @@ named! {
         UnknownFlags = "unknown_flags",
         /// A parent of this process served it.
         Forked = "forked",
-        /// The listener's port is one that the operator excluded.
+        /// The listener's port is excluded by the operator.
         Port = "port",
-        /// Somebody waits for it otherwise than by its epoll set.
+        /// A thread waits for it by other means than its epoll set.
         PolledOtherwise = "polled_otherwise",
-        /// It has become a stream of stdio, which libc reads and closes by itself.
+        /// A stream of stdio by now, which libc reads and closes itself.
         Stdio = "stdio",
-        /// The kernel has an answer to the ring that it should not have.
+        /// The kernel returned an unexpected result to the ring.
         Kernel = "kernel",
-        /// The program is about to set a filter of system calls.
+        /// The program is about to install a filter of system calls.
         Filtered = "filtered",
-        /// It changes its user or group, and a kernel thread polls for it.
+        /// The program changes its user or group while a kernel thread polls for it.
         ChangedRights = "changed_rights",
-        /// A signal handler called in the middle of a call.
+        /// A signal handler called in the middle of another call.
         InHandler = "in_handler",
-        /// The operator said so, for the whole process.
+        /// The operator disabled serving for the whole process.
         Disabled = "disabled",
-        /// The operator had everything handed back while it ran.
+        /// The operator requested at run time that everything is handed back.
         Released = "released",
     }
 }
 
-/// What a ring is counted by besides calls.
+/// A ring event, besides calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Event {
     /// Calls of `io_uring_enter`.
     Enters,
-    /// Those of them that might sleep.
+    /// The part of `Enters` that might sleep.
     Waits,
-    /// Entries that the kernel took in them.
+    /// Entries that the kernel took in these calls.
     Entries,
-    /// Times the kernel's polling thread (SQPOLL) had to be woken.
+    /// Times that the kernel's polling thread (SQPOLL) had to be woken.
     SqWakeups,
-    /// Cancels asked of the kernel.
+    /// Cancels requested from the kernel.
     Cancels,
-    /// Sends whose rest was submitted again.
+    /// Sends whose remainder was submitted again.
     Resubmitted,
-    /// Receives that found no buffer free (ENOBUFS).
+    /// Receives that found no free buffer (`ENOBUFS`).
     NoBuffers,
-    /// Times completions did not fit into the completion queue.
+    /// Times that completions did not fit into the completion queue.
     CqOverflows,
-    /// Rings that were made.
+    /// Rings that were created.
     Rings,
     /// Completions that rings reaped.
     Completions,
@@ -152,35 +152,35 @@ impl Event {
     }
 }
 
-/// What a ring has right now.
+/// A current value of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Gauge {
     /// Rings.
     Rings,
-    /// Operations with the kernel.
+    /// Operations in the kernel.
     InFlight,
     /// Connections that the ring serves.
     Connections,
-    /// Buffers that receives are given.
+    /// Receive buffers.
     Buffers,
-    /// Those of them that hold nothing.
+    /// Receive buffers that are empty.
     BuffersFree,
 }
 
-/// What one ring of the preload library counts by, or all of it together. Dropped, what it has counted is that of the
-/// ended ones.
+/// The counters of one ring of the preload library, or of the whole process. On drop, its counts move to the ended
+/// source.
 ///
-/// To make one allocates and takes a lock; to count does neither, and may be done in a signal handler.
+/// Creating one allocates and takes a lock. Counting does neither, and is allowed in a signal handler.
 #[derive(Debug)]
 pub struct Served(Counters);
 
 impl Served {
-    /// For the `index`th ring of this process, from 0.
+    /// Creates the counters of ring `index` of this process, starting at 0.
     pub fn ring(index: u32) -> Served {
         Served::new(SourceKind::Preload, index)
     }
 
-    /// For what is no ring's: calls that are left to the kernel.
+    /// Creates the counters outside of rings: of calls that are passed to the kernel.
     pub fn process() -> Served {
         Served::new(SourceKind::Passed, 0)
     }
@@ -191,55 +191,55 @@ impl Served {
         Served(counters)
     }
 
-    /// Says what does the work, and why it is not what would be best.
+    /// Sets the backend, and the reason why it is a fallback.
     pub fn describe(&self, backend: &str, fallback: Option<&str>) {
         self.0.describe(backend, fallback);
     }
 
-    /// Counts calls that were answered without the kernel, or by a ring. By one thread at a time.
+    /// Counts calls that were served without the kernel or by a ring. Only one thread at a time may call this.
     #[inline]
     pub fn serve(&self, call: Call, calls: u64) {
         self.0.word(record::served(call)).add(calls);
     }
 
-    /// The same; any thread may.
+    /// Counts served calls. Any thread may call this.
     #[inline]
     pub fn serve_shared(&self, call: Call, calls: u64) {
         self.0.word(record::served(call)).add_shared(calls);
     }
 
-    /// Counts calls that were left to the kernel. Any thread may.
+    /// Counts calls that were passed to the kernel. Any thread may call this.
     #[inline]
     pub fn pass(&self, why: Why, calls: u64) {
         self.0.word(record::passed(why)).add_shared(calls);
     }
 
-    /// Counts descriptors that were given back to the kernel. Any thread may.
+    /// Counts descriptors that were handed back to the kernel. Any thread may call this.
     #[inline]
     pub fn hand_back(&self, why: Why, descriptors: u64) {
         let word = self.0.word(record::handed_back(why));
         word.add_shared(descriptors);
     }
 
-    /// Of a call that has been counted as served: it was answered with an error. Any thread may.
+    /// Marks a served call as failed. Any thread may call this.
     pub fn fail(&self, call: Call, errno: i32) {
         self.0.word(record::served_failed(call)).add_shared(1);
         self.0.error(errno);
     }
 
-    /// Counts. By one thread at a time.
+    /// Counts events. Only one thread at a time may call this.
     #[inline]
     pub fn count(&self, event: Event, times: u64) {
         self.0.word(event.word_index()).add(times);
     }
 
-    /// The same; any thread may.
+    /// Counts events. Any thread may call this.
     #[inline]
     pub fn count_shared(&self, event: Event, times: u64) {
         self.0.word(event.word_index()).add_shared(times);
     }
 
-    /// The number changes by this much. For any thread.
+    /// Changes a gauge by `by`. Any thread may call this.
     #[inline]
     pub fn change(&self, gauge: Gauge, by: i64) {
         let counter = match gauge {
@@ -249,12 +249,12 @@ impl Served {
             Gauge::Buffers => self.0.word(record::BUFFERS),
             Gauge::BuffersFree => self.0.word(record::BUFFERS_FREE),
         };
-        // Wraps around to what it was, where it becomes less.
+        // A negative change wraps around to the right value.
         counter.add_shared(by.cast_unsigned());
     }
 }
 
-/// All that this process has counted by [`Served`], of those that have ended, too.
+/// The sums of all [`Served`] of this process, including those that have ended.
 #[derive(Clone, Debug)]
 pub struct Totals {
     served: [u64; Call::ALL.len()],
@@ -265,8 +265,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Up to now. Allocates nothing and waits for nothing; `None` where it would have to: in a signal handler that
-    /// interrupted a thread that makes or ends a source.
+    /// Returns the current sums. Allocates nothing and does not wait. Returns `None` if it would have to: in a signal
+    /// handler that interrupted a thread while it adds or removes a source.
     pub fn now() -> Option<Totals> {
         let mut totals = Totals {
             served: [0; _],
@@ -293,27 +293,27 @@ impl Totals {
         }
     }
 
-    /// Calls that were served.
+    /// Returns the number of served calls.
     pub fn served(&self, call: Call) -> u64 {
         self.served[call as usize]
     }
 
-    /// Of these, errors.
+    /// Returns how many served calls failed.
     pub fn failed(&self, call: Call) -> u64 {
         self.failed[call as usize]
     }
 
-    /// Calls that were left to the kernel.
+    /// Returns the number of calls that were passed to the kernel.
     pub fn passed(&self, why: Why) -> u64 {
         self.passed[why as usize]
     }
 
-    /// Descriptors that were given back to the kernel.
+    /// Returns the number of descriptors that were handed back to the kernel.
     pub fn handed_back(&self, why: Why) -> u64 {
         self.handed_back[why as usize]
     }
 
-    /// How often.
+    /// Returns the number of events.
     pub fn event(&self, event: Event) -> u64 {
         self.events[event as usize]
     }

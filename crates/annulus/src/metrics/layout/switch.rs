@@ -1,7 +1,7 @@
-//! The switch of a process under the preload library. An operator requests from outside that everything is handed back
-//! to the kernel, or served again. The process counts what it has done. Both are words of the header of the shared
-//! file, behind those that describe its counters, so that a program which counts other things can use a switch as well.
-//! The operator's half is in `annulus-observe`. For `annulus-preload` and the tool; it has no stable interface.
+//! The switch of a process under the preload library. An operator outside the process requests that everything is
+//! handed back to the kernel, or served again. The process counts what it has done. Both are words of the header of the
+//! shared file, after those that describe the counters, so that a program that counts other things can also use a
+//! switch. `annulus-observe` has the operator's half. Only for `annulus-preload` and the tool; has no stable interface.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,8 +11,8 @@ use crate::metrics::registry::SHARED;
 
 /// Word of the header: not 0 if the process obeys requests.
 pub const LISTENS: usize = HEADER_SAYS;
-/// Word of the header: the request. Odd: the kernel is to have everything. Each change increments it, so that none is
-/// missed.
+/// Word of the header: the request. Odd if the kernel is to serve everything. Each change increments it, so that none
+/// is missed.
 pub const REQUEST: usize = LISTENS + 1;
 /// The offset of that word in the file, in bytes.
 pub const REQUEST_OFFSET: usize = REQUEST * size_of::<u64>();
@@ -20,7 +20,7 @@ pub const REQUEST_OFFSET: usize = REQUEST * size_of::<u64>();
 pub const COUNTERS: usize = REQUEST + 1;
 const _: () = assert!(COUNTERS + SwitchCounter::ALL.len() < PAGE_WORDS);
 
-/// What the process counts for the operator.
+/// A counter of the process for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -31,11 +31,11 @@ pub enum SwitchCounter {
     Released,
     /// Epoll sets that were handed back, since the start.
     SetsHandedBack,
-    /// Their connections.
+    /// Connections of these sets.
     HandedBack,
     /// Epoll sets that were served again, since the start.
     SetsServedAgain,
-    /// Their connections.
+    /// Connections of these sets.
     ServedAgain,
 }
 
@@ -51,8 +51,8 @@ impl SwitchCounter {
     ];
 }
 
-/// Declares that this process obeys requests from now on, beginning with this one. Has no effect in a process that does
-/// not share its counters.
+/// Declares that this process obeys requests from now on, beginning with `released`. Has no effect in a process that
+/// does not share its counters.
 pub fn listen(released: bool) {
     if let Some(header) = SHARED.get() {
         header[REQUEST].fetch_or(u64::from(released), Ordering::Relaxed);
@@ -60,7 +60,7 @@ pub fn listen(released: bool) {
     }
 }
 
-/// Returns whether the kernel is to have everything of this process. Makes no system call and takes no lock.
+/// Returns whether the kernel is to serve everything of this process. Makes no system call and takes no lock.
 #[inline]
 pub fn is_released() -> bool {
     SHARED
@@ -74,7 +74,7 @@ pub fn request_word() -> Option<&'static AtomicU64> {
     SHARED.get().map(|header| &header[REQUEST])
 }
 
-/// Changes a counter by this much. Any thread may call it.
+/// Changes a counter by `by`. Any thread may call this.
 pub fn add(what: SwitchCounter, by: i64) {
     if let Some(header) = SHARED.get() {
         header[COUNTERS + what as usize].fetch_add(by.cast_unsigned(), Ordering::AcqRel);

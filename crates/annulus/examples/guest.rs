@@ -184,7 +184,7 @@ impl Guest {
         // A processor that is not there: refused with a reason, and everything works.
         let refused = self.files(Engine::builder().sqpoll(poll.cpu(4095)))?;
         is(
-            !self.ring || refused.contains("processor 4095 is not there"),
+            !self.ring || refused.contains("processor 4095 does not exist"),
             || refused.clone(),
         )?;
         Ok(text)

@@ -146,7 +146,7 @@ impl Support {
     fn around(ring: Result<ProbedRing, SetupError>) -> Support {
         Support {
             kernel: probe::kernel_release(),
-            calls: syscall_probe::ask(),
+            calls: syscall_probe::probe_calls(),
             ring,
             setup_flags: Vec::new(),
             features: 0,

@@ -318,7 +318,7 @@ fn a_filter_that_acts_as_an_old_kernel_is_seen_through() {
     let Err(SetupError::Missing { hint, .. }) = support.ring() else {
         panic!("{:?}", support.ring());
     };
-    assert!(hint.starts_with("a seccomp filter answers so"), "{hint}");
+    assert!(hint.starts_with("a seccomp filter causes this"), "{hint}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! On which processors a thread may run.
+//! CPU affinity of threads.
 
 #[cfg(feature = "net")]
 mod pinned;
@@ -13,8 +13,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 pub(crate) struct Affinity(CpuSet);
 
 impl Affinity {
-    /// Lets the calling thread run there. Without effect where that is refused: it costs speed at the
-    /// most.
+    /// Restricts the calling thread to this set. A refusal is ignored: it only costs speed.
     pub(crate) fn apply(&self) {
         let _ = sched_setaffinity(None, &self.0);
     }

@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! Many reads from the page cache in one system call: `RWF_NOWAIT` reads through a small ring of the
-//! calling thread. Such a read is answered while it is submitted, with data or with EAGAIN, so nothing
-//! is in flight when the call returns (Lent, Drained), and no thread but this one sees the ring (One
-//! side). One `preadv2` per read would cost more than `pread`; one enter for all of them costs less.
+//! Reads from the page cache, batched into one system call: `RWF_NOWAIT` reads through a small ring of the calling
+//! thread. Such a read completes while it is submitted, with data or with EAGAIN. Nothing is in flight when the call
+//! returns (Lent, Drained), and no other thread has access to the ring (One side). One `preadv2` per read would cost
+//! more than `pread`; one enter for all of them costs less.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -15,25 +15,25 @@ use super::forked::Queues;
 use super::sqe::{Sqe, opcode, to_entry};
 use crate::narrow::{to_u32, to_usize};
 
-/// One range to read: into where, how much, from which offset; and what came of it.
+/// A range to read, and the result of the read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedRead {
     pub(crate) base: *mut u8,
     pub(crate) bytes: u32,
     pub(crate) offset: u64,
-    /// A count, or minus an errno; minus EAGAIN if it is not cached or was not asked.
+    /// A byte count, or minus an errno; minus EAGAIN if the range is not cached or the read was not submitted.
     pub(crate) res: i32,
 }
 
-/// Reads asked for at a time: a kilobyte of SQEs keeps the ring within one page.
+/// The maximum number of reads per call. A kilobyte of SQEs keeps the ring within one page.
 pub(crate) const READS_PER_STEP: usize = 32;
 
-/// A thread's ring.
+/// A thread's ring for batched reads.
 enum Batcher {
     /// Not tried yet.
     New,
     Ready(Box<Queues>),
-    /// Refused or starved; not tried again on this thread.
+    /// Refused, or left with unsubmitted entries; this thread does not try again.
     Unavailable,
 }
 
@@ -41,8 +41,8 @@ thread_local! {
     static BATCHER: RefCell<Batcher> = const { RefCell::new(Batcher::New) };
 }
 
-/// Reads what the page cache holds of `reads`, at most `READS_PER_STEP` of them. False: this thread can't;
-/// nothing was done.
+/// Reads ranges that are in the page cache; takes at most `READS_PER_STEP` of them. Returns `false`, without having
+/// read anything, if this thread has no ring.
 ///
 /// # Safety
 ///
@@ -50,7 +50,7 @@ thread_local! {
 pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
     debug_assert!(reads.len() <= READS_PER_STEP);
     let read = BATCHER.try_with(|batcher| {
-        // A thread-local ring is not entered twice: nothing in here calls out.
+        // The `RefCell` is never borrowed twice: no code below calls back into this function.
         let Ok(mut batcher) = batcher.try_borrow_mut() else {
             return false;
         };
@@ -60,18 +60,18 @@ pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
         // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
         let whole = unsafe { run(ring, fd, reads) };
         if !whole {
-            // What was not submitted goes with the ring.
+            // Dropping the ring discards its unsubmitted entries.
             *batcher = Batcher::Unavailable;
         }
         true
     });
-    // The thread is ending, and its ring has gone before a destructor that reads.
+    // `Err`: the thread is exiting and its ring is already destroyed; the caller is a destructor that runs later.
     read.unwrap_or(false)
 }
 
 impl Batcher {
     fn ring(&mut self) -> Option<&mut IoUring> {
-        // Trap 54: after a fork the ring is the parent's, and its mappings are not in the child.
+        // Trap 54: after a fork the ring belongs to the parent, and its mappings do not exist in the child.
         if let Batcher::Ready(ring) = self
             && ring.is_elsewhere()
         {
@@ -91,7 +91,8 @@ impl Batcher {
     }
 }
 
-/// False: the kernel did not take or answer all of them; the ring must not be used again.
+/// Submits the reads and stores their results. Returns `false` if the kernel did not take or complete all of them; the
+/// ring must not be used again then.
 ///
 /// # Safety
 ///
@@ -109,15 +110,15 @@ unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
                 user_data: index as u64,
                 ..Sqe::new(opcode::READ, fd)
             };
-            // SAFETY: Lent and Open, by the caller's promise; answered before this function returns,
-            // or never submitted.
+            // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`. The read completes before this
+            // function returns, or is never submitted.
             if unsafe { queue.push(&to_entry(sqe)) }.is_err() {
                 return false;
             }
         }
     }
-    // Answered while they are submitted: this waits for nothing, and any answer of it but success is
-    // judged by what is in the queues.
+    // Reads complete while they are submitted, so this does not sleep. An error of enter is ignored: the queues show
+    // what was taken and completed.
     let _ = ring.submit_and_wait(reads.len());
     let taken = ring.submission().is_empty();
     let mut completed = 0;
@@ -128,7 +129,7 @@ unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
         }
     }
     while taken && completed < reads.len() {
-        // A signal came between the submission and the last answer, which is on its way.
+        // A signal interrupted the call between the submission and the last completion, which will still arrive.
         let _ = ring.submit_and_wait(1);
         for cqe in ring.completion() {
             if let Some(read) = reads.get_mut(to_usize(cqe.user_data())) {

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Positional file calls as the blocking threads make them: the same arguments as the SQE, the same
-//! answer (`res`: a count or minus an errno). Pointers come from an op that owns what they point to
-//! (Lent); the call returns before the op is touched again.
+//! Positional file calls for the blocking threads. They take the arguments of the corresponding SQE and return the same
+//! result (`res`: a count or minus an errno). Pointers come from an operation that owns the memory they point to
+//! (Lent). The call returns before the operation is touched again.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -22,7 +22,7 @@ pub(crate) struct IoVec {
 
 const _: () = assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
 
-/// `RWF_NOWAIT`: answer from the page cache or not at all.
+/// `RWF_NOWAIT`: read from the page cache, or fail with EAGAIN.
 pub(crate) const RWF_NOWAIT: u32 = libc::RWF_NOWAIT as u32;
 
 pub(crate) const AT_FDCWD: RawFd = libc::AT_FDCWD;
@@ -30,7 +30,7 @@ pub(crate) const AT_FDCWD: RawFd = libc::AT_FDCWD;
 #[inline]
 pub(super) fn last(ret: libc::c_long) -> i32 {
     if ret >= 0 {
-        // A descriptor, or a count: the kernel's own bound on those is below 2^31 (`MAX_RW_COUNT`).
+        // A descriptor or a count. The kernel keeps both below 2^31 (`MAX_RW_COUNT`).
         i32::try_from(ret).unwrap_or(i32::MAX)
     } else {
         -std::io::Error::last_os_error()
@@ -91,8 +91,8 @@ pub(crate) unsafe fn preadv(
     at: u64,
     flags: u32,
 ) -> i32 {
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`. The kernel takes the offset in
-    // two halves; on 64-bit the second is 0.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`. The kernel takes the offset in two halves; on 64-bit
+    // systems the second one is 0.
     last(unsafe {
         libc::syscall(
             libc::SYS_preadv2,
@@ -132,22 +132,22 @@ pub(crate) unsafe fn pwritev(
     })
 }
 
-/// Closes a descriptor number once; EINTR means closed on Linux and is not retried.
+/// Closes a descriptor once. EINTR is not retried: on Linux the descriptor is closed nevertheless.
 ///
 /// # Safety
 ///
-/// Open: the caller owns `fd` and no op in flight uses it.
+/// Open: the caller owns `fd`, and no operation in flight uses it.
 pub(crate) unsafe fn close(fd: RawFd) -> i32 {
     // SAFETY: Open: the caller upholds the contract in `# Safety`.
     last(unsafe { libc::syscall(libc::SYS_close, fd) })
 }
 
-/// The descriptor `fd` as rustix takes it. For callers that keep `fd` open while the result lives; with a wrong
-/// number a system call fails or acts on another file, but touches no memory.
+/// Wraps `fd` as a rustix `BorrowedFd`. The caller keeps `fd` open while the result lives. With a wrong number a system
+/// call fails or acts on another file, but no memory is touched.
 #[inline]
 pub(crate) fn borrow_fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: Open: each caller owns the descriptor, or holds a reference to its owner, while it uses the result.
-    // `AT_FDCWD` is no descriptor, but rustix takes it by the same type.
+    // `AT_FDCWD` is not a descriptor, but rustix represents it by the same type.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn ftruncate(fd: RawFd, bytes: u64) -> i32 {
 }
 
 pub(crate) fn fadvise(fd: RawFd, offset: u64, bytes: u64, advice: u32) -> i32 {
-    // SAFETY: Open: the op that calls holds the descriptor. No pointer is passed.
+    // SAFETY: Open: the calling operation holds the descriptor. No pointer is passed.
     last(unsafe { libc::syscall(libc::SYS_fadvise64, fd, offset, bytes, advice) })
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn mkdirat(path: &CStr, mode: u32) -> i32 {
     unit(rfs::mkdirat(rfs::CWD, path, rfs::Mode::from_raw_mode(mode)))
 }
 
-/// `statx(2)` into `out`, which the op owns.
+/// `statx(2)` into `out`, which the operation owns.
 ///
 /// # Safety
 ///
@@ -229,7 +229,7 @@ pub(crate) unsafe fn getdents(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
 pub(crate) use rustix::fs::{Statx, StatxTimestamp};
 pub(crate) use rustix::time::Timespec;
 
-/// `AT_*` and `STATX_*` as the kernel spells them.
+/// The `AT_*` and `STATX_*` constants under their kernel names.
 pub(crate) const AT_EMPTY_PATH: u32 = libc::AT_EMPTY_PATH as u32;
 pub(crate) const AT_SYMLINK_NOFOLLOW: u32 = libc::AT_SYMLINK_NOFOLLOW as u32;
 pub(crate) const AT_REMOVEDIR: u32 = libc::AT_REMOVEDIR as u32;
@@ -242,7 +242,7 @@ pub(crate) fn empty_statx() -> Statx {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// `statx(2)` of an open file, with all that is asked for of one.
+/// `statx(2)` of an open file, with every field that the library uses.
 pub(crate) fn statx_fd(fd: RawFd, out: &mut Statx) -> std::io::Result<()> {
     let mask = STATX_BASIC_STATS | STATX_BTIME | STATX_DIOALIGN;
     // SAFETY: Lent: `out` is borrowed for the call.
@@ -250,7 +250,8 @@ pub(crate) fn statx_fd(fd: RawFd, out: &mut Statx) -> std::io::Result<()> {
     super::errno::check(res).map(drop)
 }
 
-/// Fills `into` from the page cache; `None` if that would block or can't be done.
+/// Reads from the page cache into `into`. Fails with minus the errno if the read would block (EAGAIN) or cannot be
+/// made.
 pub(crate) fn pread_cached(fd: RawFd, into: &mut [u8], at: u64) -> Result<usize, i32> {
     // SAFETY: Lent: `into` is borrowed for the call, which does not outlast it.
     let res = unsafe { pread(fd, into.as_mut_ptr(), into.len(), at, RWF_NOWAIT) };
@@ -280,31 +281,31 @@ pub(crate) mod file_type {
     pub(crate) const SYMLINK: u32 = libc::S_IFLNK;
 }
 
-/// Whether a descriptor has offsets: a file, a directory or a disk has, a pipe or a socket has not.
+/// Returns whether a descriptor has offsets. Files, directories and disks have them; pipes and sockets do not.
 pub(crate) fn is_seekable(fd: RawFd) -> bool {
     rfs::seek(borrow_fd(fd), rfs::SeekFrom::Current(0)).is_ok()
 }
 
-/// Whether the file is one of a FUSE file system: `fstatfs(2)`.
+/// Returns whether the file is on a FUSE file system (`fstatfs(2)`).
 pub(crate) fn is_fuse(fd: RawFd) -> bool {
     const FUSE_SUPER_MAGIC: rfs::FsWord = 0x6573_5546;
     rfs::fstatfs(borrow_fd(fd)).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC)
 }
 
-/// `fcntl(F_GETFL)`: the open flags of a descriptor, O_DIRECT among them.
+/// `fcntl(F_GETFL)`: the open flags of a descriptor, including O_DIRECT.
 pub(crate) fn open_flags(fd: RawFd) -> std::io::Result<u32> {
     Ok(rustix::fs::fcntl_getfl(borrow_fd(fd))?.bits())
 }
 
-/// Monotonic time, ns. The clock of every deadline.
+/// Returns the monotonic time in ns. All deadlines use this clock.
 #[inline]
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Neither is ever negative: the clock starts at 0.
+    // Neither is negative: the clock starts at 0.
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// A length of time as the kernel takes it.
+/// Converts a duration in ns to the kernel's `timespec`.
 #[inline]
 pub(crate) fn timespec(ns: u64) -> Timespec {
     // Both are far below 2^63.

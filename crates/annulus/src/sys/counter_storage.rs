@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! Memory for counters: words that anybody may read while their writer goes on, in this process and, where
-//! they lie in a file of memory, in others. They are atomics and nothing else, so whatever another process
-//! writes into the file is a number like any other (Atomic); a range is unmapped by its only holder (Owned).
+//! Storage for counters. Counters may be read while they are written: by other threads, and by other processes if they
+//! are in a memory file (memfd). They are only ever accessed as atomics, so whatever another process writes into the
+//! file is just a number (Atomic). Each range is unmapped by its only owner (Owned).
 //!
-//! A child of a fork would count in its parent's file: what is mapped of it is replaced by memory of the
-//! child's own as the first thing that happens in the child.
+//! A child of a fork would count in its parent's file. An atfork handler therefore replaces the mapped ranges with
+//! private memory before any other code runs in the child.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -24,19 +24,19 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
-/// `N` words, zero at first.
+/// `N` counters, initially zero.
 pub(crate) struct CounterStorage<const N: usize> {
     base: NonNull<[AtomicU64; N]>,
     from: From,
 }
 
-/// Where the memory comes from.
+/// The origin of the memory.
 enum From {
-    /// For good.
+    /// Static memory, never unmapped.
     Static,
-    /// Mapped by its holder.
+    /// An anonymous mapping, or another process's file.
     Own,
-    /// Mapped by its holder from a file, which is remembered at this index of `MAPPED`.
+    /// A mapping of this process's file, recorded at this index of `MAPPED`.
     File(usize),
 }
 
@@ -48,7 +48,8 @@ unsafe impl<const N: usize> Sync for CounterStorage<N> {}
 impl<const N: usize> CounterStorage<N> {
     const BYTES: usize = N * size_of::<u64>();
 
-    /// Of this process alone; where there is no memory, `instead`. What is never written costs nothing.
+    /// Maps memory that is private to this process, or uses `instead` if that fails. Pages that are never written take
+    /// no memory.
     pub(crate) fn own(instead: &'static [AtomicU64; N]) -> CounterStorage<N> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: Owned: a new mapping, at an address of the kernel's choice.
@@ -73,7 +74,7 @@ impl<const N: usize> CounterStorage<N> {
         }
     }
 
-    /// Those that lie in `file` from byte `offset` on, which is a multiple of a page's.
+    /// Maps the range of `file` that starts at byte `offset`, a multiple of the page size.
     pub(crate) fn of(file: &WordFile, offset: u64) -> io::Result<CounterStorage<N>> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let (bytes, flags) = (CounterStorage::<N>::BYTES, MapFlags::SHARED);
@@ -84,7 +85,7 @@ impl<const N: usize> CounterStorage<N> {
         // SAFETY: Atomic: a new mapping of a file whose size is sealed, so that all of it is there.
         let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, &*file.file, offset)? };
         let Some(index) = remember(base.expose_provenance(), bytes) else {
-            // SAFETY: Owned: made just now, and nobody has its address.
+            // SAFETY: Owned: mapped just above, and its address has not been shared.
             let _ = unsafe { munmap(base, bytes) };
             return Err(io::ErrorKind::OutOfMemory.into());
         };
@@ -95,9 +96,9 @@ impl<const N: usize> CounterStorage<N> {
         })
     }
 
-    /// Those at the beginning of another process's file, to be read and written.
+    /// Maps the start of another process's file, for reading and writing.
     pub(crate) fn of_other(file: &File) -> io::Result<CounterStorage<N>> {
-        // A range that its owner takes away would end this process.
+        // Without the seal the owner could shrink the file, and an access would then end this process.
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !sealed || file.metadata()?.len() < CounterStorage::<N>::BYTES as u64 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -113,11 +114,11 @@ impl<const N: usize> CounterStorage<N> {
         })
     }
 
-    /// Makes them zero. Those of a file give their memory back, too; by their address, for the descriptor may mean
-    /// another's file by now.
+    /// Sets the counters to zero. The pages of a file are also given back. They are addressed by the mapping, because
+    /// the descriptor's number may refer to another file by now.
     pub(crate) fn clear(&self) {
         let base = self.base.as_ptr().cast();
-        // SAFETY: Atomic: the whole of the range, which reads as zero from now on.
+        // SAFETY: Atomic: the whole range, which reads as zero afterwards.
         let removed = matches!(self.from, From::File(_))
             && unsafe { madvise(base, CounterStorage::<N>::BYTES, Advice::LinuxRemove) }.is_ok();
         if !removed {
@@ -132,7 +133,7 @@ impl<const N: usize> Deref for CounterStorage<N> {
 
     #[inline]
     fn deref(&self) -> &[AtomicU64; N] {
-        // SAFETY: Atomic: aligned, initialised to zero, and there as long as the value.
+        // SAFETY: Atomic: aligned, initialised to zero, and mapped as long as the value lives.
         unsafe { self.base.as_ref() }
     }
 }
@@ -142,7 +143,7 @@ impl<const N: usize> Drop for CounterStorage<N> {
         match self.from {
             From::Static => return,
             From::Own => {}
-            // First, so that a fork between the two does not map over what has become another's.
+            // Forgotten before the unmap, so that a fork in between does not map over memory that others use by then.
             From::File(index) => forget(index, self.base.addr().get()),
         }
         // SAFETY: Owned: mapped when it was made, and unmapped here only.
@@ -150,33 +151,33 @@ impl<const N: usize> Drop for CounterStorage<N> {
     }
 }
 
-/// The half of a word that a futex is: it changes with each count.
+/// Returns the half of a counter that serves as its futex: the one that changes with each increment.
 pub(crate) fn futex_of(word: &AtomicU64) -> *mut u32 {
     let halves = word.as_ptr().cast::<u32>();
     halves.wrapping_add(usize::from(cfg!(target_endian = "big")))
 }
 
-/// Wakes all that sleep on a word, in whatever process they are.
+/// Wakes all threads that sleep on a counter, in any process.
 pub(crate) fn wake_all(word: &AtomicU64) {
     let (futex, all) = (futex_of(word), libc::c_int::MAX);
-    // SAFETY: Atomic: the kernel looks up who sleeps at the address, and writes nothing.
+    // SAFETY: Atomic: the kernel looks up the waiters of the address and writes nothing.
     unsafe { libc::syscall(libc::SYS_futex, futex, libc::FUTEX_WAKE, all) };
 }
 
-/// A file of memory, which other processes find among this one's descriptors. It goes with the process.
+/// A memory file (memfd) that other processes find among this process's descriptors. It exists as long as the process.
 pub(crate) struct WordFile {
-    /// Closed by a call of our own: libc's may be the preload library's (Sealed).
+    /// Closed by a direct system call: libc's `close` may be the preload library's (Sealed).
     file: ManuallyDrop<OwnedFd>,
-    /// What tells it from others, on which device.
+    /// The device and inode, which identify the file.
     inode: (u64, u64),
     bytes: u64,
 }
 
 impl WordFile {
-    /// Of `bytes`, permanently; its descriptor is not below `lowest` where there is room. What is never written
-    /// costs nothing.
+    /// Creates a file of `bytes` bytes with a sealed size. Its descriptor is at least `lowest` if such a number is
+    /// free. Pages that are never written take no memory.
     pub(crate) fn new(name: &str, bytes: u64, lowest: RawFd) -> io::Result<WordFile> {
-        // A process that exceeds this one is killed.
+        // A process that exceeds RLIMIT_FSIZE is killed (SIGXFSZ).
         if getrlimit(Resource::Fsize)
             .current
             .is_some_and(|most| most < bytes)
@@ -187,7 +188,7 @@ impl WordFile {
             )));
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Since Linux 6.3; where vm.memfd_noexec is 2, none is made without it.
+        // Since Linux 6.3. With vm.memfd_noexec set to 2, memfds can only be created with this flag.
         let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| memfd_create(name, flags))?;
         let mut file = WordFile {
@@ -209,13 +210,13 @@ impl WordFile {
         Ok(file)
     }
 
-    /// The number of its descriptor.
+    /// Returns the number of the descriptor.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// A program that closes all descriptors that are not its own, as daemons do, closed this one, and its number may
-    /// mean a file by now that must not be written to.
+    /// Fails if the descriptor no longer refers to the file. A program that closes all descriptors it does not know, as
+    /// daemons do, closes this one too; its number may then refer to a file that must not be written to.
     fn check(&self) -> io::Result<()> {
         match inode_of(&*self.file) {
             Ok(inode) if inode == self.inode => Ok(()),
@@ -232,14 +233,14 @@ impl WordFile {
 impl Drop for WordFile {
     fn drop(&mut self) {
         if self.check().is_ok() {
-            // SAFETY: Owned: taken once, for it is not used after this.
+            // SAFETY: Owned: taken once; the field is not used after `drop`.
             close(unsafe { ManuallyDrop::take(&mut self.file) });
         }
     }
 }
 
 fn close(file: OwnedFd) {
-    // SAFETY: Owned: whose descriptor it was has given it up.
+    // SAFETY: Owned: the previous owner has given up the descriptor.
     unsafe { rustix::io::close(file.into_raw_fd()) };
 }
 
@@ -248,7 +249,7 @@ fn inode_of(file: impl AsFd) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A value that is there for good once it is set; another may take its place.
+/// A value that is never freed once it is set. It may be replaced by another one.
 pub(crate) struct Lasting<T>(AtomicPtr<T>);
 
 impl<T: Sync> Lasting<T> {
@@ -263,17 +264,17 @@ impl<T: Sync> Lasting<T> {
 
     #[inline]
     pub(crate) fn get(&self) -> Option<&'static T> {
-        // SAFETY: Owned: it is null, or a box that is never freed.
+        // SAFETY: Owned: null, or a box that is never freed.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 }
 
-/// What is mapped of files: address and bytes, or 0.
+/// The mapped ranges of files: address (0 if the entry is free) and length in bytes.
 static MAPPED: [(AtomicUsize, AtomicUsize); FILED_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; FILED_MAX];
-/// How many ranges of files may be mapped.
+/// The maximum number of mapped ranges of files.
 pub(crate) const FILED_MAX: usize = 1040;
-/// For the moment between the choice of an index and its use.
+/// The address of an entry that is reserved but not filled yet.
 const TAKEN: usize = 1;
 
 fn remember(base: usize, bytes: usize) -> Option<usize> {
@@ -287,22 +288,22 @@ fn remember(base: usize, bytes: usize) -> Option<usize> {
     Some(index)
 }
 
-/// In a child of a fork the entry may have another owner by now.
+/// Frees an entry unless it belongs to another range: in a child of a fork it may have a new owner.
 fn forget(index: usize, base: usize) {
     let (address, _) = &MAPPED[index];
     let _ = address.compare_exchange(base, 0, Ordering::Release, Ordering::Relaxed);
 }
 
-/// Has children of this process count for themselves.
+/// Registers the handler that gives children of this process their own counters.
 fn if_forked() {
-    static ASKED: Once = Once::new();
-    ASKED.call_once(|| {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
         // SAFETY: Atomic: the function may be called at any time; it takes no lock and allocates nothing.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
 
-/// Puts memory of the child's own, zeroed, where its parent's is mapped.
+/// Replaces the parent's mapped ranges with zeroed memory of the child.
 unsafe extern "C" fn in_child() {
     for (address, bytes) in &MAPPED {
         let base = address.swap(0, Ordering::Acquire);
@@ -312,7 +313,7 @@ unsafe extern "C" fn in_child() {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let base = ptr::with_exposed_provenance_mut(base);
-        // SAFETY: Atomic: in place of a range that is mapped, for the same use; the child has one thread.
+        // SAFETY: Atomic: replaces a mapped range for the same use; the child has one thread.
         let _ = unsafe { mmap_anonymous(base, bytes.load(Ordering::Relaxed), access, flags) };
     }
 }
@@ -326,7 +327,7 @@ mod tests {
     static INSTEAD: [AtomicU64; N] = [const { AtomicU64::new(0) }; N];
 
     #[test]
-    fn words_of_a_file_are_what_others_read_in_it_and_are_zero_when_cleared() {
+    fn counters_in_a_file_are_shared_with_its_readers_and_zero_after_clear() {
         let file = WordFile::new("annulus-test", 3 * 8192, 200).unwrap();
         assert!(
             (200..300).contains(&file.descriptor()),
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_descriptor_was_reused_is_not_mapped_and_the_other_not_closed() {
+    fn a_file_whose_descriptor_was_reused_is_not_mapped_and_the_other_file_stays_open() {
         let mut file = WordFile::new("annulus-test", 8192, 0).unwrap();
         let mut other = WordFile::new("annulus-other", 8192, 0).unwrap();
         let theirs = format!("/proc/self/fd/{}", other.descriptor());
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_what_was_set_last() {
+    fn a_lasting_value_is_the_one_that_was_set_last() {
         static LASTING: Lasting<u32> = Lasting::new();
         assert_eq!(LASTING.get(), None);
         LASTING.set(Some(3));

@@ -1,17 +1,17 @@
-//! Errors of the library's own: why an operation has no answer of the kernel's (`EngineError`).
+//! Errors of the library itself (`EngineError`), for operations that have no result from the kernel.
 //!
-//! Between a driver and the operation that is answered they travel as numbers, as the kernel's errors do. Those
-//! numbers are larger than any errno.
+//! Between a driver and its operations these errors are passed as numbers, like the kernel's errors. The numbers are
+//! larger than any errno.
 
 use std::fmt;
 use std::io;
 
 use super::errno::{EAGAIN, EBADR, ENOBUFS, ESHUTDOWN, ETIMEDOUT};
 
-/// Why the library has not carried out an operation, or does not know what became of it.
+/// The reason why the library did not carry out an operation, or does not know its outcome.
 ///
-/// It is inside the `io::Error` that the operation returns. Such an error has no
-/// [`raw_os_error`](io::Error::raw_os_error), for no system call has failed.
+/// It is the inner error of the `io::Error` that the operation returns. Such an error has no
+/// [`raw_os_error`](io::Error::raw_os_error), because no system call failed.
 ///
 /// ```
 /// use annulus::{Engine, EngineError};
@@ -27,38 +27,38 @@ use super::errno::{EAGAIN, EBADR, ENOBUFS, ESHUTDOWN, ETIMEDOUT};
 pub enum EngineError {
     /// The engine has been shut down, or the runtime has ended.
     Ended,
-    /// The engine or runtime was made by a parent of this process, which has forked since.
+    /// The engine or runtime was created by a parent of this process, which was forked afterwards.
     Forked,
-    /// The kernel refuses the ring of the operation for good. What was in flight may have happened or not.
+    /// The kernel permanently refuses calls on the operation's ring. Operations in flight may or may not have happened.
     RingFailed {
-        /// What the kernel said.
+        /// The errno of the refused call.
         errno: i32,
     },
-    /// No thread could be started to carry the operation out.
+    /// No thread could be started to carry out the operation.
     NoThread {
-        /// What the kernel said: `EAGAIN` is a limit on threads.
+        /// The errno of the failed thread start. `EAGAIN` means that a limit on threads was reached.
         errno: i32,
     },
-    /// A method of the operation's buffer has panicked, or a panic has ended the driver. What was in flight may have
-    /// happened or not.
+    /// A method of the operation's buffer panicked, or a panic ended the driver. Operations in flight may or may not
+    /// have happened.
     Panicked,
     /// More operations are waiting or in flight than the engine has slots for.
     TooMany,
-    /// The operation's timeout has passed. It may still happen if the kernel could not be stopped.
+    /// The operation's timeout expired. If the kernel could not cancel the operation, it may still happen.
     TimedOut,
 }
 
-/// Above all errnos, and above the bits that hold one.
+/// Shifts a kind above all errnos and above the bits that hold one.
 const SHIFT: u32 = 16;
 
 impl EngineError {
-    /// The error inside `error`, if it is one of the library's own.
+    /// Returns the `EngineError` inside `error`, if there is one.
     pub fn of(error: &io::Error) -> Option<EngineError> {
         error.get_ref()?.downcast_ref().copied()
     }
 
-    /// An errno that comes close, for those who have to return a number: `ESHUTDOWN`, `ETIMEDOUT`, `ENOBUFS`, or
-    /// the kernel's own where it has said one.
+    /// Returns the closest errno, for callers that have to return a number: `ESHUTDOWN`, `ETIMEDOUT`, `ENOBUFS`,
+    /// `EBADR`, or the kernel's errno if there is one.
     pub fn errno(self) -> i32 {
         match self {
             EngineError::Ended | EngineError::Forked => ESHUTDOWN,
@@ -69,7 +69,7 @@ impl EngineError {
         }
     }
 
-    /// As an answer's number; minus it is the answer.
+    /// Returns the error's number. An operation's `res` is minus this number.
     pub(crate) const fn code(self) -> i32 {
         let (kind, errno) = match self {
             EngineError::Ended => (1, 0),
@@ -83,7 +83,7 @@ impl EngineError {
         kind << SHIFT | errno & 0xffff
     }
 
-    /// The error whose number this is; `None` for an errno.
+    /// Returns the error with this number; `None` for an errno.
     #[inline]
     pub(crate) fn of_code(code: i32) -> Option<EngineError> {
         if code < 1 << SHIFT {
@@ -109,39 +109,39 @@ impl fmt::Display for EngineError {
         match *self {
             EngineError::Ended => f.write_str(
                 "the operation was not carried out: its engine has been shut down, or its runtime has ended; \
-                 open the file or socket with one that runs",
+                 open the file or socket again with a running one",
             ),
             EngineError::Forked => f.write_str(
                 "the operation was not carried out: its engine or runtime belongs to the process that this one \
-                 was forked from; build another one in the child",
+                 was forked from; create a new one in the child",
             ),
             EngineError::RingFailed { errno } => write!(
                 f,
-                "the kernel no longer accepts calls on the io_uring of this operation ({}); whether the operation \
-                 has happened is not known; build a new engine or runtime",
+                "the kernel no longer accepts calls on the io_uring of this operation ({}); the operation may or may \
+                 not have happened; create a new engine or runtime",
                 os(errno)
             ),
             EngineError::NoThread { errno: EAGAIN } => write!(
                 f,
                 "the operation was not carried out: no thread could be started for it ({}); raise the limits on \
-                 threads (RLIMIT_NPROC, pids.max of the cgroup) and build a new engine or runtime",
+                 threads (RLIMIT_NPROC, pids.max of the cgroup) and create a new engine or runtime",
                 os(EAGAIN)
             ),
             EngineError::NoThread { errno } => write!(
                 f,
-                "the operation was not carried out: no thread could be started for it ({}); build a new engine \
-                 or runtime when there is room for one",
+                "the operation was not carried out: no thread could be started for it ({}); create a new engine \
+                 or runtime once threads can be started again",
                 os(errno)
             ),
             EngineError::Panicked => f.write_str(
-                "a buffer has panicked while this operation or another one was carried out; whether the operation has \
-                 happened is not known; if others fail like this, build a new engine or runtime",
+                "a buffer panicked while this operation or another one was carried out; the operation may or may not \
+                 have happened; if other operations fail like this, create a new engine or runtime",
             ),
             EngineError::TooMany => f.write_str(
                 "the operation was not carried out: too many others are waiting or in flight; await some of them \
                  first",
             ),
-            EngineError::TimedOut => f.write_str("the timeout of the operation has passed"),
+            EngineError::TimedOut => f.write_str("the operation timed out"),
         }
     }
 }
@@ -158,7 +158,7 @@ impl From<EngineError> for io::Error {
     }
 }
 
-/// What `code` stands for: an errno, or an error of the library's own.
+/// Converts `code` to an error: an errno, or the number of an `EngineError`.
 #[cold]
 pub(crate) fn error_of(code: i32) -> io::Error {
     match EngineError::of_code(code) {
@@ -167,7 +167,7 @@ pub(crate) fn error_of(code: i32) -> io::Error {
     }
 }
 
-/// The number that `error` had as an answer; `None` if it never was one.
+/// Returns the number that `error` had as a result; `None` if it never was one.
 pub(crate) fn code_of(error: &io::Error) -> Option<i32> {
     let own = || EngineError::of(error).map(EngineError::code);
     error.raw_os_error().or_else(own)

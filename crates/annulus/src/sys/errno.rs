@@ -1,4 +1,4 @@
-//! The errno values the library acts upon, by their kernel names.
+//! The errno values that the library handles, by their kernel names.
 
 use std::io;
 
@@ -33,7 +33,7 @@ pub(crate) const EALREADY: i32 = libc::EALREADY;
 pub(crate) const EINPROGRESS: i32 = libc::EINPROGRESS;
 pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 
-/// What only a simulated kernel answers of its own accord.
+/// Errors that only the simulated kernel generates.
 #[cfg(feature = "test-util")]
 mod simulated {
     pub(crate) const EBADF: i32 = libc::EBADF;
@@ -49,7 +49,8 @@ mod simulated {
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::*;
 
-/// What an answer means: a count, minus an errno, or minus the number of an `EngineError`.
+/// Converts a `res` to a count or an error. A negative `res` is minus an errno or minus an
+/// `EngineError`'s number.
 #[inline]
 pub(crate) fn check(res: i32) -> io::Result<usize> {
     if res >= 0 {
@@ -59,7 +60,7 @@ pub(crate) fn check(res: i32) -> io::Result<usize> {
     }
 }
 
-/// The count that a `res` of the kernel is; 0 for an error.
+/// Returns the count in a `res` of the kernel; 0 for an error.
 #[inline]
 pub(crate) fn count(res: i32) -> usize {
     usize::try_from(res).unwrap_or(0)

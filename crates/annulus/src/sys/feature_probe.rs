@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! What a kernel accepts, found by trying: set-up flags each on a ring that is closed immediately,
-//! registrations by a transfer that uses them. Nothing is in flight when a probe ends (Drained); if
-//! the kernel did not answer, what it may still touch is leaked (Lent).
+//! Probes of the features that a kernel accepts. Each set-up flag is tried on a ring that is closed immediately, each
+//! registration by a transfer that uses it. Nothing is in flight when a probe ends (Drained). If the kernel does not
+//! complete the transfer, the memory that it may still access is leaked (Lent).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -37,38 +37,38 @@ pub struct Probe {
     pub result: Result<(), SetupError>,
 }
 
-/// The smallest ring that the engine would take too.
+/// The number of entries of the smallest ring that the engine accepts.
 const ENTRIES: u32 = 8;
-/// The locked memory of a ring that was closed, by us or by another process of the user, is given back
-/// 13 to 24 ms later (Linux 6.18, measured): what was short of it is asked again after these.
+/// Pauses before retries while locked memory is short. The kernel gives back the locked memory of a closed ring, of
+/// this or another process of the user, 13 to 24 ms after the close (measured on Linux 6.18).
 const MEMLOCK_PAUSES_MS: [u64; 4] = [1, 4, 10, 30];
 
-/// Asks again as long as locked memory is short and may still be given back.
-fn patiently<T>(mut ask: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
+/// Retries `attempt` while locked memory is short and may still be given back.
+fn patiently<T>(mut attempt: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
     for pause_ms in MEMLOCK_PAUSES_MS {
-        match ask() {
+        match attempt() {
             Err(SetupError::Memlock { .. }) => thread::sleep(Duration::from_millis(pause_ms)),
             result => return result,
         }
     }
-    ask()
+    attempt()
 }
 
-/// No page is smaller.
+/// The smallest page size of all architectures.
 const PAGE_BYTES: usize = 4096;
 
-/// What a new ring was asked and answered.
+/// The results of probing a new ring.
 #[derive(Debug)]
 pub(crate) struct ProbedRing {
-    /// The set-up mode that the engine would get.
+    /// The set-up mode that the engine would use.
     pub(crate) setup_mode: SetupMode,
-    /// For each of `OPCODES`.
+    /// The support for each of `OPCODES`.
     pub(crate) opcodes: Vec<bool>,
     pub(crate) registrations: Vec<Probe>,
 }
 
-/// Makes a ring, and tries with it what can be registered. What stays of it belongs to the calling
-/// thread, and goes with that: call this on a thread that ends.
+/// Creates a ring and tries each kind of registration on it. Some registrations belong to the calling thread until it
+/// ends, so call this on a short-lived thread.
 pub(crate) fn try_ring() -> Result<ProbedRing, SetupError> {
     let config = RingConfig {
         sq_entries: ENTRIES,
@@ -88,7 +88,7 @@ pub(crate) fn try_ring() -> Result<ProbedRing, SetupError> {
     })
 }
 
-/// A set-up flag, the flags it needs beside it, and the first kernel that takes it.
+/// A set-up flag: its name, its bits, the flags that it requires, and the first kernel version that accepts it.
 type SetupFlag = (&'static str, u32, u32, &'static str);
 
 const SQPOLL: u32 = IoringSetupFlags::SQPOLL.bits();
@@ -96,7 +96,7 @@ const IOPOLL: u32 = IoringSetupFlags::IOPOLL.bits();
 const COOP_TASKRUN: u32 = IoringSetupFlags::COOP_TASKRUN.bits();
 const SINGLE_ISSUER: u32 = IoringSetupFlags::SINGLE_ISSUER.bits();
 
-/// The set-up flags that are tried. Left out: those that need the library's memory for the queues.
+/// The set-up flags that are tried. Flags that need queues in the library's memory are left out.
 const SETUP_FLAGS: [SetupFlag; 16] = [
     ("IOPOLL", IOPOLL, 0, "5.1"),
     ("SQPOLL", SQPOLL, 0, "5.1"),
@@ -126,8 +126,8 @@ const SETUP_FLAGS: [SetupFlag; 16] = [
     ("CQE_MIXED", 1 << 18, 0, "6.18"),
 ];
 
-/// Tries each set-up flag on a ring of its own. Accepted means accepted: whether a device has queues
-/// to poll, or a processor to spare for a polling thread, is another matter.
+/// Tries each set-up flag on a separate ring. An accepted flag is not necessarily useful: IOPOLL needs a device with
+/// poll queues, and SQPOLL a processor to spare.
 pub(crate) fn setup_flags() -> Vec<Probe> {
     let probed = SETUP_FLAGS.iter().map(|&(name, flag, with, since)| {
         let result = patiently(|| set_up(flag | with, name, since)).map(drop);
@@ -140,19 +140,18 @@ pub(crate) fn setup_flags() -> Vec<Probe> {
     probed.collect()
 }
 
-/// The feature bits that any ring reports; `None` where not even a plain one is set up.
+/// Returns the feature bits that every ring reports; `None` if not even a plain ring can be set up.
 pub(crate) fn features() -> Option<u32> {
     patiently(|| set_up(0, A_RING, "5.1")).ok()
 }
 
-/// Sets up a ring and closes it; returns its feature bits.
+/// Sets up a ring and closes it. Returns its feature bits.
 fn set_up(flags: u32, name: &'static str, since: &'static str) -> Result<u32, SetupError> {
     let mut params = io_uring_params::default();
     params.flags = IoringSetupFlags::from_bits_retain(flags);
     params.cq_entries = 2 * ENTRIES;
     params.sq_thread_cpu = processors().first().map_or(0, |&first| to_u32(first));
-    // SAFETY: Lent: `params` outlives the call. Nothing is mapped or submitted before the ring is
-    // closed (Drained).
+    // SAFETY: Lent: `params` outlives the call. Nothing is mapped or submitted before the ring is closed (Drained).
     match unsafe { io_uring_setup(ENTRIES, &mut params) } {
         Ok(_ring) => Ok(params.features.bits()),
         Err(rustix::io::Errno::NOMEM) => Err(explain_enomem(A_RING)),
@@ -162,7 +161,7 @@ fn set_up(flags: u32, name: &'static str, since: &'static str) -> Result<u32, Se
 
 type Registration = fn(&mut Bench) -> Result<(), SetupError>;
 
-/// What registrations are tried on: an eventfd to read the number 1 from, and a page to read it to.
+/// The ring for the registration probes, an eventfd to read the number 1 from, and a page to read it into.
 struct Bench {
     ring: Ring,
     event: EventFd,
@@ -212,7 +211,7 @@ impl Bench {
 
     fn buffers(&mut self) -> Result<(), SetupError> {
         let page = self.vector();
-        // SAFETY: Lent, Still: the page stays mapped; unregistered below, or leaked with it by `read`.
+        // SAFETY: Lent, Still: the page stays mapped; it is unregistered below, or leaked by `read`.
         unsafe { self.ring.register_buffers(&[page]) }?;
         let read = self.read(self.fixed_read(0));
         self.ring.unregister_buffers()?;
@@ -221,11 +220,9 @@ impl Bench {
 
     fn replaced_buffers(&mut self) -> Result<(), SetupError> {
         let pages = [self.vector(), self.vector()];
-        // SAFETY: Lent, Still: the page stays mapped; unregistered below, or leaked with it by
-        // `read`.
+        // SAFETY: Lent, Still: the page stays mapped; it is unregistered below, or leaked by `read`.
         unsafe { self.ring.register_buffers(&pages) }?;
-        // SAFETY: Lent, Still: the page stays mapped; unregistered below, or leaked with it by
-        // `read`.
+        // SAFETY: Lent, Still: the page stays mapped; it is unregistered below, or leaked by `read`.
         let replaced = unsafe { self.ring.update_buffers(1, &pages[..1]) };
         let read = replaced.and_then(|()| self.read(self.fixed_read(1)));
         self.ring.unregister_buffers()?;
@@ -277,7 +274,7 @@ impl Bench {
     }
 
     fn ring_descriptor(&mut self) -> Result<(), SetupError> {
-        // A second index beside the one in use: both are given back when this thread ends.
+        // A second index beside the one in use. Both are given back when this thread ends.
         self.ring.register_ring_fd().map(drop)
     }
 
@@ -290,7 +287,7 @@ impl Bench {
         self.ring.unpin_workers()
     }
 
-    /// The page, as a buffer.
+    /// Returns the page as an `IoVec`.
     fn vector(&self) -> IoVec {
         IoVec {
             base: self.page.base().cast(),
@@ -316,11 +313,11 @@ impl Bench {
         }
     }
 
-    /// Reads the eventfd as `sqe` says, and looks whether its number has arrived on the page.
+    /// Reads the eventfd with `sqe`, and checks that its number has arrived in the page.
     fn read(&mut self, sqe: Sqe) -> Result<Cqe, SetupError> {
         const COUNT: usize = size_of::<u64>();
         let page: *mut u64 = self.page.base().cast();
-        // SAFETY: Owned: our page, and nothing is in flight.
+        // SAFETY: Owned: the page belongs to this `Bench`, and nothing is in flight.
         unsafe { page.write_volatile(0) };
         self.event.wake();
         // Trap 14: exactly 8 bytes.
@@ -329,14 +326,14 @@ impl Bench {
             ..sqe
         });
         let Ok(cqe) = result else {
-            // Leaked: the kernel may still write there.
+            // Leaked, because the kernel may still write to it.
             if let Ok(page) = Pages::new(PAGE_BYTES) {
                 mem::forget(mem::replace(&mut self.page, page));
             }
             return result;
         };
-        let bytes = check(cqe.res).map_err(|error| explain(error, "a read that uses it", "5.1"))?;
-        // SAFETY: Owned: our page, and nothing is in flight any more.
+        let bytes = check(cqe.res).map_err(|error| explain(error, TEST_READ, "5.1"))?;
+        // SAFETY: Owned: the page belongs to this `Bench`, and nothing is in flight any more.
         let number = unsafe { page.read_volatile() };
         if (bytes, number) == (COUNT, 1) {
             Ok(cqe)
@@ -346,15 +343,17 @@ impl Bench {
     }
 }
 
+const TEST_READ: &str = "a test read";
+
 fn wrong_result() -> SetupError {
-    let error = io::Error::new(io::ErrorKind::InvalidData, "other bytes than were written");
+    let error = io::Error::new(io::ErrorKind::InvalidData, "it returned wrong bytes");
     SetupError::Os {
-        what: "a read that uses it",
+        what: TEST_READ,
         error,
     }
 }
 
-/// The feature bits by the kernel's names (`IORING_FEAT_…`), from bit 0 on.
+/// The feature bits by their kernel names (`IORING_FEAT_…`), from bit 0 on.
 pub(crate) const FEATURES: [&str; 18] = [
     "SINGLE_MMAP",
     "NODROP",
@@ -376,7 +375,7 @@ pub(crate) const FEATURES: [&str; 18] = [
     "NO_IOWAIT",
 ];
 
-/// The opcodes by the kernel's names (`IORING_OP_…`), from 0 on; as of Linux 6.18.
+/// The opcodes by their kernel names (`IORING_OP_…`), from 0 on; as of Linux 6.18.
 pub(crate) const OPCODES: [&str; 63] = [
     "NOP",
     "READV",
@@ -449,7 +448,7 @@ mod tests {
     use io_uring::opcode as abi;
 
     #[test]
-    fn opcodes_stand_where_the_abi_crate_has_them() {
+    fn opcodes_have_the_numbers_of_the_abi_crate() {
         for (name, code) in [
             ("NOP", abi::Nop::CODE),
             ("READ", abi::Read::CODE),
@@ -465,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn features_stand_where_a_ring_reports_them() {
+    fn features_have_the_bits_that_a_ring_reports() {
         let Ok(ring) = io_uring::IoUring::new(1) else {
             return println!("skip: needs io_uring");
         };

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! In which process this is: a child of a fork has copies of everything but the rings' memory, which it
-//! must not touch (trap 54). One page per program that the kernel empties in a child: to look costs a
-//! load, where asking for the process's number would cost a call. Invariant: Owned.
+//! Detection of forks. A child of a fork has copies of everything except the rings' memory, which it must not touch
+//! (trap 54). Each program has one page that the kernel clears in a child (`MADV_WIPEONFORK`). Checking it costs a
+//! load; `getpid` would cost a system call. Invariant: Owned.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -17,13 +17,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use super::mapping::PAGE_BYTES;
 
-/// Where the number stands that a child does not inherit.
+/// The page with this process's number, which a child does not inherit.
 static PAGE: OnceLock<&'static AtomicU64> = OnceLock::new();
-/// The last number given out; a child goes on from its parent's.
+/// The last number given out. A child continues from its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A number for the calling process, which its children don't have. Where the kernel can't tell them
-/// (before Linux 4.14), one for all.
+/// Returns a number for the calling process that its children do not share. Before Linux 4.14, without
+/// `MADV_WIPEONFORK`, parent and children have the same number.
 #[inline]
 pub(crate) fn process() -> u64 {
     let page = PAGE.get_or_init(page);
@@ -33,8 +33,8 @@ pub(crate) fn process() -> u64 {
     }
 }
 
-/// The queues of a ring, which are not mapped in children of a fork. A child that drops them closes its copy
-/// of the ring's descriptor and unmaps nothing: other memory of its own may be mapped at those addresses.
+/// The queues of a ring, which are not mapped in children of a fork. A child that drops them closes its copy of the
+/// ring's descriptor and unmaps nothing, because other memory of the child may be mapped at those addresses.
 pub(crate) struct Queues {
     ring: ManuallyDrop<IoUring>,
     process: u64,
@@ -48,7 +48,7 @@ impl Queues {
         }
     }
 
-    /// Whether this is a child of the process that made the ring, and may not touch it.
+    /// Returns whether this process is a child of the one that created the ring, and must not touch it.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.process != process()
     }
@@ -73,7 +73,7 @@ impl DerefMut for Queues {
 impl Drop for Queues {
     fn drop(&mut self) {
         if self.is_elsewhere() {
-            // SAFETY: Open: the ring, whose descriptor this is, is forgotten.
+            // SAFETY: Open: the descriptor belongs to the ring, which is never used or dropped after this.
             let _ = unsafe { super::call::close(self.ring.as_raw_fd()) };
         } else {
             // SAFETY: Owned: dropped here only, and not used afterwards.
@@ -95,12 +95,12 @@ fn number(page: &AtomicU64) -> u64 {
 fn page() -> &'static AtomicU64 {
     static WITHOUT: AtomicU64 = AtomicU64::new(0);
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: Owned: a new mapping, wherever the kernel puts it.
+    // SAFETY: Owned: a new mapping, at an address of the kernel's choice.
     let Ok(page) = (unsafe { mmap_anonymous(ptr::null_mut(), PAGE_BYTES, protection, flags) })
     else {
         return &WITHOUT;
     };
-    // SAFETY: Owned: the page made above, all of it.
+    // SAFETY: Owned: the whole page created above.
     if unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) }.is_err() {
         return &WITHOUT;
     }

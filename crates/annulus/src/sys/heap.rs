@@ -1,12 +1,12 @@
 //! # Safety
 //!
-//! What the C library's allocator keeps of freed memory.
+//! Control of the C library's allocator.
 #![allow(unsafe_code)]
 
-/// `malloc_trim(3)`, where there is one (glibc).
+/// `malloc_trim(3)` where it exists (glibc): returns freed memory to the kernel.
 pub(crate) fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: Owned: touches no memory that is allocated. It may be called by any thread.
+    // SAFETY: Owned: touches no allocated memory. Any thread may call it.
     unsafe {
         libc::malloc_trim(0);
     }

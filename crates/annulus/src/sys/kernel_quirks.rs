@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Ways in which kernels of the same features differ, found by trying: what no version tells for certain, for
-//! fixes are ported back. No operation here points to memory (NOPs, and polls of a socket), so nothing is lent
-//! to the kernel (Lent), and each ring is drained or closed with nothing but a poll in flight (Drained).
+//! Probes of behaviour that differs between kernels with the same features. A version number cannot tell, because fixes
+//! are backported. No operation here points to memory (NOPs, and polls of a socket), so nothing is lent to the kernel
+//! (Lent). Each ring is drained, or closed with nothing but a poll in flight (Drained).
 #![allow(unsafe_code)]
 
 use std::io::{self, Write};
@@ -28,22 +28,22 @@ use super::wake::EventFd;
 pub struct KernelQuirk {
     /// The behaviour that was probed.
     pub name: &'static str,
-    /// Whether the kernel behaves as Annulus prefers; `None` if the probe could not run.
+    /// `true` if the kernel behaves as Annulus prefers; `None` if the probe could not run.
     pub works: Option<bool>,
     /// The consequence for Annulus in either case, or the reason why the probe could not run.
     pub meaning: String,
 }
 
-/// How long a poller is given to notice; one that does takes microseconds.
+/// The time that a poller gets to notice an event, ms. A poller that notices at all takes microseconds.
 const NOTICE_MS: u64 = 15;
-/// How long it is left alone then.
+/// The pause before the second check that the poller sleeps.
 const SLEEP_PAUSE: Duration = Duration::from_millis(2);
-/// How long we wait until the poller sleeps.
+/// The time that the poller gets to fall asleep, ms.
 const ASLEEP_MS: u64 = 50;
 
 type QuirkResult = io::Result<Option<bool>>;
 
-/// Tries each; takes about 20 ms in all.
+/// Runs all probes. Takes about 20 ms in total.
 pub(crate) fn all() -> Vec<KernelQuirk> {
     [
         (
@@ -53,7 +53,7 @@ pub(crate) fn all() -> Vec<KernelQuirk> {
         ),
         (
             "completions beyond the queue are kept and delivered",
-            "a completion queue that was full loses nothing",
+            "a full completion queue loses nothing",
             overflow,
         ),
         (
@@ -67,7 +67,7 @@ pub(crate) fn all() -> Vec<KernelQuirk> {
             Ok(works @ Some(_)) => (works, meaning.to_owned()),
             Ok(None) => (
                 None,
-                "it could not be observed in time; run it again".to_owned(),
+                "the behaviour could not be observed in time; run it again".to_owned(),
             ),
             Err(error) => (None, format!("not probed: {error}")),
         };
@@ -87,8 +87,8 @@ fn deferred() -> io::Result<IoUring> {
         .build(4)
 }
 
-/// Asks for one look at `socket`, which completes when its peer is written to. Not an eventfd: the kernel defers
-/// what one eventfd would tell another.
+/// Submits a poll of `socket`, which completes when its peer writes. A socket and not an eventfd: the kernel defers
+/// notifications from one eventfd to another.
 fn watch(ring: &mut IoUring, socket: &UnixStream) -> io::Result<()> {
     let socket = types::Fd(socket.as_raw_fd());
     let entry = opcode::PollAdd::new(socket, POLL_READ).build();
@@ -97,14 +97,14 @@ fn watch(ring: &mut IoUring, socket: &UnixStream) -> io::Result<()> {
     ring.submit().map(drop)
 }
 
-/// Whether `fd` becomes readable within the time.
+/// Returns whether `fd` becomes readable within the time.
 fn becomes_readable(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
     let timeout = timespec(milliseconds.saturating_mul(1_000_000));
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     Ok(poll(&mut fds, Some(&timeout))? > 0)
 }
 
-/// Whether epoll is told of `fd` within the time. Not `poll`, which looks once more by itself when the time is over.
+/// Returns whether epoll reports `fd` within the time. Not `poll`, which checks once more when the time is up.
 fn epoll_reports(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
@@ -122,8 +122,8 @@ fn epoll_reports(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
     }
 }
 
-/// A thread sleeps in `epoll_wait` on the ring; then work is put there for its owner, who does not enter. On kernels
-/// from about 6.13 on the sleeper is not told.
+/// A thread sleeps in `epoll_wait` on the ring while work for its owner is queued, and the owner does not enter. On
+/// kernels from about 6.13 on the sleeping thread is not woken.
 fn deferred_poller() -> QuirkResult {
     let (mut sender, socket) = UnixStream::pair()?;
     let mut ring = deferred()?;
@@ -136,7 +136,7 @@ fn deferred_poller() -> QuirkResult {
     })?;
     let asleep = tid_receiver.recv().is_ok_and(|tid| {
         let stat = format!("/proc/self/task/{}/stat", tid.as_raw_nonzero());
-        // The first poll of such a ring makes its owner, us, wake the poller once: it must have settled again.
+        // The first poll of such a ring makes its owner, this thread, wake the poller once. It must be asleep again.
         falls_asleep(&stat) && {
             thread::sleep(SLEEP_PAUSE);
             falls_asleep(&stat)
@@ -146,7 +146,7 @@ fn deferred_poller() -> QuirkResult {
     let woken = poller
         .join()
         .map_err(|_| io::Error::other("the poller panicked"))??;
-    // Awake, it may have found the work by looking: that proves nothing.
+    // A poller that was awake may have found the work by checking, which proves nothing.
     Ok((asleep || !woken).then_some(woken))
 }
 
@@ -177,7 +177,7 @@ fn deferred_eventfd() -> QuirkResult {
     becomes_readable(borrow_fd(bell.raw()), NOTICE_MS).map(Some)
 }
 
-/// Twice as many completions as the queue holds, taken in turns.
+/// Produces twice as many completions as the queue holds, and counts those that are delivered.
 fn overflow() -> QuirkResult {
     const ENTRIES: u32 = 2;
     let mut ring: IoUring = IoUring::builder().setup_cqsize(ENTRIES).build(ENTRIES)?;
@@ -191,7 +191,7 @@ fn overflow() -> QuirkResult {
     }
     let mut completed = ring.completion().count();
     for _ in 0..2 {
-        // Asks for what is kept, and does not wait for what may be lost.
+        // Fetches the completions that the kernel kept, without waiting for any that it may have lost.
         ring.submit()?;
         completed += ring.completion().count();
     }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_on_every_kernel_is_found_to_be_kept() {
+    fn no_kernel_loses_completions_beyond_the_queue() {
         if let Err(error) = io_uring::IoUring::new(1) {
             return println!("skip: needs io_uring: {error}");
         }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_of_a_ring_without_deferred_work_is_seen_to_be_woken() {
+    fn a_poller_of_a_ring_without_deferred_work_is_woken() {
         let Ok(mut ring) = io_uring::IoUring::new(4) else {
             return println!("skip: needs io_uring");
         };

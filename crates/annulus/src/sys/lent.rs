@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Memory that a ring has registered for its whole life, or until it is taken back: READ_FIXED and
-//! WRITE_FIXED name it by its index. The ring keeps each range mapped while it is registered, because
-//! what was mapped at the same address later would be taken for it (Lent, Still).
+//! Memory that a ring has registered, for its whole life or until it is taken back. READ_FIXED and WRITE_FIXED name it
+//! by its index. The ring keeps each range mapped while it is registered: the kernel would go on using the old pages
+//! even if other memory were mapped at the same address (Lent, Still; trap 60).
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,23 +13,22 @@ use super::register::explain;
 use super::ring::Ring;
 use crate::error::SetupError;
 
-/// The number of slots for ranges in a ring's table, 8 bytes of the kernel's each: 2 TiB in ranges of 1 GiB.
+/// The number of slots for ranges in a ring's table, at 8 bytes of kernel memory each: 2 TiB in ranges of 1 GiB.
 pub(crate) const SLOTS_MAX: u16 = 2048;
-/// The kernel's bound on one range, bytes.
+/// The kernel's limit on the size of one range, bytes.
 pub(crate) const RANGE_BYTES_MAX: usize = 1 << 30;
 
-/// What one ring has registered.
+/// The memory that one ring has registered.
 #[derive(Debug, Default)]
 pub(super) struct Lent {
-    /// The table exists.
+    /// True if the table has been registered.
     table: bool,
     mappings: Vec<(u16, Arc<Mapping>)>,
 }
 
 impl Ring {
-    /// Registers `bytes` bytes of `memory`, from `from` on, under `index`, which is free. Charged to
-    /// the user's locked memory (trap 50). Since Linux 5.19; before that, there is no empty table to
-    /// begin with.
+    /// Registers `bytes` bytes of `memory`, starting at `from`, in the free slot `index`. The memory is charged to the
+    /// user's locked-memory limit (trap 50). Since Linux 5.19; earlier kernels cannot register an empty table.
     pub(super) fn lend(
         &mut self,
         index: u16,
@@ -38,7 +37,8 @@ impl Ring {
         bytes: usize,
     ) -> Result<(), SetupError> {
         if index >= SLOTS_MAX || from.checked_add(bytes).is_none_or(|to| to > memory.bytes()) {
-            let what = format!("{bytes} bytes from {from} on, at index {index}, of {memory:?}");
+            let what =
+                format!("{bytes} bytes at offset {from} do not fit into {memory:?}, slot {index}");
             return Err(SetupError::Config(what));
         }
         if !self.lent().table {
@@ -57,8 +57,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Empties `index`. Operations in flight that name it go on. If the kernel refuses, the memory
-    /// and its slot stay the ring's as long as there is one: false.
+    /// Empties slot `index`. Operations in flight that use it continue. Returns `false` if the kernel refuses; the ring
+    /// then keeps the memory mapped and the slot occupied as long as it lives.
     pub(super) fn take_back(&mut self, index: u16) -> bool {
         let nothing = IoVec {
             base: std::ptr::null_mut(),
@@ -72,9 +72,8 @@ impl Ring {
     }
 
     fn put(&mut self, index: u16, range: IoVec) -> Result<(), SetupError> {
-        // SAFETY: Lent, Still: `held` keeps the range mapped until its slot is emptied, or the ring is
-        // gone: it is declared behind the ring's descriptor. Operations in flight keep what they name
-        // by its lease.
+        // SAFETY: Lent, Still: `mappings` keeps the range mapped until its slot is emptied or the ring is closed: the
+        // field is declared after the ring's descriptor. Operations in flight hold a lease of the range that they use.
         unsafe { self.update_buffers(u32::from(index), &[range]) }
     }
 }

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! Large ranges of memory of our own: what an arena is made of, and what files are loaded into. One
-//! value per range, which unmaps it (Owned); its address never changes (Still).
+//! Large ranges of memory, for arenas and for loading files. One value owns each range and unmaps it (Owned); its
+//! address never changes (Still).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -13,38 +13,37 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::{forked, probe};
 
-/// Every range starts at a multiple of this: what no device's direct I/O exceeds.
+/// The alignment of every range. No device requires a larger one for direct I/O.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// A huge page, on the architectures that have them of this size; the others get no more than
-/// alignment from it.
+/// The size of a huge page. On architectures with other huge pages it only serves as an alignment.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Which pages a large range of memory is to be made of.
+/// The kind of pages that a large range of memory uses.
 ///
-/// Large pages make a transfer cheaper: the kernel describes 64 KiB in one piece, not in sixteen.
+/// Large pages make a transfer cheaper: the kernel describes 64 KiB in one piece instead of sixteen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
     /// The system's default (`/sys/kernel/mm/transparent_hugepage/enabled`).
     SystemDefault,
-    /// Transparent huge pages (`MADV_HUGEPAGE`) for ranges of 2 MiB and more: what the kernel finds
-    /// at the first touch.
+    /// Transparent huge pages (`MADV_HUGEPAGE`) for ranges of 2 MiB and more, as far as the kernel has any at the first
+    /// access.
     #[default]
     Transparent,
-    /// Of the pool that an administrator set aside (`MAP_HUGETLB`, `vm.nr_hugepages`); where it does
-    /// not hold the range, as `Transparent`.
+    /// Huge pages from the reserved pool (`MAP_HUGETLB`, `vm.nr_hugepages`). If the pool cannot provide the range, as
+    /// `Transparent`.
     Reserved,
 }
 
-/// Which pages a range of memory got.
+/// The kind of pages that a range of memory got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PagesInUse {
-    /// As the machine is set: 4 KiB, as a rule.
+    /// The system's default, usually pages of 4 KiB.
     Ordinary,
-    /// Huge pages as far as the kernel finds any.
+    /// Transparent huge pages, as far as the kernel has any.
     Transparent,
-    /// Huge pages of 2 MiB, all of them.
+    /// Reserved huge pages of 2 MiB for the whole range.
     Reserved,
 }
 
@@ -58,31 +57,31 @@ impl fmt::Display for PagesInUse {
     }
 }
 
-/// Zeroed memory, page by page at the first touch.
+/// A range of zeroed memory. Pages are allocated at the first access.
 pub(crate) struct Mapping {
-    /// The mapping: its length in bytes, from here on.
+    /// The start of the mapping, which has `mapped_bytes` bytes.
     mapped: NonNull<u8>,
     mapped_bytes: usize,
-    /// The used part: its length in bytes, from an aligned address on.
+    /// The aligned start of the used part, which has `bytes` bytes.
     base: NonNull<u8>,
     bytes: usize,
     pages: PagesInUse,
-    /// The process whose children do not get it; 0: they do.
+    /// The process whose children do not get a copy; 0 if they do.
     kept_in: AtomicU64,
 }
 
-// SAFETY: Owned: a range of memory like a Box's; who may touch it is its holders' affair.
+// SAFETY: Owned: a range of memory like a Box's; its holders decide which thread may access it.
 unsafe impl Send for Mapping {}
-// SAFETY: Owned: a range of memory like a Box's; who may touch it is its holders' affair: a shared
-// `Mapping` gives out addresses only.
+// SAFETY: Owned: a range of memory like a Box's; its holders decide which thread may access it. A shared `Mapping` only
+// gives out addresses.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// At least `bytes` bytes.
+    /// Maps at least `bytes` bytes.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: no such range of addresses is free, or the machine does not overcommit.
+    /// Fails with `ENOMEM` if no such range of addresses is free, or if the machine does not overcommit.
     pub(crate) fn new(bytes: usize, pages: HugePages) -> io::Result<Mapping> {
         if pages == HugePages::SystemDefault || bytes < HUGE_BYTES {
             let bytes = round_up(bytes.max(1), PAGE_BYTES)?;
@@ -92,16 +91,16 @@ impl Mapping {
         let bytes = round_up(bytes, HUGE_BYTES)?;
         if pages == HugePages::Reserved {
             let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-            // The kernel reserves the pages now: their touch does not fail.
+            // The kernel reserves the pages now, so a later access does not fail.
             if let Ok(mapped) = map(bytes, flags) {
                 return Ok(Mapping::at(mapped, bytes, bytes, PagesInUse::Reserved));
             }
         }
-        // Addresses for one huge page more, so that an aligned one is among them.
+        // The range of addresses is one huge page larger, so that it contains an aligned start.
         let mapped_bytes = round_up(bytes + 1, HUGE_BYTES)?;
         let mapped = map(mapped_bytes, MapFlags::PRIVATE)?;
         let mut mapping = Mapping::at(mapped, mapped_bytes, bytes, PagesInUse::Ordinary);
-        // SAFETY: Owned: our own mapping, whose contents this does not change.
+        // SAFETY: Owned: this value's mapping; the call does not change its contents.
         let advised = unsafe { madvise(mapping.base().cast(), bytes, Advice::LinuxHugepage) };
         if advised.is_ok() && probe::has_transparent_huge_pages() {
             mapping.pages = PagesInUse::Transparent;
@@ -112,7 +111,8 @@ impl Mapping {
     fn at(mapped: NonNull<u8>, mapped_bytes: usize, bytes: usize, pages: PagesInUse) -> Mapping {
         let align = if mapped_bytes > bytes { HUGE_BYTES } else { 1 };
         let skip = mapped.as_ptr().align_offset(align);
-        // SAFETY: Owned: where more was mapped than is used, it was by a huge page, which `skip` is less than.
+        // SAFETY: Owned: if the mapping is larger than the used part, then by a huge page, and `skip` is less than
+        // that.
         let base = unsafe { mapped.add(skip) };
         Mapping {
             mapped,
@@ -124,13 +124,13 @@ impl Mapping {
         }
     }
 
-    /// Where the bytes are; aligned to `PAGE_BYTES`. Valid for reads and writes as long as the value
-    /// lives, and all of them initialised.
+    /// Returns the address of the bytes, aligned to `PAGE_BYTES`. It is valid for reads and writes as long as the value
+    /// lives, and all bytes are initialised.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -139,19 +139,18 @@ impl Mapping {
         self.pages
     }
 
-    /// Keeps the range out of children that are forked from now on, or lets them have a copy again.
+    /// Excludes the range from children that are forked from now on, or lets them have a copy again.
     ///
-    /// A fork makes private pages copy-on-write. Those that a ring has registered are copied for the
-    /// child immediately, all of them, at each fork. Of those that a direct read fills meanwhile, the process that
-    /// writes first gets a copy, and the device keeps the old page: what it reads may arrive in the
-    /// child, and nowhere else (trap 59; open(2) has the warning).
+    /// A fork makes private pages copy-on-write. Pages that a ring has registered are copied for the child immediately,
+    /// all of them, at each fork. While a direct read fills such pages, the process that writes first gets a copy, and
+    /// the device keeps the old page: the data may then arrive only in the child (trap 59; open(2) has the warning).
     pub(crate) fn keep_from_children(&self, keep: bool) {
         let (advice, kept_in) = match keep {
             true => (Advice::LinuxDontFork, forked::process()),
             false => (Advice::LinuxDoFork, 0),
         };
         self.kept_in.store(kept_in, Ordering::Relaxed);
-        // SAFETY: Owned: our own mapping, whose contents this does not change.
+        // SAFETY: Owned: this value's mapping; the call does not change its contents.
         let _ = unsafe { madvise(self.base().cast(), self.bytes, advice) };
     }
 }
@@ -174,7 +173,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let kept_in = *self.kept_in.get_mut();
         if kept_in != 0 && kept_in != forked::process() {
-            // A child of a fork does not have it, and may have mapped something else there.
+            // A child of a fork does not have the range, and may have mapped something else at its address.
             return;
         }
         // SAFETY: Owned: mapped in `new`, and unmapped here only.
@@ -214,7 +213,7 @@ mod tests {
                 if bytes >= HUGE_BYTES && pages != HugePages::SystemDefault {
                     assert_eq!(mapping.base().addr() % HUGE_BYTES, 0);
                 }
-                // SAFETY: Owned: the mapping is alive, and nobody else has its address.
+                // SAFETY: Owned: the mapping is alive, and its address is not used elsewhere.
                 let all =
                     unsafe { std::slice::from_raw_parts_mut(mapping.base(), mapping.bytes()) };
                 assert!(all.iter().all(|&byte| byte == 0));

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `struct msghdr` and what it points to: one buffer and an address. An operation owns a `MessageHeader` in a
-//! box (Lent, Still) and aims it before each submission, so that it may be moved between two of them.
+//! `struct msghdr` and the data that it points to: one buffer and an address. An operation owns a boxed `MessageHeader`
+//! (Lent, Still). It sets the pointers before each submission, so the buffer may move between two of them.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -14,39 +14,39 @@ use super::call::{IoVec, borrow_fd};
 use super::net::{self, Address, Message};
 use crate::narrow::to_u32;
 
-/// The room for an address that is long enough for each family, bytes.
+/// The size of an address of any family, bytes.
 const NAME_BYTES: usize = size_of::<SocketAddrStorage>();
-/// The length of an internet address at most (`struct sockaddr_in6`), bytes.
+/// The largest size of an internet address (`struct sockaddr_in6`), bytes.
 pub(crate) const INTERNET_NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
-/// The same for a path (`struct sockaddr_un`), bytes.
+/// The largest size of a Unix address (`struct sockaddr_un`), bytes.
 pub(crate) const UNIX_NAME_BYTES: usize = size_of::<libc::sockaddr_un>();
-/// `struct io_uring_recvmsg_out`: four lengths and flags before each message of a multishot receive.
+/// The size of `struct io_uring_recvmsg_out`: three lengths and flags before each message of a multishot receive.
 pub(crate) const HEADER_BYTES: usize = 16;
 
 #[repr(C, align(8))]
 struct Name([u8; NAME_BYTES]);
 
-/// A message of one buffer, with an address beside it.
+/// A message with one buffer and an address.
 pub(crate) struct MessageHeader {
     message: Message,
     vector: IoVec,
     name: Name,
-    /// Bytes of the name: those of an address to send to, or the room for one.
+    /// The length of the address to send to, or the space for a received one, bytes.
     name_bytes: usize,
 }
 
 impl MessageHeader {
-    /// With space for the sender's address.
+    /// Returns a header with space for the sender's address.
     pub(crate) fn from_anybody() -> Box<MessageHeader> {
         MessageHeader::with(Name([0; NAME_BYTES]), NAME_BYTES)
     }
 
-    /// To `address`; `None` is the connected peer.
+    /// Returns a header for a message to `address`; `None` is the connected peer.
     pub(crate) fn to(address: Option<&Address>) -> Box<MessageHeader> {
         let mut name = Name([0; NAME_BYTES]);
         let bytes = address.map_or(0, |address| {
             let (base, bytes) = net::raw(address);
-            // SAFETY: Lent: the address owns as many initialised bytes.
+            // SAFETY: Lent: the address owns `bytes` initialised bytes.
             let from = unsafe { std::slice::from_raw_parts(base, bytes as usize) };
             name.0[..from.len()].copy_from_slice(from);
             from.len()
@@ -67,7 +67,7 @@ impl MessageHeader {
         })
     }
 
-    /// Points it at a buffer; what is returned is valid while neither the box nor the buffer is touched.
+    /// Points the header at a buffer. The result is valid until the box or the buffer is used otherwise.
     pub(crate) fn aim(&mut self, base: *mut u8, bytes: usize) -> *mut Message {
         self.vector = IoVec { base, bytes };
         let name_bytes = to_u32(self.name_bytes);
@@ -80,50 +80,50 @@ impl MessageHeader {
         &raw mut self.message
     }
 
-    /// Whose message has come; `None`: of somebody without an address.
+    /// Returns the sender of the received message; `None` if the sender has no address.
     pub(crate) fn sender(&self) -> Option<Address> {
         let bytes = (self.message.msg_namelen as usize).min(NAME_BYTES);
         address(&self.name.0[..bytes])
     }
 
-    /// The message that has come was longer than the buffer.
+    /// Returns whether the received message was longer than the buffer.
     pub(crate) fn is_truncated(&self) -> bool {
         self.message.msg_flags & libc::MSG_TRUNC != 0
     }
 }
 
-/// An address as the kernel writes it; `None` for an empty one.
+/// Converts an address from the kernel's format; `None` if it is empty or too long.
 fn address(bytes: &[u8]) -> Option<Address> {
     if bytes.len() <= size_of::<libc::sa_family_t>() || bytes.len() > NAME_BYTES {
         return None;
     }
     let mut storage = MaybeUninit::<SocketAddrStorage>::zeroed();
-    // SAFETY: Owned: `storage` is ours, is not shorter than `bytes`, and any bytes will do.
+    // SAFETY: Owned: `storage` is a local of `NAME_BYTES` bytes, and any bytes are valid in it.
     let space = unsafe { std::slice::from_raw_parts_mut(storage.as_mut_ptr().cast(), NAME_BYTES) };
     space[..bytes.len()].copy_from_slice(bytes);
-    // SAFETY: Written: all of it is initialised, and the length lies between the bounds that are asked for.
+    // SAFETY: Written: all of it is initialised, and the length was checked above.
     Some(unsafe { Address::read(storage.as_ptr(), to_u32(bytes.len())) })
 }
 
-/// What a multishot receive is asked for besides a buffer: space for an address of that many bytes.
+/// Returns the header for a multishot receive, with space for an address of `name_bytes` bytes.
 pub(crate) fn shape(name_bytes: usize) -> Message {
     let mut message = net::no_message();
     message.msg_namelen = to_u32(name_bytes);
     message
 }
 
-/// Where in a buffer of a multishot receive the message lies, and whose it is.
+/// A message within a buffer of a multishot receive.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) sender: Option<Address>,
-    /// Where it begins.
+    /// The offset of the payload.
     pub(crate) from: usize,
     pub(crate) is_truncated: bool,
 }
 
-/// Reads the header that the kernel has put before a message (`struct io_uring_recvmsg_out`), in a buffer
-/// of which it says to have filled all of `buffer`; there was room for an address of `name_room` bytes.
-/// Nothing that it says is believed beyond the buffer's end (trap 33). `None`: it makes no sense.
+/// Parses the header that the kernel puts before a message (`struct io_uring_recvmsg_out`). `buffer` is the part of the
+/// buffer that the CQE reports as filled, and `name_bytes_max` the space for an address. No length in the header is
+/// trusted beyond the end of `buffer` (trap 33). Returns `None` if the header is invalid.
 pub(crate) fn parse(buffer: &[u8], name_bytes_max: usize) -> Option<Parsed> {
     let number = |at: usize| -> Option<u32> {
         let bytes = buffer.get(at..at.checked_add(4)?)?;
@@ -132,7 +132,7 @@ pub(crate) fn parse(buffer: &[u8], name_bytes_max: usize) -> Option<Parsed> {
     let (name_bytes, control_bytes) = (number(0)? as usize, number(4)?);
     let (payload_bytes, flags) = (number(8)? as usize, number(12)?);
     if control_bytes != 0 {
-        // There was no room for any.
+        // No space for control data was provided.
         return None;
     }
     let from = HEADER_BYTES.checked_add(name_bytes_max)?;
@@ -146,7 +146,7 @@ pub(crate) fn parse(buffer: &[u8], name_bytes_max: usize) -> Option<Parsed> {
     })
 }
 
-/// What of `events` has come about on `fd`, without waiting: a mask, 0 for none, or minus an errno.
+/// Polls `fd` without waiting. Returns the mask of `events` that occurred, 0 for none, or minus an errno.
 pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
     let mut request = libc::pollfd {
         fd,
@@ -158,7 +158,7 @@ pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
         tv_nsec: 0,
     };
     let mask = std::ptr::null::<u8>();
-    // SAFETY: Lent: `asked` and `no_time` live on this stack for the call.
+    // SAFETY: Lent: `request` and `no_time` live on this stack for the call.
     let res = super::call::last(unsafe {
         libc::syscall(
             libc::SYS_ppoll,
@@ -175,28 +175,28 @@ pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
     res
 }
 
-/// `splice(2)` from where both descriptors are, without waiting for a pipe.
+/// `splice(2)` from the current positions, without waiting for a pipe.
 pub(crate) fn splice(from: RawFd, into: RawFd, bytes: usize) -> i32 {
     let none = std::ptr::null_mut::<u8>();
     let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
-    // SAFETY: Open: a wrong number would be a wrong answer and nothing worse; no memory is named.
+    // SAFETY: Open: a wrong descriptor leads to a wrong result and nothing worse; no memory is passed.
     super::call::last(unsafe {
         libc::syscall(libc::SYS_splice, from, none, into, none, bytes, flags)
     })
 }
 
-/// The same, of descriptors that may be in blocking mode: neither waits during the call.
+/// Calls [`splice`] on descriptors that may be in blocking mode. Neither blocks during the call.
 pub(crate) fn splice_without_waiting(from: RawFd, into: RawFd, bytes: usize) -> i32 {
     let _modes = [NonBlocking::during(from), NonBlocking::during(into)];
     splice(from, into, bytes)
 }
 
-/// A descriptor that is non-blocking for as long as this lives. Its mode is that of the open file, so others that
-/// share the file see it, too.
+/// Makes a descriptor non-blocking until it is dropped. The mode belongs to the open file, so other descriptors of the
+/// same file are affected too.
 struct NonBlocking(Option<(RawFd, OFlags)>);
 
 impl NonBlocking {
-    /// Without effect where the mode does not matter: a splice is told not to wait for pipes, and files have none.
+    /// Has no effect on files and pipes: files have no such mode, and a splice is told not to wait for pipes.
     fn during(fd: RawFd) -> NonBlocking {
         let waits = |mode: &OFlags| !mode.contains(OFlags::NONBLOCK);
         let mode = match rustix::fs::fstat(borrow_fd(fd)) {
@@ -225,7 +225,7 @@ impl Drop for NonBlocking {
     }
 }
 
-/// As [`splice`] is asked of a ring.
+/// The flags of a splice through a ring.
 pub(crate) const SPLICE_FLAGS: u32 = libc::SPLICE_F_MOVE;
 
 #[cfg(test)]
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_lies_behind_the_room_for_its_address() {
+    fn the_payload_follows_the_space_for_the_address() {
         let buffer = buffer([16, 0, 5, 0], &name(), b"hello");
         let parsed = parse(&buffer, INTERNET_NAME_BYTES).unwrap();
         assert_eq!(&buffer[parsed.from..], b"hello");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_cut_short_says_so() {
+    fn a_message_that_was_cut_short_is_reported_as_truncated() {
         let longer = buffer([16, 0, 9, 0], &name(), b"hello");
         assert!(parse(&longer, INTERNET_NAME_BYTES).unwrap().is_truncated);
         let flagged = buffer([16, 0, 5, libc::MSG_TRUNC as u32], &name(), b"hello");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_reach_beyond_the_buffer_are_not_believed() {
+    fn lengths_that_reach_beyond_the_buffer_are_not_trusted() {
         let most = u32::MAX;
         let name = name();
         assert!(parse(&[], 28).is_none());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_without_an_address_is_anonymous() {
+    fn a_peer_without_an_address_has_no_sender_address() {
         let unnamed = 1u16.to_ne_bytes();
         assert!(address(&[]).is_none());
         assert!(address(&unnamed).is_none());

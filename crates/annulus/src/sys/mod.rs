@@ -1,8 +1,8 @@
-//! The only road to the kernel.
+//! System calls and kernel structures.
 //!
-//! Everything above names no system call, no ABI crate and no raw errno constant but through here.
-//! The calls are made directly, never through libc's `read`, `close` and friends: in a process that
-//! has `annulus-preload` loaded those names are ours (Sealed).
+//! All other modules reach the kernel through this one: only here do system calls, the ABI crate and raw errno
+//! constants appear. System calls are made directly, never through libc's `read`, `close` and similar functions. In a
+//! process with `annulus-preload` loaded, those names are exported by that library (Sealed).
 
 pub(crate) mod affinity;
 pub(crate) mod cached;

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Socket calls as the readiness fallback makes them: the same arguments as the SQE, the same answer
-//! (`res`: a count, a descriptor, or minus an errno), and none of them waits. Pointers come from an op
-//! that owns what they point to (Lent); the call returns before the op is touched again.
+//! Socket calls for the readiness fallback. They take the arguments of the corresponding SQE and return the same result
+//! (`res`: a count, a descriptor, or minus an errno). None of them waits. Pointers come from an operation that owns the
+//! memory they point to (Lent). The call returns before the operation is touched again.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,14 +19,14 @@ use rustix::net::{
 use super::call::{IoVec, borrow_fd};
 use crate::narrow::to_u32;
 
-/// `MSG_WAITALL`: a send goes on until all of it is sent, where the kernel can.
+/// `MSG_WAITALL`: a send continues until all bytes are sent, if the kernel supports that.
 pub(crate) const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
-/// `MSG_MORE`: more follows immediately, or the end; the kernel may wait for it with what does not fill a segment.
+/// `MSG_MORE`: more data or the end follows immediately. The kernel may delay an incomplete segment until then.
 pub(crate) const MSG_MORE: u32 = libc::MSG_MORE as u32;
 /// `SOCK_CLOEXEC`, for `accept4`.
 pub(crate) const SOCK_CLOEXEC: u32 = libc::SOCK_CLOEXEC as u32;
 
-/// What kind of socket.
+/// The type of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Stream,
@@ -42,33 +42,33 @@ impl From<Kind> for SocketType {
     }
 }
 
-/// Where a socket is bound or connected to, as the kernel takes it.
+/// An address to bind or connect to, in the kernel's format.
 pub(crate) type Address = SocketAddrAny;
 
 fn res(result: Result<usize, Errno>) -> i32 {
     match result {
-        // The kernel's own bound on a transfer is below 2^31.
+        // The kernel limits a transfer to less than 2^31 bytes.
         Ok(n) => i32::try_from(n).unwrap_or(i32::MAX),
         Err(errno) => -errno.raw_os_error(),
     }
 }
 
-/// The address of an internet socket.
+/// Converts an internet address.
 pub(crate) fn internet(address: SocketAddr) -> Address {
     address.into()
 }
 
-/// The address of a path.
+/// Converts a path to a Unix address.
 pub(crate) fn unix(path: &std::path::Path) -> io::Result<Address> {
     Ok(SocketAddrUnix::new(path)?.into())
 }
 
-/// The internet address that `address` is, if it is one.
+/// Converts `address` to an internet address; `None` if it has another family.
 pub(crate) fn to_internet(address: Address) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok()
 }
 
-/// The path that `address` is, if it is one.
+/// Converts `address` to a path; `None` if it has another family or no path.
 pub(crate) fn to_path(address: Address) -> Option<std::path::PathBuf> {
     let unix = SocketAddrUnix::try_from(address).ok()?;
     let path = unix.path_bytes()?;
@@ -76,12 +76,12 @@ pub(crate) fn to_path(address: Address) -> Option<std::path::PathBuf> {
     Some(std::ffi::OsStr::from_bytes(path).into())
 }
 
-/// `struct sockaddr` and its length, bytes.
+/// Returns a pointer to the `struct sockaddr`, and its length in bytes.
 pub(crate) fn raw(address: &Address) -> (*const u8, u32) {
     (address.as_ptr().cast(), address.addr_len())
 }
 
-/// A new socket. `nonblocking` for the readiness fallback; a ring would answer EAGAIN for such a one.
+/// Creates a socket. The readiness fallback needs `nonblocking`; a ring would return EAGAIN for such a socket.
 pub(crate) fn socket(family: &Address, kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> {
     let flags = flags(nonblocking);
     Ok(net::socket_with(
@@ -100,12 +100,12 @@ fn flags(nonblocking: bool) -> SocketFlags {
     }
 }
 
-/// Gives a descriptor of this process the mode that its driver needs.
+/// Sets the blocking mode that the driver needs.
 pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(borrow_fd(fd), nonblocking)?)
 }
 
-/// A Unix socket without a path.
+/// Creates a Unix socket without a path.
 pub(crate) fn unix_socket(kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> {
     let flags = flags(nonblocking);
     Ok(net::socket_with(
@@ -116,7 +116,7 @@ pub(crate) fn unix_socket(kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> 
     )?)
 }
 
-/// Two Unix sockets, connected to each other.
+/// Creates two connected Unix sockets.
 pub(crate) fn pair(kind: Kind, nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = flags(nonblocking);
     Ok(net::socketpair(
@@ -144,7 +144,7 @@ pub(crate) fn peer_address(fd: RawFd) -> io::Result<Address> {
     peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// `accept4(2)`: a descriptor.
+/// `accept4(2)`. Returns a descriptor or minus an errno.
 pub(crate) fn accept(fd: RawFd, nonblocking: bool) -> i32 {
     match net::accept_with(borrow_fd(fd), flags(nonblocking)) {
         Ok(fd) => fd.into_raw_fd(),
@@ -152,12 +152,12 @@ pub(crate) fn accept(fd: RawFd, nonblocking: bool) -> i32 {
     }
 }
 
-/// `connect(2)` of a socket that does not block: minus EINPROGRESS until it is writable.
+/// `connect(2)` of a non-blocking socket. Returns minus EINPROGRESS until the socket is writable.
 pub(crate) fn connect(fd: RawFd, address: &Address) -> i32 {
     res(net::connect(borrow_fd(fd), address).map(|()| 0))
 }
 
-/// What became of a connect or a transfer in the background: 0, or minus an errno.
+/// Returns the pending error of a connect or transfer in the background (`SO_ERROR`): 0, or minus an errno.
 pub(crate) fn take_error(fd: RawFd) -> i32 {
     match sockopt::socket_error(borrow_fd(fd)) {
         Ok(Ok(())) => 0,
@@ -172,7 +172,7 @@ pub(crate) fn take_error(fd: RawFd) -> i32 {
 /// Lent: `base` is valid for writes of `bytes` until this returns. Open: so is `fd`.
 #[inline]
 pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`; the bytes are only written to.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`; the bytes are only written.
     let into = unsafe { std::slice::from_raw_parts_mut(base.cast(), bytes) };
     let fd = borrow_fd(fd);
     let into: &mut [std::mem::MaybeUninit<u8>] = into;
@@ -190,7 +190,8 @@ pub(crate) unsafe fn send(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
     unsafe { send_with(fd, base, bytes, SendFlags::empty()) }
 }
 
-/// The same, of the last bytes: the end follows immediately, and the kernel may wait for it.
+/// Sends the last bytes of a stream, otherwise as [`send`]: the end follows immediately, and the kernel may wait for
+/// it.
 ///
 /// # Safety
 ///
@@ -212,13 +213,13 @@ unsafe fn send_with(fd: RawFd, base: *const u8, bytes: usize, flags: SendFlags) 
     res(net::send(fd, from, flags))
 }
 
-/// `send`, without waiting, of what more follows immediately: the kernel may wait for that.
+/// `send(2)`, without waiting, with more data to follow immediately (`MSG_MORE`): the kernel may wait for that data.
 pub(crate) fn send_more(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE;
     Ok(net::send(borrow_fd(fd), bytes, flags)?)
 }
 
-/// `sendfile`. It waits for room unless the socket is told not to.
+/// `sendfile(2)`. Blocks while the send buffer is full unless the socket is non-blocking.
 pub(crate) fn send_file(
     fd: RawFd,
     file: BorrowedFd<'_>,
@@ -233,7 +234,7 @@ pub(crate) fn send_file(
     )?)
 }
 
-/// `TCP_DEFER_ACCEPT`, for which rustix has no function.
+/// Sets `TCP_DEFER_ACCEPT`, which rustix does not support.
 pub(crate) fn set_defer_accept(fd: RawFd, seconds: u32) -> io::Result<()> {
     // SAFETY: Open: the caller's socket. Lent: the kernel reads the four bytes during the call.
     let res = unsafe {
@@ -249,16 +250,16 @@ pub(crate) fn set_defer_accept(fd: RawFd, seconds: u32) -> io::Result<()> {
     super::errno::check(super::call::last(res)).map(drop)
 }
 
-/// The start of `struct tcp_info` (`linux/tcp.h`), to its field for the bytes not yet sent, as words of four bytes: to
-/// it fields are only added. Before it stands `tcpi_bytes_acked`, since Linux 4.1.
+/// The length of the start of `struct tcp_info` (`linux/tcp.h`), up to the field for bytes not yet sent, in words of
+/// four bytes. The struct only grows at its end. Its field `tcpi_bytes_acked` exists since Linux 4.1.
 const TCP_INFO_WORDS: usize = 37;
 const UNACKED_WORD: usize = 6;
 const BYTES_ACKED_WORD: usize = 30;
 const NOTSENT_BYTES_WORD: usize = 36;
 
-/// How far what is being sent has come: a number that changes when the peer takes something of it, and whether that
-/// is all that the kernel was given. Of TCP, the bytes that were acknowledged (`TCP_INFO`, for which rustix has no
-/// function); other streams only know what is still waiting, so it is counted down from the largest number.
+/// Returns the progress of a send: a number that changes when the peer takes data, and whether all sent data has been
+/// taken. For TCP the number is the count of acknowledged bytes (`TCP_INFO`, which rustix does not support). Other
+/// streams only report the bytes still queued, which are subtracted from the largest number.
 pub(crate) fn acknowledged(fd: RawFd) -> io::Result<(u64, bool)> {
     match acknowledged_by_tcp(fd) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
@@ -276,7 +277,7 @@ pub(crate) fn acknowledged(fd: RawFd) -> io::Result<(u64, bool)> {
 
 fn acknowledged_by_tcp(fd: RawFd) -> io::Result<(u64, bool)> {
     let mut info = [0_u32; TCP_INFO_WORDS];
-    // The type of the system call's last argument is a pointer to an int.
+    // The system call's last argument is a pointer to an int.
     let mut bytes = to_u32(size_of_val(&info));
     // SAFETY: Open: the caller's socket. Lent: the kernel writes at most `bytes` bytes to `info`, during the call.
     let res = unsafe {
@@ -290,7 +291,7 @@ fn acknowledged_by_tcp(fd: RawFd) -> io::Result<(u64, bool)> {
         )
     };
     super::errno::check(super::call::last(res))?;
-    // An older kernel writes less: what it does not tell stays 0.
+    // An older kernel writes fewer words; the others stay 0.
     let word = |at: usize| u64::from(info[at]);
     let [low, high] = match cfg!(target_endian = "little") {
         true => [BYTES_ACKED_WORD, BYTES_ACKED_WORD + 1],
@@ -303,15 +304,15 @@ fn acknowledged_by_tcp(fd: RawFd) -> io::Result<(u64, bool)> {
 /// `struct msghdr`.
 pub(crate) type Message = libc::msghdr;
 
-/// A message of nothing, from or to nobody.
+/// Returns a message without data and address.
 pub(crate) fn no_message() -> Message {
     // SAFETY: Typed: all-zero bytes are an empty `msghdr`.
     unsafe { std::mem::zeroed() }
 }
 
-/// A message whose parts are `vectors`, and whose address is `name`.
+/// Returns a message with the parts `vectors` and the address `name`.
 pub(crate) fn message(name: *mut u8, name_bytes: u32, vectors: &mut [IoVec]) -> Message {
-    // Not by a literal: musl's has private fields besides.
+    // Not a struct literal: musl's `msghdr` has additional private fields.
     let mut message = no_message();
     message.msg_name = name.cast();
     message.msg_namelen = name_bytes;
@@ -324,7 +325,7 @@ pub(crate) fn message(name: *mut u8, name_bytes: u32, vectors: &mut [IoVec]) -> 
 ///
 /// # Safety
 ///
-/// Lent: all that `message` points to is valid until this returns. Open: so is `fd`.
+/// Lent: all memory that `message` points to is valid until this returns. Open: so is `fd`.
 pub(crate) unsafe fn send_message(fd: RawFd, message: *const Message) -> i32 {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
@@ -335,7 +336,7 @@ pub(crate) unsafe fn send_message(fd: RawFd, message: *const Message) -> i32 {
 ///
 /// # Safety
 ///
-/// As for `send_message`; what `message` points to is valid for writes.
+/// As for `send_message`; the memory that `message` points to is valid for writes.
 pub(crate) unsafe fn receive_message(fd: RawFd, message: *mut Message) -> i32 {
     // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
     super::call::last(unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, libc::MSG_DONTWAIT) })
@@ -351,23 +352,23 @@ pub(crate) fn shutdown(fd: RawFd, how: Shutdown) -> io::Result<()> {
     Ok(net::shutdown(borrow_fd(fd), how)?)
 }
 
-/// Ends a connection immediately, without waiting for what is to be sent: by a reset, or, where there is none (Unix),
-/// by an end of both directions. What is under way fails.
+/// Ends a connection immediately, without sending queued data: by a reset, or by shutting down both directions where
+/// resets do not exist (Unix sockets). Operations in flight fail.
 pub(crate) fn abort(fd: RawFd) {
     if net::connect_unspec(borrow_fd(fd)).is_err() {
-        // Refused (ENOTCONN), there is no connection.
+        // A refusal with ENOTCONN means that there is no connection.
         let _ = shutdown(fd, Shutdown::Both);
     }
 }
 
-/// Takes over a descriptor that an accept has answered.
+/// Takes ownership of a descriptor that an accept returned.
 pub(crate) fn accepted(res: i32) -> OwnedFd {
-    // SAFETY: Open: the kernel has just made it for us, and nobody else knows the number.
+    // SAFETY: Open: the kernel has just created it for the caller, and it is not used elsewhere.
     unsafe { OwnedFd::from_raw_fd(res) }
 }
 
-/// Who is at the other end of a Unix socket, as it was when it connected: process, user and group. By hand,
-/// for a process of another namespace is 0, and rustix takes that for impossible.
+/// Returns the process, user and group of the peer of a Unix socket at the time of the connect. Not through rustix,
+/// which rejects the process id 0 of a peer in another namespace.
 pub(crate) fn peer_credentials(fd: RawFd) -> io::Result<(i32, u32, u32)> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -377,7 +378,7 @@ pub(crate) fn peer_credentials(fd: RawFd) -> io::Result<(i32, u32, u32)> {
     let mut bytes: libc::socklen_t = to_u32(size_of::<libc::ucred>());
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     let (into, length) = (&raw mut peer, &raw mut bytes);
-    // SAFETY: Lent: both live on this stack for the call, and `bytes` is what `peer` has.
+    // SAFETY: Lent: both live on this stack for the call, and `bytes` is the size of `peer`.
     let res = super::call::last(unsafe {
         libc::syscall(libc::SYS_getsockopt, fd, level, name, into, length)
     });

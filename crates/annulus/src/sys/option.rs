@@ -1,4 +1,4 @@
-//! Options of sockets, read and set by the system call: they never wait.
+//! Socket options, read and set by system calls that never block.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use rustix::net::sockopt;
 
 use super::call::borrow_fd;
 
-/// The error that is kept for the socket, and forgotten by this.
+/// Returns and clears the pending error of the socket.
 pub(crate) fn take_error(fd: RawFd) -> io::Result<Option<io::Error>> {
     Ok(sockopt::socket_error(borrow_fd(fd))?
         .err()

@@ -1,5 +1,5 @@
-//! Whether the device under a file has queues that can be polled (IOPOLL), as sysfs tells; if not, what
-//! to do about it. Asked when a direct file is opened on an engine that polls.
+//! Detection of poll queues (IOPOLL) through sysfs. Runs when a direct file is opened on an engine that polls. If the
+//! device has no poll queues, the result describes how to get some.
 
 use std::fmt;
 use std::io;
@@ -9,36 +9,36 @@ use rustix::fs::{Access, Dir, FileType, Mode, OFlags, access, open, readlink};
 use super::call;
 use super::probe::read_text;
 
-/// Why reads and writes of a file are not polled for, but answered by the device's interrupt. `Display`
-/// ends with what to do.
+/// The reason why reads and writes of a file are completed by interrupts and not by polling. `Display` ends with the
+/// remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotPolled {
-    /// The engine has no ring for it: none was asked for, or it was refused.
+    /// The engine has no ring that polls: none was requested, or the kernel refused it.
     NoRing,
-    /// The file goes through the page cache; only direct files can be polled for.
+    /// The file goes through the page cache; only direct files can be polled.
     Buffered,
-    /// The file system is not on one block device that it names: tmpfs, overlay, btrfs, NFS.
+    /// The file system is not on a single block device: tmpfs, overlay, btrfs, NFS.
     NoDevice {
-        /// The number it has in place of a device's, `major:minor`.
+        /// The file system's device number, `major:minor`.
         number: String,
     },
-    /// The device has no queues to poll.
+    /// The device has no poll queues.
     NoQueues {
-        /// Its name in `/sys/block`.
+        /// The name in `/sys/block`.
         device: String,
     },
-    /// The device is made of others (dm, md, loop), and polling does not go through it.
+    /// The device is stacked on others (dm, md, loop) and does not pass polling through.
     Stacked {
-        /// Its name in `/sys/block`.
+        /// The name in `/sys/block`.
         device: String,
     },
-    /// The kernel took no polled read or write of this file, although its device has queues to poll;
-    /// the file has gone back to interrupts.
+    /// The kernel refused polled reads and writes of this file, although its device has poll queues. The file uses
+    /// interrupts again.
     Refused,
-    /// The kernel would not tell which device it is.
+    /// The device of the file could not be determined.
     Unknown {
-        /// What it answered, an errno.
+        /// The errno of the failed call.
         errno: i32,
     },
 }
@@ -47,14 +47,14 @@ impl fmt::Display for NotPolled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NotPolled::NoRing => f.write_str(
-                "the engine has no ring that polls; build it with EngineBuilder::iopoll, and see Engine::backend",
+                "the engine has no ring that polls; build it with EngineBuilder::iopoll, and check Engine::backend",
             ),
             NotPolled::Buffered => f.write_str(
                 "the file goes through the page cache; open it with OpenOptions::direct",
             ),
             NotPolled::NoDevice { number } => write!(
                 f,
-                "its file system ({number}) names no block device of its own; put the file on ext4 or XFS on \
+                "the file system ({number}) is not on a single block device; put the file on ext4 or XFS on \
                  an NVMe drive, or open the device itself"
             ),
             NotPolled::NoQueues { device } => {
@@ -62,16 +62,16 @@ impl fmt::Display for NotPolled {
             }
             NotPolled::Stacked { device } => write!(
                 f,
-                "{device} is made of other devices, and its queue/io_poll is not 1; put the file on a plain \
+                "{device} is stacked on other devices, and its queue/io_poll is not 1; put the file on a plain \
                  NVMe drive"
             ),
             NotPolled::Refused => f.write_str(
-                "the kernel answered EOPNOTSUPP to a polled transfer of this file; open it again when the \
+                "the kernel refused a polled transfer of this file (EOPNOTSUPP); open it again when the \
                  device's queue/io_poll is 1",
             ),
             NotPolled::Unknown { errno } => write!(
                 f,
-                "the kernel does not tell its device ({}); see that /sys is mounted",
+                "the file's device could not be determined ({}); check that /sys is mounted",
                 io::Error::from_raw_os_error(*errno)
             ),
         }
@@ -80,12 +80,12 @@ impl fmt::Display for NotPolled {
 
 impl std::error::Error for NotPolled {}
 
-/// What makes a device of this name have queues to poll. The number of queues is the kernel's to bound.
+/// Returns the steps that give a device of this name poll queues. The kernel limits their number.
 fn steps(device: &str) -> String {
-    let check = format!("then look that /sys/block/{device}/queue/io_poll is 1");
+    let check = format!("then check that /sys/block/{device}/queue/io_poll is 1");
     if device.starts_with("nvme") {
         return format!(
-            "as root, with nothing of it mounted: modprobe -r nvme && modprobe nvme poll_queues=1; or, where \
+            "as root, with none of its file systems mounted: modprobe -r nvme && modprobe nvme poll_queues=1; or, if \
              the driver is built in or holds the root file system, boot with nvme.poll_queues=1; {check}"
         );
     }
@@ -98,10 +98,10 @@ fn steps(device: &str) -> String {
     if device.starts_with("nullb") {
         return format!("modprobe null_blk poll_queues=1 (since Linux 5.17); {check}");
     }
-    "its driver knows none; use an NVMe drive".to_owned()
+    "its driver has none; use an NVMe drive".to_owned()
 }
 
-/// Whether the device under an open file can be polled.
+/// Checks that the device under an open file can be polled.
 pub(crate) fn of_file(fd: i32) -> Result<(), NotPolled> {
     let mut stat = call::empty_statx();
     if let Err(error) = call::statx_fd(fd, &mut stat) {
@@ -117,11 +117,11 @@ pub(crate) fn of_file(fd: i32) -> Result<(), NotPolled> {
     of_device("/sys", major, minor)
 }
 
-/// The same by the device's number. `sys` is where sysfs is.
+/// Checks the device with this number. `sys` is the mount point of sysfs.
 fn of_device(sys: &str, major: u32, minor: u32) -> Result<(), NotPolled> {
     let number = format!("{major}:{minor}");
     let path = format!("{sys}/dev/block/{number}");
-    // A link to the device's folder; a partition's lies in its disk's, which has the queue.
+    // A link to the device's folder. A partition's folder is inside that of its disk, which has the queue.
     let link = match readlink(path.as_str(), Vec::new()) {
         Ok(link) => link.to_string_lossy().into_owned(),
         Err(rustix::io::Errno::NOENT) if major == 0 => return Err(NotPolled::NoDevice { number }),
@@ -133,11 +133,11 @@ fn of_device(sys: &str, major: u32, minor: u32) -> Result<(), NotPolled> {
     let mut names = link.rsplit('/');
     let mut disk = path;
     let mut device = names.next().unwrap_or_default();
-    if is_there(&format!("{disk}/partition")) {
+    if exists(&format!("{disk}/partition")) {
         disk.push_str("/..");
         device = names.next().unwrap_or_default();
     }
-    if says_one(&format!("{disk}/queue/io_poll")) {
+    if contains_one(&format!("{disk}/queue/io_poll")) {
         return Ok(());
     }
     let device = device.to_owned();
@@ -151,8 +151,8 @@ fn of_device(sys: &str, major: u32, minor: u32) -> Result<(), NotPolled> {
     })
 }
 
-/// Each block device by its name in `/sys/block`, and whether it has queues to poll; not those that are
-/// made of files or memory.
+/// Returns the name in `/sys/block` of each block device, and whether it has poll queues. Devices made of files or
+/// memory are left out.
 pub(crate) fn devices() -> Vec<(String, bool)> {
     const BLOCK: &str = "/sys/block";
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -169,7 +169,7 @@ pub(crate) fn devices() -> Vec<(String, bool)> {
         });
     let mut devices: Vec<_> = names
         .map(|name| {
-            let polls = says_one(&format!("{BLOCK}/{name}/queue/io_poll"));
+            let polls = contains_one(&format!("{BLOCK}/{name}/queue/io_poll"));
             (name, polls)
         })
         .collect();
@@ -177,11 +177,11 @@ pub(crate) fn devices() -> Vec<(String, bool)> {
     devices
 }
 
-fn says_one(path: &str) -> bool {
-    read_text(path).is_some_and(|says| says.trim() == "1")
+fn contains_one(path: &str) -> bool {
+    read_text(path).is_some_and(|text| text.trim() == "1")
 }
 
-fn is_there(path: &str) -> bool {
+fn exists(path: &str) -> bool {
     access(path, Access::EXISTS).is_ok()
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A sysfs with one disk of this name and one partition, 8:0 and 8:1.
+    /// Creates a sysfs that has one disk of this name, 8:0, with one partition, 8:1.
     fn sysfs(device: &str, io_poll: &str) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         let disk = sys.path().join("devices/block").join(device);
@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_and_its_partition_are_polled_where_the_queue_says_so() {
+    fn a_disk_and_its_partition_are_polled_if_the_queue_has_io_poll() {
         let sys = sysfs("nvme0n1", "1\n");
         assert_eq!(check_disk(&sys, 8, 0), Ok(()));
         assert_eq!(check_disk(&sys, 8, 1), Ok(()));
     }
 
     #[test]
-    fn a_disk_without_such_queues_gets_the_steps_of_its_driver() {
+    fn a_disk_without_poll_queues_gets_the_steps_of_its_driver() {
         for (device, step) in [
             ("nvme0n1", "modprobe -r nvme && modprobe nvme poll_queues=1"),
             ("nvme0n1", "boot with nvme.poll_queues=1"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_of_other_devices_is_told_apart() {
+    fn stacked_devices_are_recognised() {
         for device in ["dm-0", "md127", "loop3"] {
             let why = check_disk(&sysfs(device, "0\n"), 8, 0).unwrap_err();
             assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_without_a_device_is_told_from_a_sysfs_that_is_not_there() {
+    fn a_file_system_without_a_device_differs_from_a_missing_sysfs() {
         let sys = sysfs("sda", "0\n");
         let number = "0:42".to_owned();
         assert_eq!(check_disk(&sys, 0, 42), Err(NotPolled::NoDevice { number }));

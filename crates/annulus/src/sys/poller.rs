@@ -1,4 +1,4 @@
-//! An epoll instance: readiness of descriptors, for the driver that has no ring.
+//! An epoll instance, for the readiness driver that has no ring.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,27 +7,27 @@ use rustix::event::epoll;
 
 use super::call::timespec;
 
-/// What a descriptor is ready for.
+/// The readiness of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
-    /// The name it was added under.
+    /// The token that the descriptor was added with.
     pub(crate) token: u64,
-    /// Data, the end of it, or an error.
+    /// There is data, the end of the stream, or an error.
     pub(crate) readable: bool,
-    /// Room, or an error.
+    /// There is space in the send buffer, or an error.
     pub(crate) writable: bool,
-    /// Nothing more will come after what has.
+    /// The peer has ended the stream; no data follows what has already arrived.
     pub(crate) ended: bool,
 }
 
-/// The instance.
+/// An epoll instance and its events.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
 }
 
-/// Events taken at a time: so few that what one touches is still in the processor's cache when its task
-/// runs, and enough of them that the call costs next to nothing for each.
+/// The number of events per wait. Small enough that the data they touch is still in the processor's cache when the
+/// tasks run, and large enough that the cost of the call per event is negligible.
 const EVENTS_MAX: usize = 256;
 
 impl Poller {
@@ -57,13 +57,13 @@ impl Poller {
         Ok(epoll::add(&self.epoll, fd, data, flags)?)
     }
 
-    /// Forgets `fd`. A descriptor that is closed is forgotten with its last copy: a child of a fork may
-    /// have one.
+    /// Removes `fd`. A closed descriptor is removed only when its last copy is closed, and a child of a fork may have a
+    /// copy.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits, at most `timeout_ns`, for something to become ready; a signal ends it, too.
+    /// Waits at most `timeout_ns` for a descriptor to become ready. A signal also ends the wait.
     pub(crate) fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let timeout = timeout_ns.map(timespec);
         self.events.clear();
@@ -78,7 +78,7 @@ impl Poller {
     pub(crate) fn event(&self, nth: usize) -> Option<Readiness> {
         use epoll::EventFlags as Is;
         let event = self.events.get(nth)?;
-        // The fields are packed: copied, not borrowed.
+        // The fields are packed, so they are copied and not borrowed.
         let (flags, data) = (event.flags, event.data);
         let broken = Is::ERR | Is::HUP;
         Some(Readiness {

@@ -1,6 +1,6 @@
-//! Rings whose queues somebody polls: a kernel thread the submission queue (SQPOLL), or the thread that enters
-//! the device's completion queue (IOPOLL). What is asked, why it was refused, and the second kind as a
-//! `Kernel`.
+//! Rings with polled queues: a kernel thread polls the submission queue (SQPOLL), or the thread that enters polls the
+//! device's completion queue (IOPOLL). This module has their configuration, the explanation of a refusal, and a
+//! `Kernel` for the second kind.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -17,25 +17,25 @@ use crate::error::SetupError;
 use crate::narrow::to_u32;
 use crate::sync::{Mutation, Ordering, broken, fence};
 
-/// What of a new ring is to be polled.
+/// The queue of a new ring that is polled.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum RingPoll {
     #[default]
     Nothing,
-    /// The submission queue, by a kernel thread that all rings with the same `Poller` share.
+    /// The submission queue, polled by a kernel thread that all rings with the same `Poller` share.
     Submissions(Arc<Poller>),
-    /// The device, by the thread that enters.
+    /// The device, polled by the thread that enters.
     Completions,
 }
 
-/// A kernel thread that polls submission queues, as it is asked for.
+/// The configuration of a kernel thread that polls submission queues.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    /// How long it goes on without work before it sleeps; never 0, which the kernel takes for a second.
+    /// The time without work after which the thread sleeps. Never 0, which the kernel takes for a second.
     pub(crate) idle_ms: u32,
     pub(crate) cpu: Option<u32>,
-    /// The first ring made, to whose poller later ones attach. A number only: where that ring has ended,
-    /// the kernel refuses, and the next ring gets a poller of its own.
+    /// The first ring, whose poller later rings attach to. Only a number: if that ring has been closed, the kernel
+    /// refuses, and the next ring gets a new poller.
     first: Mutex<Option<RawFd>>,
 }
 
@@ -48,7 +48,7 @@ impl Poller {
         }
     }
 
-    /// Makes a ring that shares the poller of the first one. One ring at a time, so that there is a first.
+    /// Creates a ring that shares the poller of the first one. The lock makes sure that there is a first one.
     pub(super) fn share(
         &self,
         make: impl Fn(Option<RawFd>) -> Result<Ring, SetupError>,
@@ -64,16 +64,16 @@ impl Poller {
         Ok(ring)
     }
 
-    /// Why the kernel refuses this thread, where it does not refuse a ring without one.
+    /// Explains why the kernel refuses this thread although it accepts a ring without one.
     pub(super) fn explain(&self, error: &io::Error) -> SetupError {
         let version = probe::kernel_version();
-        let (because, hint) = match (error.raw_os_error(), self.cpu) {
+        let (reason, hint) = match (error.raw_os_error(), self.cpu) {
             (Some(EPERM | EACCES), _) if version < (5, 11) => (
-                "before Linux 5.11 it is for root only".to_owned(),
+                "before Linux 5.11 it needs root".to_owned(),
                 "run as root, or boot Linux 5.13 or later",
             ),
             (Some(EPERM | EACCES), _) if version < (5, 13) => (
-                "before Linux 5.13 it takes CAP_SYS_NICE".to_owned(),
+                "before Linux 5.13 it needs CAP_SYS_NICE".to_owned(),
                 "give the program that capability (setcap cap_sys_nice+ep), or boot Linux 5.13 or later",
             ),
             (Some(EPERM | EACCES), _) => (
@@ -82,22 +82,22 @@ impl Poller {
             ),
             (Some(EINVAL), Some(cpu)) => (
                 format!(
-                    "processor {cpu} is not there, not online, or not for this process, which may use {}",
+                    "processor {cpu} does not exist, is offline, or is not allowed for this process, which may use {}",
                     ranges(&probe::processors())
                 ),
-                "choose one of those, or leave the choice to the kernel",
+                "choose one of these, or leave the choice to the kernel",
             ),
-            _ => (error.to_string(), "do without it"),
+            _ => (error.to_string(), "build without it"),
         };
         SetupError::Polling {
             what: "a kernel thread that polls the submission queue (SQPOLL)",
-            because,
+            because: reason,
             hint: hint.to_owned(),
         }
     }
 }
 
-/// Numbers in order, as people write them: `0-3, 6`.
+/// Formats ascending numbers as ranges: `0-3, 6`.
 fn ranges(numbers: &[usize]) -> String {
     let mut text = String::new();
     let mut rest = numbers;
@@ -119,11 +119,11 @@ fn ranges(numbers: &[usize]) -> String {
     text
 }
 
-/// Whether a poller has gone to sleep before it saw what was just published (trap 9).
+/// Returns whether a poller fell asleep before it could see the entry that was just published (trap 9).
 ///
-/// Dekker's pattern: we store the tail, then load the flag; the poller stores the flag, then loads the
-/// tail. A release store and a load do not keep that order, so a full fence stands between them; with
-/// one on either side, at least one of the two sees the other. Checked by loom (`ci/loom`).
+/// This is Dekker's pattern: this thread stores the tail, then loads the flag; the poller stores the flag, then loads
+/// the tail. A release store and a load may be reordered, so a full fence separates them. With one fence on either
+/// side, at least one of the two threads sees the other's store. Checked by loom (`ci/loom`).
 #[inline]
 pub(crate) fn must_wake_poller(asleep: impl FnOnce() -> bool) -> bool {
     if !broken(Mutation::PollerUnfenced) {
@@ -132,32 +132,32 @@ pub(crate) fn must_wake_poller(asleep: impl FnOnce() -> bool) -> bool {
     asleep()
 }
 
-/// A ring of reads and writes on devices that are polled (IOPOLL): the kernel is told of no completion,
-/// it looks for them when it is entered. Nothing else may go through such a ring (trap 47): not the
-/// eventfd read that wakes other drivers, and no cancel. Both are played here.
+/// A ring of reads and writes on polled devices (IOPOLL). The kernel gets no interrupts for completions; it checks for
+/// them when it is entered. Such a ring takes no other operations (trap 47), neither the eventfd read that wakes other
+/// drivers, nor cancels. This type emulates both.
 pub(crate) struct PolledRing {
     ring: Ring,
     wake: Arc<EventFd>,
-    /// Pushed, and not reaped yet.
+    /// Operations that are pushed and not reaped yet.
     in_flight: u32,
     /// The token of the wake-up, if the driver has armed it.
     armed: Option<u64>,
-    /// CQEs that come from here.
-    played: Vec<Cqe>,
+    /// Emulated CQEs.
+    emulated: Vec<Cqe>,
 }
 
 impl PolledRing {
-    /// Takes over a ring made with `RingPoll::Completions`.
+    /// Takes over a ring created with `RingPoll::Completions`.
     ///
-    /// Refused where a direct write that lengthens a file hangs: its worker thread (io-wq) sleeps until
-    /// somebody polls, and a ring polls only for what was issued. Seen on 5.10.223, whose io_uring is that of
-    /// 5.15; the block layer was rebuilt in 5.16. The first feature bit after that is of 5.17.
+    /// Fails on kernels where a direct write that extends a file hangs: its worker thread (io-wq) sleeps until a thread
+    /// polls, and a ring only polls for requests that were issued. Seen on 5.10.223, whose io_uring is that of 5.15;
+    /// the block layer was rebuilt in 5.16. The first feature bit after that is from 5.17.
     pub(crate) fn new(ring: Ring) -> Result<PolledRing, SetupError> {
         if !ring.polls_reliably() {
             return Err(SetupError::Polling {
                 what: "a ring that polls devices (IOPOLL)",
                 because: format!(
-                    "with Linux {} a polled write may hang without end",
+                    "on Linux {} a polled write may hang indefinitely",
                     probe::kernel_release()
                 ),
                 hint: "boot Linux 5.17 or later".to_owned(),
@@ -168,7 +168,7 @@ impl PolledRing {
             ring,
             in_flight: 0,
             armed: None,
-            played: Vec::new(),
+            emulated: Vec::new(),
         })
     }
 
@@ -180,8 +180,8 @@ impl PolledRing {
         self.ring.cq_entries()
     }
 
-    fn play(&mut self, user_data: u64, res: i32) {
-        self.played.push(Cqe {
+    fn emulate(&mut self, user_data: u64, res: i32) {
+        self.emulated.push(Cqe {
             user_data,
             res,
             flags: 0,
@@ -192,7 +192,7 @@ impl PolledRing {
 impl Kernel for PolledRing {
     fn push(&mut self, sqe: Sqe) -> bool {
         if sqe.opcode == opcode::ASYNC_CANCEL {
-            self.play(sqe.user_data, -EOPNOTSUPP);
+            self.emulate(sqe.user_data, -EOPNOTSUPP);
             return true;
         }
         let pushed = self.ring.push(sqe);
@@ -208,16 +208,16 @@ impl Kernel for PolledRing {
         self.ring.look_for_completions()
     }
 
-    /// Looks once while anything is in flight, and sleeps only when nothing is: nobody would say that a
-    /// completion has come.
+    /// Checks once while anything is in flight, and sleeps only when nothing is: no interrupt would report a
+    /// completion.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        if !self.played.is_empty() {
+        if !self.emulated.is_empty() {
             return Ok(());
         }
         if self.in_flight > 0 {
             self.ring.look_for_completions()?;
             if !self.ring.ready() {
-                // On few processors, the thread that uses the completion waits for this one.
+                // With few processors, the thread that uses the completion may need this one.
                 thread::yield_now();
             }
             return Ok(());
@@ -225,22 +225,22 @@ impl Kernel for PolledRing {
         if self.wake.sleep(timeout_ns)
             && let Some(token) = self.armed.take()
         {
-            // As the read of the eventfd would answer: 8 bytes.
-            self.play(token, 8);
+            // The result of the eventfd read: 8 bytes.
+            self.emulate(token, 8);
         }
         Ok(())
     }
 
     fn ready(&mut self) -> bool {
-        !self.played.is_empty() || self.ring.ready()
+        !self.emulated.is_empty() || self.ring.ready()
     }
 
     fn reap(&mut self, into: &mut Vec<Cqe>) {
-        let space = REAP_MAX.saturating_sub(into.len()).min(self.played.len());
-        into.extend(self.played.drain(..space));
-        let played = into.len();
+        let space = REAP_MAX.saturating_sub(into.len()).min(self.emulated.len());
+        into.extend(self.emulated.drain(..space));
+        let before = into.len();
         self.ring.reap(into);
-        self.in_flight -= to_u32(into.len() - played);
+        self.in_flight -= to_u32(into.len() - before);
     }
 
     fn arm_wake(&mut self, token: u64) -> bool {
@@ -277,8 +277,8 @@ mod loom_models {
     use loom::thread;
     use std::sync::Arc;
 
-    /// The kernel's side, as `io_sq_thread` goes to sleep: says so, a full barrier, a last look. True: it
-    /// saw the entry; otherwise it sleeps until somebody wakes it.
+    /// The kernel's side, as `io_sq_thread` goes to sleep: set the flag, a full barrier, check once more. Returns
+    /// whether it saw the entry; otherwise it sleeps until it is woken.
     fn last_look(tail: &AtomicU32, asleep: &AtomicBool) -> bool {
         asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -351,7 +351,8 @@ mod tests {
         }
     }
 
-    /// What the poller has not taken. It answers what it has taken, eight entries at a time, before it says so.
+    /// Waits until the poller has taken all entries; returns the number left after a minute. The poller completes up to
+    /// eight entries before it publishes that it took them.
     fn left(ring: &Ring) -> u32 {
         let until = ring.now_ns() + 60_000_000_000;
         while ring.unsubmitted() > 0 && ring.now_ns() < until {
@@ -367,7 +368,7 @@ mod tests {
             return;
         };
         let mut cqes = Vec::with_capacity(REAP_MAX);
-        // Awake: the first round trip has just called it.
+        // The poller is awake: the first round trip has just woken it.
         let (entered, woken) = (ring.entered().enters, ring.entered().sq_wakeups);
         nop(&mut ring, 7);
         ring.submit().unwrap();
@@ -377,7 +378,7 @@ mod tests {
         }
         ring.reap(&mut cqes);
         let tokens: Vec<_> = cqes.drain(..).map(|cqe| cqe.user_data).collect();
-        // A machine so busy that the thread did not get to run is no proof of anything.
+        // On a machine so busy that the poller did not run, this proves nothing.
         if tokens == [7] && ring.entered().sq_wakeups == woken {
             assert_eq!(ring.entered().enters, entered, "it was awake");
             assert_eq!(left(&ring), 0);
@@ -387,7 +388,7 @@ mod tests {
         let wakeups = ring.entered().sq_wakeups;
         let until = ring.now_ns() + 120_000_000_000;
         for token in 8.. {
-            // Longer than it polls without work; on a busy machine it may not have had the time to sleep.
+            // Longer than the poller's idle time. On a busy machine it may not have had the time to fall asleep.
             thread::sleep(std::time::Duration::from_millis(900));
             nop(&mut ring, token);
             ring.submit().unwrap();
@@ -424,7 +425,7 @@ mod tests {
         assert_eq!((reaped, left(&ring)), (10_000, 0));
     }
 
-    /// Threads of this process that poll submission queues, by their numbers.
+    /// Returns the ids of the threads of this process that poll submission queues.
     fn pollers() -> Vec<String> {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let ids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
@@ -439,21 +440,21 @@ mod tests {
     fn rings_share_a_poller_and_the_next_gets_its_own_when_the_first_ring_has_ended() {
         let poller = Arc::new(Poller::new(50, None));
         let Some(first) = polled(&poller) else { return };
-        // The other tests of this process have pollers, too: which are ours is told by the name.
+        // Other tests of this process have pollers too; the name tells which belong to this thread.
         const COMM_BYTES: usize = 15;
-        let named = format!("iou-sqp-{}", rustix::thread::gettid().as_raw_nonzero());
-        let ours = || {
-            let is_ours = |id: &String| {
+        let name = format!("iou-sqp-{}", rustix::thread::gettid().as_raw_nonzero());
+        let count = || {
+            let of_this_thread = |id: &String| {
                 let comm = std::fs::read_to_string(format!("/proc/self/task/{id}/comm"));
-                comm.is_ok_and(|comm| comm.trim_end() == &named[..named.len().min(COMM_BYTES)])
+                comm.is_ok_and(|comm| comm.trim_end() == &name[..name.len().min(COMM_BYTES)])
             };
-            pollers().into_iter().filter(is_ours).count()
+            pollers().into_iter().filter(of_this_thread).count()
         };
-        let with_one = ours();
+        let with_one = count();
         let second = polled(&poller).unwrap();
-        // Before Linux 5.12 it is no thread of this process, and can't be counted.
+        // Before Linux 5.12 the poller is not a thread of this process, and cannot be counted.
         if probe::kernel_version() >= (5, 12) {
-            assert_eq!((with_one, ours()), (1, 1), "shared");
+            assert_eq!((with_one, count()), (1, 1), "shared");
         }
         drop((first, second));
         let mut third = polled(&poller).unwrap();
@@ -462,12 +463,12 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_is_not_there_is_named_with_those_that_are() {
+    fn a_missing_processor_is_reported_with_those_that_may_be_used() {
         let poller = Arc::new(Poller::new(1, Some(4095)));
         match Ring::new(config(RingPoll::Submissions(poller))) {
             Err(error @ SetupError::Polling { .. }) => {
                 let text = error.to_string();
-                assert!(text.contains("processor 4095 is not there"), "{text}");
+                assert!(text.contains("processor 4095 does not exist"), "{text}");
                 assert!(text.contains("may use 0"), "{text}");
             }
             Err(error) => println!("skip: {error}"),
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_polled_ring_sleeps_until_it_is_woken_and_answers_cancels_itself() {
+    fn a_polled_ring_sleeps_until_it_is_woken_and_completes_cancels_itself() {
         let ring = match Ring::new(config(RingPoll::Completions)) {
             Ok(ring) => ring,
             Err(error) => return println!("skip: {error}"),

@@ -1,6 +1,6 @@
-//! What this kernel, this process and its surroundings allow, and who forbids the rest.
+//! The capabilities and limits of this kernel and this process, and the reasons for refusals.
 //!
-//! Reads `/proc` and `/sys`, by direct system calls (Sealed); asks nothing of the environment variables.
+//! Reads `/proc` and `/sys` by direct system calls (Sealed). Uses no environment variables.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use rustix::thread::{CapabilitySet, CpuSet, capabilities, sched_getaffinity};
 use super::errno::{EACCES, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM};
 use crate::error::SetupError;
 
-/// No file of `/proc` that is read here comes near; what is longer is cut.
+/// The maximum length of a text. All files of `/proc` that are read here are much shorter; longer texts are cut.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// The text of a small file; `None` where there is none, or `/proc` is not mounted.
+/// Reads a small file; `None` if it does not exist or `/proc` is not mounted.
 pub(super) fn read_text(path: &str) -> Option<String> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = vec![0; TEXT_BYTES_MAX];
@@ -31,7 +31,7 @@ pub(super) fn read_text(path: &str) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// `uname -r`.
+/// Returns the kernel release, as `uname -r` prints it.
 pub(crate) fn kernel_release() -> String {
     rustix::system::uname()
         .release()
@@ -39,7 +39,7 @@ pub(crate) fn kernel_release() -> String {
         .into_owned()
 }
 
-/// The first two numbers of the release: `6.18.44-cloud` is `(6, 18)`.
+/// Returns the first two numbers of the release: `6.18.44-cloud` is `(6, 18)`.
 pub(crate) fn kernel_version() -> (u32, u32) {
     parse_version(&kernel_release())
 }
@@ -51,18 +51,18 @@ pub(crate) fn parse_version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// `kernel.io_uring_disabled`. Since Linux 6.6; before that, `None`.
+/// Returns the value of `kernel.io_uring_disabled`; `None` before Linux 6.6.
 pub(crate) fn io_uring_disabled() -> Option<u32> {
     read_text("/proc/sys/kernel/io_uring_disabled").and_then(|text| parse_number(&text))
 }
 
-/// `kernel.io_uring_group`: whose members a value of 1 above spares. `None` before Linux 6.6, and
-/// where it names no group (-1).
+/// Returns the value of `kernel.io_uring_group`, the group that may use io_uring if `kernel.io_uring_disabled` is 1.
+/// `None` before Linux 6.6, and if no group is set (-1).
 pub(crate) fn io_uring_group() -> Option<u32> {
     read_text("/proc/sys/kernel/io_uring_group").and_then(|text| parse_number(&text))
 }
 
-/// Whether memory that asks for transparent huge pages can get any.
+/// Returns whether the system grants transparent huge pages on request.
 pub(crate) fn has_transparent_huge_pages() -> bool {
     read_text("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_some_and(|text| !text.contains("[never]"))
@@ -72,13 +72,13 @@ fn parse_number(text: &str) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Whether a seccomp filter is loaded into this thread. Filters are per thread; a new thread has
-/// those of the one that started it.
+/// Returns whether this thread has a seccomp filter. Filters are per thread; a new thread inherits those of its
+/// creator.
 pub(crate) fn seccomp_filters() -> bool {
     read_text("/proc/thread-self/status").is_some_and(|status| parse_seccomp(&status))
 }
 
-/// Mode 2 of the line `Seccomp:` is "filter"; 0 is off, 1 the strict mode, in which nobody can ask.
+/// Mode 2 in the line `Seccomp:` is "filter". Mode 0 is off; 1 is the strict mode, in which this code cannot run.
 fn parse_seccomp(status: &str) -> bool {
     let mode = status
         .lines()
@@ -86,7 +86,7 @@ fn parse_seccomp(status: &str) -> bool {
     mode.is_some_and(|mode| mode.trim() == "2")
 }
 
-/// Where this thread may run.
+/// Returns the processors that this thread may use.
 pub(crate) fn processors() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU)
@@ -94,34 +94,34 @@ pub(crate) fn processors() -> Vec<usize> {
         .collect()
 }
 
-/// Processors below which a polling thread takes more than it gives: with the driver and the caller there
-/// would be none left for anybody else.
+/// The minimum number of processors for which a polling thread is advised. With fewer, the poller, the driver and the
+/// caller leave no processor for other work.
 pub(crate) const SQPOLL_PROCESSORS: usize = 4;
 
-/// Whether `processors` are enough for one of them to poll.
+/// Returns whether `processors` are enough for one of them to poll.
 pub(crate) fn sqpoll_advised(processors: usize) -> bool {
     processors >= SQPOLL_PROCESSORS
 }
 
-/// `RLIMIT_MEMLOCK` in bytes; `None` is unlimited.
+/// Returns `RLIMIT_MEMLOCK` in bytes; `None` is unlimited.
 pub(crate) fn memlock_bytes() -> Option<u64> {
     getrlimit(Resource::Memlock).current
 }
 
-/// `RLIMIT_NOFILE`; `None` is unlimited.
+/// Returns `RLIMIT_NOFILE`; `None` is unlimited.
 pub(crate) fn nofile() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Whether this thread has `CAP_IPC_LOCK` where the kernel looks for it: with it, no ring and no
-/// registered buffer is charged to the user. Being root in a user namespace does not count.
+/// Returns whether this thread has `CAP_IPC_LOCK` in the initial user namespace. With it, rings and registered buffers
+/// are not charged to the user. Root in another user namespace does not count.
 pub(crate) fn memlock_waived() -> bool {
     let effective =
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     effective && read_text("/proc/self/uid_map").is_none_or(|map| parse_initial_namespace(&map))
 }
 
-/// The initial user namespace maps every user to itself.
+/// Returns whether this is the map of the initial user namespace, which maps every user to itself.
 fn parse_initial_namespace(uid_map: &str) -> bool {
     uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -132,7 +132,7 @@ const SECCOMP_HINT: &str = "allow io_uring_setup, io_uring_enter and io_uring_re
 pub(crate) fn explain_enosys() -> SetupError {
     let kernel = kernel_release();
     let hint = if seccomp_filters() && kernel_version() >= (5, 1) {
-        format!("a seccomp filter answers so: {SECCOMP_HINT}")
+        format!("a seccomp filter causes this: {SECCOMP_HINT}")
     } else if kernel_version() < (5, 1) {
         "boot Linux 5.11 or later".to_owned()
     } else {
@@ -163,7 +163,7 @@ pub(crate) fn explain_eperm() -> SetupError {
     }
 }
 
-/// `what` is the ring, or what was to be registered with it.
+/// Explains ENOMEM. `what` is the ring, or the thing that could not be registered with it.
 pub(crate) fn explain_enomem(what: &'static str) -> SetupError {
     let have_bytes = if memlock_waived() {
         None
@@ -176,10 +176,10 @@ pub(crate) fn explain_enomem(what: &'static str) -> SetupError {
             charge rings"
         }
         Some(_) => {
-            "raise it (ulimit -l 65536; systemd: LimitMEMLOCK=64M) or register less: it holds for all \
-            processes of a user together"
+            "raise it (ulimit -l 65536; systemd: LimitMEMLOCK=64M) or register less: all processes of a user \
+            share the limit"
         }
-        None if what == A_RING => "free memory, or ask for fewer ring entries",
+        None if what == A_RING => "free memory, or request fewer ring entries",
         None => "free memory, or register less",
     };
     SetupError::Memlock {
@@ -189,10 +189,10 @@ pub(crate) fn explain_enomem(what: &'static str) -> SetupError {
     }
 }
 
-/// What the locked-memory limit is too small for, when it is for everything.
+/// The `what` of a refusal that concerns the whole ring.
 pub(crate) const A_RING: &str = "a ring";
 
-/// Turns what set-up answered into something a person can act upon.
+/// Explains an error of the ring's set-up.
 pub(crate) fn explain_setup(error: io::Error) -> SetupError {
     match error.raw_os_error() {
         Some(ENOSYS) => explain_enosys(),
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_is_read_up_to_its_second_number() {
+    fn a_release_is_parsed_up_to_its_second_number() {
         assert_eq!(parse_version("6.18.44-fc-v595"), (6, 18));
         assert_eq!(parse_version("5.10.0-32-amd64"), (5, 10));
         assert_eq!(parse_version("7"), (7, 0));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sysctl_is_a_number_or_not_there() {
+    fn a_sysctl_is_a_number_or_missing() {
         let values: Vec<_> = ["0\n", "1\n", "2\n", "-1\n", "", "garbage"]
             .map(parse_number)
             .into();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seccomp_filter_is_told_from_the_number_of_filters() {
+    fn a_seccomp_filter_is_recognised_by_the_mode() {
         assert!(!parse_seccomp(
             "Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"
         ));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_longer_than_a_page_is_read_whole_up_to_the_limit() {
+    fn a_text_longer_than_a_page_is_read_up_to_the_limit() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
         for (written, read) in [(0, 0), (10_000, 10_000), (20_000, TEXT_BYTES_MAX)] {

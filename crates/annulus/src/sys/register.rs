@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! What a ring registers once: itself, buffers, files, buffer rings, limits of its workers.
-//! Registered memory stays mapped and at its address (Lent, Still) until it is unregistered or the
-//! ring is gone; the memory of a buffer ring is ours (Owned).
+//! Registrations with a ring: its descriptor, buffers, files, buffer rings, limits of its workers. Registered memory
+//! stays mapped and at its address (Lent, Still) until it is unregistered or the ring is closed. The memory of a buffer
+//! ring belongs to this module (Owned).
 //!
-//! Registering lets the kernel write nowhere yet: that takes an SQE which names the buffer, and its
-//! op owns the buffer like any other.
+//! A registration alone does not let the kernel write. That takes an SQE that names the buffer, and its operation owns
+//! the buffer like any other.
 #![allow(unsafe_code)]
 
 #[cfg(any(feature = "net", feature = "__preload"))]
@@ -28,12 +28,12 @@ use super::ring::Ring;
 use super::{forked, probe};
 use crate::error::SetupError;
 
-/// The kernel's bound on the entries of a buffer ring: its tail has 16 bits (trap 28).
+/// The kernel's limit on the entries of a buffer ring: its tail has 16 bits (trap 28).
 const BUF_RING_ENTRIES_MAX: u16 = 1 << 15;
 
 impl Ring {
-    /// Registers the ring with this thread; returns its index, which belongs to the thread until it
-    /// ends. Since Linux 5.18; before that, each enter looks the descriptor up.
+    /// Registers the ring's descriptor with this thread. Returns its index, which belongs to the thread until the
+    /// thread ends. Since Linux 5.18; before that, each enter looks the descriptor up.
     pub(super) fn register_ring_fd(&mut self) -> Result<i32, SetupError> {
         let mut update = io_uring_rsrc_update::default();
         update.offset = u32::MAX;
@@ -42,7 +42,7 @@ impl Ring {
         ));
         // SAFETY: Open: the ring's own descriptor.
         let ring = unsafe { BorrowedFd::borrow_raw(self.raw()) };
-        // SAFETY: Lent: `update` outlives the call, which reads and writes one of it.
+        // SAFETY: Lent: `update` outlives the call, which reads and writes this one structure.
         let done = unsafe {
             io_uring_register(
                 ring,
@@ -62,26 +62,25 @@ impl Ring {
         }
     }
 
-    /// Registers `buffers` under the indices from 0 on; READ_FIXED and WRITE_FIXED name one by its
-    /// index and an address in it. Charged to the user's locked memory (trap 50). Since Linux 5.1.
+    /// Registers `buffers` under the indices from 0 on. READ_FIXED and WRITE_FIXED name a buffer by its index, with an
+    /// address inside it. The memory is charged to the user's locked-memory limit (trap 50). Since Linux 5.1.
     ///
     /// # Safety
     ///
-    /// Lent, Still: each range stays mapped, and at its address, until `unregister_buffers` or the
-    /// end of the ring.
+    /// Lent, Still: each range stays mapped, and at its address, until `unregister_buffers` or the end of the ring.
     pub(crate) unsafe fn register_buffers(&mut self, buffers: &[IoVec]) -> Result<(), SetupError> {
         // SAFETY: Lent: the caller upholds the contract in `# Safety`.
         let done = unsafe { self.submitter().register_buffers(iovecs(buffers)) };
         done.map_err(|error| explain(error, BUFFERS, "5.1"))
     }
 
-    /// Puts `buffers` in the slots from `first` on, instead of what is there. Since Linux 5.13;
-    /// before that, all have to be registered anew.
+    /// Replaces the buffers in the slots from `first` on by `buffers`. Since Linux 5.13; before that, all buffers have
+    /// to be registered again.
     ///
     /// # Safety
     ///
-    /// Lent, Still: as [`Ring::register_buffers`]. The previous buffers of these slots stay, too, until the
-    /// final CQE of every op in flight that names it.
+    /// Lent, Still: as [`Ring::register_buffers`]. The previous buffers of these slots also stay mapped until the final
+    /// CQE of every operation in flight that names them.
     pub(crate) unsafe fn update_buffers(
         &mut self,
         first: u32,
@@ -98,28 +97,29 @@ impl Ring {
         })
     }
 
-    /// Gives up all registered buffers; waits for ops in flight that name one.
+    /// Unregisters all buffers. Waits for operations in flight that name one.
     pub(crate) fn unregister_buffers(&mut self) -> Result<(), SetupError> {
         self.submitter()
             .unregister_buffers()
             .map_err(|error| explain(error, BUFFERS, "5.1"))
     }
 
-    /// Registers `files` as direct descriptors 0, 1, …; -1 leaves a slot free. The ring has a
-    /// reference of its own to each: closing the descriptor closes nothing. Since Linux 5.1.
+    /// Registers `files` as direct descriptors 0, 1, …; -1 leaves a slot free. The ring holds its own reference to each
+    /// file: closing the descriptor does not close the file. Since Linux 5.1.
     pub(crate) fn register_files(&mut self, files: &[RawFd]) -> Result<(), SetupError> {
         self.submitter()
             .register_files(files)
             .map_err(|error| explain(error, FILES, "5.1"))
     }
 
-    /// Makes room for `count` direct descriptors. Since Linux 5.19; before that, by a list of -1.
+    /// Registers an empty table of `count` direct descriptors. Since Linux 5.19; before that, a list of -1 does the
+    /// same.
     pub(crate) fn register_files_sparse(&mut self, count: u32) -> Result<(), SetupError> {
         let done = self.submitter().register_files_sparse(count);
         done.map_err(|error| explain(error, "an empty table of direct descriptors", "5.19"))
     }
 
-    /// Puts `files` in the slots from `first` on; -1 closes a slot.
+    /// Puts `files` into the slots from `first` on; -1 closes a slot.
     pub(crate) fn update_files(&mut self, first: u32, files: &[RawFd]) -> Result<(), SetupError> {
         match self.submitter().register_files_update(first, files) {
             Ok(count) if count == files.len() => Ok(()),
@@ -128,15 +128,15 @@ impl Ring {
         }
     }
 
-    /// Closes all direct descriptors; waits for ops in flight that name one.
+    /// Closes all direct descriptors. Waits for operations in flight that name one.
     pub(crate) fn unregister_files(&mut self) -> Result<(), SetupError> {
         self.submitter()
             .unregister_files()
             .map_err(|error| explain(error, FILES, "5.1"))
     }
 
-    /// Makes the buffer group `group`, empty, with room for `entries` buffers: a power of two, at
-    /// most 32,768. Since Linux 5.19; before that, a receive needs a buffer of its own.
+    /// Registers an empty buffer group with the id `group` and space for `entries` buffers: a power of two, at most
+    /// 32,768. Since Linux 5.19; before that, each receive needs a buffer.
     pub(crate) fn register_buf_ring(
         &mut self,
         entries: u16,
@@ -146,7 +146,7 @@ impl Ring {
             .map_err(|error| explain(error, BUF_RING, "5.19"))
     }
 
-    /// The inner error is the kernel's refusal.
+    /// Does the work of `register_buf_ring`, with flags. The inner error is the kernel's refusal.
     fn register_buf_ring_with(
         &mut self,
         entries: u16,
@@ -154,8 +154,9 @@ impl Ring {
         flags: u16,
     ) -> Result<io::Result<BufRing>, SetupError> {
         if !entries.is_power_of_two() || entries > BUF_RING_ENTRIES_MAX {
-            let what =
-                format!("a buffer group has a power of two of buffers, up to 32768, not {entries}");
+            let what = format!(
+                "the number of buffers of a group must be a power of two up to 32768, not {entries}"
+            );
             return Err(SetupError::Config(what));
         }
         let pages = Pages::new(usize::from(entries) * size_of::<BufRingEntry>());
@@ -177,8 +178,8 @@ impl Ring {
         }))
     }
 
-    /// Ends a buffer group: the kernel takes no further buffer from it. Those that ops in flight have
-    /// taken already stay with them. If the kernel refuses, the ring's memory is leaked.
+    /// Unregisters a buffer group: the kernel takes no further buffer from it. Operations in flight keep the buffers
+    /// that they have taken. If the kernel refuses, the ring's memory is leaked.
     pub(crate) fn unregister_buf_ring(&mut self, ring: BufRing) -> Result<(), SetupError> {
         let done = self.submitter().unregister_buf_ring(ring.group);
         done.map_err(|error| explain(error, BUF_RING, "5.19"))?;
@@ -186,15 +187,15 @@ impl Ring {
         Ok(())
     }
 
-    /// Limits the kernel's worker threads of this thread's rings: bounded (files) and unbounded;
-    /// 0 leaves a limit as it is (trap 44). Since Linux 5.15; before that, there is no limit.
+    /// Limits the kernel's worker threads for the rings of this thread: bounded (files) and unbounded. 0 leaves a limit
+    /// unchanged (trap 44). Since Linux 5.15; before that, there is no limit.
     pub(crate) fn limit_workers(&mut self, workers: [u32; 2]) -> Result<(), SetupError> {
         let done = self.submitter().register_iowq_max_workers(&mut { workers });
         done.map_err(|error| explain(error, "a limit of worker threads", "5.15"))
     }
 
-    /// Lets the kernel's worker threads run on `processors` only. Since Linux 5.14; before that, they
-    /// run where the thread may that submitted.
+    /// Restricts the kernel's worker threads to `processors`. Since Linux 5.14; before that, they run on the processors
+    /// of the submitting thread.
     pub(crate) fn pin_workers(&mut self, processors: &[usize]) -> Result<(), SetupError> {
         let mut set = [0_usize; size_of::<libc::cpu_set_t>() / size_of::<usize>()];
         for &processor in processors {
@@ -202,14 +203,14 @@ impl Ring {
                 *word |= 1 << (processor % usize::BITS as usize);
             }
         }
-        // SAFETY: Typed: `cpu_set_t` is an array of words of that size, for which any bits are a value.
+        // SAFETY: Typed: `cpu_set_t` is an array of words of that size, and any bits are valid in it.
         let set: libc::cpu_set_t = unsafe { std::mem::transmute(set) };
         self.submitter()
             .register_iowq_aff(&set)
             .map_err(|error| explain(error, WORKER_PLACES, "5.14"))
     }
 
-    /// Lets the workers run where the thread may that submitted.
+    /// Lets the worker threads run on the processors of the submitting thread again.
     pub(crate) fn unpin_workers(&mut self) -> Result<(), SetupError> {
         self.submitter()
             .unregister_iowq_aff()
@@ -223,12 +224,12 @@ const FILES: &str = "direct descriptors";
 const BUF_RING: &str = "a buffer group";
 const WORKER_PLACES: &str = "a choice of processors for worker threads";
 
-/// What a refused registration means to a person.
+/// Explains the refusal of a registration.
 pub(super) fn explain(error: io::Error, what: &'static str, need: &'static str) -> SetupError {
     match error.raw_os_error() {
         Some(ENOMEM) => probe::explain_enomem(what),
         Some(EPERM | EACCES) => probe::explain_eperm(),
-        // Any other refusal of a kernel that should know it keeps its number.
+        // A kernel of a sufficient version: the errno is reported unchanged.
         Some(EINVAL) if probe::kernel_version() < probe::parse_version(need) => {
             SetupError::TooOld {
                 have: probe::kernel_release(),
@@ -247,12 +248,12 @@ fn iovecs(buffers: &[IoVec]) -> &[libc::iovec] {
 
 /// A provided buffer ring: the buffers that the kernel may take for receives that name `group`.
 ///
-/// Dropped without `Ring::unregister_buf_ring`, its memory stays mapped permanently: the kernel may read
-/// it as long as the ring is there.
+/// If it is dropped without `Ring::unregister_buf_ring`, its memory stays mapped permanently, because the kernel may
+/// read it as long as the ring exists.
 pub(crate) struct BufRing {
     pages: ManuallyDrop<Pages>,
     mask: u16,
-    /// Counts the buffers ever added; wraps.
+    /// The number of buffers ever added; wraps.
     tail: u16,
     group: u16,
 }
@@ -262,29 +263,29 @@ impl BufRing {
         self.group
     }
 
-    /// Adds a buffer at the end of the ring. The kernel sees it after the next `publish`.
+    /// Adds a buffer at the end of the ring. The kernel can use it after the next `publish`.
     ///
     /// # Safety
     ///
-    /// Lent, Still: the buffer is valid for writes from now until the kernel has named `id` in a CQE
-    /// and that op has had its final one, or the group is unregistered. Once: no buffer in the ring
-    /// and none that somebody reads has this `id`; at most as many as it has entries are in the ring.
+    /// Lent, Still: the buffer is valid for writes from now until the kernel has named `id` in a CQE and that operation
+    /// has had its final CQE, or until the group is unregistered. Once: no other buffer in the ring or in use has this
+    /// `id`, and the ring never holds more buffers than it has entries.
     pub(crate) unsafe fn add(&mut self, base: *mut u8, bytes: u32, id: u16) {
         let index = usize::from(self.tail & self.mask);
         // SAFETY: Owned: the pages hold `mask + 1` entries.
         let entry = unsafe { &mut *self.first().add(index) };
-        // Field by field: the rest of entry 0 is the ring's tail (trap 28).
+        // The fields are set one by one, because the rest of entry 0 is the ring's tail (trap 28).
         entry.set_addr(base.expose_provenance() as u64);
         entry.set_len(bytes);
         entry.set_bid(id);
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the kernel what was added: the entries first, then the tail.
+    /// Publishes the added buffers to the kernel: the entries first, then the tail.
     pub(crate) fn publish(&mut self) {
-        // SAFETY: Owned: the pages begin with an entry, and all-zero bytes are one.
+        // SAFETY: Owned: the pages begin with an entry, and all-zero bytes are a valid one.
         let tail = unsafe { BufRingEntry::tail(self.first()) };
-        // SAFETY: Owned, One side: the tail lies in our pages, aligned; the kernel only reads it.
+        // SAFETY: Owned, One side: the tail is in this ring's pages, aligned; the kernel only reads it.
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
@@ -294,7 +295,7 @@ impl BufRing {
     }
 }
 
-/// Zeroed pages of our own, which a forked child does not get (trap 54).
+/// Zeroed pages that a forked child does not get (trap 54).
 pub(super) struct Pages {
     base: NonNull<c_void>,
     bytes: usize,
@@ -312,7 +313,7 @@ impl Pages {
             bytes,
             process: forked::process(),
         };
-        // SAFETY: Owned: our own mapping, whose contents this does not change.
+        // SAFETY: Owned: this value's mapping; the call does not change its contents.
         unsafe { madvise(pages.base(), bytes, Advice::LinuxDontFork)? };
         Ok(pages)
     }

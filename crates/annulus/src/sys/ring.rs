@@ -1,9 +1,10 @@
 //! # Safety
 //!
-//! One io_uring instance. The queues are the ABI crate's; the enter call is ours, because it carries
-//! flags that crate does not (a registered ring descriptor remembered, no false iowait).
-//! Invariants: One side (only the owning driver holds `&mut Ring`), Drained (dropped by a driver that
-//! has nothing in flight, or leaked).
+//! One io_uring instance. The ABI crate manages the queues. The enter call is made here, because it uses flags that the
+//! ABI crate lacks (a registered ring descriptor, no iowait accounting).
+//!
+//! Invariants: One side (only the owning driver has `&mut Ring`), Drained (the driver drops it with nothing in flight,
+//! or leaks it).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -45,7 +46,7 @@ pub enum SetupMode {
 }
 
 impl SetupMode {
-    /// In the words `Engine::backend` prints.
+    /// Returns the description that `Engine::backend` prints.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             SetupMode::Plain => "plain",
@@ -55,57 +56,57 @@ impl SetupMode {
     }
 }
 
-/// What is asked of a new ring.
+/// The configuration of a new ring.
 #[derive(Clone, Debug)]
 pub(crate) struct RingConfig {
-    /// Entries of the submission queue; halved until the kernel has memory for them.
+    /// The entries of the submission queue, halved until the kernel has memory for them.
     pub(crate) sq_entries: u32,
-    /// Entries of the completion queue; never fewer than may be in flight.
+    /// The entries of the completion queue; at least the number of operations that may be in flight.
     pub(crate) cq_entries: u32,
     /// The newest set-up mode to try.
     pub(crate) setup_mode: SetupMode,
-    /// Most kernel workers (io-wq), bounded and unbounded. Since Linux 5.15.
+    /// The maximum number of kernel workers (io-wq), bounded and unbounded. Since Linux 5.15.
     pub(crate) workers: [u32; 2],
     pub(crate) poll: RingPoll,
 }
 
-/// The least submission queue worth having; below it the fallback serves better.
+/// The smallest useful submission queue. Below it the fallback performs better.
 const SQ_ENTRIES_MIN: u32 = 8;
-/// Un-accounting of a closed ring's memory is asynchronous: ENOMEM is asked again after these.
+/// Pauses before retries after ENOMEM: the kernel uncharges the memory of a closed ring asynchronously.
 const ENOMEM_PAUSES_MS: [u64; 3] = [10, 50, 200];
-/// What any of the first operations needs, by far.
+/// The time limit for an operation of `execute`, ns. Such an operation takes far less.
 const ANSWER_NS_MAX: u64 = 1_000_000_000;
-/// CQEs copied out at a time.
+/// The maximum number of CQEs copied per reap.
 pub(crate) const REAP_MAX: usize = 256;
 
-/// A ring and its wake-up.
+/// A ring and its eventfd for wake-ups.
 pub(crate) struct Ring {
     ring: Queues,
     probe: io_uring::Probe,
     setup_mode: SetupMode,
-    /// Where the ring's own descriptor is registered; saves a table look-up per enter.
+    /// The index of the ring's registered descriptor, which saves a table look-up per enter.
     registered: Option<i32>,
-    /// Most kernel workers of a thread that submits.
+    /// The maximum number of kernel workers per submitting thread.
     workers: [u32; 2],
     flags_enter: u32,
-    /// A kernel thread takes what is pushed.
+    /// True if a kernel thread takes the pushed entries.
     sq_polled: bool,
-    /// The kernel can wait for several completions, or any after a while: Linux 6.12.
+    /// True if the kernel can wait for several completions, or for any one after a minimum time. Since Linux 6.12.
     is_patient: bool,
-    /// Threads that are not the library's enter, and the size of files is limited: SIGXFSZ is blocked meanwhile.
+    /// True if SIGXFSZ is blocked during enters: the threads are not the library's, and the size of files is limited.
     blocks_signal: bool,
     wake: Arc<EventFd>,
-    /// What the kernel reads the eventfd into; boxed, so that it is Still.
+    /// The memory that the kernel reads the eventfd into; boxed, so that it is Still.
     wake_count: Box<u64>,
-    /// What the kernel reads a timer from, while it takes the SQE; seconds and ns.
+    /// The time of a timer in seconds and ns, which the kernel reads while it takes the SQE.
     timer: Box<[i64; 2]>,
     entered: Entered,
-    /// Below `ring`, so that it is dropped after it.
+    /// Declared after `ring`, so that it is dropped after it.
     lent: Lent,
 }
 
 impl Ring {
-    /// Makes a ring, from the newest set-up mode down, shrinking where memory is short.
+    /// Creates a ring with the newest set-up mode that works, and smaller if memory is short.
     pub(crate) fn new(config: RingConfig) -> Result<Ring, SetupError> {
         match &config.poll {
             RingPoll::Submissions(poller) => {
@@ -115,7 +116,7 @@ impl Ring {
         }
     }
 
-    /// `attach`: the ring whose poller of the submission queue this one is to share.
+    /// Creates a ring. `attach` is the ring whose poller of the submission queue is shared.
     fn make(mut config: RingConfig, attach: Option<RawFd>) -> Result<Ring, SetupError> {
         let (ring, setup_mode) = loop {
             match Ring::build_newest(&config, attach) {
@@ -158,7 +159,7 @@ impl Ring {
         Ring::furnish(ring, setup_mode, config)
     }
 
-    /// Whether it is the ring that is refused, or only the poller of its submission queue.
+    /// Explains a refusal. Distinguishes a refusal of the ring from one of the poller of its submission queue.
     fn refused(config: &RingConfig, error: io::Error) -> SetupError {
         if let RingPoll::Submissions(poller) = &config.poll
             && matches!(error.raw_os_error(), Some(EPERM | EACCES | EINVAL))
@@ -180,7 +181,7 @@ impl Ring {
     ) -> io::Result<(IoUring, SetupMode)> {
         let mut refused = io::Error::from_raw_os_error(EINVAL);
         let highest = match config.poll {
-            // With SQPOLL, the flags of the newer modes are refused: they concern threads that enter.
+            // SQPOLL excludes the flags of the newer modes: they concern threads that enter.
             RingPoll::Submissions(_) => SetupMode::Plain,
             RingPoll::Nothing | RingPoll::Completions => config.setup_mode,
         };
@@ -192,7 +193,7 @@ impl Ring {
             if setup_mode > highest {
                 continue;
             }
-            // The newest flag first: a kernel says EINVAL to the whole set.
+            // The newest flag first: the kernel rejects the whole set with EINVAL.
             for no_sqarray in [true, false] {
                 match Ring::build(config, attach, setup_mode, no_sqarray) {
                     Ok(ring) => return Ok((ring, setup_mode)),
@@ -258,7 +259,7 @@ impl Ring {
         }
     }
 
-    /// Probes, and tries a round trip.
+    /// Probes the opcodes and tries a round trip.
     fn furnish(
         ring: IoUring,
         setup_mode: SetupMode,
@@ -266,12 +267,12 @@ impl Ring {
     ) -> Result<Ring, SetupError> {
         let mut probe = io_uring::Probe::new();
         match ring.submitter().register_probe(&mut probe) {
-            // Only a filter answers so. Without the probe every opcode would go to blocking threads,
-            // and the engine would call itself a ring (trap 52).
+            // Only a filter returns these. Without the probe every opcode would go to blocking threads, while the
+            // engine would report that it uses a ring (trap 52).
             Err(error) if matches!(error.raw_os_error(), Some(EPERM | EACCES | ENOSYS)) => {
                 return Err(probe::explain_setup(error));
             }
-            // Since Linux 5.6; before that, every opcode looks unsupported and goes to blocking threads.
+            // Since Linux 5.6. Without the probe every opcode counts as unsupported and goes to blocking threads.
             _ => {}
         }
         let flags_enter = if ring.params().is_feature_no_iowait() {
@@ -301,38 +302,38 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Called by a thread that is going to submit: what the kernel keeps by thread is set for it.
+    /// Applies the settings that the kernel keeps per thread. Called by each thread that is going to submit.
     pub(crate) fn prepare_thread(&mut self) {
-        // Trap 44: without a limit, thousands of worker threads have been seen.
+        // Trap 44: without a limit, thousands of worker threads have been observed.
         let _ = self.limit_workers(self.workers);
     }
 
-    /// The threads that will enter this ring are not the library's: what would kill one of them for a write that
-    /// the kernel does while it takes it is kept away.
+    /// Marks the ring as entered by threads that are not the library's. SIGXFSZ is then blocked during enters, because
+    /// a write inside the call could otherwise kill such a thread.
     pub(crate) fn enter_on_foreign_threads(&mut self) {
         self.blocks_signal = size_limit::is_limited();
     }
 
-    /// Called by the one thread that will ever enter this ring from now on, and ends with it.
+    /// Called by the only thread that will enter this ring until it is closed.
     pub(crate) fn bind_to_thread(&mut self) {
         self.prepare_thread();
         self.registered = self.register_ring_fd().ok();
     }
 
-    /// A second descriptor of the ring, to be polled: readable when there is something to reap. Not
-    /// with deferred task work (trap 13).
+    /// Returns a second descriptor of the ring for polling. It is readable when there are completions to reap. Not
+    /// usable with deferred task work (trap 13).
     pub(crate) fn pollable(&self) -> io::Result<OwnedFd> {
         // SAFETY: Open: the ring's own descriptor.
         unsafe { BorrowedFd::borrow_raw(self.raw()) }.try_clone_to_owned()
     }
 
-    /// A NOP there and back: a filter may allow set-up and forbid enter (trap 52).
+    /// Executes a NOP. A filter may allow set-up and forbid enter (trap 52).
     fn round_trip(&mut self, poll: &RingPoll) -> Result<(), SetupError> {
         let cqe = self.execute(Sqe {
             user_data: 1,
             ..Sqe::new(opcode::NOP, -1)
         })?;
-        // Rings that poll devices did not always take a NOP: its refusal is an answer as well.
+        // Rings that poll devices did not always accept a NOP. A refusal also proves that the round trip works.
         let no_nop = cqe.res == -EINVAL && matches!(poll, RingPoll::Completions);
         if cqe.res == 0 || no_nop {
             Ok(())
@@ -341,8 +342,8 @@ impl Ring {
         }
     }
 
-    /// One operation there and back, where nothing else is in flight. After an error the kernel may
-    /// still use what `sqe` points to: it has to be leaked.
+    /// Executes one operation while nothing else is in flight. After an error the kernel may still use the memory that
+    /// `sqe` points to, so the caller has to leak it.
     pub(super) fn execute(&mut self, sqe: Sqe) -> Result<Cqe, SetupError> {
         self.push(sqe);
         let deadline_ns = super::call::now_ns() + ANSWER_NS_MAX;
@@ -364,15 +365,15 @@ impl Ring {
                 let error =
                     io::Error::new(io::ErrorKind::TimedOut, "no completion within a second");
                 return Err(SetupError::Os {
-                    what: "an operation through the ring",
+                    what: "a test operation on the ring",
                     error,
                 });
             }
         }
     }
 
-    /// Where the kernel finds the time of a timer. It is read while the SQE is taken (SUBMIT_STABLE), so an
-    /// SQE that has not been taken yet gets the newer time as well.
+    /// Stores the time of a timer and returns its address. The kernel reads it while it takes the SQE (SUBMIT_STABLE),
+    /// so an SQE that is still queued gets the newer time as well.
     fn set_timer_span(&mut self, after_ns: u64) -> u64 {
         *self.timer = [
             (after_ns / 1_000_000_000).cast_signed(),
@@ -381,12 +382,12 @@ impl Ring {
         (&raw const *self.timer).addr() as u64
     }
 
-    /// The memory that it has registered.
+    /// Returns the memory that is registered with the ring.
     pub(super) fn lent(&mut self) -> &mut Lent {
         &mut self.lent
     }
 
-    /// For what is registered with the ring.
+    /// Returns the interface for registrations.
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
         self.ring.submitter()
     }
@@ -399,7 +400,7 @@ impl Ring {
         self.setup_mode
     }
 
-    /// Whether what is polled for is also answered: see `PolledRing::new`.
+    /// Returns whether polled requests always complete: see `PolledRing::new`.
     pub(super) fn polls_reliably(&self) -> bool {
         self.ring.params().is_feature_linked_file()
     }
@@ -412,17 +413,17 @@ impl Ring {
         self.ring.params().cq_entries()
     }
 
-    /// The handle other threads wake this ring's driver with.
+    /// Returns the eventfd that other threads wake this ring's driver with.
     pub(crate) fn waker(&self) -> Arc<EventFd> {
         Arc::clone(&self.wake)
     }
 
-    /// Submits, and looks once for completions, without waiting.
+    /// Submits the pushed entries and checks once for completions, without waiting.
     pub(super) fn look_for_completions(&mut self) -> io::Result<()> {
         self.enter(WaitFor::NOTHING, IoringEnterFlags::GETEVENTS.bits(), None)
     }
 
-    /// Whether completions wait for room in their queue. An enter follows, which sees to them.
+    /// Returns whether completions did not fit into their queue. The caller then enters, which delivers them.
     pub(super) fn overflows(&mut self) -> bool {
         let overflows = self.ring.submission().cq_overflow();
         self.entered.overflows += u64::from(overflows);
@@ -430,13 +431,13 @@ impl Ring {
     }
 }
 
-/// `IORING_ENTER_NO_IOWAIT`: a sleeping driver does not look like a busy disk. Since Linux 6.15.
+/// `IORING_ENTER_NO_IOWAIT`: a sleeping driver does not count as waiting for a disk. Since Linux 6.15.
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
-/// For the cores of a runtime.
+/// Methods for the cores of a runtime.
 #[cfg(feature = "net")]
 impl Ring {
-    /// Entries that can be pushed before the next enter.
+    /// Returns the number of entries that can be pushed before the next enter.
     pub(crate) fn sq_space(&self) -> u32 {
         self.sq_entries().saturating_sub(self.unsubmitted())
     }
@@ -446,7 +447,7 @@ impl Ring {
         self.sq_polled
     }
 
-    /// Has other threads wake this ring's driver by `wake`, which they have already. Before the first
+    /// Replaces the eventfd by `wake`, which other threads already use to wake the driver. Called before the first
     /// `arm_wake`.
     pub(crate) fn wake_by(&mut self, wake: Arc<EventFd>) {
         self.wake = wake;
@@ -457,17 +458,17 @@ impl Kernel for Ring {
     #[inline]
     fn push(&mut self, sqe: Sqe) -> bool {
         let entry = to_entry(sqe);
-        // SAFETY: Lent and Open. The caller has put the op that owns what `sqe` points to into the
-        // in-flight table before this.
+        // SAFETY: Lent and Open. The caller has already put the operation that owns the memory and descriptor of `sqe`
+        // into the in-flight table.
         let pushed = unsafe { self.ring.submission().push(&entry).is_ok() };
-        // The poller takes it, and tells nobody.
+        // Enter does not report the entries that the poller takes, so they are counted here.
         self.entered.entries += u64::from(self.sq_polled && pushed);
         pushed
     }
 
     #[inline]
     fn unsubmitted(&self) -> u32 {
-        // Dropped, a view writes the tail back: a signal handler of the preload library may have pushed since.
+        // Dropping a view writes the tail back, but a signal handler of the preload library may have pushed in between.
         // SAFETY: One side. `&self` of the only owner; no other view of the queue is alive.
         let queue = ManuallyDrop::new(unsafe { self.ring.submission_shared() });
         to_u32(queue.len())
@@ -495,7 +496,7 @@ impl Kernel for Ring {
         self.overflows();
         let mut flags = IoringEnterFlags::GETEVENTS.bits();
         if self.sq_polled {
-            // Not for a place: a completion is as good a reason to go on.
+            // Without SQ_WAIT: this wait is for a completion, not for space in the queue.
             flags |= self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits();
         }
         self.enter(WaitFor::ONE, flags, timeout_ns)
@@ -543,7 +544,7 @@ impl Kernel for Ring {
     }
 
     fn move_timer(&mut self, after_ns: u64, token: u64, user_data: u64) -> bool {
-        // Rings without a thread are polled, and a CQE that says nothing would wake who polls.
+        // Threadless drivers are polled, and an unnecessary CQE would wake the polling thread.
         let skips = self.ring.params().is_feature_skip_cqe_on_success();
         let timer = Sqe {
             flags: if skips { SKIP_SUCCESS } else { 0 },

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The ring of `annulus-preload`: one thread enters it, and between two enters nothing in it changes, because
-//! its task work is deferred. What the entries point to is the holder's affair (Lent, Open: `push` and `provide`
-//! are unsafe); all calls on one value are made under a lock of the holder's (One side).
+//! The ring of `annulus-preload`. One thread enters it. Nothing in it changes between two enters, because its task work
+//! is deferred. The holder owns the memory and descriptors of the entries (Lent, Open: `push` and `provide` are
+//! unsafe). All calls on one value are made under a lock of the holder (One side).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -26,7 +26,7 @@ use super::sqe::opcode;
 use super::wait_for::WaitFor;
 use crate::error::SetupError;
 
-/// The opcodes of a server, and the flags that go with them.
+/// The opcodes that a server uses, and their flags.
 pub mod request {
     #![allow(missing_docs, reason = "the kernel's names")]
     use crate::sys::sqe;
@@ -35,20 +35,21 @@ pub mod request {
     pub const SEND: u8 = sqe::opcode::SEND;
     pub const POLL_ADD: u8 = sqe::opcode::POLL_ADD;
     pub const ASYNC_CANCEL: u8 = sqe::opcode::ASYNC_CANCEL;
-    /// In `len` of a poll: an answer immediately, and one for each event after it, not for what has been there before.
+    /// In `len` of a poll: a completion immediately, and one for each later event. Earlier events are not reported
+    /// again.
     pub const POLL_EDGES: u32 = 1;
-    /// In `op_flags` of a cancel: all that it names, not the first. Since Linux 5.19, as the next.
+    /// In `op_flags` of a cancel: cancels all matching requests, not only the first. Since Linux 5.19, as the next.
     pub const CANCEL_ALL: u32 = 1;
-    /// In `op_flags` of a cancel: it names everything.
+    /// In `op_flags` of a cancel: matches every request.
     pub const CANCEL_ANY: u32 = 1 << 2;
-    /// In `flags`: the buffer is of the group 0.
+    /// In `flags`: the buffer comes from group 0.
     pub const BUFFER_SELECT: u8 = sqe::BUFFER_SELECT;
-    /// In `flags`: no CQE if it succeeds. Since Linux 5.17.
+    /// In `flags`: no CQE on success. Since Linux 5.17.
     pub const SKIP_SUCCESS: u8 = sqe::SKIP_SUCCESS;
-    /// In `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
+    /// In `ioprio`: one CQE per received part until the request ends. Since Linux 6.0.
     pub const RECV_MULTISHOT: u16 = sqe::RECV_MULTISHOT;
-    /// In `ioprio`: receive after the readiness poll, not while it is submitted. For single receives (trap 62). Since
-    /// Linux 5.19.
+    /// In `ioprio`: receive after the readiness poll, not during the submission. For single receives only (trap 62).
+    /// Since Linux 5.19.
     pub const POLL_FIRST: u16 = sqe::POLL_FIRST;
 }
 
@@ -59,13 +60,13 @@ pub struct Completion {
     pub user_data: u64,
     /// A count, or minus an errno.
     pub res: i32,
-    /// Another completion follows for the same entry.
+    /// True if another completion follows for the same entry.
     pub more: bool,
-    /// The buffer that was taken; an error may name one, too.
+    /// The buffer that was taken. A completion with an error may name one, too.
     pub buffer: Option<u16>,
-    /// A receive left something behind, be it the end. Since Linux 5.19.
+    /// True if more data or the end of the stream is left after a receive. Since Linux 5.19.
     pub has_more: bool,
-    /// The kernel goes on in that buffer.
+    /// True if the kernel continues in the same buffer.
     pub keeps_buffer: bool,
 }
 
@@ -83,15 +84,15 @@ impl From<&Cqe> for Completion {
     }
 }
 
-/// What an enter waits for.
+/// The condition that ends an enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing: it does not sleep.
+    /// No wait: the enter does not sleep.
     No,
-    /// Any answer.
+    /// Any completion.
     One,
-    /// This number, or any after this time, µs. It may end with `ETIME` and nothing before its time is up, if what it
-    /// was woken for came to nothing (trap 66). Before Linux 6.12 as `One`.
+    /// This number of completions, or any completion after this time, µs. The enter may end with `ETIME` before its
+    /// timeout, and without completions, if the event that woke it produced none (trap 66). Before Linux 6.12 as `One`.
     Several(u32, u32),
 }
 
@@ -107,39 +108,40 @@ impl Wait {
         }
     }
 
-    /// Whether it is for several.
+    /// Returns whether it waits for several completions.
     pub fn is_patient(self) -> bool {
         matches!(self, Wait::Several(..))
     }
 }
 
-/// `FUTEX2_SIZE_U32`, of memory that processes share.
+/// `FUTEX2_SIZE_U32`, in memory that processes share.
 const FUTEX_U32: i32 = 2;
 
-/// A ring that a server's thread sleeps in instead of in `epoll_wait`.
+/// A ring that a server thread sleeps in instead of in `epoll_wait`.
 pub struct ServerRing {
     ring: Ring,
     buffers: BufRing,
     incremental: bool,
     polled: bool,
-    /// It is not entered any more.
+    /// True if enters are refused: see `give_up`.
     stopped: bool,
     cqes: Vec<Cqe>,
-    /// Entries that stay with the kernel until something happens, as the holder counts them.
+    /// The number of entries that stay in the kernel until an event occurs, maintained by the holder.
     pub lasting: u64,
 }
 
-// SAFETY: One side: the holder of a `&mut` of it holds the lock; only enters are bound to a thread, and the kernel
-// refuses those of another.
+// SAFETY: One side: a `&mut` is only used under the holder's lock. Only enters are bound to a thread, and the kernel
+// refuses those of another thread.
 unsafe impl Send for ServerRing {}
 
 impl ServerRing {
-    /// For the calling thread, with a buffer group of `buffers`. `sq_poll`: a kernel thread takes what is
-    /// pushed, and any thread may enter.
+    /// Creates a ring for the calling thread, with a buffer group of `buffers` buffers. With `sq_poll`, a kernel thread
+    /// takes the pushed entries, and any thread may enter.
     ///
     /// # Errors
     ///
-    /// io_uring is missing, refused or starved; or the kernel has no deferred task work (before Linux 6.1).
+    /// Fails if io_uring is missing, forbidden or out of resources, or if the kernel has no deferred task work (before
+    /// Linux 6.1).
     pub fn new(
         entries: u32,
         buffers: u16,
@@ -179,33 +181,33 @@ impl ServerRing {
         })
     }
 
-    /// Ends it where nothing is with the kernel: its buffer group is given back first. Dropped instead, the group's
-    /// page stays mapped, as the kernel may still look at it.
+    /// Closes a ring with nothing in flight, after unregistering its buffer group. If the ring is dropped instead, the
+    /// page of the group stays mapped, because the kernel may still read it.
     pub fn end(self) {
         let ServerRing {
             mut ring, buffers, ..
         } = self;
-        // Refused, the page stays.
+        // If the kernel refuses, the page stays mapped.
         let _ = ring.unregister_buf_ring(buffers);
     }
 
-    /// Whether receives go on in the buffer where the one before ended (since Linux 6.12).
+    /// Returns whether a receive continues in the buffer where the previous one ended. Since Linux 6.12.
     pub fn is_incremental(&self) -> bool {
         self.incremental
     }
 
-    /// Whether a kernel thread takes what is pushed.
+    /// Returns whether a kernel thread takes the pushed entries.
     pub fn is_polled(&self) -> bool {
         self.polled
     }
 
-    /// The descriptors that it has: nobody else may close them.
+    /// Returns the ring's descriptors, which no other code may close.
     pub fn descriptors(&self) -> [RawFd; 2] {
         [self.ring.raw(), self.ring.waker().raw()]
     }
 
-    /// Stops entering the kernel: all later enters fail with `EBADFD`. For a process that a seccomp filter may end for
-    /// an enter.
+    /// Stops entering the kernel: all later enters fail with `EBADFD`. For a process that a seccomp filter could kill
+    /// for an enter.
     pub fn give_up(&mut self) {
         self.stopped = true;
     }
@@ -217,37 +219,39 @@ impl ServerRing {
         Ok(())
     }
 
-    /// Queues an entry; false when the queue is full.
+    /// Queues an entry. Returns `false` if the queue is full.
     ///
     /// # Safety
     ///
-    /// Lent, Open: what `sqe` points to stays, and its descriptor is open, until the kernel is through with it.
+    /// Lent, Open: the memory of `sqe` stays valid, and its descriptor open, until the kernel has completed it.
     #[inline]
     pub unsafe fn push(&mut self, sqe: Sqe) -> bool {
         self.ring.push(sqe)
     }
 
-    /// Entries that the kernel has not taken.
+    /// Returns the number of entries that the kernel has not taken yet.
     #[inline]
     pub fn unsubmitted(&self) -> u32 {
         self.ring.unsubmitted()
     }
 
-    /// Has the kernel answer the next [`wake`](ServerRing::wake) with `user_data`. False when the queue is full.
+    /// Arms a read of the ring's eventfd: the next write to it posts a completion with `user_data`. Returns `false` if
+    /// the queue is full.
     pub fn arm_wake(&mut self, user_data: u64) -> bool {
         self.ring.arm_wake(user_data)
     }
 
-    /// Submits the pushed entries and does what is due; sleeps as `wait` says, for at most `timeout_ns`, with
-    /// the signal mask `mask` meanwhile.
+    /// Submits the pushed entries and runs the task work. Sleeps according to `wait`, for at most `timeout_ns`, with
+    /// the signal mask `mask`.
     ///
     /// # Errors
     ///
-    /// The kernel's; what was pushed may still be queued ([`unsubmitted`](ServerRing::unsubmitted)).
+    /// Fails with any error of `io_uring_enter(2)`; pushed entries may still be queued
+    /// ([`unsubmitted`](ServerRing::unsubmitted)). Fails with `EBADFD` after [`give_up`](ServerRing::give_up).
     ///
     /// # Safety
     ///
-    /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
+    /// Lent: `mask` is null, or points to the 8 bytes of a kernel signal set until this returns.
     pub unsafe fn enter(
         &mut self,
         wait: Wait,
@@ -264,7 +268,7 @@ impl ServerRing {
         }
     }
 
-    /// Submits the pushed entries, and looks for nothing. Where a kernel thread takes it, that thread is given time.
+    /// Submits the pushed entries without checking for completions. If a kernel thread takes them, yields to it.
     pub fn submit(&mut self) -> io::Result<()> {
         self.check()?;
         let flags = self.ring.poller_wakes();
@@ -279,13 +283,14 @@ impl ServerRing {
         }
     }
 
-    /// Whether an enter, or [`reap`](ServerRing::reap), would bring something. No system call.
+    /// Returns whether an enter or [`reap`](ServerRing::reap) would find something. No system call.
     #[inline]
     pub fn is_ready(&mut self) -> bool {
         self.ring.ready()
     }
 
-    /// Has the kernel bring the completions that its queue had no room for; false: there were none, or it does not.
+    /// Fetches the completions that did not fit into the queue. Returns `false` if there were none or the kernel
+    /// failed.
     #[inline]
     pub fn bring_overflow(&mut self) -> bool {
         let flags = IoringEnterFlags::GETEVENTS.bits();
@@ -299,18 +304,19 @@ impl ServerRing {
             .is_ok()
     }
 
-    /// Takes the completions that are there, at most 256, into `completions`.
+    /// Appends the available completions, at most 256, to `completions`.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         self.cqes.clear();
         self.ring.reap(&mut self.cqes);
         completions.extend(self.cqes.iter().map(Completion::from));
     }
 
-    /// Posts a completion once `word` differs from `expected` and any process has woken the futex. Since Linux 6.7; before that, EINVAL. False when the queue is full.
+    /// Posts a completion once `word` differs from `expected` and any process has woken the futex. Since Linux 6.7;
+    /// before that, the completion has the result `EINVAL`. Returns `false` if the queue is full.
     pub fn arm_change(&mut self, word: &'static AtomicU64, expected: u64, user_data: u64) -> bool {
         self.ring.push(Sqe {
             addr: futex_of(word).expose_provenance() as u64,
-            // The low half.
+            // A futex covers the low half only.
             off: expected & u64::from(u32::MAX),
             addr3: u64::from(u32::MAX),
             user_data,
@@ -318,12 +324,12 @@ impl ServerRing {
         })
     }
 
-    /// Gives a buffer to the kernel.
+    /// Provides a buffer to the kernel.
     ///
     /// # Safety
     ///
-    /// Lent, Still, Once: the memory is valid for writes until the kernel has named `id` in an answer and does not
-    /// keep it, or the ring has ended; nobody reads it, and no other that the kernel has is called `id`.
+    /// Lent, Still, Once: the memory is valid for writes, and not read, until the kernel has named `id` in a completion
+    /// that does not keep the buffer, or until the ring is closed. No other buffer that the kernel has is named `id`.
     pub unsafe fn provide(&mut self, base: *mut u8, bytes: u32, id: u16) {
         // SAFETY: Lent, Still, Once: the caller upholds the contract in `# Safety`.
         unsafe { self.buffers.add(base, bytes, id) };

@@ -1,4 +1,4 @@
-//! A kernel thread that polls submission queues (SQPOLL): how it is asked for, and what speaks against it.
+//! Configuration of a kernel thread that polls submission queues (SQPOLL), and advice against it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::polling::{Poller, RingPoll};
 use super::probe::{self, SQPOLL_PROCESSORS};
 
-/// A kernel thread that polls submission queues (SQPOLL), as it is asked for; see
+/// The configuration of a kernel thread that polls submission queues (SQPOLL). See
 /// [`EngineBuilder::sqpoll`](crate::EngineBuilder::sqpoll) and, with feature `net`, `RuntimeBuilder::sqpoll`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqPoll {
@@ -15,8 +15,8 @@ pub struct SqPoll {
     cpu: Option<u32>,
 }
 
-/// How long the thread polls without work, by default: longer than the pauses within a burst, shorter
-/// than what somebody who watches the machine's load would notice.
+/// The default time of polling without work: longer than the pauses within a burst, and too short to be visible in the
+/// machine's load.
 const IDLE: Duration = Duration::from_millis(20);
 impl Default for SqPoll {
     fn default() -> SqPoll {
@@ -25,7 +25,7 @@ impl Default for SqPoll {
 }
 
 impl SqPoll {
-    /// Awake for 20 ms after the last entry, on any processor.
+    /// Returns the default: the thread polls for 20 ms after the last entry, on any processor.
     pub fn new() -> SqPoll {
         SqPoll {
             idle: IDLE,
@@ -33,15 +33,15 @@ impl SqPoll {
         }
     }
 
-    /// How long the thread goes on polling when no entry comes; then it sleeps, and the next entry costs
-    /// a system call to wake it. Rounded up to whole milliseconds, at least one: the kernel takes 0
-    /// for a second.
+    /// Sets the time that the thread polls without new entries before it sleeps. The next entry then costs a system
+    /// call to wake it. The default is 20 ms. The time is rounded up to whole milliseconds, at least one, because the
+    /// kernel takes 0 for a second.
     pub fn idle(mut self, idle: Duration) -> SqPoll {
         self.idle = idle;
         self
     }
 
-    /// The processor it runs on, and nowhere else.
+    /// Pins the thread to this processor.
     pub fn cpu(mut self, cpu: u32) -> SqPoll {
         self.cpu = Some(cpu);
         self
@@ -52,7 +52,7 @@ impl SqPoll {
         u32::try_from(ms).unwrap_or(u32::MAX)
     }
 
-    /// The same for rings; those made with the same answer share a thread.
+    /// Returns the configuration for rings. All rings that are created with one returned value share a thread.
     pub(crate) fn ring_poll(self) -> RingPoll {
         RingPoll::Submissions(Arc::new(Poller::new(self.idle_ms(), self.cpu)))
     }
@@ -72,13 +72,13 @@ impl fmt::Display for SqPoll {
     }
 }
 
-/// Against a polling thread, if anything is.
+/// Returns the reason against a polling thread, if there is one.
 pub(crate) fn advice(processors: usize) -> Option<String> {
     (!probe::sqpoll_advised(processors)).then(|| {
         let plural = if processors == 1 { "processor" } else { "processors" };
         format!(
             "not advised with {processors} {plural}: while there is work the polling thread takes one of them from \
-             the driver and the callers; without sqpoll, or with {SQPOLL_PROCESSORS} and more, they don't compete"
+             the driver and the callers; use it with at least {SQPOLL_PROCESSORS} processors"
         )
     })
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_time_is_never_the_zero_that_the_kernel_takes_for_a_second() {
+    fn an_idle_time_is_never_zero_which_the_kernel_takes_for_a_second() {
         for (idle, ms) in [
             (Duration::ZERO, 1),
             (Duration::from_nanos(1), 1),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_polling_thread_is_advised_against_where_processors_are_few() {
+    fn a_polling_thread_is_advised_against_with_few_processors() {
         assert!(advice(1).unwrap().contains("1 processor:"));
         assert!(advice(3).unwrap().contains("3 processors:"));
         assert_eq!(advice(4), None);

@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! One entry of the submission queue, one of the completion queue, and the opcodes.
+//! An entry of the submission queue, an entry of the completion queue, and the opcodes.
 //!
-//! `Sqe` has the kernel's own layout (`struct io_uring_sqe`), so that pushing it to a ring is a copy;
-//! its fields are named, so that the simulated kernel can read what a real one would be asked.
+//! `Sqe` has the kernel's layout (`struct io_uring_sqe`), so that pushing it to a ring is a copy. Its fields are named,
+//! so that the simulated kernel can read it.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "net")]
@@ -14,7 +14,7 @@ pub(crate) use socket::*;
 
 use io_uring::opcode as abi;
 
-/// What is asked of a kernel: 64 bytes in the layout of `struct io_uring_sqe`.
+/// A request to a kernel: 64 bytes in the layout of `struct io_uring_sqe`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the kernel's names")]
@@ -37,14 +37,14 @@ pub struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64 && size_of::<io_uring::squeue::Entry>() == 64);
 
-/// As the ABI crate takes it.
+/// Converts an entry to the type of the ABI crate.
 #[inline]
 pub(super) fn to_entry(sqe: Sqe) -> io_uring::squeue::Entry {
     // SAFETY: Typed: both are `struct io_uring_sqe`; the sizes are asserted above.
     unsafe { std::mem::transmute(sqe) }
 }
 
-/// What a kernel answers.
+/// A completion of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cqe {
     pub(crate) user_data: u64,
@@ -53,32 +53,31 @@ pub(crate) struct Cqe {
 }
 
 impl Cqe {
-    /// Another CQE follows for the same op (`IORING_CQE_F_MORE`).
+    /// Returns whether another CQE follows for the same operation (`IORING_CQE_F_MORE`).
     #[inline]
     pub(crate) fn more(&self) -> bool {
         io_uring::cqueue::more(self.flags)
     }
 
-    /// Which buffer of its group the kernel took; an answer that is an error may name one, too
-    /// (trap 4).
+    /// Returns the buffer of the group that the kernel took. A completion with an error may name one, too (trap 4).
     pub(crate) fn buffer_id(&self) -> Option<u16> {
         io_uring::cqueue::buffer_select(self.flags)
     }
 
-    /// The socket had more than was received, or its end (`IORING_CQE_F_SOCK_NONEMPTY`).
+    /// Returns whether the socket had more data than was received, or its end (`IORING_CQE_F_SOCK_NONEMPTY`).
     #[cfg(feature = "__preload")]
     pub(crate) fn leaves_more(&self) -> bool {
         io_uring::cqueue::sock_nonempty(self.flags)
     }
 
-    /// The kernel keeps the buffer that it names, and goes on in it (`IORING_CQE_F_BUF_MORE`).
+    /// Returns whether the kernel keeps the named buffer and continues in it (`IORING_CQE_F_BUF_MORE`).
     #[cfg(any(feature = "net", feature = "__preload"))]
     pub(crate) fn keeps_buffer(&self) -> bool {
         io_uring::cqueue::buffer_more(self.flags)
     }
 }
 
-/// Opcodes, and three of our own above the kernel's range.
+/// The kernel's opcodes, and the library's own above the kernel's range.
 pub(crate) mod opcode {
     use super::abi;
 
@@ -113,32 +112,32 @@ pub(crate) mod opcode {
     pub(crate) const SEND_ZC: u8 = abi::SendZc::CODE;
     #[cfg(feature = "__preload")]
     pub(crate) const FUTEX_WAIT: u8 = abi::FutexWait::CODE;
-    /// No kernel has it: `getdents64` runs on a blocking thread.
+    /// Not an opcode of the kernel: `getdents64` runs on a blocking thread.
     pub(crate) const GETDENTS: u8 = 0xf0;
-    /// Nothing is asked of a kernel; the driver's clock completes it.
+    /// Not an opcode of the kernel: the driver's clock completes it.
     pub(crate) const SLEEP: u8 = 0xf1;
-    /// No kernel has it: a transfer that a ring would do badly, or wrongly, runs on a blocking thread.
+    /// Not an opcode of the kernel: a transfer that a ring would do badly or incorrectly runs on a blocking thread.
     pub(crate) const BY_THREAD: u8 = 0xf2;
-    /// No kernel has it: somebody's code runs on a blocking thread.
+    /// Not an opcode of the kernel: a caller's closure runs on a blocking thread.
     pub(crate) const RUN: u8 = 0xf3;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.
 pub(crate) const FIXED_FILE: u8 = 1;
-/// `IOSQE_CQE_SKIP_SUCCESS`: a CQE comes only if the entry fails. Since Linux 5.17; before that, EINVAL.
+/// `IOSQE_CQE_SKIP_SUCCESS`: a CQE is posted only if the entry fails. Since Linux 5.17; before that, EINVAL.
 pub(crate) const SKIP_SUCCESS: u8 = 1 << 6;
-/// `IORING_TIMEOUT_UPDATE`: TIMEOUT_REMOVE sets another time instead. Since Linux 5.11.
+/// `IORING_TIMEOUT_UPDATE`: TIMEOUT_REMOVE changes the time instead. Since Linux 5.11.
 pub(crate) const TIMEOUT_UPDATE: u32 = 1 << 1;
-/// `IOSQE_BUFFER_SELECT`: the kernel takes a buffer of the group that `buf_index` names.
+/// `IOSQE_BUFFER_SELECT`: the kernel takes a buffer of the group in `buf_index`.
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
-/// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`: what is there already is received later, with other things that have
-/// become ready, and not while the entry is submitted. Since Linux 5.19.
+/// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`: data that is already available is received later, together with other
+/// ready events, and not during the submission. Since Linux 5.19.
 #[cfg(any(feature = "net", feature = "__preload"))]
 pub(crate) const POLL_FIRST: u16 = 1;
-/// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
+/// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per received part until the request ends. Since Linux 6.0.
 #[cfg(any(feature = "net", feature = "__preload"))]
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
-/// Events of a poll: data, or its end.
+/// Poll events: data, or the end of the stream.
 pub(crate) const POLL_READ: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
 /// `IORING_FSYNC_DATASYNC`.
 pub(crate) const FSYNC_DATASYNC: u32 = 1;
@@ -146,7 +145,7 @@ pub(crate) const FSYNC_DATASYNC: u32 = 1;
 pub(crate) const RWF_DSYNC: u32 = libc::RWF_DSYNC as u32;
 
 impl Sqe {
-    /// With this opcode and descriptor, all else zero.
+    /// Returns an entry with this opcode and descriptor, all else zero.
     pub fn new(opcode: u8, fd: i32) -> Sqe {
         Sqe {
             opcode,
@@ -155,7 +154,7 @@ impl Sqe {
         }
     }
 
-    /// Asks to cancel the op whose token is `target`; matches one op at most.
+    /// Returns a cancel of the operation with the token `target`; it matches at most one operation.
     pub(crate) fn cancel(target: u64, user_data: u64) -> Sqe {
         Sqe {
             addr: target,
@@ -164,7 +163,7 @@ impl Sqe {
         }
     }
 
-    /// Asks to cancel whatever can be. Since Linux 5.19; before that, EINVAL, and a drain waits.
+    /// Returns a cancel of all operations. Since Linux 5.19; before that, EINVAL, and a drain waits.
     pub(crate) fn cancel_all(user_data: u64) -> Sqe {
         Sqe {
             op_flags: ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY,

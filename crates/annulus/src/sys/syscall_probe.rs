@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! What the kernel answers to each of io_uring's three system calls, or a filter in its place. A ring is
-//! set up and closed immediately with nothing in flight (Drained); the other two calls are made on a descriptor
-//! that is no ring, so that the kernel reads or writes no memory of this process (Lent).
+//! Probes of io_uring's three system calls, which the kernel or a filter may refuse. A ring is set up and closed
+//! immediately with nothing in flight (Drained). The other two calls are made on a descriptor that is not a ring, so
+//! the kernel accesses no memory of this process (Lent).
 //!
-//! Filters forbid calls by number and never look whose descriptor it is: an `EPERM` from `io_uring_enter` on an
-//! eventfd comes from a filter, for the kernel itself would say that this is no ring.
+//! Filters forbid calls by number and never check the descriptor. An `EPERM` from `io_uring_enter` on an eventfd
+//! therefore comes from a filter; the kernel itself would report that this is not a ring.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -28,11 +28,11 @@ pub struct SyscallProbe {
     pub errno: Option<i32>,
 }
 
-/// The smallest ring that the engine would take.
+/// The number of entries of the smallest ring that the engine accepts.
 const ENTRIES: u32 = 8;
 
 /// Makes each call once.
-pub(crate) fn ask() -> [SyscallProbe; 3] {
+pub(crate) fn probe_calls() -> [SyscallProbe; 3] {
     [
         SyscallProbe {
             name: "io_uring_setup",
@@ -57,13 +57,13 @@ fn set_up() -> Result<(), Errno> {
 
 fn enter() -> Result<(), Errno> {
     let no_ring = eventfd(0, EventfdFlags::CLOEXEC)?;
-    // SAFETY: Lent: nothing is submitted, and the descriptor is no ring.
+    // SAFETY: Lent: nothing is submitted, and the descriptor is not a ring.
     unsafe { io_uring_enter(&no_ring, 0, 0, IoringEnterFlags::empty()) }.map(drop)
 }
 
 fn register() -> Result<(), Errno> {
     let no_ring = eventfd(0, EventfdFlags::CLOEXEC)?;
-    // SAFETY: Lent: unregistering takes no memory, and the descriptor is no ring.
+    // SAFETY: Lent: unregistering takes no memory, and the descriptor is not a ring.
     unsafe {
         io_uring_register(
             &no_ring,
@@ -75,8 +75,8 @@ fn register() -> Result<(), Errno> {
     .map(drop)
 }
 
-/// What is not the kernel's own answer to a descriptor that is no ring: `EOPNOTSUPP`, of some kernels `EBADF`
-/// or `EINVAL`.
+/// Returns the errno of a refusal. Not a refusal are the kernel's own errors for a descriptor that is not a ring:
+/// `EOPNOTSUPP`, on some kernels `EBADF` or `EINVAL`.
 fn refusal(result: Result<(), Errno>) -> Option<i32> {
     match result {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::BADF | Errno::INVAL) => None,
@@ -89,11 +89,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_ring_can_be_made_no_call_is_refused() {
+    fn no_call_is_refused_if_a_ring_can_be_created() {
         if let Err(error) = io_uring::IoUring::new(1) {
             return println!("skip: needs io_uring: {error}");
         }
-        for result in ask() {
+        for result in probe_calls() {
             assert_eq!(result.errno, None, "{}", result.name);
         }
     }

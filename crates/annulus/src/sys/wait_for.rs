@@ -1,6 +1,6 @@
-//! What ends an enter that waits.
+//! The condition that ends a waiting enter.
 
-/// A number of completions; or any completion after a time, if that is not 0.
+/// A number of completions, or any completion after a time, if that is not 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitFor {
     pub(super) completions: u32,
@@ -19,7 +19,7 @@ impl WaitFor {
         }
     }
 
-    /// On a kernel that knows no patience (before Linux 6.12, `IORING_FEAT_MIN_TIMEOUT`).
+    /// Converts it for kernels that cannot wait for several completions (before Linux 6.12, `IORING_FEAT_MIN_TIMEOUT`).
     pub(super) fn without_patience(self) -> WaitFor {
         WaitFor::completions(self.completions.min(1))
     }

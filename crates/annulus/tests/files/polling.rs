@@ -108,7 +108,7 @@ fn a_refused_poller_of_submissions_is_named_with_a_hint_and_everything_works_wit
         "without sqpoll: ",
         &refused.to_string(),
         "processor 4095",
-        "choose one of those",
+        "choose one of these",
     ] {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }

@@ -5,17 +5,17 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::Affinity;
 
 impl Affinity {
-    /// Returns the processors that the calling thread may use; `None` if the kernel does not tell.
+    /// Returns the processors that the calling thread may use; `None` if the kernel does not report them.
     pub(crate) fn of_this_thread() -> Option<Affinity> {
         sched_getaffinity(None).ok().map(Affinity)
     }
 }
 
-/// A thread that is kept on one processor; dropped there, it may go where it could before.
+/// Pins a thread to one processor. Dropping it on that thread restores the previous set of processors.
 pub(crate) struct Pinned(Affinity);
 
 impl Pinned {
-    /// Keeps the calling thread on the `n`-th of the processors that it may use, counted round.
+    /// Pins the calling thread to the `n`-th of its allowed processors, modulo their number.
     pub(crate) fn to_nth(n: usize) -> Option<Pinned> {
         let before = Affinity::of_this_thread()?;
         let allowed = &before.0;

@@ -1,4 +1,4 @@
-//! Buffer groups that the kernel fills piece by piece.
+//! Buffer groups with incremental filling: several receives share one buffer.
 
 use super::{BufRing, explain};
 use crate::error::SetupError;

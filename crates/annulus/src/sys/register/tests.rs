@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! Registrations on real rings. Nothing is in flight after `ask` (Lent, Still): each test keeps its
-//! memory until its ring is gone.
+//! Registrations on real rings. Nothing is in flight after `execute` (Lent, Still): each test keeps
+//! its memory until its ring is closed.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::sys::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
 
 const RECV: u8 = io_uring::opcode::Recv::CODE;
 
-/// A ring of each kind.
+/// Creates a ring of each set-up mode that the kernel accepts.
 fn rings() -> Vec<Ring> {
     let modes = [
         SetupMode::Deferred,
@@ -44,7 +44,7 @@ fn rings() -> Vec<Ring> {
     rings.into_iter().filter_map(Result::ok).collect()
 }
 
-/// A kernel that lacks something says so; that is no failure here.
+/// Returns the value, or `None` if the kernel is too old for it.
 fn or_skip<T>(result: Result<T, SetupError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -56,7 +56,7 @@ fn or_skip<T>(result: Result<T, SetupError>) -> Option<T> {
     }
 }
 
-/// A file whose byte at `n` is `n` modulo 251.
+/// Creates a file whose byte at `n` is `n` modulo 251.
 fn counted_file() -> File {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(
@@ -105,7 +105,7 @@ fn a_read_into_a_registered_buffer_returns_the_files_bytes() {
         assert_eq!(bytes(&pages, 5000, 3), [49, 50, 51]);
         assert_eq!(bytes(&pages, 4999, 1), [0]);
 
-        // The address has to lie in the buffer that the index names.
+        // The address has to be inside the buffer that the index names.
         let into_other = read_fixed(&pages, 5000, 100, 0, &file, 0);
         assert_eq!(ring.execute(into_other).unwrap().res, -libc::EFAULT);
         ring.unregister_buffers().unwrap();
@@ -152,7 +152,7 @@ fn a_direct_descriptor_reads_the_file_that_was_put_in_its_slot() {
         ring.register_files(&[-1, file.as_raw_fd()]).unwrap();
         assert_eq!((read(&mut ring, 1), read(&mut ring, 0)), (4, -libc::EBADF));
         assert_eq!(bytes(&into, 0, 4), [247, 248, 249, 250]);
-        // The table has its own reference: the process's descriptor may go.
+        // The table holds a reference, so the process's descriptor may be closed.
         drop(
             file.try_clone()
                 .map(|copy| ring.update_files(0, &[copy.as_raw_fd()]).unwrap()),
@@ -192,11 +192,12 @@ fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
         let (mut sender, receiver) = UnixStream::pair().unwrap();
         let give = |group: &mut BufRing, id: u16| {
             let base = vector(&pages, usize::from(id) * SLICE, SLICE).base;
-            // SAFETY: Lent, Still, Once: `pages` outlives the ring, and no id is in it twice.
+            // SAFETY: Lent, Still, Once: `pages` outlives the ring, and no id is in the ring twice.
             unsafe { group.add(base, u32::try_from(SLICE).unwrap(), id) };
         };
 
-        // Seven times around, so that entry 0, which holds the tail, is written again and again.
+        // Seven times around the ring, so that entry 0, which holds the tail, is overwritten
+        // several times.
         for id in [10, 11, 12] {
             give(&mut group, id);
         }
@@ -215,7 +216,8 @@ fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
             give(&mut group, id);
             group.publish();
         }
-        // None comes back from here on: the kernel has three, and sees when it has none.
+        // No buffer is given back from here on: the kernel has three, and must notice when it has
+        // none.
         sender.write_all(&[b'y'; 3 * SLICE]).unwrap();
         for _ in 0..3 {
             let res = receive(&mut ring, &receiver, 7).res;
@@ -234,7 +236,7 @@ fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
 }
 
 #[test]
-fn a_buffer_that_is_added_but_not_published_is_not_there() {
+fn a_buffer_that_is_added_but_not_published_is_not_used() {
     for mut ring in rings() {
         let Some(mut group) = or_skip(ring.register_buf_ring(2, 0)) else {
             continue;
@@ -270,7 +272,7 @@ fn a_group_of_a_wrong_size_or_number_is_refused() {
     }
 }
 
-/// Where the worker threads of this thread's rings may run.
+/// Returns the processors that each worker thread of this thread's rings may use.
 fn processors_of_workers() -> Vec<String> {
     let tid = rustix::thread::gettid().as_raw_nonzero();
     let mut processors = Vec::new();
@@ -294,7 +296,7 @@ fn processors_of_workers() -> Vec<String> {
 
 #[test]
 fn a_worker_thread_runs_where_it_was_placed() {
-    /// `IOSQE_ASYNC`: to a worker immediately.
+    /// `IOSQE_ASYNC`: the request goes to a worker immediately.
     const ASYNC: u8 = 1 << 4;
     let run = || {
         for mut ring in rings() {
@@ -312,7 +314,7 @@ fn a_worker_thread_runs_where_it_was_placed() {
                 ..Sqe::new(opcode::NOP, -1)
             };
             assert_eq!(ring.execute(nop).unwrap().res, 0);
-            // Where the one of the ring before is not idle yet there is a second.
+            // If the worker of the previous ring is not idle yet, there is a second one.
             let processors = processors_of_workers();
             let placed = |position: &String| *position == last.to_string();
             assert!(
@@ -322,11 +324,11 @@ fn a_worker_thread_runs_where_it_was_placed() {
             ring.unpin_workers().unwrap();
         }
     };
-    // Workers belong to the thread that submits: one of its own, so that there are no others.
+    // Workers belong to the submitting thread. A new thread has no others.
     thread::spawn(run).join().unwrap();
 }
 
-/// The limit does not hold with CAP_IPC_LOCK; a thread can give that up for itself.
+/// The limit does not apply with CAP_IPC_LOCK, which a thread can drop for itself.
 #[test]
 fn buffers_beyond_the_locked_memory_limit_are_refused_with_the_limit_and_a_hint() {
     let Some(limit) = probe::memlock_bytes().filter(|&bytes| bytes < 1 << 30) else {

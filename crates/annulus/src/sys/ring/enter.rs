@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The enter call of a ring, with the flags that the ABI crate does not have. What was pushed is owned by the
-//! in-flight table (Lent); the ring's descriptor is its own (Open).
+//! The enter call of a ring, with flags that the ABI crate lacks. The in-flight table owns the pushed operations
+//! (Lent); the descriptor belongs to the ring (Open).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,12 +17,12 @@ use crate::sys::polling::must_wake_poller;
 use crate::sys::size_limit::SignalBlocked;
 use crate::sys::wait_for::WaitFor;
 
-/// Bytes of a signal set, as the kernel counts them.
+/// The size of a kernel signal set, bytes.
 const SIGNAL_SET_BYTES: u32 = 8;
 
 impl Ring {
-    /// What an enter has to do for the poller of the submission queue: to wake it, and to wait for a
-    /// place in a full queue.
+    /// Returns the enter flags that the poller of the submission queue requires: to wake it, to wait for space in a
+    /// full queue, and to fetch completions that overflowed.
     pub(super) fn poller_flags(&mut self) -> u32 {
         let queue = self.ring.submission();
         let mut flags = IoringEnterFlags::empty();
@@ -41,7 +41,7 @@ impl Ring {
         flags.bits()
     }
 
-    /// What the poller of the submission queue, if there is one, has to be told in the next enter.
+    /// Returns the flag that wakes the poller of the submission queue, if there is a sleeping one.
     #[cfg(feature = "__preload")]
     pub(in crate::sys) fn poller_wakes(&mut self) -> u32 {
         if self.sq_polled {
@@ -61,11 +61,11 @@ impl Ring {
         unsafe { self.enter_masked(wait_for, flags, timeout_ns, ptr::null()) }
     }
 
-    /// As `enter`; while it sleeps, the thread's signal mask is `mask`, if there is one.
+    /// Enters like `enter`, with the thread's signal mask set to `mask` while it sleeps, unless `mask` is null.
     ///
     /// # Safety
     ///
-    /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
+    /// Lent: `mask` is null, or points to the 8 bytes of a kernel signal set until this returns.
     pub(in crate::sys) unsafe fn enter_masked(
         &mut self,
         wait_for: WaitFor,
@@ -84,8 +84,8 @@ impl Ring {
             }
             None => self.ring.as_raw_fd(),
         };
-        // SAFETY: Open. Our own ring, or its index in this thread's table of registered rings, for
-        // which the call takes the same type.
+        // SAFETY: Open: this ring, or its index in this thread's table of registered rings, which the call takes as the
+        // same type.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let wait_for = if self.is_patient {
             wait_for
@@ -109,8 +109,8 @@ impl Ring {
                     min_wait_usec: wait_for.any_after_us,
                 };
                 let flags = IoringEnterFlags::from_bits_retain(flags) | IoringEnterFlags::EXT_ARG;
-                // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns;
-                // `timeout` outlives the call, and `mask` by the caller's promise.
+                // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns; `timeout` outlives the
+                // call, and the caller guarantees the same for `mask`.
                 unsafe {
                     rustix::io_uring::io_uring_enter_arg(
                         fd,

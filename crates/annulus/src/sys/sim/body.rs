@@ -1,7 +1,7 @@
-//! The contents of one simulated file, twice: as programs see them, and as they are on the disk.
+//! The contents of one simulated file, in two states: as programs see them, and as they are on the disk.
 //!
-//! A crash leaves the disk's state, with a chosen part of what was written since the last sync on
-//! top. The unit of that choice is a sector: a write larger than that may survive in part.
+//! A crash leaves the disk's state plus a random part of the writes since the last sync. The unit of that choice is a
+//! sector: a larger write may survive in part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use std::sync::Arc;
 use super::dice::Dice;
 use crate::narrow::to_usize;
 
-/// Bytes that a disk writes whole or not at all.
+/// The number of bytes that a disk writes atomically.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
 type Sector = Arc<[u8; SECTOR_BYTES]>;
 
-/// Bytes of a file; sectors that were never written are holes and read as zeroes.
+/// The bytes of a file. Sectors that were never written are holes and read as zeroes.
 #[derive(Clone, Debug, Default)]
 struct Image {
     sectors: BTreeMap<u64, Sector>,
     bytes: u64,
 }
 
-/// A file's contents.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
-    /// As programs see it: the page cache.
+    /// The state that programs see: the page cache.
     now: Image,
-    /// As it is on the disk.
+    /// The state on the disk.
     disk: Image,
-    /// Sectors that the next sync writes. A failed sync forgets them, as Linux does: from then on
-    /// `now` and `disk` differ, and no sync mends it.
+    /// The sectors that the next sync writes. A failed sync clears the set, as on Linux: from then on `now` and `disk`
+    /// differ, and no later sync repairs that.
     dirty: BTreeSet<u64>,
-    /// The shortest the file was since the last sync: what lies beyond was cut off.
+    /// The smallest length since the last sync: the data beyond it was cut off.
     shortest: u64,
-    /// The length is to be written.
+    /// True if the length has to be written.
     resized: bool,
 }
 
@@ -42,12 +42,12 @@ impl Body {
         self.now.bytes
     }
 
-    /// Sectors in use, holes not counted.
+    /// Returns the number of sectors in use, without holes.
     pub(crate) fn sectors(&self) -> u64 {
         self.now.sectors.len() as u64
     }
 
-    /// Copies from `offset` on; the number of bytes is short at the end of the file only.
+    /// Copies bytes from `offset` on. Returns their number, which is short only at the end of the file.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let left = to_usize(self.now.bytes.saturating_sub(offset)).min(into.len());
         let mut done = 0;
@@ -66,7 +66,7 @@ impl Body {
         done
     }
 
-    /// Writes at `offset`, using at most `room` new sectors. Returns the bytes that were written.
+    /// Writes at `offset`, using at most `space` new sectors. Returns the number of bytes written.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8], mut space: u64) -> usize {
         let mut done = 0;
         while done < from.len() {
@@ -103,7 +103,7 @@ impl Body {
         )
     }
 
-    /// Cuts the file, or lengthens it with a hole.
+    /// Truncates the file, or extends it with a hole.
     pub(crate) fn set_bytes(&mut self, bytes: u64) {
         if bytes < self.now.bytes {
             self.clear(bytes, u64::MAX);
@@ -113,14 +113,15 @@ impl Body {
         self.now.bytes = bytes;
     }
 
-    /// Nobody can read it any more; what is on the disk stays there until its name goes.
+    /// Drops the contents that programs see, because no program can read them any more. The disk's state stays until
+    /// the name is removed.
     pub(crate) fn forget(&mut self) {
         self.now = Image::default();
         self.dirty.clear();
         self.resized = false;
     }
 
-    /// Makes a range read as zeroes and gives its whole sectors back.
+    /// Makes a range read as zeroes, and frees its whole sectors.
     pub(crate) fn clear(&mut self, from: u64, to: u64) {
         let (first, at) = sector_of(from);
         let touched: Vec<u64> = self
@@ -144,7 +145,7 @@ impl Body {
         }
     }
 
-    /// Reserves a range, using at most `room` new sectors. False: there was not enough.
+    /// Reserves a range, using at most `space` new sectors. Returns `false` if more are needed.
     pub(crate) fn reserve(&mut self, from: u64, to: u64, space: u64) -> bool {
         let (first, last) = (
             sector_of(from).0,
@@ -186,8 +187,8 @@ impl Body {
         }
     }
 
-    /// The length reaches the disk, and with it every cut since the last time: what lay beyond one is
-    /// gone, and reads as zeroes where the file has grown again, until the new bytes are written.
+    /// Writes the length to the disk, with the effect of every truncation since the last time: data beyond one is gone,
+    /// and reads as zeroes if the file has grown again, until the new bytes are written.
     fn commit_length(&mut self) {
         let cut = sector_of(self.shortest.next_multiple_of(SECTOR_BYTES as u64)).0;
         let (dirty, now) = (&self.dirty, &self.now.sectors);
@@ -205,7 +206,7 @@ impl Body {
         self.resized = false;
     }
 
-    /// A sync that failed: what it should have written counts as written.
+    /// Handles a failed sync: the unwritten sectors count as written.
     pub(crate) fn sync_failed(&mut self) {
         self.dirty.clear();
         self.resized = false;
@@ -218,7 +219,8 @@ impl Body {
         };
     }
 
-    /// The kernel writes some of what is dirty back on its own. Returns how many sectors.
+    /// Writes a random part of the dirty sectors back to the disk, as a kernel does in the background. Returns the
+    /// number of sectors.
     pub(crate) fn write_back(&mut self, dice: &mut Dice) -> u64 {
         if self.resized {
             self.commit_length();
@@ -231,11 +233,11 @@ impl Body {
         chosen.len() as u64
     }
 
-    /// The power fails: the disk's state, with some of what was dirty. Returns how many changes were
-    /// lost and kept.
+    /// Simulates a power failure: the disk's state, with a random part of the dirty data. Returns the numbers of
+    /// changes that were lost and kept.
     pub(crate) fn crash(&mut self, dice: &mut Dice) -> (u64, u64) {
         let (mut lost, mut kept) = (0, 0);
-        // With the old length, what a cut took away is as it was before the cut.
+        // If the old length survives, the data beyond a truncation is still there.
         let mut writable = u64::MAX;
         if self.resized && dice.coin() {
             self.commit_length();
@@ -270,7 +272,7 @@ impl Body {
     }
 }
 
-/// What lies beyond the end of a file reads as zeroes should the file grow again.
+/// Zeroes the data beyond the end of a file, so that it reads as zeroes if the file grows again.
 fn zero_beyond(image: &mut Image, bytes: u64) {
     let (sector, at) = sector_of(bytes);
     let data = image.sectors.get_mut(&sector);
@@ -279,7 +281,7 @@ fn zero_beyond(image: &mut Image, bytes: u64) {
     }
 }
 
-/// Sector, and byte in it.
+/// Returns the sector of an offset, and the byte position in it.
 fn sector_of(offset: u64) -> (u64, usize) {
     (
         offset / SECTOR_BYTES as u64,
@@ -292,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hole_reads_as_zeroes_and_takes_no_room() {
+    fn a_hole_reads_as_zeroes_and_takes_no_space() {
         let mut body = Body::default();
         assert_eq!(body.write(5000, b"end", u64::MAX), 3);
         assert_eq!((body.bytes(), body.sectors()), (5003, 1));
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_does_not_come_back_when_the_file_grows() {
+    fn data_that_was_cut_off_stays_gone_when_the_file_grows() {
         let mut body = Body::default();
         body.write(0, &[7; 2000], u64::MAX);
         body.set_bytes(700);
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_survives_every_crash_and_the_rest_survives_in_sectors() {
+    fn synced_data_survives_every_crash_and_other_data_survives_by_sectors() {
         let mut patterns = BTreeSet::new();
         for seed in 0..64 {
             let mut body = Body::default();
@@ -327,7 +329,7 @@ mod tests {
             let halves = contents.chunks(SECTOR_BYTES).map(|sector| {
                 assert!(
                     sector.iter().all(|&byte| byte == sector[0]),
-                    "a sector is written whole or not"
+                    "a sector is written completely or not at all"
                 );
                 sector[0]
             });
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_loses_what_it_should_have_written_even_if_the_next_succeeds() {
+    fn a_failed_sync_loses_its_data_even_if_the_next_sync_succeeds() {
         for seed in 0..16 {
             let mut body = Body::default();
             body.write(0, &[1; 512], u64::MAX);
@@ -372,7 +374,7 @@ mod tests {
             match contents.len() {
                 2048 => assert!(contents.iter().all(|&byte| byte == 1)),
                 1024 => assert!(contents.iter().all(|&byte| byte != 1)),
-                other => panic!("no length the file ever had: {other}"),
+                other => panic!("the file never had this length: {other}"),
             }
         }
     }

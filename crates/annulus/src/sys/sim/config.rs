@@ -1,14 +1,13 @@
-//! What a simulated kernel is like: its sizes, and how often it does what. Everything that a kernel
-//! does rarely is off by default.
+//! Configuration of a simulated kernel: sizes, and probabilities of faults. All rare behaviour is off by default.
 
 use std::time::Duration;
 
 use crate::narrow::to_ns;
 
-/// How a simulated kernel behaves. Chances are given in thousandths.
+/// The behaviour of a simulated kernel. Probabilities are given in thousandths.
 ///
-/// [`SimConfig::new`] is a kernel at its best: operations complete immediately, in order, whole.
-/// [`SimConfig::chaos`] switches everything on. Between the two, each fault has a method.
+/// [`SimConfig::new`] is an ideal kernel: operations complete immediately, in order, and completely.
+/// [`SimConfig::chaos`] enables all faults. Each fault also has a method.
 ///
 /// ```
 /// use annulus::sim::{Errno, OpKind, SimConfig};
@@ -41,22 +40,22 @@ pub struct SimConfig {
     pub(crate) capacity_bytes: u64,
     pub(crate) file_bytes_max: u64,
     pub(crate) open_files_max: u32,
-    /// Chance of each errno for each kind of operation.
+    /// The probability of each errno for each kind of operation.
     pub(crate) errors: [[u16; Errno::COUNT]; OpKind::COUNT],
 }
 
-/// Sizes as `Engine::builder` asks a real kernel for.
+/// The sizes that `Engine::builder` requests from a real kernel.
 const SQ_ENTRIES: u32 = 256;
 const CQ_ENTRIES: u32 = 4096;
-/// Room for what a test writes; none of it is taken before it is written.
+/// Enough for all tests; memory is only taken for data that is written.
 const CAPACITY_BYTES: u64 = 1 << 30;
-/// ext4's, with blocks of 4 KiB.
+/// The limit of ext4 with blocks of 4 KiB.
 const FILE_BYTES_MAX: u64 = 16 << 40;
-/// `RLIMIT_NOFILE` as most shells set it.
+/// The usual `RLIMIT_NOFILE` of a shell.
 const OPEN_FILES_MAX: u32 = 1024;
 
 impl SimConfig {
-    /// A kernel without faults, whose remaining choices follow `seed`.
+    /// Returns a kernel without faults. Its remaining choices follow `seed`.
     pub const fn new(seed: u64) -> SimConfig {
         SimConfig {
             seed,
@@ -84,10 +83,10 @@ impl SimConfig {
         }
     }
 
-    /// A kernel with everything switched on. The seed also chooses the sizes of the queues (two
-    /// entries and four, in a quarter of all cases) and the generation of the kernel.
+    /// Returns a kernel with all faults enabled. The seed also selects the sizes of the queues (two and four entries in
+    /// a quarter of all cases) and the generation of the kernel.
     ///
-    /// Operations fail by chance: code under test must take `EIO`, `ENOSPC` and `ENOMEM` for answers.
+    /// Operations fail at random: code under test must handle `EIO`, `ENOSPC` and `ENOMEM`.
     pub fn chaos(seed: u64) -> SimConfig {
         let tiny = seed.is_multiple_of(4);
         let mut config = SimConfig::new(seed)
@@ -115,127 +114,129 @@ impl SimConfig {
         config
     }
 
-    /// Each operation takes up to `most`, at random. On [`Sim::run`](crate::sim::Sim::run)'s clock,
-    /// which costs no time.
+    /// Sets the maximum duration of an operation; each takes a random time up to it. On the virtual clock of
+    /// [`Sim::run`](crate::sim::Sim::run) this costs no real time.
     pub fn delays(mut self, most: Duration) -> Self {
         self.delay_ns_max = to_ns(most);
         self
     }
 
-    /// One operation in `one_in` takes up to `most`, and no cancel stops it: a disk request that the
-    /// device already has.
+    /// Makes `per_mille` of the operations take up to `most`, without being cancellable: disk requests that the device
+    /// has already accepted.
     pub fn late(mut self, per_mille: u16, most: Duration) -> Self {
         self.late_per_mille = per_mille;
         self.late_ns_max = to_ns(most);
         self
     }
 
-    /// Of operations that are due together, the next to complete is chosen at random.
+    /// Makes `per_mille` of the completions overtake others: the next one is chosen at random among the operations that
+    /// are due.
     pub fn reordering(mut self, per_mille: u16) -> Self {
         self.reorder_per_mille = per_mille;
         self
     }
 
-    /// Reads and writes that transfer less than asked, though there is more.
+    /// Makes `per_mille` of the reads and writes transfer fewer bytes than requested, although more are available.
     pub fn short_transfers(mut self, per_mille: u16) -> Self {
         self.short_per_mille = per_mille;
         self
     }
 
-    /// Reads whose buffer is filled with garbage while they are in flight, as a device may: what a
-    /// read leaves in a buffer means something only up to its answer.
+    /// Fills the buffers of `per_mille` of the reads with garbage while they are in flight, as a device may. Only the
+    /// bytes that a completion reports are meaningful.
     pub fn scribbles(mut self, per_mille: u16) -> Self {
         self.scribble_per_mille = per_mille;
         self
     }
 
-    /// Operations that a cancel does not find, though they have not completed.
+    /// Makes `per_mille` of the operations impossible to cancel: a cancel reports `ENOENT` although they have not
+    /// completed.
     pub fn uncancellable(mut self, per_mille: u16) -> Self {
         self.uncancellable_per_mille = per_mille;
         self
     }
 
-    /// Cancels that answer before, or without, having stopped their operation.
+    /// Makes `per_mille` of the cancels complete before they have stopped their operation, or without stopping it.
     pub fn slow_cancels(mut self, per_mille: u16) -> Self {
         self.slow_cancels_per_mille = per_mille;
         self
     }
 
-    /// Enter calls that fail (`EAGAIN`, `EINTR`, `EBUSY`) with everything still queued.
+    /// Makes `per_mille` of the enter calls fail (`EAGAIN`, `EINTR`, `EBUSY`) with all entries still queued.
     pub fn refused_enters(mut self, per_mille: u16) -> Self {
         self.refused_enters_per_mille = per_mille;
         self
     }
 
-    /// Enter calls that fail although they have taken part of the queue.
+    /// Makes `per_mille` of the enter calls fail after they have taken a part of the queue.
     pub fn broken_enters(mut self, per_mille: u16) -> Self {
         self.broken_enters_per_mille = per_mille;
         self
     }
 
-    /// Enter calls that take fewer entries than they were asked to, and don't wait.
+    /// Makes `per_mille` of the enter calls take fewer entries than requested, and not wait.
     pub fn short_submits(mut self, per_mille: u16) -> Self {
         self.short_submits_per_mille = per_mille;
         self
     }
 
-    /// After this many enter calls of a driver each further call fails with `EBADFD`: the ring is gone, and
-    /// with it whatever it had not answered.
+    /// Makes every enter call after this number of calls per driver fail with `EBADFD`: the ring is gone, and
+    /// outstanding completions are lost.
     pub fn dies_after(mut self, enters: u64) -> Self {
         self.dies_after_enters = enters;
         self
     }
 
-    /// Writes after which the kernel writes something of the file back to the disk on its own, so
-    /// that a crash may find an earlier state than the last.
+    /// Makes the kernel write a part of a file back to the disk after `per_mille` of the writes, so that a crash may
+    /// leave a state before the last.
     pub fn write_back(mut self, per_mille: u16) -> Self {
         self.write_back_per_mille = per_mille;
         self
     }
 
-    /// Whether completions appear only in an enter call that asks for them, as on a ring with
-    /// `DEFER_TASKRUN`; true by default.
+    /// Sets whether completions appear only in an enter call that requests them, as on a ring with `DEFER_TASKRUN`. The
+    /// default is `true`.
     pub fn deferred_task_work(mut self, deferred: bool) -> Self {
         self.deferred = deferred;
         self
     }
 
-    /// Whether enter fails with `EBUSY` while overflowed completions find no room, as before
-    /// Linux 5.19; false by default.
+    /// Sets whether enter fails with `EBUSY` while overflowed completions do not fit into the queue, as before Linux
+    /// 5.19. The default is `false`.
     pub fn busy_on_overflow(mut self, busy: bool) -> Self {
         self.busy_on_overflow = busy;
         self
     }
 
-    /// Entries of the submission queue and of the completion queue, each at least 1; 256 and 4,096
-    /// by default.
+    /// Sets the entries of the submission queue and of the completion queue, each at least 1. The default is 256 and
+    /// 4,096.
     pub fn queues(mut self, submission_entries: u32, completion_entries: u32) -> Self {
         self.sq_entries = submission_entries.max(1);
         self.cq_entries = completion_entries.max(1);
         self
     }
 
-    /// Bytes the file system holds, in all; 1 GiB by default. Beyond it, `ENOSPC`.
+    /// Sets the capacity of the file system in bytes; writes beyond it fail with `ENOSPC`. The default is 1 GiB.
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
     }
 
-    /// The longest a file may be, bytes; 16 TiB by default. Beyond it, `EFBIG`.
+    /// Sets the maximum length of a file in bytes; writes beyond it fail with `EFBIG`. The default is 16 TiB.
     pub fn file_bytes_max(mut self, bytes: u64) -> Self {
         self.file_bytes_max = bytes;
         self
     }
 
-    /// Descriptors open at a time; 1,024 by default. Beyond it, `EMFILE`.
+    /// Sets the maximum number of open descriptors; further opens fail with `EMFILE`. The default is 1,024.
     pub fn open_files_max(mut self, files: u32) -> Self {
         self.open_files_max = files;
         self
     }
 
-    /// Operations of these kinds that fail with `errno`. They have no effect; but an `fsync` that
-    /// fails with `EIO` or `ENOSPC` drops what it should have written, as Linux does, and a failed
-    /// `close` has closed.
+    /// Makes `per_mille` of the operations of these kinds fail with `errno`. They have no effect, with two exceptions:
+    /// an `fsync` that fails with `EIO` or `ENOSPC` drops the data that it should have written, as on Linux, and a
+    /// failed `close` has closed the descriptor.
     pub fn errors(mut self, kinds: &[OpKind], errno: Errno, per_mille: u16) -> Self {
         for &kind in kinds {
             self.errors[kind as usize][errno as usize] = per_mille;
@@ -244,19 +245,19 @@ impl SimConfig {
     }
 }
 
-/// Operations that fail alike.
+/// Groups of operations that fail with the same errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OpKind {
-    /// Round trips that ask nothing.
+    /// Operations that do nothing.
     Nop,
-    /// Opening and making files.
+    /// Opening and creating files.
     Open,
-    /// Closing them.
+    /// Closing files.
     Close,
-    /// Reads, vectored ones too.
+    /// Reads, including vectored ones.
     Read,
-    /// Writes, vectored ones too.
+    /// Writes, including vectored ones.
     Write,
     /// `fsync`, `fdatasync`.
     Sync,
@@ -266,7 +267,7 @@ pub enum OpKind {
     Advise,
     /// `statx`.
     Stat,
-    /// Renames, removals and new directories.
+    /// Renames, removals and creation of directories.
     Name,
     /// Listing a directory.
     List,
@@ -275,7 +276,7 @@ pub enum OpKind {
 impl OpKind {
     pub(crate) const COUNT: usize = 11;
 
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [OpKind; OpKind::COUNT] = [
         OpKind::Nop,
         OpKind::Open,
@@ -297,9 +298,9 @@ impl OpKind {
 pub enum Errno {
     /// The device failed.
     Eio,
-    /// A signal came; operations are asked again by the library.
+    /// A signal arrived; the library repeats the operation.
     Eintr,
-    /// The kernel is short of something for a moment; asked again by the library.
+    /// The kernel is temporarily short of a resource; the library repeats the operation.
     Eagain,
     /// The disk is full.
     Enospc,
@@ -310,7 +311,7 @@ pub enum Errno {
 impl Errno {
     pub(crate) const COUNT: usize = 5;
 
-    /// Every one.
+    /// All errors.
     pub const ALL: [Errno; Errno::COUNT] = [
         Errno::Eio,
         Errno::Eintr,
@@ -319,7 +320,7 @@ impl Errno {
         Errno::Enomem,
     ];
 
-    /// Its number, as [`std::io::Error::raw_os_error`] gives it.
+    /// Returns the number, as [`std::io::Error::raw_os_error`] returns it.
     pub fn number(self) -> i32 {
         use super::super::errno;
         match self {

@@ -1,8 +1,8 @@
-//! The simulation's only source of chance: SplitMix64, so that a seed means the same schedule in
-//! every version of every dependency. One per world, one per executor.
+//! The simulation's only source of randomness: SplitMix64, so that a seed gives the same schedule with every version of
+//! every dependency. There is one per world and one per executor.
 
 use crate::narrow::to_usize;
-/// Numbers that depend on the seed and on nothing else.
+/// A generator whose numbers depend only on the seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
@@ -22,18 +22,18 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 up to and without `bound`; 0 if there is no such number.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next() % bound }
     }
 
-    /// An index into something of this length.
+    /// Returns an index into a collection of this length.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         to_usize(self.below(len as u64))
     }
 
-    /// True `per_mille` times in a thousand. Asks for no number where the answer is known, so that a
-    /// fault that is off leaves the schedule of the others alone.
+    /// Returns `true` with a probability of `per_mille` / 1000. Draws no number if the result is certain, so that a
+    /// disabled fault does not change the schedule of the others.
     pub(crate) fn hits(&mut self, per_mille: u16) -> bool {
         match per_mille {
             0 => false,
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chance_is_met_about_as_often_as_it_says() {
+    fn a_chance_occurs_about_as_often_as_configured() {
         let mut dice = Dice::new(1);
         let hits = (0..100_000).filter(|_| dice.hits(250)).count();
         assert!((24_000..26_000).contains(&hits), "{hits}");
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_sequence() {
+    fn the_same_seed_gives_the_same_sequence() {
         let take = |seed| -> Vec<u64> {
             let mut dice = Dice::new(seed);
             (0..8).map(|_| dice.next()).collect()

@@ -1,5 +1,5 @@
-//! What an operation of the simulated kernel does when its time has come: the faults that concern
-//! its answer, then the file system's call.
+//! Execution of a simulated operation when it is due: first the faults that change its result, then the file system's
+//! call.
 
 use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO};
 use super::super::sqe::Sqe;
@@ -10,18 +10,18 @@ use super::memory::Lent;
 use super::request::Request;
 use crate::sys::errno::count;
 
-/// What a cancel has done to an operation.
+/// The effect of a cancel on an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Nothing.
+    /// No cancel.
     Runs,
-    /// It was under way: it may end early.
+    /// Cancelled while it was running; it may end early.
     Interrupted,
-    /// It never ran.
+    /// Cancelled before it ran.
     Cancelled,
 }
 
-/// What a transfer does when it was interrupted under way.
+/// The part of a transfer that is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     Whole,
@@ -29,7 +29,7 @@ enum Extent {
 }
 
 impl State {
-    /// The answer: a count, or minus an errno. The operation's memory is touched here, and not after.
+    /// Executes an operation. Returns a count, or minus an errno. Only this function touches the operation's memory.
     pub(super) fn execute(
         &mut self,
         config: &SimConfig,
@@ -44,7 +44,7 @@ impl State {
         let mut extent = Extent::Whole;
         match fate {
             Fate::Cancelled => return -ECANCELED,
-            // A close under way has given up its number already.
+            // A running close has already released its number.
             Fate::Interrupted if matches!(request, Request::Close) => {}
             Fate::Interrupted => match self.dice.below(3) {
                 0 => return -EINTR,
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// How many bytes of `total` a transfer is allowed.
+    /// Returns the number of bytes out of `total` that a transfer may move.
     fn allowed(&mut self, config: &SimConfig, extent: Extent, total: u64) -> u64 {
         match extent {
             Extent::AtMost(most) => most.max(1).min(total),
@@ -184,8 +184,8 @@ impl State {
     }
 }
 
-/// Operations that do something even when they fail: a close has closed, and a sync that failed has
-/// forgotten what it should have written.
+/// Returns whether the request has an effect even if it fails: a failed close has closed the descriptor, and a failed
+/// sync has dropped the data that it should have written.
 fn has_effect_when_failed(request: &Request) -> bool {
     matches!(request, Request::Close | Request::Sync)
 }

@@ -1,5 +1,5 @@
-//! The simulated file system's calls: descriptors, inodes, and Linux's answers. No delays and no
-//! faults in here; those are the kernel's (`kernel.rs`).
+//! The calls of the simulated file system: descriptors, inodes, and Linux's results. Delays and faults are simulated in
+//! `kernel.rs`.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use super::dice::Dice;
 use super::tree::{Ino, Name, ROOT, Tree};
 use crate::narrow::to_usize;
 
-/// An answer: a value, or an errno.
+/// The result of a call: a value, or an errno.
 pub(crate) type SysResult<T> = Result<T, i32>;
 
-/// Descriptors are numbered from here, far from the process's own: a simulated one that gets into
-/// a system call is `EBADF` there.
+/// The first descriptor, far from the numbers of real ones, so that a real system call with a simulated descriptor
+/// fails with `EBADF`.
 const FIRST_FD: i32 = 1 << 20;
 
 /// The file system.
@@ -45,7 +45,7 @@ pub(super) struct Inode {
 struct OpenFile {
     ino: Ino,
     flags: u32,
-    /// How far a listing came: `.`, `..`, then names.
+    /// The position of a listing: `.`, `..`, then names.
     listed: usize,
     last_name: Name,
 }
@@ -90,7 +90,7 @@ impl Files {
         ino
     }
 
-    /// Sectors that can still be taken.
+    /// Returns the number of free sectors.
     fn space(&self) -> u64 {
         let used: u64 = self.inodes.values().map(|inode| inode.body.sectors()).sum();
         self.sectors_max.saturating_sub(used)
@@ -100,7 +100,7 @@ impl Files {
         self.open.get(&fd).ok_or(EBADF)
     }
 
-    /// Whether it is a directory, even one that has no name any more.
+    /// Returns whether an inode is a directory, even if it has no name any more.
     fn is_dir(&self, ino: Ino) -> bool {
         let mode = self.inodes.get(&ino).map_or(0, |inode| inode.mode);
         mode & call::S_IFMT == call::file_type::DIRECTORY
@@ -110,7 +110,7 @@ impl Files {
         self.inodes.get_mut(&ino).ok_or(EBADF)
     }
 
-    /// The inode of a descriptor that may be written through.
+    /// Returns the inode of a descriptor that is open for writing.
     fn writable(&mut self, fd: i32, refusal: i32) -> SysResult<&mut Inode> {
         let opened = self.opened(fd)?;
         if !opened.writes() {
@@ -157,7 +157,7 @@ impl Files {
             inode.body.set_bytes(0);
             inode.changed_ns = now_ns;
         }
-        // As Linux does, the lowest number that is free: a number used again shows who kept it too long.
+        // The lowest free number, as on Linux: a reused number reveals code that kept it too long.
         let fd = (FIRST_FD..)
             .find(|fd| !self.open.contains_key(fd))
             .unwrap_or(FIRST_FD);
@@ -183,12 +183,12 @@ impl Files {
         self.open.len()
     }
 
-    /// An inode that has lost its last name and descriptor gives its space back.
+    /// Frees the space of an inode without names and descriptors.
     fn forget_if_gone(&mut self, ino: Ino) {
         if self.open.values().any(|open| open.ino == ino) || self.tree.links(ino) > 0 {
             return;
         }
-        // A crash may bring its name back: then with what the disk has.
+        // A crash may restore its name; it then has the contents on the disk.
         if self.tree.named().contains(&ino) {
             if let Some(inode) = self.inodes.get_mut(&ino) {
                 inode.body.forget();
@@ -215,7 +215,7 @@ impl Files {
             .read(offset, into))
     }
 
-    /// `durable`: as `RWF_DSYNC`.
+    /// Writes at `offset`. `durable` is `RWF_DSYNC`.
     pub(crate) fn write(
         &mut self,
         fd: i32,
@@ -249,13 +249,13 @@ impl Files {
         Ok(done)
     }
 
-    /// The kernel's own writing back. Returns the sectors written.
+    /// Writes a random part of a file back, as a kernel does in the background. Returns the number of sectors.
     pub(crate) fn write_back(&mut self, fd: i32, dice: &mut Dice) -> u64 {
         self.writable(fd, EBADF)
             .map_or(0, |inode| inode.body.write_back(dice))
     }
 
-    /// `fails`: the disk does not take it.
+    /// Syncs a file or directory. With `fails`, the disk does not take the data.
     pub(crate) fn sync(&mut self, fd: i32, fails: bool) -> SysResult<usize> {
         let ino = self.opened(fd)?.ino;
         match (self.is_dir(ino), fails) {
@@ -356,7 +356,7 @@ impl Files {
         Ok(0)
     }
 
-    /// Fills `struct linux_dirent64` records, as many as fit, from where the last call ended.
+    /// Returns as many `struct linux_dirent64` records as fit into `space`, starting where the last call ended.
     pub(crate) fn list(&mut self, fd: i32, space: usize) -> SysResult<Vec<u8>> {
         let refusal = if self.is_dir(self.opened(fd)?.ino) {
             ENOENT
@@ -403,7 +403,7 @@ impl Files {
         Ok(records)
     }
 
-    /// The inode that a statx asks about.
+    /// Returns the inode that a statx refers to.
     fn resolve(&self, fd: i32, path: &[u8], flags: u32) -> SysResult<Ino> {
         if path.is_empty() && flags & call::AT_EMPTY_PATH != 0 {
             return Ok(self.opened(fd)?.ino);
@@ -417,7 +417,7 @@ impl Files {
         Ok(super::stat::statx(ino, inode, self.tree.links(ino)))
     }
 
-    /// The power fails. Returns how many changes were lost and kept.
+    /// Simulates a power failure. Returns the numbers of changes that were lost and kept.
     pub(crate) fn crash(&mut self, dice: &mut Dice) -> (u64, u64) {
         self.open.clear();
         let (mut lost, mut kept) = self.tree.crash(dice);
@@ -450,7 +450,7 @@ impl Files {
             .collect())
     }
 
-    /// Makes a file with these contents, and the directories above it; all of it is on the disk.
+    /// Creates a file with these contents, and its parent directories; all of it is on the disk.
     pub(crate) fn put(&mut self, path: &[u8], contents: &[u8], now_ns: u64) -> SysResult<()> {
         for (at, _) in path
             .iter()
@@ -480,18 +480,18 @@ impl Files {
     }
 }
 
-/// What a process's umask usually takes away.
+/// The permissions that a typical umask removes.
 const UMASK: u32 = 0o022;
 /// `FALLOC_FL_*`, from linux/falloc.h.
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
-/// `POSIX_FADV_NOREUSE`, the last of them.
+/// `POSIX_FADV_NOREUSE`, the largest advice.
 const ADVICE_MAX: u32 = 5;
-/// Of a `struct linux_dirent64`, before the name.
+/// The size of a `struct linux_dirent64` before the name.
 const RECORD_HEAD_BYTES: usize = 19;
 
-/// Offsets and lengths are signed in Linux.
+/// Fails if an offset or length exceeds Linux's signed type.
 fn check_offset(offset: u64) -> SysResult<()> {
     if i64::try_from(offset).is_ok() {
         Ok(())

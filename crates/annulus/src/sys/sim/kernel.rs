@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! The simulated kernel's queues: what an SQE goes through from push to CQE, and everything that can
-//! go wrong with the queues on the way. One per driver.
+//! The queues of the simulated kernel: the way of an SQE from push to CQE, and all faults of the queues. There is one
+//! instance per driver.
 //!
-//! An operation's memory is read and written when its time has come, not before (but for garbage, and
-//! for what kernels copy immediately: paths and vectors): memory that is freed too early is detected.
-//! Invariants: Lent (an operation's memory is let go before its CQE is posted), One side.
+//! An operation's memory is accessed as late as possible, when the operation is due, so that memory that is freed too
+//! early is detected. Exceptions are garbage, and data that real kernels copy immediately (paths and vectors).
+//! Invariants: Lent (an operation's memory is released before its CQE is posted), One side.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -24,16 +24,16 @@ use super::trace::{Event, EventKind};
 use super::{Bell, SimClock, World};
 use crate::narrow::to_u32;
 
-/// Enter calls in a row that change nothing, on the virtual clock, before the driver is taken to be in
-/// a circle: more than any chance of refusals explains.
+/// The number of consecutive enter calls without effect, on the virtual clock, after which the driver is assumed to
+/// loop. Random refusals do not explain so long a series.
 const FRUITLESS_MAX: u32 = 100_000;
-/// What an enter call or a look at the queues takes on the virtual clock, ns.
+/// The duration of an enter call or a check of the queues on the virtual clock, ns.
 const STEP_NS: u64 = 1_000;
-/// Completions that one enter call which does not wait lets through where task work is deferred, as
-/// Linux does since about 6.13.
+/// The maximum number of completions per enter call that does not wait, with deferred task work, as in Linux since
+/// about 6.13.
 const TASK_WORK_MAX: usize = 20;
 
-/// One kernel, as one driver sees it.
+/// The kernel of one driver.
 pub(crate) struct SimKernel {
     world: Arc<World>,
     clock: Arc<SimClock>,
@@ -41,24 +41,24 @@ pub(crate) struct SimKernel {
     sq: VecDeque<Sqe>,
     running: Vec<Running>,
     cq: VecDeque<Cqe>,
-    /// Completions that found no room in `cq`, in order.
+    /// Completions that did not fit into `cq`, in order.
     overflow: VecDeque<Cqe>,
     enters: u64,
     waits: u64,
     entries: u64,
     overflows: u64,
-    /// Enter calls since anything was taken, completed or reaped.
+    /// Enter calls since the last entry was taken, completed or reaped.
     fruitless: u32,
 }
 
 /// An operation between its start and its CQE.
 struct Running {
-    /// Its number in the world's record.
+    /// The number of the operation in the world's trace.
     operation: u64,
     sqe: Sqe,
     request: Request,
     due_ns: u64,
-    /// No cancel finds it.
+    /// True if cancels fail to find it.
     deaf: bool,
     fate: Fate,
 }
@@ -85,7 +85,7 @@ impl SimKernel {
         self.clock.advance_to(self.clock.now_ns() + STEP_NS);
     }
 
-    /// Takes up to `entries` off the submission queue.
+    /// Takes up to `entries` entries from the submission queue.
     fn take(&mut self, entries: usize) {
         for _ in 0..entries {
             match self.sq.pop_front() {
@@ -101,7 +101,7 @@ impl SimKernel {
     }
 
     fn start(&mut self, sqe: Sqe) {
-        // SAFETY: Lent: the driver pushed it, so what it points to is valid until its CQE.
+        // SAFETY: Lent: the driver pushed the entry, so the memory it points to is valid until its CQE.
         let mut request = unsafe { Request::of(&sqe) };
         let config = self.world.config();
         let now_ns = self.clock.now_ns();
@@ -178,7 +178,7 @@ impl SimKernel {
         });
     }
 
-    /// Cancels one operation, or not. Returns the answer of a cancel of this one alone.
+    /// Tries to cancel one operation. Returns the result of a cancel of this operation alone.
     fn stop(&mut self, token: u64, sqe: &Sqe) -> i32 {
         let world = Arc::clone(&self.world);
         let now_ns = self.clock.now_ns();
@@ -219,7 +219,7 @@ impl SimKernel {
             sqe,
             &Request::Nop,
         ));
-        // A stopped operation's own CQE comes before that of its cancel, or some time after.
+        // The CQE of a stopped operation is posted before that of its cancel, or some time after.
         let before = res == 0 && (wakes || !state.dice.hits(world.config().slow_cancels_per_mille));
         if res == 0 {
             state.counts.cancelled_before += u64::from(before);
@@ -237,7 +237,7 @@ impl SimKernel {
         res
     }
 
-    /// Completes what is due, at most `most`. True: there was something.
+    /// Completes at most `most` operations that are due. Returns whether any were due.
     fn complete_due(&mut self, most: usize) -> bool {
         let now_ns = self.clock.now_ns();
         let signalled = self.bell.is_signalled();
@@ -263,7 +263,7 @@ impl SimKernel {
         any_due
     }
 
-    /// Does what the operation asks, lets go of its memory, and posts its CQE.
+    /// Executes an operation, releases its memory, and posts its CQE.
     fn complete(&mut self, one: Running) {
         let Running {
             operation,
@@ -298,7 +298,7 @@ impl SimKernel {
 
     fn post(&mut self, cqe: Cqe) {
         self.fruitless = 0;
-        // While anything waits in the list, what comes after must wait behind it.
+        // Later completions must queue behind those that have overflowed.
         if self.overflow.is_empty() && !self.cq_is_full() {
             self.cq.push_back(cqe);
         } else {
@@ -316,14 +316,14 @@ impl SimKernel {
         }
     }
 
-    /// Ends a simulation that goes round in circles; nobody else could.
+    /// Panics if a simulation loops without progress.
     fn check_progress(&mut self) {
         self.fruitless += 1;
         if self.fruitless > FRUITLESS_MAX && matches!(*self.clock, SimClock::Virtual(_)) {
-            // So that the drain of the end, on the way out of this panic, comes to its end.
+            // Reset, so that the drain during the panic can finish.
             self.fruitless = 0;
             self.world.become_calm();
-            panic!("the driver enters the kernel again and again without any progress");
+            panic!("the driver repeats enter calls without any progress");
         }
     }
 
@@ -331,7 +331,7 @@ impl SimKernel {
         self.cq.len() >= self.world.config().cq_entries as usize
     }
 
-    /// A device writes to the memory it was given whenever it likes.
+    /// Writes garbage to the memory of an operation in flight, as a device may at any moment.
     fn scribble(&mut self) {
         if self.running.is_empty() {
             return;
@@ -352,7 +352,7 @@ impl SimKernel {
         }
     }
 
-    /// The enter call up to where it would wait. True: everything queued was taken.
+    /// Executes an enter call without its wait. Returns whether all queued entries were taken.
     fn enter(&mut self, get_events: bool) -> io::Result<bool> {
         self.enters += 1;
         self.overflows += u64::from(!self.overflow.is_empty());
@@ -404,7 +404,7 @@ impl SimKernel {
         Ok(taken == queued)
     }
 
-    /// Lets time pass until something is due, or `until_ns`. False: nothing ever will be.
+    /// Advances time until an operation is due, or to `until_ns`. Returns `false` if nothing will ever be due.
     fn let_time_pass(&mut self, until_ns: Option<u64>) -> bool {
         let next_ns = self
             .running
@@ -462,7 +462,7 @@ impl Kernel for SimKernel {
     }
 
     fn submit(&mut self) -> io::Result<()> {
-        // As the ring does it: completions are asked for where they would not come by themselves.
+        // As in the ring: completions are requested unless they appear without a request.
         let get_events = self.world.config().deferred || !self.overflow.is_empty();
         self.enter(get_events).map(drop)
     }

@@ -1,10 +1,10 @@
 //! # Safety
 //!
-//! A driver's memory as a simulated kernel sees it: addresses out of SQEs. Like a device, it writes
-//! at any moment between the submission and the final CQE, and as late as it can: memory that a
-//! driver freed too early is then found by AddressSanitizer.
+//! The memory of a driver, addressed through SQEs. Like a device, the simulated kernel writes at any moment between the
+//! submission and the final CQE, and as late as possible. AddressSanitizer then finds memory that a driver freed too
+//! early.
 //!
-//! Invariants: Lent (what an SQE points to is the in-flight table's until the final CQE; a `Lent` is
+//! Invariants: Lent (memory that an SQE points to belongs to the in-flight table until the final CQE; a `Lent` is
 //! dropped before that CQE is posted), Still.
 #![allow(unsafe_code)]
 
@@ -24,8 +24,7 @@ pub(super) struct Lent {
 impl Lent {
     /// # Safety
     ///
-    /// Lent and Still: the range stays valid for what the operation does with it until this value is
-    /// dropped.
+    /// Lent and Still: the range stays valid for the accesses of the operation until this value is dropped.
     pub(super) unsafe fn new(addr: u64, bytes: usize) -> Lent {
         Lent {
             base: ptr::with_exposed_provenance_mut(to_usize(addr)),
@@ -40,12 +39,12 @@ impl Lent {
     /// Writes `from` to the start of the range.
     pub(super) fn fill(&mut self, from: &[u8]) {
         let bytes = from.len().min(self.bytes);
-        // SAFETY: Lent, by the promise of `new`: `bytes` are within the range, which is written to by
-        // nobody else meanwhile.
+        // SAFETY: Lent, by the promise of `new`: `bytes` are within the range, and no other code writes to it
+        // meanwhile.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.base, bytes) }
     }
 
-    /// Writes garbage all over the range.
+    /// Fills the range with garbage.
     pub(super) fn scribble(&mut self, garbage: u8) {
         // SAFETY: Lent, by the promise of `new`.
         unsafe { ptr::write_bytes(self.base, garbage, self.bytes) }
@@ -59,10 +58,10 @@ impl Lent {
         bytes
     }
 
-    /// Writes a whole statx answer.
+    /// Writes the result of a statx.
     pub(super) fn fill_statx(&mut self, statx: &Statx) {
         debug_assert_eq!(self.bytes, size_of::<Statx>());
-        // SAFETY: Lent, by the promise of `new`: a `Statx` of the op's own, aligned as its box is.
+        // SAFETY: Lent, by the promise of `new`: a `Statx` that the operation owns, aligned in its box.
         unsafe { ptr::copy_nonoverlapping(statx, self.base.cast::<Statx>(), 1) }
     }
 }
@@ -71,22 +70,22 @@ impl Lent {
 ///
 /// # Safety
 ///
-/// Lent: `addr` points to a string that ends in NUL.
+/// Lent: `addr` points to a NUL-terminated string.
 pub(super) unsafe fn path(addr: u64) -> Vec<u8> {
     let path = ptr::with_exposed_provenance::<std::ffi::c_char>(to_usize(addr));
-    // SAFETY: Lent, by the caller's promise.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
     unsafe { CStr::from_ptr(path) }.to_bytes().to_vec()
 }
 
-/// The ranges of a vectored operation; the vector is copied when the operation starts.
+/// Returns the ranges of a vectored operation. The vector is copied when the operation starts.
 ///
 /// # Safety
 ///
-/// Lent and Still: `addr` points to `count` vectors, and each of those to a range as `Lent::new` has it.
+/// Lent and Still: `addr` points to `count` vectors, and each of those to a range as required by `Lent::new`.
 pub(super) unsafe fn vector(addr: u64, count: usize) -> Vec<Lent> {
     let vectors = ptr::with_exposed_provenance::<IoVec>(to_usize(addr));
     let one = |at| {
-        // SAFETY: Lent, by the caller's promise: `at` is below `count`.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`, and `at` is below `count`.
         let IoVec { base, bytes } = unsafe { vectors.add(at).read() };
         Lent { base, bytes }
     };

@@ -1,8 +1,8 @@
-//! A kernel in memory: what a ring's driver needs of one (`Kernel`), with a file system behind it and
-//! every misbehaviour a real kernel allows itself, chosen by a seed.
+//! A simulated kernel: an implementation of `Kernel` with a file system in memory. A seed selects among the faults that
+//! a real kernel may show.
 //!
-//! A `World` is what survives the drivers that use it: files, disk, dice, the record of what happened.
-//! Each driver has a `SimKernel` of its own on it, as each ring belongs to one thread.
+//! A `World` outlives the drivers that use it. It has the files, the disk, the random numbers and the trace. Each
+//! driver has its own `SimKernel`, as each ring belongs to one thread.
 
 mod body;
 mod config;
@@ -32,19 +32,19 @@ use super::call;
 use files::Files;
 use trace::Trace;
 
-/// What a clock that starts with the simulation shows first, ns: 0 would mean "no deadline".
+/// The first time of a virtual clock, ns. Not 0, which means "no deadline".
 pub(crate) const START_NS: u64 = 1_000_000_000;
 
-/// Files, dice and record.
+/// The state that all drivers of a simulation share.
 #[derive(Debug)]
 pub(crate) struct World {
     config: SimConfig,
     state: Mutex<State>,
-    /// The clock of runs on the caller's thread; goes on from run to run.
+    /// The clock of runs on the caller's thread. It continues from run to run.
     pub(crate) clock: Arc<SimClock>,
-    /// A driver on the caller's thread found nothing that could ever happen.
+    /// True if a driver on the caller's thread would wait although nothing can ever happen.
     stuck: AtomicBool,
-    /// No more faults: a run that has failed is to come to its end.
+    /// True if faults are disabled, so that a failed run can finish.
     calm: AtomicBool,
 }
 
@@ -55,16 +55,16 @@ pub(crate) struct State {
     pub(crate) counts: FaultCounts,
     pub(crate) trace: Trace,
     pub(crate) high_water: HighWater,
-    /// Operations started, in all.
+    /// The total number of operations started.
     operations: u64,
-    /// Operations answered, in all.
+    /// The total number of operations completed.
     pub(crate) completed: u64,
-    /// The power is off: nothing has an effect any more.
+    /// True if the power is off: operations have no effect.
     dead: bool,
 }
 
 impl State {
-    /// From now on operations are answered, without having done anything.
+    /// Makes all later operations complete without any effect.
     pub(crate) fn power_off(&mut self) {
         self.dead = true;
     }
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// How the kernel behaves at present.
+    /// Returns the current behaviour of the kernel.
     pub(crate) fn config(&self) -> SimConfig {
         if self.calm.load(Ordering::Relaxed) {
             SimConfig::new(self.config.seed)
@@ -107,12 +107,12 @@ impl World {
         self.calm.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing panics while the lock is held; if it did, a test has failed anyway.
+    /// Locks the state. No code panics while it holds the lock, except in a test that has failed anyway.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes a descriptor as `close(2)` does, without any queue.
+    /// Closes a descriptor as `close(2)` does, without a queue.
     pub(crate) fn close(&self, fd: i32) -> i32 {
         self.state()
             .files
@@ -120,18 +120,18 @@ impl World {
             .map_or_else(|errno| -errno, |_| 0)
     }
 
-    /// Whether the driver on this thread can't go on; asking forgets it.
+    /// Returns and clears whether the driver on this thread cannot make progress.
     pub(crate) fn take_stuck(&self) -> bool {
         self.stuck.swap(false, Ordering::Relaxed)
     }
 }
 
-/// What time it is for a simulated kernel and those who set deadlines for it.
+/// The clock of a simulated kernel and its deadlines.
 #[derive(Debug)]
 pub(crate) enum SimClock {
-    /// Moves when the kernel says so: to the next thing that happens.
+    /// Advanced by the kernel to the next event.
     Virtual(AtomicU64),
-    /// The machine's, for drivers on threads of their own.
+    /// The machine's clock, for drivers on separate threads.
     Real,
 }
 
@@ -143,7 +143,7 @@ impl SimClock {
         }
     }
 
-    /// Moves a virtual clock on; never back.
+    /// Advances a virtual clock; never moves it back.
     fn advance_to(&self, ns: u64) {
         if let SimClock::Virtual(now) = self {
             now.fetch_max(ns, Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl SimClock {
     }
 }
 
-/// What other threads wake a simulated kernel's driver with: an eventfd's stand-in.
+/// The simulation's eventfd: other threads wake the driver with it.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     signalled: Mutex<bool>,
@@ -168,19 +168,19 @@ impl Bell {
         *self.lock()
     }
 
-    /// The read of it completes.
+    /// Completes the read of the eventfd.
     fn silence(&self) {
         *self.lock() = false;
     }
 
-    /// Sleeps until it is signalled, if anybody `listens`, or the time is up.
+    /// Sleeps until it is signalled, if a read is armed (`listens`), or until the time is up.
     fn wait(&self, listens: bool, most: Option<Duration>) {
         let signalled = self.lock();
         if *signalled && listens {
             return;
         }
         match most {
-            // A wake-up for nothing is allowed: a waiting thread looks again.
+            // A spurious wake-up is harmless: the waiting thread checks again.
             Some(most) => drop(self.ringing.wait_timeout(signalled, most)),
             None => drop(self.ringing.wait(signalled)),
         }

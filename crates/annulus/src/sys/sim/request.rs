@@ -1,7 +1,6 @@
 //! # Safety
 //!
-//! An SQE, read: which call it asks for, with the memory it lends. Invariant: Lent, as `memory.rs`
-//! has it.
+//! The call that an SQE requests, with the memory that it lends. Invariant: Lent, as in `memory.rs`.
 #![allow(unsafe_code)]
 
 use super::super::call::Statx;
@@ -9,10 +8,10 @@ use super::super::sqe::{RWF_DSYNC, Sqe, opcode};
 use super::config::OpKind;
 use super::memory::{self, Lent};
 
-/// The descriptor that stands for the driver's own wake-up.
+/// The descriptor of the driver's wake-up.
 pub(super) const WAKE_FD: i32 = -2;
 
-/// What a simulated kernel is asked.
+/// A call that a simulated kernel supports.
 #[derive(Debug)]
 pub(super) enum Request {
     Nop,
@@ -64,7 +63,7 @@ pub(super) enum Request {
     Unknown,
 }
 
-/// Whether the simulated kernel does what an entry with this opcode asks for.
+/// Returns whether the simulated kernel supports this opcode.
 #[cfg(test)]
 pub(crate) fn knows(opcode: u8) -> bool {
     let lent = [0_u64; size_of::<Statx>() / 8 + 1];
@@ -74,16 +73,16 @@ pub(crate) fn knows(opcode: u8) -> bool {
         off: addr,
         ..Sqe::new(opcode, -1)
     };
-    // SAFETY: Lent: whatever the opcode makes of the two addresses, there are zeros, for as long as it is read.
+    // SAFETY: Lent: both addresses point to zeroes that outlive the request, whatever the opcode uses them for.
     !matches!(unsafe { Request::of(&sqe) }, Request::Unknown)
 }
 
 impl Request {
-    /// Reads an SQE.
+    /// Parses an SQE.
     ///
     /// # Safety
     ///
-    /// Lent and Still: what the SQE points to stays valid until the value is dropped.
+    /// Lent and Still: the memory that the SQE points to stays valid until the value is dropped.
     pub(super) unsafe fn of(sqe: &Sqe) -> Request {
         let Sqe {
             addr,
@@ -93,8 +92,7 @@ impl Request {
             ..
         } = *sqe;
         let count = len as usize;
-        // SAFETY: Lent: the caller upholds the contract in `# Safety`, for each of the pointers
-        // that its opcode gives a meaning.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety` for each pointer that the opcode uses.
         unsafe {
             match sqe.opcode {
                 opcode::NOP => Request::Nop,
@@ -173,7 +171,7 @@ impl Request {
         }
     }
 
-    /// Bytes of the buffers of reads and writes.
+    /// Returns the total length of the buffers of a read or write.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Request::Read { into: parts } | Request::Write { from: parts, .. } => {
@@ -183,7 +181,7 @@ impl Request {
         }
     }
 
-    /// Memory that the answer will be written to.
+    /// Returns the memory that the call will write to.
     pub(super) fn targets(&mut self) -> &mut [Lent] {
         match self {
             Request::Read { into } => into,

@@ -1,11 +1,11 @@
-//! What a simulated kernel answers to statx: the struct the real one fills.
+//! The simulated kernel's statx result, in the structure of the real one.
 
 use super::super::call::{self, Statx, StatxTimestamp};
 use super::body::SECTOR_BYTES;
 use super::files::Inode;
 use super::tree::Ino;
 
-/// Preferred transfer size, bytes, as ext4 and XFS answer.
+/// The preferred transfer size of ext4 and XFS, bytes.
 const BLOCK_BYTES: u32 = 4096;
 
 pub(super) fn statx(ino: Ino, inode: &Inode, links: u32) -> Statx {

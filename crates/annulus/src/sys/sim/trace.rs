@@ -1,100 +1,100 @@
-//! What a simulated kernel was asked and answered, and which faults it threw in: the evidence that a
-//! fault was met at all, and that the same seed gives the same schedule.
+//! The trace of a simulated kernel: requests, results, and injected faults. It shows that a fault occurred at all, and
+//! that the same seed gives the same schedule.
 
 use super::config::OpKind;
 
-/// Events kept; the hash covers those beyond as well.
+/// The maximum number of events kept. The hash covers all events.
 const EVENTS_MAX: usize = 1 << 18;
 
-/// How often each fault was thrown in.
+/// The number of times that each fault was injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultCounts {
-    /// Operations that took time.
+    /// Operations with a delay.
     pub delayed: u64,
-    /// Operations that took long and could not be cancelled.
+    /// Operations with a long delay that could not be cancelled.
     pub late: u64,
-    /// Completions that overtook another that was due before.
+    /// Completions that overtook another that was due earlier.
     pub reordered: u64,
-    /// Transfers cut short.
+    /// Transfers that were cut short.
     pub shortened: u64,
-    /// Buffers filled with garbage while in flight.
+    /// Buffers that were filled with garbage while in flight.
     pub scribbled: u64,
-    /// Operations failed with an injected errno.
+    /// Operations that failed with an injected errno.
     pub errors: u64,
-    /// Enter calls refused with everything queued.
+    /// Enter calls that were refused with all entries still queued.
     pub enters_refused: u64,
     /// Enter calls that failed after they had taken entries.
     pub enters_broken: u64,
-    /// Enter calls that took fewer entries than asked.
+    /// Enter calls that took fewer entries than requested.
     pub submits_short: u64,
-    /// Enter calls refused because completions had overflowed.
+    /// Enter calls that were refused because completions had overflowed.
     pub enters_busy: u64,
-    /// Completions that found no room in the completion queue.
+    /// Completions that did not fit into the completion queue.
     pub overflowed: u64,
-    /// Pushes that found no room in the submission queue.
+    /// Pushes that did not fit into the submission queue.
     pub pushes_refused: u64,
     /// Cancels that stopped their operation.
     pub cancels_done: u64,
     /// Cancels that did not find their operation (`ENOENT`).
     pub cancels_missed: u64,
-    /// Cancels that came too late to stop it (`EALREADY`).
+    /// Cancels that were too late to stop their operation (`EALREADY`).
     pub cancels_too_late: u64,
-    /// Stopped operations whose own completion came before that of the cancel.
+    /// Stopped operations that completed before their cancel.
     pub cancelled_before: u64,
-    /// Stopped operations whose own completion came after that of the cancel.
+    /// Stopped operations that completed after their cancel.
     pub cancelled_after: u64,
-    /// Sectors written back to the disk without being asked.
+    /// Sectors that were written back to the disk without a sync.
     pub written_back: u64,
-    /// Unsynced changes that a crash threw away.
+    /// Unsynced changes that a crash discarded.
     pub crash_lost: u64,
     /// Unsynced changes that survived a crash.
     pub crash_kept: u64,
 }
 
-/// The most that a simulated kernel held at one time.
+/// The maximum load of a simulated kernel at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HighWater {
-    /// Operations.
+    /// The number of operations.
     pub operations: u64,
-    /// Bytes of the buffers of reads and writes.
+    /// The total length of the buffers of reads and writes.
     pub bytes: u64,
 }
 
-/// One thing that happened.
+/// An entry of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// When, on the simulation's clock, ns.
+    /// The time on the simulation's clock, ns.
     pub at_ns: u64,
-    /// What.
+    /// The kind of event.
     pub what: EventKind,
-    /// Which operation, counted from the beginning of the simulation.
+    /// The number of the operation, counted from the beginning of the simulation.
     pub operation: u64,
-    /// What the operation is.
+    /// The kind of operation.
     pub kind: OpKind,
-    /// Its descriptor, or a negative number.
+    /// The descriptor, or a negative number.
     pub fd: i32,
-    /// Its offset, where it has one.
+    /// The offset, if the operation has one.
     pub offset: u64,
-    /// Bytes asked for, where it has a buffer.
+    /// The requested number of bytes, if the operation has a buffer.
     pub bytes: u64,
 }
 
-/// What happened to an operation.
+/// An event in the life of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The kernel took it.
+    /// The kernel took the operation.
     Started,
-    /// The kernel answered: a count, or minus an errno.
+    /// The operation completed with this result: a count, or minus an errno.
     Completed(i32),
-    /// A cancel was asked; its own answer.
+    /// A cancel was requested, with this result of the cancel.
     CancelRequested(i32),
 }
 
-/// The record of a world.
+/// The trace of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     events: Vec<Event>,
@@ -134,7 +134,7 @@ impl Trace {
         }
     }
 
-    /// Bytes that went to or came from the caller's memory.
+    /// Adds bytes to the hash that were copied from or to the caller's memory.
     pub(crate) fn note_bytes(&mut self, bytes: &[u8]) {
         self.hash.add(bytes);
     }
@@ -148,7 +148,7 @@ impl Trace {
     }
 }
 
-/// FNV-1a, a word at a time: of a fixed definition, unlike the standard library's hashers.
+/// FNV-1a by words. Its definition is fixed, unlike those of the standard library's hashers.
 #[derive(Debug)]
 struct Hash(u64);
 
@@ -170,7 +170,7 @@ impl Hash {
     }
 
     fn add_word(&mut self, word: u64) {
-        // The multiplication alone carries nothing down; the shift does.
+        // The multiplication alone never carries bits down; the shift does.
         let mixed = (self.0 ^ word).wrapping_mul(0x0100_0000_01b3);
         self.0 = mixed ^ (mixed >> 29);
     }

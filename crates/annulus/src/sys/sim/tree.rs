@@ -1,7 +1,7 @@
-//! The names of the simulated file system, twice: as programs see them, and as they are on the disk.
+//! The names of the simulated file system, in two states: as programs see them, and as they are on the disk.
 //!
-//! Changes of names reach the disk in the order they were made, as with a journal: a crash keeps the
-//! first few of those that no directory sync has covered.
+//! Changes of names reach the disk in the order in which they were made, as with a journal. A crash keeps a random
+//! number of the earliest changes that no directory sync has covered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ pub(crate) const ROOT: Ino = 1;
 
 /// `NAME_MAX`.
 const NAME_BYTES_MAX: usize = 255;
-/// Changes that wait for the disk; beyond it the older half is written, as a journal's timer does.
+/// The maximum number of changes not yet on the disk. Beyond it the older half is written, as by a journal's timer.
 const LOG_MAX: usize = 1024;
 
-/// Directories by inode number; a number that is not here is a file.
+/// The directories by inode number. Other inodes are files.
 #[derive(Debug)]
 pub(crate) struct Tree {
     now: Dirs,
@@ -31,7 +31,7 @@ pub(crate) struct Tree {
     log: Vec<Change>,
 }
 
-/// One change of names.
+/// A change of names.
 #[derive(Clone, Debug)]
 enum Change {
     Add {
@@ -100,7 +100,7 @@ impl Change {
     }
 }
 
-/// Sets a name, or removes it; returns what it stood for.
+/// Sets or removes a name. Returns the inode that it named before.
 fn put(dirs: &mut Dirs, dir: Ino, name: &[u8], ino: Option<Ino>) -> Option<Ino> {
     let entries = dirs.get_mut(&dir)?;
     match ino {
@@ -109,25 +109,25 @@ fn put(dirs: &mut Dirs, dir: Ino, name: &[u8], ino: Option<Ino>) -> Option<Ino> 
     }
 }
 
-/// Where a path leads.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
     pub(crate) dir: Ino,
-    /// The path's last part; empty for the root. One of dots is no name that can be changed.
+    /// The last component of the path; empty for the root. `.` and `..` are names that cannot be changed.
     pub(crate) name: Name,
-    /// What is there.
+    /// The inode at the path, if it exists.
     pub(crate) ino: Option<Ino>,
-    /// The path says, by a slash at its end, that a directory is meant.
+    /// True if the path ends in a slash and therefore requires a directory.
     pub(crate) wants_dir: bool,
 }
 
 impl Lookup {
-    /// Whether the path ends in something that can be renamed.
+    /// Returns whether the last component can be renamed.
     fn has_name(&self) -> bool {
         !matches!(self.name.as_slice(), b"" | b"." | b"..")
     }
 
-    /// Why there is nothing.
+    /// Returns the error for a path without an inode.
     fn missing(&self) -> i32 {
         if self.name.len() > NAME_BYTES_MAX {
             ENAMETOOLONG
@@ -155,8 +155,8 @@ impl Tree {
         self.now.get(&dir)
     }
 
-    /// Follows a path from the root, which is also everybody's working directory. The last part need
-    /// not exist.
+    /// Resolves a path from the root, which is also the working directory of every program. The last component need not
+    /// exist.
     pub(crate) fn find(&self, path: &[u8]) -> Result<Lookup, i32> {
         if path.is_empty() {
             return Err(ENOENT);
@@ -193,7 +193,8 @@ impl Tree {
         Ok(lookup)
     }
 
-    /// What is at a path that has to lead to something, and to a directory if it ends in a slash.
+    /// Returns the inode of a lookup. Fails if it does not exist, or if the path ends in a slash and it is not a
+    /// directory.
     pub(crate) fn existing(&self, lookup: &Lookup) -> Result<Ino, i32> {
         let ino = lookup.ino.ok_or(lookup.missing())?;
         if lookup.wants_dir && !self.is_dir(ino) {
@@ -223,7 +224,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes a name; returns the inode that lost it.
+    /// Removes a name. Returns the inode that lost it.
     pub(crate) fn remove(&mut self, at: &Lookup, want_dir: bool) -> Result<Ino, i32> {
         let ino = self.existing(at)?;
         match (self.now.get(&ino), want_dir) {
@@ -242,7 +243,7 @@ impl Tree {
         Ok(ino)
     }
 
-    /// `renameat2`; returns the inode that lost its name to the renamed one.
+    /// `renameat2(2)`. Returns the inode that the renamed one has replaced.
     pub(crate) fn rename(
         &mut self,
         from: &Lookup,
@@ -296,7 +297,7 @@ impl Tree {
         Ok(to.ino)
     }
 
-    /// Whether `dir` is `above` or lies below it.
+    /// Returns whether `dir` is `above` or is inside it.
     fn is_below(&self, dir: Ino, above: Ino) -> bool {
         let mut open = vec![above];
         while let Some(next) = open.pop() {
@@ -324,13 +325,13 @@ impl Tree {
         }
     }
 
-    /// A sync of a directory: writes every change up to the last that touches it.
+    /// Syncs a directory: writes all changes up to the last that affects it.
     pub(crate) fn sync(&mut self, dir: Ino) {
         let covered = self.log.iter().rposition(|change| change.touches(dir));
         self.write_out(covered.map_or(0, |last| last + 1));
     }
 
-    /// The power fails. Returns how many changes were lost and kept.
+    /// Simulates a power failure. Returns the numbers of changes that were lost and kept.
     pub(crate) fn crash(&mut self, dice: &mut Dice) -> (u64, u64) {
         let kept = dice.index(self.log.len() + 1);
         let lost = self.log.len() - kept;
@@ -340,7 +341,7 @@ impl Tree {
         (lost as u64, kept as u64)
     }
 
-    /// Every inode that has a name, or may have one after a crash.
+    /// Returns all inodes that have a name, or may have one after a crash.
     pub(crate) fn named(&self) -> BTreeSet<Ino> {
         let mut named: BTreeSet<Ino> = [&self.now, &self.disk]
             .into_iter()
@@ -354,7 +355,7 @@ impl Tree {
         named
     }
 
-    /// Names of an inode, as programs see them.
+    /// Returns the link count of an inode, as programs see it.
     pub(crate) fn links(&self, ino: Ino) -> u32 {
         let names = self
             .now

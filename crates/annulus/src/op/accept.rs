@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `accept`: ACCEPT, or `accept4` when a connection waits. Owns the listener (Open); the answer is a new
-//! descriptor, which is closed if nobody waits for it (trap 4). Multishot, one SQE accepts until it ends.
+//! `accept`: ACCEPT, or `accept4` when a connection waits. Owns the listener (Open). The result is a new descriptor,
+//! which is closed if the operation was abandoned (trap 4). A multishot SQE accepts connections until it ends.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -59,8 +59,8 @@ impl fmt::Debug for Accept {
     }
 }
 
-/// An accept that goes on until it is cancelled or fails. Since Linux 5.19. It has no use for addresses:
-/// all connections would write to the same one (trap 32).
+/// Returns a multishot accept, which continues until it is cancelled or fails. Since Linux 5.19. It requests no
+/// addresses, because all connections would write to the same memory (trap 32).
 pub(crate) fn multishot(listener: &Socket) -> Sqe {
     Sqe {
         ioprio: ACCEPT_MULTISHOT,

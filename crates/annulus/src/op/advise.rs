@@ -31,7 +31,7 @@ impl Advise {
     }
 }
 
-/// The length in an SQE has 32 bits: longer ranges are advised piece by piece, bytes.
+/// The largest range of one SQE, bytes. Its length field has 32 bits, so longer ranges are split.
 const PIECE_BYTES: u32 = 1 << 30;
 
 impl Advise {
@@ -84,21 +84,21 @@ unsafe impl Op for Advise {
     }
 }
 
-/// How a range of a file will be used: `posix_fadvise(2)`.
+/// The expected use of a range of a file; see `posix_fadvise(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing special.
+    /// No special use.
     Normal,
-    /// In random order: no read-ahead.
+    /// Random access: no read-ahead.
     Random,
-    /// From start to end: more read-ahead.
+    /// Sequential access: more read-ahead.
     Sequential,
-    /// Soon: read it into the page cache.
+    /// Used soon: the kernel reads the range into the page cache.
     WillNeed,
-    /// Not soon: clean pages leave the page cache.
+    /// Not used soon: clean pages leave the page cache.
     DontNeed,
-    /// Once.
+    /// Used once.
     NoReuse,
 }
 

@@ -11,7 +11,7 @@ use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Reserves, zeroes or gives up space of a file.
+/// Reserves, zeroes or frees space of a file.
 #[derive(Debug)]
 pub struct Allocate {
     fd: Fd,
@@ -58,17 +58,17 @@ unsafe impl Op for Allocate {
     }
 }
 
-/// What to do with a range of a file.
+/// The change to a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocateMode {
-    /// Reserve space; the file grows to hold the range.
+    /// Reserves space. The file grows to include the range.
     Extend,
-    /// Reserve space beyond the end without growing the file (`FALLOC_FL_KEEP_SIZE`).
+    /// Reserves space without growing the file (`FALLOC_FL_KEEP_SIZE`).
     KeepLength,
-    /// Give the space back; the range reads as zeroes (`FALLOC_FL_PUNCH_HOLE`).
+    /// Frees the space. The range reads as zeroes (`FALLOC_FL_PUNCH_HOLE`).
     PunchHole,
-    /// Make the range read as zeroes and stay allocated (`FALLOC_FL_ZERO_RANGE`).
+    /// Makes the range read as zeroes and keeps it allocated (`FALLOC_FL_ZERO_RANGE`).
     Zero,
 }
 

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `close`: CLOSE, or `close`. Owns the descriptor's number and nothing else does (Open). An
-//! operation dropped before it ran still closes it. Never retried: after EINTR the number is gone.
+//! `close`: CLOSE, or `close`. It is the only owner of the descriptor's number (Open). An operation that is dropped
+//! before it ran still closes the number. It is never retried: after EINTR the number is free.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,7 +14,7 @@ use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{ECANCELED, check};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Closes a descriptor and reports what the file system has to say about it.
+/// Closes a descriptor, and reports the file system's error, if any.
 pub struct Close {
     raw: i32,
     closer: Option<Arc<dyn CloseFd>>,
@@ -36,7 +36,7 @@ unsafe impl Op for Close {
     }
 
     fn syscall(&mut self) -> i32 {
-        // SAFETY: Open: nobody else has the number.
+        // SAFETY: Open: this op is the only owner of the number.
         unsafe { call::close(self.raw) }
     }
 
@@ -46,10 +46,10 @@ unsafe impl Op for Close {
 
     fn complete(self, res: i32) -> io::Result<()> {
         if -res == ECANCELED || EngineError::of_code(-res).is_some() {
-            // It never ran.
+            // The operation never ran.
             return check(match &self.closer {
                 Some(closer) => closer.close(self.raw),
-                // SAFETY: Open: nobody else has the number, and it was not closed.
+                // SAFETY: Open: this op is the only owner of the number, which is still open.
                 None => unsafe { call::close(self.raw) },
             })
             .map(drop);

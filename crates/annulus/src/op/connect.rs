@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `connect`: CONNECT, or `connect` and its outcome when the socket is writable. Owns the socket (Open)
-//! and the address, boxed (Lent, Still).
+//! `connect`: CONNECT, or `connect` and its result once the socket is writable. Owns the socket (Open) and the boxed
+//! address (Lent, Still).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct Connect {
     socket: Rc<Socket>,
     address: Box<Address>,
-    /// By the system call: the kernel is at it.
+    /// The system call has started the connection.
     begun: bool,
 }
 
@@ -68,13 +68,13 @@ unsafe impl SocketOp for Connect {
         }
     }
 
-    /// Of a connect that has not begun EAGAIN is the answer, too: a Unix listener's backlog is full, and no
-    /// event tells when there is room in it.
+    /// EAGAIN before the connection has started is a result: the backlog of a Unix listener is full, and no event
+    /// reports free space in it.
     fn is_unready(&self, res: i32) -> bool {
         self.begun && res == -EAGAIN
     }
 
-    /// EAGAIN is an answer here: a Unix listener's backlog is full.
+    /// EAGAIN is a result here: the backlog of a Unix listener is full.
     fn resume(&mut self, res: i32) -> Resume {
         Resume::Done(res)
     }

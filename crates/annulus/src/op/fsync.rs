@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `sync_all`, `sync_data`: FSYNC, or `fsync` and `fdatasync`. Owns the descriptor (Open). Covers the
-//! writes that had completed when it was submitted, and no others (trap 48).
+//! `sync_all`, `sync_data`: FSYNC, or `fsync` and `fdatasync`. Owns the descriptor (Open). Covers only the writes
+//! that had completed when it was submitted (trap 48).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,7 +13,7 @@ use crate::sys::errno::check;
 use crate::sys::sqe::FSYNC_DATASYNC;
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Makes what was written durable.
+/// Makes written data durable.
 #[derive(Debug)]
 pub struct Fsync {
     fd: Fd,

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `read_dir`: `getdents64` until the end, on a blocking thread: io_uring has no opcode for it. Owns
-//! the descriptor (Open) and the buffer (Lent, Still).
+//! `read_dir`: `getdents64` until the end, on a blocking thread, because io_uring has no opcode for it. Owns the
+//! descriptor (Open) and the buffer (Lent, Still).
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::sys::call;
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Bytes of names asked for at a time.
+/// Size of the buffer for directory entries, bytes.
 const CHUNK_BYTES: usize = 32 << 10;
 
 /// Lists a directory.
@@ -25,7 +25,7 @@ pub struct ListDir {
     listed: Vec<Listed>,
 }
 
-/// One entry: its name, its inode, and its `d_type`.
+/// A directory entry: its name, inode and `d_type`.
 #[derive(Clone, Debug)]
 pub struct Listed {
     pub(crate) name: OsString,
@@ -81,8 +81,8 @@ unsafe impl Op for ListDir {
     }
 }
 
-/// Reads `struct linux_dirent64` records: inode (8 bytes), offset (8), record length (2), type (1),
-/// name up to a NUL. `.` and `..` are left out, as std does.
+/// Parses `struct linux_dirent64` records: inode (8 bytes), offset (8), record length (2), type (1), name up to a
+/// NUL. Omits `.` and `..`, as std does.
 fn parse(mut records: &[u8], into: &mut Vec<Listed>) {
     const NAME_AT: usize = 19;
     while let (Some(inode), Some(&[low, high]), Some(&kind)) = (

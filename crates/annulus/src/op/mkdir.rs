@@ -11,7 +11,7 @@ use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Makes a directory.
+/// Creates a directory.
 #[derive(Debug)]
 pub struct MakeDir {
     path: CString,

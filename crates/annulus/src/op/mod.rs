@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! One operation per file: its SQE, the system call it stands for, how the answer is read.
+//! One operation per file: its SQE, the equivalent system call, and how its result is read.
 //!
-//! The types here name operations in signatures; they are made by [`File`](crate::File) and
-//! [`Engine`](crate::Engine). Each implementation owns everything its SQE points to (Lent, Still, Open).
+//! The types here appear in signatures. [`File`](crate::File) and [`Engine`](crate::Engine) make them. Each
+//! implementation owns everything that its SQE points to (Lent, Still, Open).
 #![allow(unsafe_code)]
 
 #[cfg(feature = "net")]
@@ -117,50 +117,50 @@ pub(crate) use recv_message::{MessageInfo, ReceiveQueue, ReceivedMessage, Shape}
 pub(crate) use socket::Refusals;
 pub(crate) use statx::{StatResult, Statx};
 
-/// What to do after an answer of the kernel.
+/// The next step after a result of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// This is the answer: a count or minus an errno.
+    /// The operation is complete with this result: a count, or a negative errno.
     Done(i32),
-    /// Ask again, for the rest.
+    /// Submit the operation again, for the rest.
     Again,
 }
 
-/// What came of the attempt to answer on the caller's thread.
+/// The outcome of the non-blocking fast path on the caller's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncAttempt {
-    /// Nothing was asked.
+    /// No attempt was made.
     NotTried,
-    /// It was asked; not all of it was there.
+    /// The attempt was made, and not all data was available.
     Missed,
-    /// A count.
+    /// The operation is complete with this count.
     Done(i32),
 }
 
-/// An operation. Sealed: the implementations are the library's own.
+/// An operation. Sealed: only this crate implements it.
 ///
 /// # Safety
 ///
-/// Lent, Still, Open: everything the SQE points to or names — buffers, paths, vectors, the
-/// descriptor — is owned by the op and stays where it is when the op is moved.
+/// Lent, Still, Open: the op owns everything that the SQE points to or names (buffers, paths, vectors, the
+/// descriptor), and moving the op does not move it.
 #[doc(hidden)]
 pub unsafe trait Op: Send + Sized + 'static {
     const INFO: OpInfo;
     type Output: Send;
 
-    /// What io_uring is asked. Called again for the rest of an unfinished transfer.
+    /// Returns the SQE. Called again for the rest of an unfinished transfer.
     fn sqe(&mut self) -> Sqe;
 
-    /// Where it goes: to a ring whose kernel has this opcode, or to a thread that may block.
+    /// Returns the opcode that selects the ring, if its kernel supports the opcode, or else a blocking thread.
     #[inline]
     fn opcode(&self) -> u8 {
         Self::INFO.opcode
     }
 
-    /// The same without io_uring, on a thread that may block: a count or minus an errno.
+    /// Runs the operation as a system call on a thread that may block. Returns a count or a negative errno.
     fn syscall(&mut self) -> i32;
 
-    /// The answer, where it can be had on the caller's thread without blocking.
+    /// Attempts the operation on the caller's thread without blocking.
     fn try_sync(&mut self) -> SyncAttempt {
         SyncAttempt::NotTried
     }
@@ -170,33 +170,33 @@ pub unsafe trait Op: Send + Sized + 'static {
         false
     }
 
-    /// Whether it is for the ring that polls devices, where there is one.
+    /// Returns whether the operation goes to the ring that polls devices, if one exists.
     fn is_polled(&self) -> bool {
         false
     }
 
-    /// That ring has refused it: its file is not polled any more.
+    /// Called when that ring has refused the operation: its file is not polled any more.
     fn stop_polling(&mut self) {}
 
-    /// Looks at an answer; most ops take any but an interruption for final.
+    /// Decides what to do after a result. By default, every result except an interruption is final.
     fn resume(&mut self, res: i32) -> Resume {
         retry_interrupted(res)
     }
 
-    /// Bytes of buffers lent, for the in-flight limit.
+    /// Returns the size of the lent buffers, for the in-flight limit, bytes.
     fn bytes(&self) -> u32 {
         0
     }
 
-    /// Reads the final answer.
+    /// Returns the output for the final result.
     fn complete(self, res: i32) -> Self::Output;
 
-    /// The answer without the op, which stays with the driver (its timeout passed).
+    /// Returns the output of an operation that has timed out. The op stays with the driver.
     fn on_timeout(error: io::Error) -> Self::Output;
 }
 
-/// EINTR: a signal. EAGAIN, ENOMEM: the kernel's own shortage (XFS reads, request memory). None of
-/// them reaches the caller unless it comes again and again (traps 43 and 57): `retries_max`.
+/// Retries after EINTR (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in the kernel (XFS
+/// reads, request memory). The caller gets one of them only if it repeats (traps 43 and 57); see `retries_max`.
 #[inline]
 pub(crate) fn retry_interrupted(res: i32) -> Resume {
     match -res {
@@ -205,9 +205,10 @@ pub(crate) fn retry_interrupted(res: i32) -> Resume {
     }
 }
 
-/// How often in a row an operation that is answered with `res` is asked again before that is its answer: a
-/// file that says EAGAIN a hundred times means it, and would keep a driver busy without end; some kernels say
-/// ENOMEM once without need (trap 57); each signal is somebody's.
+/// Returns how many times in a row an operation is retried after `res` before `res` is its result.
+///
+/// A file that returns EAGAIN a hundred times would otherwise keep a driver busy without end. Some kernels return
+/// ENOMEM once without need (trap 57). Each EINTR has a signal as its cause, so it is retried without a limit.
 #[inline]
 pub(crate) fn retries_max(res: i32) -> u32 {
     match -res {
@@ -217,19 +218,19 @@ pub(crate) fn retries_max(res: i32) -> u32 {
     }
 }
 
-/// The kernel's own bound on one transfer, bytes (`MAX_RW_COUNT`); a longer one comes back short.
+/// The kernel's limit on one transfer, bytes (`MAX_RW_COUNT`). A longer transfer is cut short.
 pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
 
-/// Bytes, or vectors, of one transfer as an SQE has them. Of more than a transfer takes the rest is asked for later.
+/// Returns the bytes, or vectors, of one transfer as an SQE field. The rest is transferred later.
 #[inline]
 pub(crate) fn transfer_len(count: usize) -> u32 {
     to_u32(count.min(TRANSFER_MAX))
 }
 
-/// The kernel's bound on the vectors of one transfer (`IOV_MAX`).
+/// The kernel's limit on the vectors of one transfer (`IOV_MAX`).
 pub(crate) const VECTORS_MAX: usize = 1024;
 
-/// An exact read met the end of the file.
+/// Returns the error of an exact read that reached the end of the file.
 pub(crate) fn ended<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
     let what = format!("the file ended after {bytes} of {want} bytes");
     BufError::new(
@@ -238,8 +239,8 @@ pub(crate) fn ended<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
     )
 }
 
-/// A file stopped taking bytes without an error.
+/// Returns the error of a write that stopped early without an error of the kernel.
 pub(crate) fn refused<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
-    let what = format!("the file took {bytes} of {want} bytes and no more");
+    let what = format!("the file accepted only {bytes} of {want} bytes, without an error");
     BufError::new(io::Error::new(io::ErrorKind::WriteZero, what), Some(buf))
 }

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! NOP: a round trip through the driver and the kernel, and nothing else. Names no memory.
+//! NOP: a round trip through the driver and the kernel. Names no memory.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -9,7 +9,7 @@ use super::{Op, OpInfo, table};
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Asks nothing; its time is the engine's own.
+/// Does nothing; its time is the engine's overhead.
 #[derive(Debug)]
 pub struct Nop;
 

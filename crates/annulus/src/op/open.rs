@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `open`: OPENAT, or `openat`. Owns the path (Lent, Still). The answer carries a descriptor: an
-//! operation dropped on its way closes it (trap 4), because `complete` wraps it immediately.
+//! `open`: OPENAT, or `openat`. Owns the path (Lent, Still). The result is a descriptor, which `complete` wraps
+//! immediately, so that an abandoned operation closes it (trap 4).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -58,7 +58,7 @@ unsafe impl Op for OpenAt {
 
     fn complete(self, res: i32) -> io::Result<OpenedFd> {
         check(res)?;
-        // SAFETY: Open: the kernel has just made this descriptor for us.
+        // SAFETY: Open: the kernel has just opened this descriptor, and nothing else owns it.
         Ok(OpenedFd(unsafe { Fd::own(res, self.closer) }))
     }
 
@@ -67,6 +67,6 @@ unsafe impl Op for OpenAt {
     }
 }
 
-/// What an open answers; becomes a [`File`](crate::File).
+/// The result of an open; becomes a [`File`](crate::File).
 #[derive(Debug)]
 pub struct OpenedFd(pub(crate) Fd);

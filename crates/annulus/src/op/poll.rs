@@ -38,7 +38,7 @@ impl Poll {
 // SAFETY: Lent, Open: points to nothing; `descriptor` owns the number.
 unsafe impl SocketOp for Poll {
     const INFO: OpInfo = table::POLL;
-    /// `interest` has the answer.
+    /// Replaced by `interest`.
     const INTEREST: Interest = Interest::Read;
     type Output = io::Result<()>;
 
@@ -70,7 +70,7 @@ unsafe impl SocketOp for Poll {
     }
 }
 
-/// As the kernel reads it: the halves are the other way round on big-endian machines.
+/// Returns the events as the kernel reads them: the halves are swapped on big-endian machines.
 fn poll_mask(events: u32) -> u32 {
     if cfg!(target_endian = "big") {
         events.rotate_left(16)

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `read_at`, `read_exact_at`: READ, or `preadv2`. Owns the descriptor (Open) and the buffer (Lent,
-//! Still); takes at most `res` bytes of it as initialised (Written).
+//! `read_at`, `read_exact_at`: READ, or `preadv2`. Owns the descriptor (Open) and the buffer (Lent, Still). Treats at
+//! most `res` bytes of the buffer as initialised (Written).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +17,7 @@ use crate::sys::call::{self, RWF_NOWAIT};
 use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// The largest read that is copied from the page cache on the caller's thread, bytes: about 25 µs.
+/// The largest read that is copied from the page cache on the caller's thread, bytes. The copy takes about 25 µs.
 pub(crate) const FAST_PATH_BYTES_MAX: usize = 128 << 10;
 
 /// Reads at an offset into a buffer of type `B`; the result is the number of bytes and the buffer.
@@ -28,7 +28,7 @@ pub struct ReadAt<B> {
     buf: B,
     /// Bytes requested.
     want: usize,
-    /// Bytes transferred so far: into the buffer, or into the bounce where there is one.
+    /// Bytes transferred so far, into the buffer, or into the bounce buffer if there is one.
     done: usize,
     target: Target,
     until: Until,
@@ -36,25 +36,25 @@ pub struct ReadAt<B> {
     try_cache: bool,
 }
 
-/// When a read is done.
+/// The condition that completes a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     /// After one transfer.
     Once,
-    /// When the buffer is full, or the file ends.
+    /// Until the buffer is full, or the file ends.
     FullOrEnd,
-    /// When the buffer is full; a file that ends before is an error.
+    /// Until the buffer is full. It is an error if the file ends earlier.
     Full,
 }
 
-/// Where the kernel puts the bytes.
+/// The memory into which the kernel reads.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// Into the buffer itself. A direct read that is short by other than a multiple of
-    /// `align_bytes` has met the end of the file; 1 for buffered reads.
+    /// The buffer itself. A direct read that returns other than a multiple of `align_bytes` has reached the end of
+    /// the file. For buffered reads, `align_bytes` is 1.
     Buf { align_bytes: u32 },
-    /// Into aligned memory of the engine, from `skip` bytes before the offset: a direct read that is
-    /// not aligned, rounded out; the part asked for is copied.
+    /// Aligned memory of the engine, for a direct read that is not aligned. The read is extended to the alignment and
+    /// starts `skip` bytes before the offset; the requested part is copied.
     Bounce {
         bounce: Bounce,
         skip: u32,
@@ -79,13 +79,13 @@ impl<B: IoBufMut> ReadAt<B> {
         }
     }
 
-    /// The same without a look at the page cache, for a read that has looked already.
+    /// Makes the read skip the page cache, for a read that has tried it already.
     pub(crate) fn past_the_cache(mut self) -> ReadAt<B> {
         self.try_cache = false;
         self
     }
 
-    /// Where the next byte goes, how many may, and from which offset.
+    /// Returns the address of the next byte, the number of bytes, and the file offset.
     #[inline]
     fn range(&mut self) -> (*mut u8, usize, u64) {
         let (base, bytes, from) = match &mut self.target {
@@ -105,7 +105,7 @@ impl<B: IoBufMut> ReadAt<B> {
         )
     }
 
-    /// Bytes of the target that answer the whole request.
+    /// Returns the bytes of the target that complete the request.
     fn goal(&self) -> usize {
         match &self.target {
             Target::Buf { .. } => self.want,
@@ -135,8 +135,8 @@ impl<B: IoBufMut> ReadAt<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer and the bounce own their memory at a fixed address, `fd`
-// keeps the descriptor.
+// SAFETY: Lent, Still, Open: the buffer and the bounce buffer own their memory at a fixed address, and `fd` keeps the
+// descriptor open.
 unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     const INFO: OpInfo = table::READ_AT;
     type Output = BufResult<usize, B>;
@@ -169,11 +169,11 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
             return SyncAttempt::NotTried;
         }
         let (base, bytes, offset) = self.range();
-        // SAFETY: Lent, as in `syscall`.
+        // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
         let res = unsafe { call::pread(self.fd.raw(), base, bytes, offset, RWF_NOWAIT) };
         match res {
             res if res >= 0 && count(res) == bytes => self.fd.cached().hit(),
-            // The end of the file, or the rest is not cached: the driver finds out which.
+            // The file ends here, or the rest is not cached. The driver finds out which.
             res if res > 0 => {
                 self.fd.cached().hit();
                 self.done += count(res);
@@ -197,7 +197,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         if res < 0 {
             return match retry_interrupted(res) {
                 Resume::Done(res) if self.done > 0 && self.until == Until::Once => {
-                    // What was read before the error counts; the error comes again if asked again.
+                    // Return the bytes that were read before the error. A further read returns the error again.
                     let _ = res;
                     Resume::Done(self.result())
                 }
@@ -206,7 +206,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         }
         self.done += count(res);
         let more = self.until != Until::Once || matches!(self.target, Target::Bounce { .. });
-        // A direct transfer that ends off the alignment has met the end of the file (trap 43).
+        // A direct transfer that ends off the alignment has reached the end of the file (trap 43).
         let ended = res == 0 || !self.done.is_multiple_of(self.align_bytes());
         if more && !ended && self.done < self.goal() {
             return Resume::Again;
@@ -234,7 +234,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
             Err(error) => return Err(BufError::new(error, Some(self.buf))),
         };
         match &self.target {
-            // SAFETY: Written: the kernel has put `bytes` bytes there.
+            // SAFETY: Written: the kernel has written `bytes` bytes there.
             Target::Buf { .. } => unsafe { self.buf.set_filled(bytes) },
             Target::Bounce { bounce, skip, .. } => {
                 let skip = *skip as usize;
@@ -253,21 +253,21 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     }
 }
 
-/// One of several reads that are tried on the page cache together.
+/// One of several reads that try the page cache together.
 #[derive(Debug)]
 pub(crate) struct Try<B> {
     pub(crate) buf: B,
-    /// Bytes that it lends, at most `FAST_PATH_BYTES_MAX`.
+    /// Size of the read, at most `FAST_PATH_BYTES_MAX`, bytes.
     pub(crate) bytes: usize,
     pub(crate) offset: u64,
-    /// The holder's name for it.
+    /// The caller's index of the read.
     pub(crate) index: usize,
-    /// The whole answer was there, and is in the buffer.
+    /// All requested bytes were cached, and are in the buffer.
     pub(crate) hit: bool,
 }
 
-/// Tries `reads`, at most `READS_PER_STEP`, on the page cache, on this thread. Those with `hit` unset are
-/// still to be read. `by_ring`: the process may have rings.
+/// Tries at most `READS_PER_STEP` reads on the page cache, on this thread. Those with `hit` unset are still to do.
+/// `by_ring` is set if the process may have rings.
 pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: bool) {
     let nothing = CachedRead {
         base: std::ptr::null_mut(),
@@ -318,5 +318,5 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
     }
 }
 
-/// Reads from which on one enter is cheaper than a call each.
+/// The number of reads from which on one enter is cheaper than a system call for each.
 const WORTH_A_RING: usize = 4;

@@ -1,8 +1,7 @@
 //! # Safety
 //!
-//! `read_vectored_at`, `read_vectored_exact_at`: READV, or `preadv2`. Owns the descriptor
-//! (Open), the buffers and the vectors that point to them (Lent, Still); takes at most `res` bytes of them as
-//! initialised (Written).
+//! `read_vectored_at`, `read_vectored_exact_at`: READV, or `preadv2`. Owns the descriptor (Open), the buffers and the
+//! vectors that point to them (Lent, Still). Treats at most `res` bytes as initialised (Written).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,13 +15,13 @@ use crate::sys::call::{self, IoVec};
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Reads at an offset into several buffers in order; the answer is the number of bytes and the buffers.
+/// Reads at an offset into several buffers in order; the result is the number of bytes and the buffers.
 #[derive(Debug)]
 pub struct ReadVectoredAt<B> {
     fd: Fd,
     offset: u64,
     vectors: Vectors<B>,
-    /// Until every buffer is full, or the file ends.
+    /// Continues until every buffer is full, or the file ends.
     exact: bool,
 }
 
@@ -43,8 +42,7 @@ impl<B: IoBufMut> ReadVectoredAt<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: buffers and vectors are the op's own, on the heap; `fd` keeps the
-// descriptor.
+// SAFETY: Lent, Still, Open: buffers and vectors are the op's own, on the heap; `fd` keeps the descriptor open.
 unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
     const INFO: OpInfo = table::READ_VECTORED_AT;
     type Output = BufResult<usize, Vec<B>>;
@@ -100,7 +98,7 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
     }
 
     fn complete(self, res: i32) -> Self::Output {
-        // Not `res`, which is cut off at 2 GiB.
+        // Not `res`, which is limited to 2 GiB.
         let (bytes, want) = (self.vectors.done(), self.vectors.want());
         let mut bufs = self.vectors.into_bufs();
         if let Err(error) = check(res) {

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! `recv`: RECV, or `recv` when there is data. Owns the socket (Open) and the buffer (Lent, Still); takes
-//! at most `res` bytes of it as initialised (Written). With a buffer group and multishot, the kernel
-//! takes a buffer for each piece of data by itself.
+//! `recv`: RECV, or `recv` when there is data. Owns the socket (Open) and the buffer (Lent, Still). Treats at most
+//! `res` bytes of the buffer as initialised (Written). With a buffer group and multishot, the kernel takes a buffer
+//! for each piece of data.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -19,14 +19,14 @@ use crate::sys::sqe::{BUFFER_SELECT, POLL_FIRST, RECV_MULTISHOT, Sqe, opcode};
 /// Keeps the bytes of a receive whose future was dropped, so that none are lost.
 pub(crate) trait UnreadBuffer {
     fn keep(&self, bytes: &[u8]);
-    /// The kernel tells an error once.
+    /// Keeps an error, which the kernel reports once.
     fn keep_error(&self, errno: i32);
-    /// The receive is over, and what it had to leave has been kept.
+    /// Called when the receive is complete and its data has been kept.
     fn pass_on(&self);
 }
 
-/// The right to receive. One receive at a time has it, for as long as the kernel has the receive: one that
-/// is asked for while another is being cancelled may be answered first, with what comes later (trap 34).
+/// The right to receive. One receive at a time has it, until the kernel has completed the receive. Otherwise a new
+/// receive could overtake one that is being cancelled, and get later data (trap 34).
 pub(crate) struct ReceivePermit(Rc<dyn UnreadBuffer>);
 
 impl ReceivePermit {
@@ -42,7 +42,7 @@ impl Drop for ReceivePermit {
     }
 }
 
-/// Receives what there is, up to the buffer's length; 0 bytes are the end.
+/// Receives the available bytes, at most the buffer's length; 0 is the end of the stream.
 pub struct Recv<B> {
     socket: Rc<Socket>,
     buf: B,
@@ -63,7 +63,7 @@ impl<B: IoBufMut> Recv<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `socket` the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `socket` owns the descriptor.
 unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
     const INFO: OpInfo = table::RECV;
     const INTEREST: Interest = Interest::Read;
@@ -104,7 +104,7 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
             0 => {}
             res if res > 0 => {
                 let base = self.buf.fill_ptr();
-                // SAFETY: Written, Lent: the kernel has written `res` bytes there, and has let go of the buffer.
+                // SAFETY: Written, Lent: the kernel has written `res` bytes there, and has released the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(base, count(res)) };
                 self.permit.0.keep(bytes);
             }
@@ -120,16 +120,17 @@ impl<B> fmt::Debug for Recv<B> {
     }
 }
 
-/// How long a receive into a buffer group goes on.
+/// The duration of a receive into a buffer group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceiveKind {
-    /// One answer. Since Linux 5.19 with a ring of buffers.
+    /// One completion. Since Linux 5.19 with a ring of buffers.
     Single,
-    /// One answer, and what is there is not received while this is submitted, but when the ring is polled. There is no
-    /// such multishot receive: data and an end that are both there would be one event to it, of which it takes the data
-    /// and waits (trap 62).
+    /// One completion. Data that is available is received when the ring is polled, not during the submission.
+    ///
+    /// There is no such multishot receive: it would get one event for data and an end that are both available, return
+    /// the data, and then wait indefinitely (trap 62).
     SinglePollFirst,
-    /// Until it is cancelled. Since Linux 6.0.
+    /// Completions until it is cancelled. Since Linux 6.0.
     Multishot,
 }
 

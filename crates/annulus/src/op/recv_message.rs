@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! `recv_message`: RECVMSG, or `recvmsg` when there is a message: a datagram and whose it is. Owns the
-//! socket (Open), the buffer and, boxed, the message's header (Lent, Still); takes at most `res` bytes of
-//! the buffer as initialised (Written). With a buffer group and multishot, the kernel takes a buffer for
-//! each datagram, and writes header, address and datagram into it.
+//! `recv_message`: RECVMSG, or `recvmsg` when there is a message: a datagram and its sender. Owns the socket (Open),
+//! the buffer and the boxed message header (Lent, Still). Treats at most `res` bytes of the buffer as initialised
+//! (Written). With a buffer group and multishot, the kernel takes a buffer for each datagram, and writes header,
+//! address and datagram into it.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -18,18 +18,18 @@ use crate::sys::message::{HEADER_BYTES, MessageHeader, parse, shape};
 use crate::sys::net::{self, Address, Message};
 use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
 
-/// What is known of a datagram besides its bytes.
+/// Describes a received datagram.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct MessageInfo {
     pub(crate) bytes: usize,
-    /// `None`: its socket has no address.
+    /// `None` if the sender's socket has no address.
     pub(crate) sender: Option<Address>,
-    /// The buffer was too small, and the rest is gone.
+    /// The buffer was too small; the rest of the datagram is lost.
     pub(crate) is_truncated: bool,
 }
 
-/// A datagram in memory of the core's.
+/// A datagram in a buffer of the core.
 #[derive(Debug)]
 pub(crate) struct ReceivedMessage {
     pub(crate) chunk: Chunk,
@@ -37,14 +37,14 @@ pub(crate) struct ReceivedMessage {
     pub(crate) is_truncated: bool,
 }
 
-/// The right to receive on a socket. One receive at a time has it, for as long as the kernel has the receive: one
-/// that is asked for while another is being cancelled may be answered first, with what comes later (trap 34).
+/// The right to receive on a socket. One receive at a time has it, until the kernel has completed the receive.
+/// Otherwise a new receive could overtake one that is being cancelled, and get a later datagram (trap 34).
 #[doc(hidden)]
 pub trait ReceiveQueue: 'static {
-    /// Keeps a datagram that came after the future of its receive had been dropped.
+    /// Keeps a datagram that arrived after the future of its receive had been dropped.
     #[expect(private_interfaces)]
     fn keep(&self, received: ReceivedMessage);
-    /// Keeps an error, which the kernel tells once.
+    /// Keeps an error, which the kernel reports once.
     fn keep_error(&self, errno: i32);
 }
 
@@ -72,8 +72,8 @@ impl<B: IoBufMut, M> RecvMessage<B, M> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
-// owns the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, and `socket` owns
+// the descriptor.
 unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
     const INFO: OpInfo = table::RECV_MESSAGE;
     const INTEREST: Interest = Interest::Read;
@@ -117,7 +117,7 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
     fn abandoned(mut self, res: i32) {
         match check(res) {
             Ok(bytes) => {
-                // SAFETY: Written, Lent: the kernel has written `res` bytes there, and has let go of the buffer.
+                // SAFETY: Written, Lent: the kernel has written `res` bytes there, and has released the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(self.buf.fill_ptr(), bytes) };
                 self.permit.keep(ReceivedMessage {
                     chunk: Chunk::copy_of(bytes),
@@ -137,14 +137,14 @@ impl<B, M> fmt::Debug for RecvMessage<B, M> {
     }
 }
 
-/// What a multishot receive is asked for; it stays where it is while the kernel may look at it.
+/// The message header of a multishot receive. It stays at a fixed address while the kernel may read it.
 pub(crate) struct Shape {
     message: Box<Message>,
     name_bytes: usize,
 }
 
 impl Shape {
-    /// With room for an address of `name_bytes` bytes.
+    /// Makes a header for addresses of up to `name_bytes` bytes.
     pub(crate) fn new(name_bytes: usize) -> Shape {
         Shape {
             message: Box::new(shape(name_bytes)),
@@ -152,12 +152,12 @@ impl Shape {
         }
     }
 
-    /// Bytes of a buffer that are not the datagram's.
+    /// Returns the bytes of a buffer that precede the datagram.
     pub(crate) fn overhead(&self) -> usize {
         HEADER_BYTES + self.name_bytes
     }
 
-    /// A receive that goes on until it is cancelled, into buffers of `group`. Since Linux 6.0.
+    /// Returns a multishot receive into buffers of `group`. It continues until it is cancelled. Since Linux 6.0.
     pub(crate) fn multishot(&self, socket: &Socket, group: u16) -> Sqe {
         Sqe {
             flags: BUFFER_SELECT,
@@ -169,7 +169,7 @@ impl Shape {
         }
     }
 
-    /// The datagram in a buffer that the kernel has filled so. `None`: what stands before it makes no sense.
+    /// Returns the datagram in a buffer that the kernel has filled for this receive; `None` if its header is invalid.
     pub(crate) fn open(&self, mut chunk: Chunk) -> Option<ReceivedMessage> {
         let parsed = parse(&chunk, self.name_bytes)?;
         chunk.advance(parsed.from);

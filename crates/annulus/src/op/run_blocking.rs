@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! Anybody's code that blocks, on a blocking thread: io_uring has no opcode for it. Points to nothing
-//! (Lent); the work and its value are the op's own.
+//! A caller's blocking code, on a blocking thread, because io_uring has no opcode for it. Points to nothing (Lent);
+//! the op owns the closure and its value.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -28,7 +28,7 @@ impl<W, T> RunBlocking<W, T> {
     }
 }
 
-/// Why the closure returned no value.
+/// The reason why the closure returned no value.
 #[derive(Debug)]
 pub enum RunBlockingError {
     /// The closure has panicked.
@@ -47,7 +47,7 @@ where
     type Output = Result<T, RunBlockingError>;
 
     fn sqe(&mut self) -> Sqe {
-        // No ring takes the opcode.
+        // No ring supports the opcode.
         Sqe::new(opcode::NOP, -1)
     }
 

@@ -1,10 +1,12 @@
 //! # Safety
 //!
-//! `send_all`: SEND, or `send` when there is room. Owns the socket (Open) and the buffer (Lent, Still). It
-//! holds the permit of its stream, so that no other send overtakes it (trap 34), and keeps it when its future
-//! is dropped: half a message would be worse than a whole one. The last one of a stream may have its socket's
-//! number closed behind it in the same enter; the kernel keeps the socket until it is through, and nothing is asked
-//! of the number any more (Open).
+//! `send_all`: SEND, or `send` when there is space. Owns the socket (Open) and the buffer (Lent, Still).
+//!
+//! It holds the permit of its stream, so that no other send overtakes it (trap 34). A dropped future keeps the
+//! permit, and the whole message is sent, because a part of it would be worse.
+//!
+//! The last send of a stream may have its socket's number closed after it in the same enter. The kernel keeps the
+//! socket until the send is complete, and no further operation uses the number (Open).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,7 +23,7 @@ use crate::sys::errno::{ECANCELED, EPIPE, count};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// The answer of a send that somebody has waited for. `errno`: why not all is sent, or 0; `begun`: a part of it is.
+/// Returns the output of a send that was awaited. `errno` is 0 if everything was sent. `begun` is set if a part was.
 pub(super) fn ended<B>(permit: &SendPermit, errno: i32, begun: bool, bufs: B) -> WholeResult<B> {
     if errno == 0 {
         return Ok(bufs);
@@ -38,7 +40,7 @@ pub struct SendAll<B> {
     buf: B,
     done: usize,
     permit: SendPermit,
-    /// The end of the stream follows immediately, and leaves in the same segment.
+    /// The end of the stream follows in the same segment.
     is_last: bool,
 }
 
@@ -53,7 +55,7 @@ impl<B: IoBuf> SendAll<B> {
         }
     }
 
-    /// The same, as the last of a socket that nobody else uses.
+    /// Marks the send as the last one of a socket that has no other user.
     #[inline]
     pub(crate) fn last(self) -> SendAll<B> {
         SendAll {
@@ -62,24 +64,24 @@ impl<B: IoBuf> SendAll<B> {
         }
     }
 
-    /// The buffer of a send that was not begun.
+    /// Returns the buffer of a send that was not started.
     pub(crate) fn into_buf(self) -> B {
         self.buf
     }
 
-    /// Whether the kernel takes all of it in one operation.
+    /// Returns whether one operation can transfer the whole buffer.
     #[inline]
     pub(crate) fn is_one_transfer(&self) -> bool {
         self.buf.init_bytes() <= TRANSFER_MAX
     }
 
-    /// Why, after the final answer, not all is sent; 0: it is.
+    /// Returns the errno of an incomplete send after the final result; 0 if all is sent.
     #[inline]
     fn missing(&self, res: i32) -> i32 {
         match res {
             ..0 => -res,
             _ if self.done >= self.buf.init_bytes() => 0,
-            // The last one of a stream, of which the rest is not asked for.
+            // The last send of a stream, whose rest is not submitted again.
             _ if self.is_last => ECANCELED,
             _ => EPIPE,
         }
@@ -94,7 +96,7 @@ impl<B: IoBuf> SendAll<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `permit` the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `permit` owns the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     const INFO: OpInfo = table::SEND;
     const INTEREST: Interest = Interest::Write;
@@ -135,7 +137,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
 
     #[inline]
     fn resume(&mut self, res: i32) -> Resume {
-        // What its number stands for may be another's: as far as it came, it is over.
+        // The number may belong to another file now, so nothing more is submitted.
         let is_over = self.permit.socket().is_released();
         if res < 0 {
             return if is_over {
@@ -145,7 +147,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
             };
         }
         self.done += count(res);
-        // A short send is a success (trap 35); nothing at all would be retried without end.
+        // A short send is a success (trap 35). A send of 0 bytes would be retried without end.
         if res > 0 && self.done < self.buf.init_bytes() && !is_over {
             return Resume::Again;
         }
@@ -170,7 +172,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     }
 }
 
-/// The same, when nobody waits for the end but the buffer is wanted back.
+/// A send that is not awaited, and passes its buffer to a function at its end.
 pub struct SendThen<B, F> {
     send: SendAll<B>,
     then: F,
@@ -182,13 +184,13 @@ impl<B: IoBuf, F: FnOnce(B)> SendThen<B, F> {
         SendThen { send, then }
     }
 
-    /// The buffer of a send that was not begun.
+    /// Returns the buffer of a send that was not started.
     pub(crate) fn into_buf(self) -> B {
         self.send.into_buf()
     }
 }
 
-// SAFETY: Lent, Still, Open: `send` owns what the kernel is pointed to.
+// SAFETY: Lent, Still, Open: `send` owns everything that the kernel points to.
 unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
     const INFO: OpInfo = SendAll::<B>::INFO;
     const INTEREST: Interest = Interest::Write;
@@ -218,7 +220,7 @@ unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
         self.send.left_behind();
     }
 
-    /// The permit is returned first: the receiver of the buffer may send it again.
+    /// Returns the permit first, because `then` may send the buffer again.
     #[inline]
     fn complete(self, res: i32) {
         let errno = self.send.missing(res);

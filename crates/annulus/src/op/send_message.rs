@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! `send_message`: SENDMSG, or `sendmsg` when there is room: one datagram, to an address or to the peer that the
-//! socket is connected to. Owns the socket (Open), the buffer and, boxed, the message's header (Lent,
-//! Still). A datagram goes out whole or not at all.
+//! `send_message`: SENDMSG, or `sendmsg` when there is space. Sends one datagram, to an address or to the connected
+//! peer. Owns the socket (Open), the buffer and the boxed message header (Lent, Still). A datagram is sent whole or
+//! not at all.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -40,8 +40,8 @@ impl<B: IoBuf> SendMessage<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
-// owns the descriptor. A send only reads through the pointers.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, and `socket` owns
+// the descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> SocketOp for SendMessage<B> {
     const INFO: OpInfo = table::SEND_MESSAGE;
     const INTEREST: Interest = Interest::Write;
@@ -72,7 +72,7 @@ unsafe impl<B: IoBuf> SocketOp for SendMessage<B> {
             Ok(bytes) if bytes == self.buf.init_bytes() => return Ok(self.buf),
             Ok(bytes) => {
                 let want = self.buf.init_bytes();
-                let what = format!("{bytes} of {want} bytes of a datagram were sent");
+                let what = format!("only {bytes} of {want} bytes of a datagram were sent");
                 io::Error::new(io::ErrorKind::WriteZero, what)
             }
             Err(error) => error,

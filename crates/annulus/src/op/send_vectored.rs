@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! `send_vectored_all`: SENDMSG, or `sendmsg` when there is room. Owns the socket (Open), the buffers, the
-//! vectors that point to them and, boxed, the header that points to those (Lent, Still). It holds the permit of
-//! its stream, and keeps it when its future is dropped, as `send_all` does.
+//! `send_vectored_all`: SENDMSG, or `sendmsg` when there is space. Owns the socket (Open), the buffers, the vectors
+//! that point to them and the boxed header that points to the vectors (Lent, Still). It holds the permit of its
+//! stream, and keeps it when its future is dropped, as `send_all` does.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -37,7 +37,7 @@ impl<B: IoBuf> SendVectored<B> {
         }
     }
 
-    /// Why, after the final answer, not all is sent; 0: it is.
+    /// Returns the errno of an incomplete send after the final result; 0 if all is sent.
     fn missing(&self, res: i32) -> i32 {
         match res {
             ..0 => -res,
@@ -52,7 +52,7 @@ impl<B: IoBuf> SendVectored<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `permit` owns the
+// SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap, and `permit` owns the
 // descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
     const INFO: OpInfo = table::SEND_VECTORED;
@@ -86,7 +86,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         }
         self.begun |= res > 0;
         self.vectors.advance(count(res));
-        // A short send is a success (trap 35); nothing at all would be retried without end.
+        // A short send is a success (trap 35). A send of 0 bytes would be retried without end.
         if res > 0 && self.vectors.has_rest() {
             return Resume::Again;
         }

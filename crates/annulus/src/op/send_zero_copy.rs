@@ -1,9 +1,10 @@
 //! # Safety
 //!
-//! `send_zero_copy`: SEND_ZC, or a plain `send`. Owns the socket (Open) and the buffer (Lent, Still), which
-//! the kernel goes on reading after it has said how much was sent: it is given back with the notification
-//! that follows (trap 37), and so is the permit of the stream. One such send at a time bounds what a
-//! connection keeps from being freed.
+//! `send_zero_copy`: SEND_ZC, or an ordinary `send`. Owns the socket (Open) and the buffer (Lent, Still).
+//!
+//! The kernel still reads the buffer after it has reported how much was sent. The buffer and the permit of the stream
+//! are released with the notification that follows (trap 37). A connection thus has one such send at a time, which
+//! bounds the memory that it holds.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,15 +21,15 @@ use crate::sys::errno::{ECANCELED, EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, count};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
 
-/// Below this size, bytes, a copy costs less than its notification.
+/// The smallest zero-copy send, bytes. For less, a copy costs less than the notification.
 const FROM_BYTES: usize = 16 << 10;
 
-/// Sends all of a buffer, without a copy where the kernel can.
+/// Sends all of a buffer, without a copy if the kernel can.
 pub struct SendZeroCopy<B> {
     buf: B,
     done: usize,
     permit: SendPermit,
-    /// How the kernel has been asked last.
+    /// The kind of the last request to the kernel.
     way: ZeroCopy,
 }
 
@@ -42,7 +43,7 @@ impl<B: IoBuf> SendZeroCopy<B> {
         }
     }
 
-    /// Why, after the final answer, not all is sent; 0: it is.
+    /// Returns the errno of an incomplete send after the final result; 0 if all is sent.
     fn missing(&self, res: i32) -> i32 {
         match res {
             ..0 => -res,
@@ -58,10 +59,11 @@ impl<B: IoBuf> SendZeroCopy<B> {
         (base, bytes.min(TRANSFER_MAX))
     }
 
-    /// The kernel would not have it this way: the next one, for all sends of the socket.
+    /// Selects the next kind of send, for all sends of the socket, if the kernel has refused the current one. Returns
+    /// whether there is another.
     fn step_down(&mut self, res: i32) -> bool {
         let next = match (-res, self.way) {
-            // Before Linux 6.2 it does not say whether it has copied after all.
+            // Kernels before 6.2 can't report whether they copied anyway.
             (EINVAL, ZeroCopy::Reported) => ZeroCopy::Unreported,
             (EINVAL | EOPNOTSUPP | ENOMEM, ZeroCopy::Reported | ZeroCopy::Unreported) => {
                 ZeroCopy::Never
@@ -73,7 +75,7 @@ impl<B: IoBuf> SendZeroCopy<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `permit` the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `permit` owns the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     const INFO: OpInfo = table::SEND_ZERO_COPY;
     const INTEREST: Interest = Interest::Write;
@@ -114,7 +116,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     }
 
     fn noticed(&mut self, usage: i32) {
-        // The device, or loopback, can't do without: the next are sent the cheaper way.
+        // The device (or loopback) needs a copy, so later sends use the cheaper kind.
         if self.way == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
             self.permit.socket().set_zero_copy(ZeroCopy::Never);
         }
@@ -128,7 +130,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
             return retry_interrupted(res);
         }
         self.done += count(res);
-        // A short send is a success (trap 35); nothing at all would be retried without end.
+        // A short send is a success (trap 35). A send of 0 bytes would be retried without end.
         if res > 0 && self.done < self.buf.init_bytes() {
             return Resume::Again;
         }
@@ -140,7 +142,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         ended(&self.permit, errno, self.done > 0, self.buf)
     }
 
-    /// A peer that takes nothing confirms nothing, and what can't be sent whole need not be waited for.
+    /// A peer that accepts nothing sends no acknowledgements, so an incomplete send is aborted instead of awaited.
     fn kept_at_end(&self, res: i32) {
         if self.done + count(res) < self.buf.init_bytes() {
             self.permit.socket().abort();

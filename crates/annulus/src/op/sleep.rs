@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! A pause: nothing is asked of the kernel; the driver's list of deadlines completes it.
+//! A pause without a kernel request; the driver's list of deadlines completes it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,7 +19,7 @@ unsafe impl Op for Sleep {
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
-        // Reached only by a sleep without a deadline, which `Engine::sleep` does not make.
+        // Only a sleep without a deadline gets here, and `Engine::sleep` makes none.
         Sqe::new(opcode::NOP, -1)
     }
 

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! What an operation on a socket is. Unlike those on files it stays on its core's thread, and its
-//! fallback is a system call that does not wait: the driver waits until the socket is ready.
+//! The trait of socket operations. Unlike a file operation, a socket operation stays on its core's thread. Its
+//! fallback is a nonblocking system call: the driver waits until the socket is ready.
 #![allow(unsafe_code)]
 
 use std::rc::Rc;
@@ -11,26 +11,25 @@ use crate::fd::Socket;
 use crate::sys::errno::EAGAIN;
 use crate::sys::sqe::Sqe;
 
-/// What a socket has to become before an operation can go on.
+/// The readiness that an operation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// There is data, an end, or a connection to accept.
+    /// Readable: data, the end of the stream, or a connection to accept.
     Read,
-    /// There is room, or the connection has been made.
+    /// Writable: space in the send buffer, or an established connection.
     Write,
 }
 
-/// An operation on a socket. Sealed: the implementations are the library's own.
+/// An operation on a socket. Sealed: only this crate implements it.
 ///
 /// # Safety
 ///
-/// Lent, Still, Open: everything the SQE points to or names is owned by the op and stays where it is
-/// when the op is moved.
+/// Lent, Still, Open: the op owns everything that the SQE points to or names, and moving the op does not move it.
 #[doc(hidden)]
 pub unsafe trait SocketOp: Sized + 'static {
     const INFO: OpInfo;
     const INTEREST: Interest;
-    /// It goes on when its future is dropped; else it is cancelled.
+    /// Set if the operation continues when its future is dropped; otherwise it is cancelled.
     const GOES_ON: bool = false;
     type Output;
 
@@ -38,42 +37,42 @@ pub unsafe trait SocketOp: Sized + 'static {
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket>;
 
-    /// What `socket` has to become, where that is not the same for all of its kind.
+    /// Returns the readiness that this operation needs, if it is not the same for all of its type.
     fn interest(&self) -> Interest {
         Self::INTEREST
     }
 
-    /// What io_uring is asked. Called again for the rest of an unfinished transfer.
+    /// Returns the SQE. Called again for the rest of an unfinished transfer.
     fn sqe(&mut self) -> Sqe;
 
-    /// The same by a system call that does not wait: a count, or minus an errno; minus EAGAIN if the
-    /// socket is not ready.
+    /// Runs the operation as a nonblocking system call. Returns a count or a negative errno: EAGAIN if the socket is
+    /// not ready.
     fn attempt(&mut self) -> i32;
 
-    /// Whether this answer of `attempt` says that the socket is not ready.
+    /// Returns whether this result of `attempt` means that the socket is not ready.
     fn is_unready(&self, res: i32) -> bool {
         res == -EAGAIN
     }
 
-    /// Looks at an answer.
+    /// Decides what to do after a result.
     fn resume(&mut self, res: i32) -> Resume {
         retry_interrupted(res)
     }
 
-    /// The notification of a zero-copy send has come, and says what the kernel did. The answer follows.
+    /// Called with the notification of a zero-copy send, which reports what the kernel did. The result follows.
     fn noticed(&mut self, _usage: i32) {}
 
-    /// Reads the final answer.
+    /// Returns the output for the final result.
     fn complete(self, res: i32) -> Self::Output;
 
-    /// The core ends, and the kernel, which has answered `res`, keeps the memory until the peer has confirmed what is
-    /// in it.
+    /// Called when the core ends and the kernel, which has completed with `res`, still uses the memory until the peer
+    /// has acknowledged the data.
     fn kept_at_end(&self, _res: i32) {}
 
-    /// It stays with a kernel that does not answer any more: nothing of it goes on.
+    /// Called when the operation is leaked, because the kernel does not complete it.
     fn left_behind(&self) {}
 
-    /// The final answer, when nobody waits for it any more.
+    /// Handles the final result of an operation whose future was dropped.
     fn abandoned(self, res: i32) {
         drop(self.complete(res));
     }

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `splice`: SPLICE, or `splice` when both ends are ready. Owns both descriptors (Open); points to nothing.
-//! Where a socket is sent to, it holds the permit of its stream.
+//! `splice`: SPLICE, or `splice` when both ends are ready. Owns both descriptors (Open); points to nothing. If it
+//! writes to a socket, it holds the permit of the stream.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,13 +20,14 @@ pub struct Splice {
     into: Rc<Socket>,
     bytes: usize,
     permit: Option<SendPermit>,
-    /// One of the two was not made here, and may be in blocking mode.
+    /// Other code opened one of the two descriptors, which may be in blocking mode.
     may_wait: bool,
-    /// Which of the two is waited for.
+    /// The end that is waited for.
     waits_for: Interest,
 }
 
-/// How often both ends may be ready and the call still say that one is not: it became so in between.
+/// Maximum number of calls that return EAGAIN although both ends are ready, because one of them became ready in
+/// between.
 const TRIES_MAX: u32 = 16;
 
 impl Splice {
@@ -48,10 +49,10 @@ impl Splice {
     }
 }
 
-// SAFETY: Lent, Open: points to nothing; the two own their descriptors.
+// SAFETY: Lent, Open: points to nothing, and the two own their descriptors.
 unsafe impl SocketOp for Splice {
     const INFO: OpInfo = table::SPLICE;
-    /// `interest` has the answer.
+    /// Replaced by `interest`.
     const INTEREST: Interest = Interest::Read;
     type Output = io::Result<usize>;
 
@@ -69,7 +70,7 @@ unsafe impl SocketOp for Splice {
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            // No offsets: both ends are where they are.
+            // No offsets: both ends use their current positions.
             off: u64::MAX,
             addr: u64::MAX,
             len: transfer_len(self.bytes),
@@ -110,7 +111,7 @@ unsafe impl SocketOp for Splice {
         self.permit.iter().for_each(|permit| permit.cut(ECANCELED));
     }
 
-    /// At the end of its core nothing goes on behind what has been moved already.
+    /// Cuts the connection after a partial transfer if the core has ended, because nothing continues the transfer.
     fn abandoned(self, res: i32) {
         let Some(permit) = self.permit else { return };
         let is_part = res > 0 && count(res) < self.bytes;

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `metadata`: STATX, or `statx`. Owns the path, the descriptor if it is about one (Open), and the
-//! buffer the kernel fills, which must live until the final CQE (Lent, Still; trap 3).
+//! `metadata`: STATX, or `statx`. Owns the path, the descriptor if it has one (Open), and the buffer that the kernel
+//! fills, which must live until the final CQE (Lent, Still; trap 3).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -15,7 +15,7 @@ use crate::sys::sqe::{Sqe, opcode};
 
 pub(crate) use crate::sys::call::Statx;
 
-/// Asks about a file, by path or by descriptor.
+/// Reads the metadata of a file, by path or by descriptor.
 pub struct StatAt {
     fd: Option<Fd>,
     path: CString,
@@ -23,11 +23,11 @@ pub struct StatAt {
     out: Box<Statx>,
 }
 
-/// What is asked for: what `std::fs::Metadata` has, birth time, and direct-I/O alignment.
+/// The requested fields: those of `std::fs::Metadata`, the birth time, and the direct-I/O alignment.
 const MASK: u32 = call::STATX_BASIC_STATS | call::STATX_BTIME | call::STATX_DIOALIGN;
 
 impl StatAt {
-    /// About what `path` names.
+    /// Reads the metadata of `path`.
     pub(crate) fn path(path: CString, follow: bool) -> StatAt {
         let flags = if follow { 0 } else { call::AT_SYMLINK_NOFOLLOW };
         StatAt {
@@ -38,7 +38,7 @@ impl StatAt {
         }
     }
 
-    /// About an open file.
+    /// Reads the metadata of an open file.
     pub(crate) fn file(fd: Fd) -> StatAt {
         let out = Box::new(call::empty_statx());
         StatAt {
@@ -54,8 +54,7 @@ impl StatAt {
     }
 }
 
-// SAFETY: Lent, Still, Open: path and buffer are on the heap and the op's own; `fd` keeps the
-// descriptor.
+// SAFETY: Lent, Still, Open: the op owns path and buffer, on the heap; `fd` keeps the descriptor open.
 unsafe impl Op for StatAt {
     const INFO: OpInfo = table::METADATA;
     type Output = io::Result<StatResult>;
@@ -85,6 +84,6 @@ unsafe impl Op for StatAt {
     }
 }
 
-/// What a statx answers; becomes a [`Metadata`](crate::fs::Metadata).
+/// The result of a statx; becomes a [`Metadata`](crate::fs::Metadata).
 #[derive(Debug)]
 pub struct StatResult(pub(crate) Box<Statx>);

@@ -1,12 +1,12 @@
-//! All operations, one row each. Names, numbers, lists and counters follow from this table, and an operation
-//! takes its `INFO` from it: one without a row does not compile.
+//! The table of all operations, one row each. Names, numbers, lists and counters are derived from it. Each operation
+//! takes its `INFO` from the table, so an operation without a row does not compile.
 
 use crate::sys::sqe::opcode;
 
-/// What an operation is, for people, for probing and for counting: its row in the table.
+/// A row of the table: an operation's name, opcode and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpInfo {
-    /// As docs/reference/kernels.md lists it.
+    /// The name, as listed in docs/reference/kernels.md.
     pub name: &'static str,
     /// The io_uring opcode, or one of the library's for operations that io_uring lacks.
     pub opcode: u8,
@@ -16,18 +16,18 @@ pub struct OpInfo {
     number: OperationNumber,
 }
 
-/// Which row of the table; what it counts is counted there.
+/// The index of a row, which also selects its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationNumber(u8);
 
 impl OpInfo {
-    /// Which row this is.
+    /// Returns the index of the row.
     #[inline]
     pub(crate) const fn number(&self) -> OperationNumber {
         self.number
     }
 
-    /// An operation that only a test has; it counts as a `nop`.
+    /// Returns the row of an operation that only a test has; it counts as a `nop`.
     #[cfg(test)]
     pub(crate) const fn of_test(opcode: u8) -> OpInfo {
         OpInfo { opcode, ..NOP }
@@ -37,13 +37,13 @@ impl OpInfo {
 impl OperationNumber {
     pub(crate) const READ_AT: OperationNumber = READ_AT.number;
 
-    /// From 0, in the order of the table.
+    /// Returns the index, from 0, in the order of the table.
     #[inline]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// All of them, in the order of the table.
+    /// Returns all numbers, in the order of the table.
     pub(crate) fn all() -> impl Iterator<Item = OperationNumber> {
         ALL.iter().map(OpInfo::number)
     }
@@ -74,7 +74,7 @@ macro_rules! ops {
         $(#[allow(dead_code, reason = "of some groups only tests need the list")]
         pub(crate) const $group: &[OpInfo] = &[$($row),*];)*
 
-        /// All operations, each where its number says.
+        /// All operations, each at the index of its number.
         pub(crate) const ALL: &[OpInfo] = &[$($($row),*),*];
 
         /// The names of all operations, in the order of `ALL`.
@@ -86,8 +86,8 @@ macro_rules! ops {
     };
 }
 
-// Name, opcode, first kernel whose io_uring has it. The order is that of docs/reference/kernels.md; what processes share
-// of their counters depends on it, and they compare it (`metrics/record.rs`).
+// Name, opcode, and first kernel whose io_uring has it, in the order of docs/reference/kernels.md. Processes share
+// counters by this order, and compare it (`metrics/record.rs`).
 ops! {
     ON_FILES {
         READ_AT: "read_at", READ, (5, 6);
@@ -128,13 +128,13 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The cells of each row of a table whose first cell is a name between backticks.
+    /// Returns the cells of each row of a table whose first cell is a name between backticks.
     fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
         let rows = document.lines().filter(|line| line.starts_with("| `"));
         rows.map(|row| row.split('|').map(str::trim).collect())
     }
 
-    /// What is wrong with `document`, the list of kernels.
+    /// Returns the errors in `document`, the list of kernels.
     fn wrong(document: &str) -> Vec<String> {
         let mut wrong = Vec::new();
         for (info, opcode) in ALL.iter().zip(OPCODES) {

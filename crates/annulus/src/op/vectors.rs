@@ -1,30 +1,30 @@
 //! # Safety
 //!
-//! The buffers of a vectored transfer and the vectors that point to them, cut off at the front as the
-//! transfer goes on: of files and of sockets. Buffers and vectors are on the heap (Lent, Still).
+//! The buffers of a vectored transfer of a file or socket, and the vectors that point to them. Transferred bytes are
+//! cut off at the front. Buffers and vectors are on the heap (Lent, Still).
 #![allow(unsafe_code)]
 
 use super::VECTORS_MAX;
 use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::sys::call::IoVec;
 
-/// Buffers to be transferred, one after the other.
+/// Buffers of a transfer, in order.
 #[derive(Debug)]
 pub(crate) struct Vectors<B> {
     bufs: Vec<B>,
     vectors: Vec<IoVec>,
     /// The first vector with something left.
     first: usize,
-    /// Bytes of all of them.
+    /// The total size, bytes.
     want: usize,
     done: usize,
 }
 
-// SAFETY: Lent: the vectors point into the buffers, which are `Send` and travel along.
+// SAFETY: Lent: the vectors point into the buffers, which are `Send` and move with them.
 unsafe impl<B: Send> Send for Vectors<B> {}
 
 impl<B: IoBuf> Vectors<B> {
-    /// Buffers to take bytes from.
+    /// Makes the vectors of buffers to write.
     pub(crate) fn from(bufs: Vec<B>) -> Vectors<B> {
         let vector = |buf: &B| IoVec {
             base: buf.stable_ptr().cast_mut(),
@@ -36,7 +36,7 @@ impl<B: IoBuf> Vectors<B> {
 }
 
 impl<B: IoBufMut> Vectors<B> {
-    /// Buffers to fill.
+    /// Makes the vectors of buffers to fill.
     pub(crate) fn into(mut bufs: Vec<B>) -> Vectors<B> {
         let vector = |buf: &mut B| IoVec {
             base: buf.fill_ptr(),
@@ -57,27 +57,27 @@ impl<B> Vectors<B> {
             want,
             done: 0,
         };
-        // Past empty ones at the front: a transfer of nothing else would answer 0, which is an end.
+        // Skip empty buffers at the front: a transfer of 0 bytes would look like the end.
         vectors.advance(0);
         vectors
     }
 
-    /// Bytes of all buffers together.
+    /// Returns the total size of the buffers, bytes.
     pub(crate) fn want(&self) -> usize {
         self.want
     }
 
-    /// Bytes that have been transferred.
+    /// Returns the number of bytes that have been transferred.
     pub(crate) fn done(&self) -> usize {
         self.done
     }
 
-    /// Whether there is something left.
+    /// Returns whether bytes are left to transfer.
     pub(crate) fn has_rest(&self) -> bool {
         self.done < self.want
     }
 
-    /// What is left, or as much of it as one transfer takes.
+    /// Returns the vectors that are left, at most those of one transfer.
     pub(crate) fn rest(&mut self) -> &mut [IoVec] {
         let rest = self.vectors.get_mut(self.first..).unwrap_or_default();
         let count = rest.len().min(VECTORS_MAX);
@@ -99,7 +99,7 @@ impl<B> Vectors<B> {
         }
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     pub(crate) fn into_bufs(self) -> Vec<B> {
         self.bufs
     }

@@ -14,7 +14,7 @@ use crate::sys::call;
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Writes a buffer of type `B` at an offset; the answer is the number of bytes and the buffer.
+/// Writes a buffer of type `B` at an offset; the result is the number of bytes and the buffer.
 #[derive(Debug)]
 pub struct WriteAt<B> {
     fd: Fd,
@@ -23,9 +23,9 @@ pub struct WriteAt<B> {
     done: usize,
     /// `RWF_DSYNC`, or 0.
     flags: u32,
-    /// Until all is written.
+    /// Continues until all bytes are written.
     all: bool,
-    /// For a blocking thread, although a ring could do it.
+    /// Uses a blocking thread even if a ring could do the write.
     by_thread: bool,
 }
 
@@ -42,8 +42,8 @@ impl<B: IoBuf> WriteAt<B> {
         }
     }
 
-    /// The same on a blocking thread: a ring's workers do buffered writes to one file one at a time,
-    /// which a durable one can't afford, for each waits for the device.
+    /// Sets whether the write uses a blocking thread. A ring's workers do the buffered writes to one file one at a
+    /// time. For durable writes that is too slow, because each waits for the device.
     pub(crate) fn by_thread(mut self, by_thread: bool) -> WriteAt<B> {
         self.by_thread = by_thread;
         self
@@ -61,7 +61,7 @@ impl<B: IoBuf> WriteAt<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `fd` keeps the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `fd` keeps the descriptor open.
 unsafe impl<B: IoBuf> Op for WriteAt<B> {
     const INFO: OpInfo = table::WRITE_AT;
     type Output = BufResult<usize, B>;
@@ -123,7 +123,7 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
             Ok(_) if self.all && self.done < self.buf.init_bytes() => {
                 Err(refused(self.done, self.buf.init_bytes(), self.buf))
             }
-            // Not `res`, which is cut off at 2 GiB.
+            // Not `res`, which is limited to 2 GiB.
             Ok(_) => Ok((self.done, self.buf)),
             Err(error) => Err(BufError::new(error, Some(self.buf))),
         }

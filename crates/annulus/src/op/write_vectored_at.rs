@@ -15,7 +15,7 @@ use crate::sys::call::{self, IoVec};
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Writes at an offset from several buffers in order; the answer is the number of bytes and the buffers.
+/// Writes several buffers in order at an offset; the result is the number of bytes and the buffers.
 #[derive(Debug)]
 pub struct WriteVectoredAt<B> {
     fd: Fd,
@@ -23,7 +23,7 @@ pub struct WriteVectoredAt<B> {
     vectors: Vectors<B>,
     /// `RWF_DSYNC`, or 0.
     flags: u32,
-    /// Until all is written.
+    /// Continues until all bytes are written.
     all: bool,
 }
 
@@ -51,8 +51,7 @@ impl<B: IoBuf> WriteVectoredAt<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: buffers and vectors are the op's own, on the heap; `fd` keeps the
-// descriptor.
+// SAFETY: Lent, Still, Open: buffers and vectors are the op's own, on the heap; `fd` keeps the descriptor open.
 unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
     const INFO: OpInfo = table::WRITE_VECTORED_AT;
     type Output = BufResult<usize, Vec<B>>;
@@ -109,7 +108,7 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
     }
 
     fn complete(self, res: i32) -> Self::Output {
-        // Not `res`, which is cut off at 2 GiB.
+        // Not `res`, which is limited to 2 GiB.
         let (bytes, want) = (self.vectors.done(), self.vectors.want());
         let bufs = self.vectors.into_bufs();
         match check(res) {

@@ -24,7 +24,7 @@ use crate::sys::sq_poll::{self, SqPoll};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CoreBackend {
-    /// A ring.
+    /// io_uring.
     Uring {
         /// The set-up mode that the kernel accepted.
         setup_mode: SetupMode,

@@ -1,4 +1,4 @@
-//! What a body costs by each way that there is to send one, for both sides: the measurement behind "How a body is sent"
+//! What a body costs by each way that there is to send one, for both sides: the measurement behind "How is a body sent?"
 //! in docs/reference/http.md.
 //!
 //! ```sh

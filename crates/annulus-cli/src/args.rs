@@ -1,4 +1,4 @@
-//! What can be typed: a file for each command. What it means is decided in the command's own module.
+//! The command line: one file for each command. The command's own module interprets the values.
 
 mod address;
 mod doctor;
@@ -30,18 +30,31 @@ pub(crate) use net::{
     ResponseLength,
 };
 pub(crate) use nop::NopArgs;
-pub(crate) use receive::{FilledHow, ReceiveArgs};
+pub(crate) use receive::{ReceiveArgs, ReceiveModeName};
 pub(crate) use release::{ReleaseArgs, ResumeArgs, TargetProcesses};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use run::RunArgs;
-pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
+pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeProtocol};
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;
 pub(crate) use watching::{BenchWatchArgs, WatchArgs};
 
-/// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
+/// The last line of a short help that leaves options out.
+const MORE_OPTIONS: &str = "This is a summary. --help lists all options, with details.";
+
+const FIRST_STEPS: &str = "\
+First steps:
+  annulus doctor                  check this machine for io_uring
+  annulus bench file              compare ways to read files
+  annulus serve http DIR          serve DIR at http://127.0.0.1:8080
+  annulus run -- redis-server     run an installed Redis server on io_uring
+  annulus top                     show what the rings of that server do
+
+Each command has a summary (-h), and a full description with examples (--help).";
+
+/// I/O through io_uring on Linux: check a machine, run servers, measure the gain
 #[derive(Debug, Parser)]
-#[command(name = "annulus", version, arg_required_else_help = true)]
+#[command(name = "annulus", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -49,19 +62,19 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say what io_uring can do on this machine, and what to change
+    /// Check what io_uring can do on this machine, and recommend changes
     Doctor(DoctorArgs),
-    /// Measure what asynchronous I/O is worth here
+    /// Measure I/O through io_uring, and compare it with the alternatives
     Bench(Bench),
-    /// Run a small server on the library's own runtime
+    /// Serve a directory over HTTP, or echo messages, on the Annulus runtime
     Serve(Serve),
-    /// Run a server that is installed here on io_uring, unmodified
+    /// Run an installed server on io_uring, unmodified
     Run(Box<RunArgs>),
-    /// Hand a server that runs under `annulus run` back to the kernel, without a restart
+    /// Return a server under `annulus run` to the kernel's epoll while it runs
     Release(ReleaseArgs),
-    /// Serve it again
+    /// Serve a released server through io_uring again
     Resume(ResumeArgs),
-    /// Look at the rings of a running process, live
+    /// Show live figures of the rings of a running process
     Top(TopArgs),
 }
 
@@ -74,18 +87,18 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchTarget {
-    /// Read or write files through every variant and compare them
+    /// Read or write files with every variant, and compare the variants
     File(Box<FileArgs>),
-    /// Do nothing through each layer, and see what each layer costs
+    /// Run no-op operations through each layer, to measure the cost of each layer
     Nop(NopArgs),
-    /// Load a server, or compare echo servers
+    /// Load a running server, or start echo or HTTP servers and compare them
     Net(Box<NetArgs>),
-    /// Make a report of what --json wrote, or compare two such files
+    /// Create a report from the output of --json, or compare two such files
     Report(ReportArgs),
-    /// One of the echo servers of `bench net`, which starts it
+    /// One of the servers that `bench net` starts
     #[command(hide = true)]
     NetServer(NetServerArgs),
-    /// Becomes another program, on given processors, that ends when its parent does
+    /// Executes another program on the given processors, and ends it when the parent ends
     #[command(hide = true)]
     NetChild(NetChildArgs),
 }

@@ -1,8 +1,7 @@
-//! The `annulus` command: parse, do, and convert the outcome into an exit code.
+//! The `annulus` command: parses the command line, runs the command, and returns its exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised, 4 asked for
-//! and not done in time, 128 and a signal's number ended
-//! by that signal.
+//! Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line, 3 if an alert was raised, 4 for a request
+//! that was not completed in time, and 128 + N after signal N. Some commands define others in their help.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, BenchTarget, Command, ServeWhat};
+use args::{Args, BenchTarget, Command, ServeProtocol};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -38,19 +37,19 @@ fn main() -> ExitCode {
             BenchTarget::NetServer(server) => bench::net_server(&server),
             BenchTarget::NetChild(child) => bench::net_child(&child),
         },
-        Command::Serve(serve) => match serve.what {
-            ServeWhat::Echo(echo) => serve::echo(&echo),
-            ServeWhat::Http(http) => serve::http(&http),
+        Command::Serve(serve) => match serve.protocol {
+            ServeProtocol::Echo(echo) => serve::echo(&echo),
+            ServeProtocol::Http(http) => serve::http(&http),
         },
         Command::Run(args) => run::run(&args),
-        Command::Release(args) => release::release(&args.whom),
-        Command::Resume(args) => release::resume(&args.whom),
+        Command::Release(args) => release::release(&args.target),
+        Command::Resume(args) => release::resume(&args.target),
         Command::Top(top) => top::top(&top),
     };
     match outcome {
         Ok(code) => code,
         Err(fault) => {
-            // If even standard error is closed there is nobody left to tell.
+            // If standard error is closed too, the message is lost.
             let _ = writeln!(std::io::stderr(), "annulus: {fault}");
             fault.exit_code()
         }

@@ -1,4 +1,4 @@
-//! Where a server listens, as it is typed.
+//! The address that a server listens on.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,22 +6,22 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
-    /// A host, whose addresses are requested, and a port.
+    /// A host name to resolve, and a port.
     Host(String, u16),
     Unix(PathBuf),
-    /// The sockets that systemd has passed.
+    /// The sockets that systemd passes to the process.
     Systemd,
 }
 
-/// `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, `unix:/run/a.sock`, `systemd`.
+/// Parses `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, `unix:/run/a.sock` or `systemd`.
 pub(crate) fn parse_address(text: &str) -> Result<Address, String> {
-    const WRITE: &str = "write HOST:PORT, unix:PATH or systemd";
+    const FORMS: &str = "write HOST:PORT, unix:PATH or systemd";
     if text == "systemd" {
         return Ok(Address::Systemd);
     }
     if let Some(path) = text.strip_prefix("unix:") {
         return match path {
-            "" => Err("unix: is followed by a path, as in unix:/run/annulus.sock".to_owned()),
+            "" => Err("unix: must be followed by a path, as in unix:/run/annulus.sock".to_owned()),
             _ => Ok(Address::Unix(path.into())),
         };
     }
@@ -29,19 +29,19 @@ pub(crate) fn parse_address(text: &str) -> Result<Address, String> {
         return Ok(Address::Tcp(address));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return Err(format!("there is no port; {WRITE}"));
+        return Err(format!("the port is missing; {FORMS}"));
     };
     if host.is_empty() {
         return Err(format!(
-            "there is no host; 0.0.0.0:{port} is all of IPv4, [::]:{port} of IPv6, too"
+            "the host is missing; write 0.0.0.0:{port} for all IPv4 addresses, or [::]:{port} for IPv6 as well"
         ));
     }
     if host.contains(':') {
-        return Err("an IPv6 address is written in brackets, as in [::1]:8080".to_owned());
+        return Err("an IPv6 address must be in brackets, as in [::1]:8080".to_owned());
     }
     let port = port
         .parse()
-        .map_err(|_| format!("`{port}` is no port; {WRITE}"))?;
+        .map_err(|_| format!("`{port}` is not a port; {FORMS}"))?;
     Ok(Address::Host(host.to_owned(), port))
 }
 
@@ -60,19 +60,19 @@ mod tests {
         ] {
             assert_eq!(parse_address(text), Ok(expected), "{text}");
         }
-        for (text, says) in [
-            ("localhost", "no port"),
-            ("8080", "no port"),
-            ("", "no port"),
+        for (text, message) in [
+            ("localhost", "port is missing"),
+            ("8080", "port is missing"),
+            ("", "port is missing"),
             (":8080", "0.0.0.0:8080"),
             ("::1:8080", "brackets"),
             ("[::1]", "brackets"),
-            ("localhost:http", "`http` is no port"),
-            ("localhost:70000", "`70000` is no port"),
-            ("unix:", "followed by a path"),
+            ("localhost:http", "`http` is not a port"),
+            ("localhost:70000", "`70000` is not a port"),
+            ("unix:", "must be followed by a path"),
         ] {
             let error = parse_address(text).unwrap_err();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
         }
     }
 }

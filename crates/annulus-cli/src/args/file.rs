@@ -1,4 +1,4 @@
-//! What can be typed behind `annulus bench file`.
+//! The command line of `annulus bench file`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,214 +6,243 @@ use std::time::Duration;
 use clap::{ArgGroup, ValueEnum};
 
 use super::BenchWatchArgs;
+use super::MORE_OPTIONS;
 use super::TraceArgs;
 use super::job::JobArgs;
 use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
-/// Which operations, in which order.
+/// The kind of operations and their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rw {
-    /// Reads, one block after the other
+    /// Sequential reads
     Read,
-    /// Writes, one block after the other
+    /// Sequential writes
     Write,
-    /// Reads in random order
+    /// Random reads
     Randread,
-    /// Writes in random order
+    /// Random writes
     Randwrite,
-    /// Both, one block after the other, in the proportion of --rwmixread
+    /// Sequential reads and writes, mixed by --rwmixread
     Readwrite,
-    /// Both in random order, in the proportion of --rwmixread
+    /// Random reads and writes, mixed by --rwmixread
     Randrw,
 }
 
-/// A load by name; what it sets, every option beside it overrides.
+/// A named load. Options on the command line override its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LoadName {
-    /// A large file from end to end: --rw read --bs 16k --depth 64 --buffered
+    /// Sequential reads of a large file: --rw read --bs 16k --depth 64 --buffered
     SequentialRead,
-    /// The same at random: --rw randread --bs 16k --depth 64 --buffered
+    /// Random reads of a large file: --rw randread --bs 16k --depth 64 --buffered
     RandomRead,
-    /// Every write safe before it is answered: --rw randwrite --bs 16k --depth 64 --sync each --buffered
+    /// Each write on stable storage before it completes: --rw randwrite --bs 16k --depth 64 --sync each --buffered
     DurableWrite,
-    /// 32 threads read and write: --rw readwrite --bs 16k --depth 2048 --threads 32 --buffered
+    /// Reads and writes from 32 threads: --rw readwrite --bs 16k --depth 2048 --threads 32 --buffered
     MixedThreads,
-    /// A database's tables: --files 128 --bs 4k --depth 8,32,512 --buffered, best with --memory
+    /// Tables of a database, best with --memory: --files 128 --bs 4k --depth 8,32,512 --buffered
     ManyFiles,
-    /// Many tasks, each with its range: --bs 64k --depth 20000 --runtime 5 --buffered, and Annulus under Tokio
+    /// Many tasks with a range each, also under Tokio: --bs 64k --depth 20000 --runtime 5 --buffered
     Ranges,
 }
 
-/// When writes are flushed.
+/// The time when writes are flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sync {
-    /// Not while it is measured
+    /// After the measurement
     None,
-    /// Each is on stable storage before it is answered (RWF_DSYNC; msync; tokio-fs: sync_data)
+    /// Before each write completes (RWF_DSYNC; mmap: msync; tokio-fs: sync_data)
     Each,
 }
 
-// Lines of at most 96 columns: the parser wraps longer ones a second time.
+// Lines have at most 96 columns: clap wraps longer ones again.
 const FILE_HELP: &str = "\
 Examples:
   annulus bench file
-      a file of its own in the current directory, direct random reads, one to two minutes
+      direct random reads of a temporary file in the current directory; one to two minutes
   annulus bench file /data/table.sst --depth 1,8,64
-      your file: only read, never written
+      an existing file, which is read and never written
   annulus bench file --dir /mnt/nvme --rw randrw --bs 16k --depth 64
   annulus bench file --hot --variants annulus,pread,mmap --repeat 9 --json hot.json
   annulus bench file --load many-files --memory 2G
-      128 files four times as large as the memory they may be cached in; needs root
+      128 files, together four times as large as the memory for their page cache; needs root
 
 How it measures:
-  Every variant keeps exactly --depth operations outstanding. After a short ramp, latency is
-  taken from submission to completion. Variants take turns in a shuffled order, --repeat
-  times; the table shows medians over the repeats, and ratios are taken inside one repeat.
-  CPU time is that of the whole process, kernel threads of the ring included.
-  Every answer is checked: in a file we made, its length and a tag in every 4 KiB; in a file of
-  yours, its length, and of one answer in 64 the content, against a pread afterwards.
+  Every variant keeps exactly --depth operations outstanding. After a short ramp, the latency
+  from submission to completion is recorded. The variants run one after the other, in a
+  shuffled order, --repeat times. The table shows medians over the repeats, and ratios are
+  computed within a repeat. CPU time is that of the whole process, including kernel threads of
+  the ring. Every result is checked. In a test file: its length, and a tag in every 4 KiB. In an
+  existing file: its length, and for 1 in 64 the content, compared with a later pread.
 
 Writes:
-  A write is done when the kernel says so; without --sync each nothing is flushed within the
-  measured time. Direct writes have reached the device (perhaps its cache), buffered ones the
-  page cache. After each run the file is flushed, and a sample of what was written is read back
-  and checked.
+  A write is complete when the kernel reports its completion. Without `--sync each`, nothing is
+  flushed during the measurement: direct writes have reached the device (or its cache), buffered
+  writes the page cache. After each run the file is flushed, and a sample of the written data is
+  read back and checked.
 
 Threads:
-  --threads N means, for the rings and libaio, N threads with a share of the depth each; for
-  Annulus, N threads that ask, and up to N drivers (--drivers); for Tokio, N workers; for pread
-  and mmap, which block a thread per operation, at most N threads, so fewer outstanding.
+  --threads N starts N threads that share the depth (rings, libaio), N submitting threads and up
+  to N drivers (Annulus, see --drivers), or N workers (Tokio). pread and mmap block a thread for
+  each operation: they get at most N threads, so fewer operations are outstanding.
 
 Your data:
-  Without PATH, or if PATH is a directory, a file is made; it has no name from the moment it is
-  open, so nothing stays behind. An existing file or device is only read, unless --overwrite is
-  given: then the tested part is filled with test data first.
+  Without PATH, or if PATH is a directory, a test file is created. It is unlinked as soon as it
+  is open, so that it never remains. An existing file or device is only read, unless --overwrite
+  is given; then the tested part is first filled with test data.
 
 Exit code:
-  0 done; 1 a failed run (wrong answers, no space, a variant that hangs); 2 used wrongly;
-  3 all went well, but an --alert was raised in a run of Annulus.";
+  0 success; 1 a run failed (wrong result, no space, a variant that hangs); 2 the command line is
+  wrong; 3 all runs succeeded, but a run of Annulus raised an --alert.";
 
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = FILE_HELP)]
+#[command(after_help = MORE_OPTIONS, after_long_help = FILE_HELP, next_help_heading = "Load")]
 #[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "fio_json"]))]
 pub(crate) struct FileArgs {
-    /// A file or device to read, or a directory to make a test file in
+    /// File or device to read, or directory for a test file [default: .]
+    #[arg(help_heading = None)]
     pub(crate) path: Option<PathBuf>,
 
-    /// A load by name; options beside it override what it sets
+    /// Named load; other options override its settings
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) load: Option<LoadName>,
 
-    /// What to do [default: randread]
+    /// Operations and their order [default: randread]
     #[arg(long, value_enum)]
     pub(crate) rw: Option<Rw>,
 
-    /// Of readwrite and randrw, the percentage of reads
+    /// Percentage of reads in readwrite and randrw
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) rwmixread: u8,
 
-    /// Length of each operation; k, M and G are powers of 1024 [default: 4k]
+    /// Length of each operation, such as 4k or 1M [default: 4k]
+    ///
+    /// The units k, M and G are powers of 1024.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) bs: Option<u64>,
 
-    /// Spread the data over N files of our own; every operation picks one [default: 1]
-    #[arg(long, value_name = "N")]
+    /// Spread the data over N test files; every operation picks one [default: 1]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) files: Option<usize>,
 
-    /// Length of what is used, of all files together [default: all; what we make: 1 GiB, a quarter of the free space]
+    /// Length of the tested part [default: all of PATH, or 1 GiB]
+    ///
+    /// This is the total of all files. A test file takes at most a quarter of the free space by default. A cold run
+    /// may need a larger file than 1 GiB.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) size: Option<u64>,
 
-    /// Where in PATH that part begins
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
+    /// Offset of the tested part in PATH
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) offset: u64,
 
-    /// Bypass the page cache (O_DIRECT); the default where the file system can
+    /// Bypass the page cache (O_DIRECT) [default, if supported]
+    #[arg(help_heading = "Page cache")]
     #[arg(long, conflicts_with_all = ["buffered", "cold", "hot"])]
     pub(crate) direct: bool,
 
-    /// Go through the page cache
-    #[arg(long)]
+    /// Use the page cache; implies --cold unless --hot is given
+    #[arg(long, help_heading = "Page cache")]
     pub(crate) buffered: bool,
 
-    /// Buffered, with nothing of the file in the page cache, no block twice (the default for --buffered)
-    #[arg(long, conflicts_with = "hot")]
+    /// Use the page cache, start with none of the file in it, and read no block twice
+    #[arg(
+        long,
+        conflicts_with = "hot",
+        help_heading = "Page cache",
+        hide_short_help = true
+    )]
     pub(crate) cold: bool,
 
-    /// Buffered, with all of the file in the page cache
-    #[arg(long)]
+    /// Use the page cache, with all of the file in it
+    #[arg(long, help_heading = "Page cache")]
     pub(crate) hot: bool,
 
-    /// Let everything measured use BYTES of memory, its page cache included (a cgroup; needs root)
+    /// Limit the memory of the measured code to BYTES, including the page cache (uses a cgroup; needs root)
+    #[arg(help_heading = "Page cache", hide_short_help = true)]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// When writes are flushed [default: none]
-    #[arg(long, value_enum, value_name = "WHEN")]
+    /// Flushing of writes [default: none]
+    #[arg(long, value_enum, value_name = "WHEN", hide_short_help = true)]
     pub(crate) sync: Option<Sync>,
 
-    /// Operations outstanding in all; several are measured one after the other [default: 8,32]
+    /// Operations outstanding, as a list [default: 8,32]
+    ///
+    /// Each depth of the list is measured in turn, and is shared by all threads.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) depth: Vec<usize>,
 
-    /// Threads that ask: rings, contexts, callers, workers; at most N for pread and mmap [default: 1; tokio: 2]
+    /// Submitting threads [default: 1; tokio: 2]
+    ///
+    /// See "Threads" below.
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
-    /// Driver threads of Annulus [default: as --threads, at most one per processor]
-    #[arg(long, value_name = "N")]
+    /// Driver threads of Annulus [default: the value of --threads, at most one per processor]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) drivers: Option<usize>,
 
-    /// How long each run is measured, in seconds [default: 1]
+    /// Length of each run, in seconds [default: 1]
+    #[arg(help_heading = "Runs")]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) runtime: Option<Duration>,
 
-    /// How often each variant is measured
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Number of runs of each variant
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Runs")]
     pub(crate) repeat: usize,
 
-    /// Who is measured: `default`, `all` or names (see --list); the base always is
+    /// Variants to measure: `default`, `all` or names from --list
+    ///
+    /// The variant `base` is always included.
     #[arg(
         long,
+        help_heading = "Runs",
         value_name = "LIST",
         value_delimiter = ',',
         default_value = "default"
     )]
     pub(crate) variants: Vec<String>,
 
-    /// Write the figures of each run to FILE
-    #[arg(long, value_name = "FILE")]
+    /// Write the results of each run to FILE as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Write the timeline of each run to the FILE of --json as well: `bench report` draws heat maps from it
-    #[arg(long, requires = "json")]
+    /// Add the timeline of each run to the FILE of --json, from which `bench report` draws heat maps
+    #[arg(
+        long,
+        requires = "json",
+        help_heading = "Output",
+        hide_short_help = true
+    )]
     pub(crate) timeline: bool,
 
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
 
-    /// Replace the FILE of --json, --fio-json, --html or --heatmap if it exists
-    #[arg(long, requires = "written")]
+    /// Replace output files that exist
+    #[arg(long, requires = "written", help_heading = "Output")]
     pub(crate) replace: bool,
 
-    /// Where to make the test file [default: the current directory]
+    /// Directory for the test file [default: the current directory]
+    #[arg(help_heading = "Test file")]
     #[arg(long, value_name = "DIR", conflicts_with = "path")]
     pub(crate) dir: Option<PathBuf>,
 
-    /// Allow writing to PATH: its content between --offset and --size is DESTROYED
-    #[arg(long)]
+    /// Allow writing to PATH; the tested part is DESTROYED
+    #[arg(long, help_heading = "Test file")]
     pub(crate) overwrite: bool,
 
-    /// Seed of all that is random, to repeat a run exactly
-    #[arg(long, value_name = "N")]
+    /// Seed of all random choices, to repeat a run exactly
+    #[arg(long, value_name = "N", help_heading = "Runs", hide_short_help = true)]
     pub(crate) seed: Option<u64>,
 
     #[command(flatten)]
     pub(crate) watch: BenchWatchArgs,
 
-    /// List the variants and do nothing
-    #[arg(long)]
+    /// List the variants, and exit
+    #[arg(long, help_heading = "Runs")]
     pub(crate) list: bool,
 
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What can be typed behind `annulus serve http`.
+//! The command line of `annulus serve http`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,135 +7,153 @@ use clap::ValueEnum;
 
 use super::address::{Address, parse_address};
 use super::value::{parse_bytes, parse_limit, parse_time};
-use super::{ReceiveArgs, ServeBackend, WatchArgs};
+use super::{MORE_OPTIONS, ReceiveArgs, ServeBackend, WatchArgs};
 
-/// How a line of the access log looks.
+/// The format of the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormatName {
-    /// NCSA's, which most tools read
+    /// NCSA common log format, which most tools read
     Common,
-    /// The same, with the referring page and the client's name
+    /// The common format, with the Referer and User-Agent fields
     Combined,
-    /// An object a line
+    /// A JSON object for each line
     Json,
 }
 
+const HTTP_HELP: &str = "\
+Examples:
+  annulus serve http /var/www
+  annulus serve http /var/www --addr 0.0.0.0:8443 --tls-cert chain.pem --tls-key key.pem
+  annulus serve http --respond 200 --respond-body ok --threads 2";
+
 #[derive(Debug, clap::Args)]
+#[command(after_help = MORE_OPTIONS, after_long_help = HTTP_HELP)]
 pub(crate) struct HttpArgs {
-    /// The directory whose files are served
+    /// Directory whose files are served
     #[arg(value_name = "DIR", required_unless_present = "respond")]
     pub(crate) dir: Option<PathBuf>,
-    /// Where to listen: HOST:PORT (each address of the host), unix:PATH, or systemd (the sockets that it passes);
-    /// port 0 is any that is free, and is printed
+    /// Address to listen on: HOST:PORT (every address of the host), unix:PATH, or systemd (the sockets that it passes).
+    /// Port 0 selects a free port, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = parse_address)]
     pub(crate) addr: Address,
-    /// Cores: threads with a ring and a listener each
+    /// Number of cores: threads with a ring and a listener each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// The backend: io_uring or the fallback
+    /// I/O backend: io_uring or the fallback
     #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
     pub(crate) backend: ServeBackend,
     #[command(flatten)]
     pub(crate) receive: ReceiveArgs,
-    /// Have a kernel thread poll the submission queues (SQPOLL); it takes a processor while there is work
-    #[arg(long)]
+    /// Let a kernel thread poll the submission queues (SQPOLL); it occupies a processor while there is work
+    #[arg(long, hide_short_help = true)]
     pub(crate) sqpoll: bool,
-    #[command(flatten)]
-    pub(crate) files: FilesArgs,
-    /// Answer every GET with this status and touch no file
-    #[arg(long, value_name = "STATUS", conflicts_with = "dir")]
+    /// Time that running requests have to finish after SIGINT, SIGTERM or SIGHUP; 0 drops them immediately
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    pub(crate) grace: Duration,
+    /// Respond to every GET with this status, without access to files
+    #[arg(
+        long,
+        value_name = "STATUS",
+        conflicts_with = "dir",
+        hide_short_help = true
+    )]
     pub(crate) respond: Option<u16>,
-    /// The body of that answer
+    /// Body of that response
     #[arg(
         long,
         value_name = "TEXT",
         default_value = "Hello, World!",
-        requires = "respond"
+        requires = "respond",
+        hide_short_help = true
     )]
     pub(crate) respond_body: String,
-    /// HTTPS, with HTTP/2: the certificate and its chain, PEM
+    #[command(flatten)]
+    pub(crate) files: FilesArgs,
+    /// Serve HTTPS with HTTP/2: file with the certificate and its chain (PEM)
+    #[arg(help_heading = "HTTPS")]
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// The certificate's private key, PEM
+    /// File with the private key of the certificate (PEM)
+    #[arg(help_heading = "HTTPS")]
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Append a line for each answer to a file, which SIGUSR1 opens again; a FIFO never delays the server
+    /// Append a line for each response to FILE. SIGUSR1 reopens it; a FIFO never delays the server
+    #[arg(help_heading = "Access log")]
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
-    /// How such a line looks
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatName::Combined, requires = "access_log")]
+    /// Format of the access log
+    #[arg(help_heading = "Access log")]
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatName::Combined, requires = "access_log", hide_short_help = true)]
     pub(crate) access_log_format: LogFormatName,
-    /// After a signal, what is under way has so long to finish; 0 drops it at once
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
-    pub(crate) grace: Duration,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
 }
 
-/// Which files, and how they are kept.
+/// The choice of files and their cache.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Files")]
 pub(crate) struct FilesArgs {
-    /// A name that stands for its directory; may be given several times, the first that is there counts
+    /// Index file of a directory; may be repeated, and the first that exists is served
     #[arg(long, value_name = "NAME", default_value = "index.html")]
     pub(crate) index: Vec<String>,
-    /// List a directory that has no index
+    /// List the content of directories that have no index file
     #[arg(long)]
     pub(crate) listing: bool,
-    /// Serve names that begin with a dot, too
-    #[arg(long)]
+    /// Also serve names that begin with a dot
+    #[arg(long, hide_short_help = true)]
     pub(crate) hidden: bool,
-    /// Don't send FILE.br, FILE.zst or FILE.gz for FILE to clients that take them
-    #[arg(long)]
+    /// Do not send FILE.br, FILE.zst or FILE.gz instead of FILE to clients that accept them
+    #[arg(long, hide_short_help = true)]
     pub(crate) no_precompressed: bool,
-    /// Memory of each core for small files
+    /// Memory of each core for the cache of small files
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_bytes)]
     pub(crate) cache: u64,
-    /// For how long what was found under a path is believed; 0 looks before every answer
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    /// Time after which a cached path is checked again; 0 checks it before every response
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time, hide_short_help = true)]
     pub(crate) recheck: Duration,
 }
 
-/// How much of everything; see docs/reference/http.md.
+/// The limits of requests and connections; see docs/reference/http.md.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Bytes of a request's line and fields; 431 beyond
-    #[arg(long, value_name = "BYTES", default_value = "16k", value_parser = parse_bytes)]
+    /// Maximum length of a request's line and header fields; a longer one gets status 431
+    #[arg(long, value_name = "BYTES", default_value = "16k", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) max_head: u64,
-    /// Bytes of a request's target; 414 beyond
-    #[arg(long, value_name = "BYTES", default_value = "8k", value_parser = parse_bytes)]
+    /// Maximum length of a request's target; a longer one gets status 414
+    #[arg(long, value_name = "BYTES", default_value = "8k", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) max_target: u64,
-    /// Fields of a request, at most 128; 431 beyond
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=128))]
+    /// Maximum number of header fields of a request, at most 128; more get status 431
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=128), hide_short_help = true)]
     pub(crate) max_fields: u8,
-    /// Bytes of a request's body, which is read and thrown away; 413 beyond
-    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = parse_bytes)]
+    /// Maximum length of a request's body, which is read and discarded; a longer one gets status 413
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) max_body: u64,
-    /// Requests of one connection; 0 is no limit
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Maximum number of requests on one connection; 0 means no limit
+    #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true)]
     pub(crate) max_requests: u64,
-    /// Connections of each core, if RLIMIT_NOFILE allows them; then the longest idle one is closed
+    /// Maximum number of connections of each core, subject to RLIMIT_NOFILE; beyond it, the connection that has been
+    /// idle longest is closed
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     pub(crate) max_connections: usize,
-    /// Streams of one connection of HTTP/2 at once
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    /// Maximum number of concurrent streams on an HTTP/2 connection
+    #[arg(long, value_name = "N", default_value_t = 100, hide_short_help = true)]
     pub(crate) max_streams: u32,
-    /// From the first byte of a request to the end of its fields
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit)]
+    /// Time from the first byte of a request to the end of its header fields
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) head_timeout: Duration,
-    /// From there to the end of its body
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit)]
+    /// Time from the end of the header fields to the end of the body
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) body_timeout: Duration,
-    /// For a connection without a request
-    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_limit)]
+    /// Time that a connection may stay open without a request
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) idle_timeout: Duration,
-    /// For a client that takes nothing of its answer
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit)]
+    /// Time without progress of a response, for a client that does not read it
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) send_timeout: Duration,
-    /// For the handshake of TLS
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit)]
+    /// Time of the TLS handshake
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) handshake_timeout: Duration,
 }

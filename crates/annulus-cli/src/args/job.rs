@@ -1,10 +1,13 @@
-//! What can be typed about job files behind `annulus bench file`.
+//! The job file options of `annulus bench file`.
 
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "fio job files")]
 pub(crate) struct JobArgs {
-    /// Run FILE, a job file of fio's, as it is, and the same jobs through Annulus; docs/reference/job-files.md
+    /// Run FILE, an fio job file
+    ///
+    /// The jobs run with their own engines and through Annulus; see docs/reference/job-files.md.
     #[arg(
         long = "job",
         value_name = "FILE",
@@ -16,19 +19,24 @@ pub(crate) struct JobArgs {
     )]
     pub(crate) job_file: Option<PathBuf>,
 
-    /// Read the job file, say what it means, and do nothing
-    #[arg(long, requires = "job_file")]
+    /// Print how the job file is interpreted, and run nothing
+    #[arg(long, requires = "job_file", hide_short_help = true)]
     pub(crate) parse_only: bool,
 
-    /// Run fio itself on the same job file, too, and compare
-    #[arg(long, requires = "job_file")]
+    /// Run fio on the same job file as well, and compare the results
+    #[arg(long, requires = "job_file", hide_short_help = true)]
     pub(crate) with_fio: bool,
 
-    /// Write the results of the job's own engines to FILE, in the layout of fio's JSON
-    #[arg(long, value_name = "FILE", requires = "job_file")]
+    /// Write the results of the job's own engines to FILE, in fio's JSON format
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "job_file",
+        hide_short_help = true
+    )]
     pub(crate) fio_json: Option<PathBuf>,
 
-    /// Keep the files that the jobs needed and that were made for them
-    #[arg(long, requires = "job_file")]
+    /// Keep the files that were created for the jobs
+    #[arg(long, requires = "job_file", hide_short_help = true)]
     pub(crate) keep_files: bool,
 }

@@ -1,4 +1,4 @@
-//! What can be typed behind `annulus bench net`, and the servers that it starts.
+//! The command lines of `annulus bench net`, and of the servers that it starts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Subcommand, ValueEnum};
 
 use super::BenchWatchArgs;
+use super::MORE_OPTIONS;
 use super::TraceArgs;
 use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
@@ -15,31 +16,35 @@ Examples:
   annulus bench net echo
       starts echo servers on one processor, loads each from the others, and compares them
   annulus bench net echo 127.0.0.1:7000 --connections 50,300 --pid 4711
-      a server that runs: requests a second, latency, and what each request costs it
+      loads a running server: requests per second, latency, and CPU time per request
   annulus bench net http --what respond,1k,64k --connections 100,500
-      `annulus serve http`, hyper on Tokio, and nginx if it is installed, under the same load
+      compares `annulus serve http`, hyper on Tokio and, if installed, nginx
   annulus bench net http 127.0.0.1:8080 --path /index.html --reconnect
   annulus bench net redis unix:/run/redis.sock --command set --size 1k --pipeline 16
   annulus bench net memcached 127.0.0.1:11211 --size 3,1k --fill
   annulus bench net echo --variants epoll --server-cmd mine='/opt/mine --listen {addr}'
 
 How it measures:
-  All connections are opened first, then the load warms up, then it is measured. Every answer is
-  checked: echoes byte for byte, HTTP by status and length (byte for byte, with --body; of compared
-  servers, bodies above 4 KiB in one answer of 16), redis and
-  memcached by kind (memcached's key too; values byte for byte, with --fill). Every request is
-  answered or counted as an error of its kind; one error, a connection missing at the end or a
-  count that does not match, and the run has failed.
-  Without --rate each connection keeps --pipeline requests in flight: latency is from sending to
-  answer and says nothing about requests that were not sent because the server was slow. With
-  --rate requests are due by the clock, and latency is from when they were due.
+  All connections are opened before the warm-up and the measurement. Every response is checked:
+  echoes byte for byte; HTTP by status and length (with --body, byte for byte; for compared
+  servers, 1 in 16 of the bodies above 4 KiB); redis and memcached by type, memcached also by
+  key, and values byte for byte with --fill. A request without a valid response counts as an
+  error. A run fails on an error, on a connection that is missing at the end, and on a count
+  that does not match.
+  Without --rate, each connection keeps --pipeline requests in flight. Latency is then the time
+  from sending to response; it does not include requests that a slow server has delayed. With
+  --rate, requests are sent on a fixed schedule, and latency starts at the scheduled time.
 
 Exit code:
-  0 done; 1 a failed run; 2 used wrongly; 3 all went well, but an --alert was raised in a run of
-  the server at ADDR or of Annulus; 77 this machine has no io_uring for the generator.";
+  0 success; 1 a run failed; 2 the command line is wrong; 3 all runs succeeded, but a run of the
+  server at ADDR or of Annulus raised an --alert; 77 io_uring, which the load generator needs, is
+  not available.";
+
+/// The last line of the short help of `bench net`.
+const NET_MORE: &str = "--help explains the measurement, and gives examples.";
 
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = NET_HELP, arg_required_else_help = true)]
+#[command(after_help = NET_MORE, after_long_help = NET_HELP, arg_required_else_help = true)]
 pub(crate) struct NetArgs {
     #[command(subcommand)]
     pub(crate) protocol: NetProtocol,
@@ -47,39 +52,42 @@ pub(crate) struct NetArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetProtocol {
-    /// Messages that come back as they are
-    #[command(after_long_help = NET_HELP)]
+    /// Echo server: messages that return unchanged
+    #[command(after_help = MORE_OPTIONS, after_long_help = NET_HELP)]
     Echo {
-        /// Length of a message; several are measured one after the other
+        /// Length of a message, as a list
+        ///
+        /// Each length of the list is measured in turn.
         #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = parse_bytes)]
         size: Vec<u64>,
         #[command(flatten)]
         load: LoadArgs,
     },
-    /// HTTP/1.1 GET
-    #[command(after_long_help = NET_HELP)]
+    /// HTTP server: GET requests over HTTP/1.1
+    #[command(after_help = MORE_OPTIONS, after_long_help = NET_HELP)]
     Http {
-        /// What to get from ADDR or from the servers of --server-cmd [default: /]
+        /// Path to request from ADDR or from the servers of --server-cmd [default: /]
         #[arg(long)]
         path: Option<String>,
-        /// What compared servers answer: `respond` from memory, or a file of that length; several are measured one
-        /// after the other
-        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "respond", value_parser = parse_what)]
+        /// Responses of compared servers, as a list: `respond`, or the length of a file
+        ///
+        /// Responses with the name `respond` come from memory. Each response of the list is measured in turn.
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "respond", value_parser = parse_response_length)]
         #[arg(conflicts_with_all = ["addr", "path"])]
         what: Vec<ResponseLength>,
-        /// What stands in the header `Host` [default: ADDR]
-        #[arg(long)]
+        /// Value of the header field `Host` [default: ADDR]
+        #[arg(long, hide_short_help = true)]
         host: Option<String>,
-        /// What every answer's body must be, byte for byte
-        #[arg(long, value_name = "FILE")]
+        /// File with the expected body of every response, compared byte for byte
+        #[arg(long, value_name = "FILE", hide_short_help = true)]
         body: Option<PathBuf>,
         #[command(flatten)]
         load: LoadArgs,
     },
-    /// Redis commands over random keys
-    #[command(after_long_help = NET_HELP)]
+    /// Redis server: commands on random keys
+    #[command(after_help = MORE_OPTIONS, after_long_help = NET_HELP)]
     Redis {
-        /// Which command
+        /// Command to send
         #[arg(long, value_enum, default_value = "get")]
         command: RedisName,
         #[command(flatten)]
@@ -87,10 +95,10 @@ pub(crate) enum NetProtocol {
         #[command(flatten)]
         load: LoadArgs,
     },
-    /// Memcached commands over random keys, in the text protocol
-    #[command(after_long_help = NET_HELP)]
+    /// Memcached server: commands on random keys, in the text protocol
+    #[command(after_help = MORE_OPTIONS, after_long_help = NET_HELP)]
     Memcached {
-        /// Which command
+        /// Command to send
         #[arg(long, value_enum, default_value = "get")]
         command: MemcachedName,
         #[command(flatten)]
@@ -100,40 +108,44 @@ pub(crate) enum NetProtocol {
     },
 }
 
-/// What is the same for every store of values by keys.
+/// The options of key-value stores.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
     pub(crate) keys: u64,
-    /// Length of a value; several are measured one after the other
+    /// Length of a value, as a list
+    ///
+    /// Each length of the list is measured in turn.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3", value_parser = parse_bytes)]
     pub(crate) size: Vec<u64>,
-    /// Give every key a value of that length first, and check that answers have it: OVERWRITES `key:…`
+    /// Store all values first, and check them. OVERWRITES `key:…`
+    ///
+    /// A value of the given length is stored under every key. Responses must contain it.
     #[arg(long)]
     pub(crate) fill: bool,
-    /// Every key has its value from an earlier --fill of as many keys and that length: check answers, change nothing
-    #[arg(long, conflicts_with = "fill")]
+    /// Check the values of an earlier --fill with the same number of keys and length, without storing them again
+    #[arg(long, conflicts_with = "fill", hide_short_help = true)]
     pub(crate) filled: bool,
 }
 
-/// What HTTP servers that are compared answer: a file of that length, or none.
+/// The response of compared HTTP servers: a file of this length, or a response from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseLength(pub(crate) Option<u64>);
 
-fn parse_what(text: &str) -> Result<ResponseLength, String> {
+fn parse_response_length(text: &str) -> Result<ResponseLength, String> {
     if text == "respond" {
         return Ok(ResponseLength(None));
     }
     match parse_bytes(text) {
         Ok(bytes) if bytes > 0 => Ok(ResponseLength(Some(bytes))),
-        _ => Err("write `respond`, or the length of a file such as 1k, 64k, 1m".into()),
+        _ => Err("write `respond`, or the length of a file, such as 1k, 64k or 1m".into()),
     }
 }
 
 impl NetProtocol {
-    /// The path that was given, of HTTP.
+    /// Returns `--path` of HTTP.
     pub(crate) fn path(&self) -> Option<&str> {
         match self {
             NetProtocol::Http { path, .. } => path.as_deref(),
@@ -141,7 +153,7 @@ impl NetProtocol {
         }
     }
 
-    /// What is the same for every protocol.
+    /// Returns the options that all protocols have.
     pub(crate) fn load(&self) -> &LoadArgs {
         match self {
             NetProtocol::Echo { load, .. }
@@ -151,7 +163,7 @@ impl NetProtocol {
         }
     }
 
-    /// What is the same for those that have keys.
+    /// Returns the options of a key-value store.
     pub(crate) fn store(&self) -> Option<&StoreArgs> {
         match self {
             NetProtocol::Redis { store, .. } | NetProtocol::Memcached { store, .. } => Some(store),
@@ -173,15 +185,20 @@ pub(crate) enum MemcachedName {
     Set,
 }
 
-/// What is the same for every protocol.
+/// The options that all protocols have.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Load")]
 #[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
 pub(crate) struct LoadArgs {
-    /// The server: 127.0.0.1:7000, localhost:80 or unix:/path; without it, variants are started
-    #[arg(value_name = "ADDR")]
+    /// Running server; without it, servers are started and compared
+    ///
+    /// Examples: 127.0.0.1:7000, localhost:80, unix:/path
+    #[arg(value_name = "ADDR", help_heading = None)]
     pub(crate) addr: Option<String>,
 
-    /// Connections in all; several numbers are measured one after the other
+    /// Total number of connections, as a list
+    ///
+    /// Each number of the list is measured in turn.
     #[arg(
         long,
         value_name = "LIST",
@@ -194,82 +211,107 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pipeline: usize,
 
-    /// Requests a second over all connections, by the clock [default: as fast as answers come]
+    /// Total requests per second [default: no limit]
+    ///
+    /// With a rate, requests are sent on a fixed schedule. Otherwise the next request is sent after a response.
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<f64>,
 
-    /// A connection for each request
-    #[arg(long)]
+    /// Open a new connection for each request
+    #[arg(long, hide_short_help = true)]
     pub(crate) reconnect: bool,
 
-    /// Client threads
+    /// Number of client threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
 
-    /// Processors of the client threads, in turn [default: with variants, all but the server's]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    /// Processors of the client threads, one after the other [default: with variants, all but the server's]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     pub(crate) cpu: Vec<usize>,
 
-    /// How long each run is measured, in seconds
+    /// Length of each run, in seconds
+    #[arg(help_heading = "Runs")]
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     pub(crate) runtime: Duration,
 
-    /// How long the load runs before that, in seconds
+    /// Length of the warm-up before each run, in seconds
+    #[arg(help_heading = "Runs", hide_short_help = true)]
     #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = parse_seconds)]
     pub(crate) warmup: Duration,
 
-    /// A request or connection that takes longer is an error
+    /// Time after which a request or connection fails, in seconds
+    #[arg(help_heading = "Runs", hide_short_help = true)]
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     pub(crate) timeout: Duration,
 
-    /// How often each is measured [default: 1; with variants 5]
+    /// Number of runs of each server [default: 1; with variants: 5]
+    #[arg(help_heading = "Runs")]
     #[arg(long, value_name = "N", visible_alias = "repeat")]
     pub(crate) repeats: Option<usize>,
 
-    /// The server's process, with its children: what a request costs it
-    #[arg(long, value_name = "PID", requires = "addr")]
+    /// Process of the server at ADDR, to measure its CPU time
+    ///
+    /// The CPU time per request includes that of its children.
+    #[arg(long, value_name = "PID", requires = "addr", help_heading = "Server")]
     pub(crate) pid: Option<u32>,
 
-    /// Who is started and compared, or `none` beside --server-cmd [default: all of our own, and nginx]
+    /// Servers to start and compare [default: all]
+    ///
+    /// The default is all built-in servers, and nginx if it is installed. `none` starts only those of --server-cmd.
     #[arg(
         long,
+        help_heading = "Server",
         value_name = "LIST",
         value_delimiter = ',',
         conflicts_with = "addr"
     )]
     pub(crate) variants: Vec<String>,
 
-    /// Another variant: its name and command, where {addr} stands for the address to listen on, and {dir} for the
-    /// folder with the files of --what
+    /// Another server to compare, such as mine='./mine {addr}'
+    ///
+    /// {addr} is replaced by the address to listen on, and {dir} by the directory with the files of --what.
+    #[arg(help_heading = "Server")]
     #[arg(long, value_name = "NAME=CMD", conflicts_with = "addr")]
     pub(crate) server_cmd: Vec<String>,
 
-    /// Processors of the variants [default: the first, if there are two]
+    /// Processors of the started servers [default: the first, if there are at least two]
     #[arg(
         long,
+        help_heading = "Server",
+        hide_short_help = true,
         value_name = "LIST",
         value_delimiter = ',',
         conflicts_with = "addr"
     )]
     pub(crate) server_cpu: Vec<usize>,
 
-    /// Write the figures of each run to FILE
-    #[arg(long, value_name = "FILE")]
+    /// Write the results of each run to FILE as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Write the timeline of each run to the FILE of --json as well: `bench report` draws heat maps from it
-    #[arg(long, requires = "json")]
+    /// Add the timeline of each run to the FILE of --json, from which `bench report` draws heat maps
+    #[arg(
+        long,
+        requires = "json",
+        help_heading = "Output",
+        hide_short_help = true
+    )]
     pub(crate) timeline: bool,
 
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
 
-    /// Replace the FILE of --json, --html or --heatmap if it exists
-    #[arg(long, requires = "written")]
+    /// Replace output files that exist
+    #[arg(long, requires = "written", help_heading = "Output")]
     pub(crate) replace: bool,
 
     /// Seed of the order of runs, of keys and of messages
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Runs", hide_short_help = true)]
     pub(crate) seed: Option<u64>,
 
     #[command(flatten)]
@@ -281,14 +323,14 @@ pub(crate) struct LoadArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NetServerArgs {
-    /// ring, epoll, tokio; hyper, of HTTP
+    /// Server: ring, epoll, tokio, or hyper for HTTP
     pub(crate) name: String,
 
-    /// What hyper answers [default: Hello, World!]
+    /// Body of hyper's responses [default: Hello, World!]
     #[arg(long, value_name = "FILE")]
     pub(crate) body: Option<PathBuf>,
 
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, default_value = "127.0.0.1:0")]
     pub(crate) addr: std::net::SocketAddr,
 }
@@ -299,7 +341,7 @@ pub(crate) struct NetChildArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpu: Vec<usize>,
 
-    /// Whose child this must be
+    /// Process ID of the expected parent
     #[arg(long)]
     pub(crate) parent: u32,
 

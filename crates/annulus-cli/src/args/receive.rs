@@ -1,31 +1,31 @@
-//! What can be typed about a server's receive buffers.
+//! The receive buffer options of a server.
 
 use clap::ValueEnum;
 
-/// How the kernel fills them.
+/// How the kernel fills receive buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FilledHow {
-    /// One for each receive
+pub(crate) enum ReceiveModeName {
+    /// A buffer for each receive
     Whole,
-    /// One receive behind the other
+    /// Several receives in one buffer, one after the other
     Incremental,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReceiveArgs {
-    /// How receive buffers are filled, where the kernel is seen to do it well; else one for each receive,
-    /// and why is reported
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = FilledHow::Whole)]
-    pub(crate) receive_mode: FilledHow,
-    /// Receive buffers of a core: how many, a power of two, and of how many bytes [default: as many as the
-    /// mode does well with]
-    #[arg(long, value_name = "COUNTxBYTES", value_parser = count_and_bytes)]
+    /// How the kernel fills receive buffers. If this kernel does not fill them incrementally without errors, the
+    /// mode is `whole`, and the reason is printed
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = ReceiveModeName::Whole, hide_short_help = true)]
+    pub(crate) receive_mode: ReceiveModeName,
+    /// Receive buffers of a core: their number, a power of two, and the length of each [default: depends on the
+    /// mode]
+    #[arg(long, value_name = "COUNTxBYTES", value_parser = parse_count_and_bytes, hide_short_help = true)]
     pub(crate) receive_buffers: Option<(u16, u32)>,
 }
 
-/// `128x4096`.
-fn count_and_bytes(text: &str) -> Result<(u16, u32), String> {
+/// Parses `128x4096`.
+fn parse_count_and_bytes(text: &str) -> Result<(u16, u32), String> {
     let parts = text.split_once('x');
     let parsed = parts.and_then(|(count, bytes)| Some((count.parse().ok()?, bytes.parse().ok()?)));
-    parsed.ok_or_else(|| "not a count, an x and a number of bytes, as in 128x4096".to_owned())
+    parsed.ok_or_else(|| "write a count, an x and a number of bytes, as in 128x4096".to_owned())
 }

@@ -1,15 +1,15 @@
-//! What can be typed to get pictures of a run, and behind `annulus bench report`.
+//! The command line of `annulus bench report`, and the picture options of the benchmarks.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where heat maps go.
+/// The destination of heat maps.
 #[derive(Clone, Debug)]
 pub(crate) enum Heatmap {
-    /// Into the terminal, with the table.
+    /// The terminal, next to the table.
     Terminal,
-    /// Into an SVG.
+    /// An SVG file.
     File(PathBuf),
 }
 
@@ -24,14 +24,17 @@ impl FromStr for Heatmap {
     }
 }
 
-/// Pictures of what was measured.
+/// Pictures of the results.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct PictureArgs {
-    /// Write a report to FILE: one page with tables, heat maps, the machine, and all that was measured
+    /// Write an HTML report to FILE
+    ///
+    /// The report is one page with tables, heat maps, the machine and all results.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Write latency heat maps to FILE as SVG; - shows them here
+    /// Write latency heat maps to FILE as SVG; - prints them
     #[arg(long, value_name = "FILE")]
     pub(crate) heatmap: Option<Heatmap>,
 }
@@ -40,18 +43,18 @@ const REPORT_HELP: &str = "\
 Examples:
   annulus bench report run.json --html run.html
   annulus bench report before.json after.json --html compared.html
-      both runs on one scale, what differs, and whether it is more than noise
+      shows both runs on one scale, the differences, and which of them exceed the noise
   annulus bench report run.json --heatmap -
-      heat maps in the terminal";
+      prints heat maps to the terminal";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = REPORT_HELP)]
 pub(crate) struct ReportArgs {
-    /// What --json of bench file or bench net wrote
+    /// Results that `bench file --json` or `bench net --json` wrote
     #[arg(value_name = "JSON")]
     pub(crate) first: PathBuf,
 
-    /// Another run of the same kind, to be compared with the first
+    /// Results of another run of the same kind, to compare with the first
     #[arg(value_name = "JSON")]
     pub(crate) second: Option<PathBuf>,
 

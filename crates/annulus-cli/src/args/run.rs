@@ -1,63 +1,64 @@
-//! What can be typed behind `annulus run`.
+//! The command line of `annulus run`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 const RUN_HELP: &str = "\
-COMMAND is started as it is and becomes this process: its number, exit status, signals and
-terminal are its own. What is added to its environment is LD_PRELOAD and the ANNULUS_* variables
-of the options.
+COMMAND is executed in this process, so its process ID, exit status, signals and terminal are
+unchanged. LD_PRELOAD and the ANNULUS_* variables of the options are added to its environment.
 
-The library serves non-blocking TCP connections of one epoll set that one thread waits on;
-everything else goes to the kernel as before. It works on programs that are linked to glibc: what
-it can't help (static programs, musl, Go, setuid) is reported before COMMAND starts. Where io_uring is
-refused COMMAND runs as it is, and that is reported.
+The library serves non-blocking TCP connections of an epoll set that a single thread waits on.
+All other calls go to the kernel as before. It works with programs that are linked to glibc. If
+it cannot serve COMMAND (static program, musl, Go, setuid), a warning is printed before COMMAND
+starts. If io_uring is not available, COMMAND runs unchanged, and a warning is printed.
 
-Exit status: that of COMMAND; 127 if there is no such command, 126 if it can't be started, 2 for a
-mistake in what is before it, 1 if the library can't be found. With --explain COMMAND is not
-started: 0 if it would be served, 3 if not.
+Exit status:
+  that of COMMAND; 127 if COMMAND does not exist, 126 if it cannot be executed, 2 if an option is
+  wrong, 1 if the library is not found. With --explain, COMMAND is not started: 0 if it would be
+  served, 3 if not.
 
+Examples:
   annulus run -- redis-server /etc/redis/redis.conf
   annulus run --stats --log /tmp/annulus.log -- nginx -g 'daemon off;'
   annulus run --explain -- haproxy -f haproxy.cfg
-  annulus top                       # from another terminal: what its rings do
-  annulus release 4711              # and hand it back to the kernel, without a restart";
+  annulus top                       # in another terminal: show what its rings do
+  annulus release 4711              # return process 4711 to the kernel's epoll, without a restart";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = RUN_HELP)]
 pub(crate) struct RunArgs {
-    /// Say what of COMMAND will be served and what not, and why, and do not start it. Exit status: 0 if it will be
-    /// served, 3 if not
+    /// Print which calls of COMMAND would be served, and why the others would not, without starting it. Exit status: 0
+    /// if it would be served, 3 if not
     #[arg(long)]
     pub(crate) explain: bool,
 
-    /// Have a kernel thread take what is submitted (ANNULUS_SQPOLL=1); it needs a processor of its own
+    /// Let a kernel thread poll the submission queues (ANNULUS_SQPOLL=1); it needs a free processor
     #[arg(long)]
     pub(crate) sqpoll: bool,
 
-    /// Count calls, and write a line of JSON when COMMAND ends (ANNULUS_STATS=1), to the log or standard error
+    /// Count calls, and write a line of JSON to the log or standard error when COMMAND ends (ANNULUS_STATS=1)
     #[arg(long)]
     pub(crate) stats: bool,
 
-    /// Append what the library has to say to this file (ANNULUS_LOG)
+    /// Append the messages of the library to FILE (ANNULUS_LOG)
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
-    /// Leave listeners on these ports, and their connections, to the kernel (ANNULUS_PASS_PORTS)
+    /// Leave listeners on these ports and their connections to the kernel (ANNULUS_PASS_PORTS)
     #[arg(long, value_name = "PORT[-PORT]", value_delimiter = ',', value_parser = parse_ports)]
     pub(crate) pass_port: Vec<Ports>,
 
-    /// The library; else libannulus_preload.so beside this program, in ../lib/annulus, ../lib,
-    /// /usr/local/lib/annulus or /usr/lib/annulus
+    /// Path of the library [default: libannulus_preload.so next to this program, in ../lib/annulus, ../lib,
+    /// /usr/local/lib/annulus or /usr/lib/annulus]
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
 
-    /// The program, and what it is to be given
+    /// Program to run, with its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// One port, or all from one to another.
+/// A port, or an inclusive range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
     first: u16,
@@ -76,7 +77,7 @@ impl std::fmt::Display for Ports {
 fn parse_ports(text: &str) -> Result<Ports, String> {
     let port = |text: &str| match text.parse() {
         Ok(0) | Err(_) => Err(format!(
-            "`{text}` is no port; write one from 1 to 65535, or two with a hyphen between them: 6000-6010"
+            "`{text}` is not a port; write a number from 1 to 65535, or a range such as 6000-6010"
         )),
         Ok(port) => Ok(port),
     };
@@ -85,7 +86,7 @@ fn parse_ports(text: &str) -> Result<Ports, String> {
     match first <= last {
         true => Ok(Ports { first, last }),
         false => Err(format!(
-            "from {first} to {last} there is no port; write {last}-{first}"
+            "the range {first}-{last} is empty; write {last}-{first}"
         )),
     }
 }
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_a_number_and_a_range_is_two() {
+    fn ports_and_ranges_of_ports_are_parsed() {
         let parsed = |text| parse_ports(text).map(|ports| ports.to_string());
         assert_eq!(parsed("80"), Ok("80".to_owned()));
         assert_eq!(parsed("6000-6010"), Ok("6000-6010".to_owned()));

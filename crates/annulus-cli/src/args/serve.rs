@@ -1,23 +1,23 @@
-//! What can be typed behind `annulus serve`.
+//! The command line of `annulus serve`.
 
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
-use super::{HttpArgs, ReceiveArgs, WatchArgs};
+use super::{HttpArgs, MORE_OPTIONS, ReceiveArgs, WatchArgs};
 
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Serve {
     #[command(subcommand)]
-    pub(crate) what: ServeWhat,
+    pub(crate) protocol: ServeProtocol,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum ServeWhat {
-    /// Send back what is received
+pub(crate) enum ServeProtocol {
+    /// Send received messages back: TCP, UDP or Unix sockets
     Echo(EchoArgs),
-    /// Serve the files of a directory over HTTP/1.1, or HTTPS with HTTP/2
+    /// Serve the files of a directory over HTTP/1.1, or over HTTPS with HTTP/2
     Http(Box<HttpArgs>),
 }
 
@@ -34,25 +34,26 @@ pub(crate) enum ServeBackend {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = MORE_OPTIONS, after_long_help = "")]
 pub(crate) struct EchoArgs {
-    /// Where to listen; port 0 is any that is free, and is printed
+    /// Address to listen on; port 0 selects a free port, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
     pub(crate) addr: std::net::SocketAddr,
-    /// Cores: threads with a ring and a listener each
+    /// Number of cores: threads with a ring and a listener each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// The backend: io_uring or the fallback
+    /// I/O backend: io_uring or the fallback
     #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
     pub(crate) backend: ServeBackend,
     #[command(flatten)]
     pub(crate) receive: ReceiveArgs,
-    /// Have a kernel thread poll the submission queues (SQPOLL); it takes a processor while there is work
+    /// Let a kernel thread poll the submission queues (SQPOLL); it occupies a processor while there is work
     #[arg(long)]
     pub(crate) sqpoll: bool,
-    /// Listen at a path instead, which is removed at the end
+    /// Listen on a Unix socket at PATH instead; it is removed at the end
     #[arg(long, value_name = "PATH", conflicts_with = "addr")]
     pub(crate) unix: Option<PathBuf>,
-    /// Answer datagrams at that address, not connections
+    /// Echo UDP datagrams instead of TCP connections
     #[arg(long, conflicts_with = "unix")]
     pub(crate) udp: bool,
     #[command(flatten)]

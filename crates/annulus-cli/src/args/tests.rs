@@ -1,4 +1,4 @@
-//! What numbers and times may look like.
+//! Tests of the parsers, and of the help texts.
 
 use std::time::Duration;
 
@@ -33,4 +33,87 @@ fn times_are_read_with_and_without_a_unit() {
 fn the_command_line_is_consistent() {
     use clap::CommandFactory;
     Args::command().debug_assert();
+}
+
+/// The number of lines that fit on a screen.
+const SCREEN_LINES: usize = 50;
+
+/// Calls `check` with the path of each command that is not hidden.
+fn for_each_command(
+    mut command: clap::Command,
+    path: &str,
+    check: &mut dyn FnMut(&str, clap::Command),
+) {
+    let path = format!("{path} {}", command.get_name());
+    // A terminal of the usual width.
+    command = command.term_width(80).max_term_width(80);
+    command.build();
+    for child in command
+        .get_subcommands()
+        .filter(|child| !child.is_hide_set())
+    {
+        if child.get_name() != "help" {
+            for_each_command(child.clone(), &path, check);
+        }
+    }
+    check(&path, command);
+}
+
+#[test]
+fn the_short_help_of_every_command_fits_on_a_screen() {
+    use clap::CommandFactory;
+    let mut commands = 0;
+    for_each_command(Args::command(), "", &mut |path, mut command| {
+        let help = command.render_help().to_string();
+        let lines = help.lines().count();
+        assert!(
+            lines <= SCREEN_LINES,
+            "{path} -h has {lines} lines:\n{help}"
+        );
+        let is_summary = command
+            .get_arguments()
+            .any(|option| option.is_hide_short_help_set());
+        assert!(
+            !is_summary || help.contains("--help lists all options"),
+            "{path} -h:\n{help}"
+        );
+        commands += 1;
+    });
+    assert!(commands >= 15, "{commands}");
+}
+
+#[test]
+fn the_long_help_of_every_command_lists_all_options() {
+    use clap::CommandFactory;
+    for_each_command(Args::command(), "", &mut |path, mut command| {
+        let help = command.render_long_help().to_string();
+        for option in command
+            .get_arguments()
+            .filter_map(|option| option.get_long())
+        {
+            assert!(
+                help.contains(&format!("--{option}")),
+                "{path} --help lacks --{option}"
+            );
+        }
+    });
+}
+
+#[test]
+fn the_help_of_the_tool_starts_with_its_purpose_and_its_commands() {
+    use clap::CommandFactory;
+    let mut command = Args::command().term_width(80).max_term_width(80);
+    let help = command.render_help().to_string();
+    let first: Vec<&str> = help.lines().take(13).collect();
+    assert!(first[0].contains("io_uring"), "{help}");
+    for child in [
+        "doctor", "bench", "serve", "run", "release", "resume", "top",
+    ] {
+        assert!(
+            first
+                .iter()
+                .any(|line| line.trim_start().starts_with(child)),
+            "{child}: {help}"
+        );
+    }
 }

@@ -1,15 +1,16 @@
-//! What can be typed about looking into a run: its system calls, where its processor time goes.
+//! Options that trace a run: its system calls and its processor time.
 
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Tracing")]
 pub(crate) struct TraceArgs {
-    /// Afterwards, in one more run of each, count system calls by name (perf, as root; or strace)
-    #[arg(long)]
+    /// After the measurement, count system calls by name in one more run of each variant (perf as root, or strace)
+    #[arg(long, hide_short_help = true)]
     pub(crate) syscalls: bool,
 
-    /// Afterwards, in one more run, record where processor time goes, and draw it (perf); of several,
-    /// FILE-VARIANT-DEPTH.svg each
-    #[arg(long, value_name = "FILE.svg")]
+    /// After the measurement, record where processor time goes in one more run, and draw a flame graph (perf). If
+    /// there are several variants or depths, each is written to FILE-VARIANT-DEPTH.svg
+    #[arg(long, value_name = "FILE.svg", hide_short_help = true)]
     pub(crate) flamegraph: Option<PathBuf>,
 }

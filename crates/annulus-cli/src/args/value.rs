@@ -1,8 +1,8 @@
-//! Numbers and times, as they are typed.
+//! Parsers for numbers and times.
 
 use std::time::Duration;
 
-/// `512`, `4k`, `16KiB`, `1M`, `2G`: powers of 1024, as fio reads them.
+/// Parses `512`, `4k`, `16KiB`, `1M` or `2G`. Units are powers of 1024, as in fio.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let digits = lower.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -14,7 +14,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "t" | "tb" | "tib" => 1 << 40,
         other => {
             return Err(format!(
-                "`{other}` is no unit; write for example 4k, 1M or 8G"
+                "`{other}` is not a unit; write for example 4k, 1M or 8G"
             ));
         }
     };
@@ -23,32 +23,32 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         .map_err(|_| "not a number of bytes; write for example 4096, 4k or 1G".to_string())?;
     count
         .checked_mul(unit)
-        .ok_or_else(|| "more bytes than 64 bits can count".to_string())
+        .ok_or_else(|| "the number of bytes does not fit in 64 bits".to_string())
 }
 
-/// `1`, `0.5`, `3s`, `200ms`, `1m`: how long a run lasts.
+/// Parses the length of a run: `1`, `0.5`, `3s`, `200ms` or `1m`.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    bounded(text, "a run lasts from 1 ms to a day")
+    bounded(text, "the time must be from 1 ms to a day")
 }
 
-/// The same for a limit in time.
+/// Parses a time limit, in the format of [`parse_seconds`].
 pub(crate) fn parse_limit(text: &str) -> Result<Duration, String> {
-    bounded(text, "a time limit is from 1 ms to a day")
+    bounded(text, "the time limit must be from 1 ms to a day")
 }
 
-/// The same, and 0.
+/// Parses a time that may also be 0, in the format of [`parse_seconds`].
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
         0.0 => Ok(Duration::ZERO),
-        _ => bounded(text, "this time is 0, or from 1 ms to a day"),
+        _ => bounded(text, "the time must be 0, or from 1 ms to a day"),
     }
 }
 
-fn bounded(text: &str, says: &str) -> Result<Duration, String> {
+fn bounded(text: &str, message: &str) -> Result<Duration, String> {
     const DAY_SECONDS: f64 = 86_400.0;
     let seconds = seconds(text)?;
     if !(0.001..=DAY_SECONDS).contains(&seconds) {
-        return Err(says.to_owned());
+        return Err(message.to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
 }

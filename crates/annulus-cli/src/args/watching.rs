@@ -1,31 +1,34 @@
-//! What can be typed about watching a command while it runs: metrics for Prometheus, and alerts.
+//! Options that monitor a running command: metrics for Prometheus, and alerts.
 
 use std::net::SocketAddr;
 
 use annulus_observe::alert::Rule;
 
+/// The options of a server.
 #[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Monitoring")]
 pub(crate) struct WatchArgs {
-    /// Answer Prometheus at that address, under /metrics; port 0 is any that is free, and is printed
+    /// Serve Prometheus metrics at http://ADDRESS/metrics. Port 0 selects a free port, which is printed
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
 
-    /// Say when a threshold is crossed, as in 'read.p99 > 500us for 5s', 'errors > 0.1%' or 'rate < 1000/s'
-    /// (docs/reference/metrics.md); may be given several times
+    /// Report when a threshold is crossed, such as 'read.p99 > 500us for 5s', 'errors > 0.1%' or 'rate < 1000/s'
+    /// (docs/reference/metrics.md). May be repeated
     #[arg(long, value_name = "RULE")]
     pub(crate) alert: Vec<Rule>,
 }
 
-/// The same where a run is measured.
+/// The options of a benchmark.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Monitoring")]
 pub(crate) struct BenchWatchArgs {
-    /// Answer Prometheus at that address, under /metrics, about this process; port 0 is any that is free, and is
-    /// printed. Watching costs a little of what is measured
-    #[arg(long, value_name = "ADDRESS")]
+    /// Serve Prometheus metrics of this process at http://ADDRESS/metrics. Port 0 selects a free port, which is
+    /// printed. Monitoring slightly slows the measured code
+    #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     pub(crate) metrics: Option<SocketAddr>,
 
-    /// Check every run against a threshold, as in 'read.p99 > 500us', 'errors > 0%' or 'rate < 1000/s'
-    /// (docs/reference/metrics.md); may be given several times. Crossed by Annulus, it is exit code 3
-    #[arg(long, value_name = "RULE")]
+    /// Check every run against a threshold, such as 'read.p99 > 500us', 'errors > 0%' or 'rate < 1000/s'
+    /// (docs/reference/metrics.md). May be repeated. If a run of Annulus crosses it, the exit code is 3
+    #[arg(long, value_name = "RULE", hide_short_help = true)]
     pub(crate) alert: Vec<Rule>,
 }

@@ -1,4 +1,4 @@
-//! `annulus serve`: small servers on the library's runtime.
+//! `annulus serve`: small servers on the runtime of the library.
 
 mod address;
 mod echo;
@@ -12,9 +12,9 @@ use annulus::Backend;
 use annulus::engine::SqPoll;
 use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder};
 
-use crate::args::{FilledHow, ReceiveArgs, ServeBackend};
+use crate::args::{ReceiveArgs, ReceiveModeName, ServeBackend};
 
-/// The runtime that a server asks for. `buffers`: receive buffers, where nothing else was typed.
+/// Returns the runtime for the options of a server. `buffers` is the default of `--receive-buffers`.
 fn runtime_of(
     backend: ServeBackend,
     threads: usize,
@@ -35,7 +35,7 @@ fn runtime_of(
         builder = builder.receive_buffers(count, bytes);
     }
     builder.receive_mode(match receive.receive_mode {
-        FilledHow::Whole => ReceiveMode::Whole,
-        FilledHow::Incremental => ReceiveMode::Incremental,
+        ReceiveModeName::Whole => ReceiveMode::Whole,
+        ReceiveModeName::Incremental => ReceiveMode::Incremental,
     })
 }

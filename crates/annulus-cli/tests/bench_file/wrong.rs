@@ -183,11 +183,11 @@ fn numbers_that_make_no_sense_are_refused() {
         ),
         (
             ["--bs", "4q"],
-            "`q` is no unit; write for example 4k, 1M or 8G",
+            "`q` is not a unit; write for example 4k, 1M or 8G",
         ),
         (["--repeat", "0"], "--repeat 0: from 1 to 1000"),
         (["--threads", "0"], "--threads 0: from 1 to 256"),
-        (["--runtime", "0"], "a run lasts from 1 ms to a day"),
+        (["--runtime", "0"], "the time must be from 1 ms to a day"),
         (
             ["--runtime", "soon"],
             "not a time; write for example 3, 0.5 or 200ms",

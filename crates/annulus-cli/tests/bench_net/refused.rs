@@ -36,7 +36,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["echo", "127.0.0.1:9", "--runtime", "0"],
-        "a run lasts from 1 ms to a day",
+        "the time must be from 1 ms to a day",
     ),
     (
         &["echo", "127.0.0.1:9", "--repeats", "0"],

@@ -65,7 +65,7 @@ fn numbers_that_make_no_sense_are_refused() {
             "--depth 9999: a depth is from 1 to 4096",
         ),
         (["--repeat", "0"], "--repeat 0: from 1 to 1000"),
-        (["--runtime", "0"], "a run lasts from 1 ms to a day"),
+        (["--runtime", "0"], "the time must be from 1 ms to a day"),
     ] {
         let output = nop(&args);
         let err = String::from_utf8_lossy(&output.stderr);

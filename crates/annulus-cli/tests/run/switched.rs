@@ -112,7 +112,7 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
 #[test]
 fn a_process_that_cannot_be_queried_is_named_with_the_reason() {
     refuses(&["release"], 2, "PID");
-    refuses(&["release", "redis"], 2, "not the number of a process");
+    refuses(&["release", "redis"], 2, "not a process ID");
     refuses(&["resume", "1", "--wait", "soon"], 2, "write a time");
     refuses(
         &["release", "2147483647"],

@@ -41,7 +41,7 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_be_run_126() {
 #[test]
 fn what_makes_no_sense_is_refused_as_used_wrongly() {
     refused(run(&[]), 2, "COMMAND");
-    refused(run(&["--pass-port", "0", "--", "true"]), 2, "no port");
+    refused(run(&["--pass-port", "0", "--", "true"]), 2, "not a port");
     refused(run(&["--pass-port", "9-8", "--", "true"]), 2, "write 8-9");
     refused(
         run(&["--pass-port", "80,,81", "--", "true"]),

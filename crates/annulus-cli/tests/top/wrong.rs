@@ -26,17 +26,17 @@ fn refuses(args: &[&str], code: i32, text: &str) {
 #[test]
 fn what_is_no_process_and_no_interval_is_used_wrongly() {
     refuses(&["1", "--alert", "p99 > 1"], 2, "--alert");
-    refuses(&["echo"], 2, "not the number of a process");
-    refuses(&["0"], 2, "not the number of a process");
+    refuses(&["echo"], 2, "not a process ID");
+    refuses(&["0"], 2, "not a process ID");
     refuses(
         &["1", "--interval", "0"],
         2,
-        "an interval lasts from 0.1 s to 3600 s",
+        "the interval must be from 0.1 s to 3600 s",
     );
     refuses(
         &["1", "--interval", "soon"],
         2,
-        "an interval lasts from 0.1 s to 3600 s",
+        "the interval must be from 0.1 s to 3600 s",
     );
 }
 

@@ -188,7 +188,7 @@ impl fmt::Display for Registered {
         if self.full > 0 {
             write!(
                 f,
-                " with every ring, all of it with {} of {}",
+                " on every ring, all of it on {} of {} rings",
                 self.full, self.rings
             )?;
         }
@@ -235,8 +235,9 @@ mod tests {
         assert_eq!(report(&whole), "registered");
         assert!(whole.registered().is_whole());
         whole.note_registration(0, refusal());
-        let expected = "not registered with every ring, all of it with 1 of 2: too much";
-        assert_eq!(report(&whole).replace("0 bytes of 1 MiB", "not"), expected);
+        let expected =
+            "0 bytes of 1 MiB registered on every ring, all of it on 1 of 2 rings: too much";
+        assert_eq!(report(&whole), expected);
 
         let part = region();
         part.note_registration(1 << 19, refusal());

@@ -114,7 +114,7 @@ impl fmt::Display for EngineBackend {
     }
 }
 
-/// Settings for a new [`Engine`], returned by [`Engine::builder`]. The defaults suit most programs.
+/// Settings for a new [`Engine`], returned by [`Engine::builder`].
 ///
 /// "io_uring only" marks settings that the fallback ignores.
 ///
@@ -201,8 +201,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the maximum number of blocking threads; 64 by default. With io_uring, these threads run the operations for
-    /// which the kernel has no opcode.
+    /// Sets the maximum number of blocking threads; 64 by default. With io_uring, these threads run operations
+    /// without an opcode, and durable writes of buffered files.
     pub fn blocking_threads(mut self, threads: usize) -> Self {
         self.blocking_threads = threads;
         self
@@ -284,8 +284,8 @@ impl EngineBuilder {
     ///
     /// # Errors
     ///
-    /// Fails with a [`SetupError`], whose message names the remedy. With [`Backend::Auto`], a missing or refused
-    /// io_uring is not an error; [`Engine::backend`] returns the reason.
+    /// Fails with a [`SetupError`], whose message names the remedy: [`SetupError::Config`] if a number is 0. With
+    /// [`Backend::Auto`], a missing or refused io_uring is not an error; [`Engine::backend`] returns the reason.
     pub fn build(self) -> Result<Engine, SetupError> {
         for (what, value) in [
             ("threads", self.threads),

@@ -301,7 +301,7 @@ fn a_seccomp_filter_is_named_as_who_refuses_with_the_hint() {
             "{text}"
         );
         assert!(
-            fact(&text, "so").starts_with("blocking threads; everything works."),
+            fact(&text, "so").starts_with("blocking threads; every operation works."),
             "{text}"
         );
     }

@@ -176,7 +176,7 @@ fn nobody_can_cut_off_what_is_mapped_and_whatever_is_written_there_harms_nobody(
 }
 
 #[test]
-fn each_who_cannot_be_looked_at_is_told_from_the_others() {
+fn each_reason_why_a_process_cannot_be_read_has_its_own_error() {
     let fails = |process: u32| {
         let error = snapshot_of(process).unwrap_err();
         (error.kind(), error.to_string())
@@ -196,7 +196,7 @@ fn each_who_cannot_be_looked_at_is_told_from_the_others() {
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(says.contains("annulus::metrics::share()"), "{says}");
 
-    for (word, expected) in [(VERSION, "in layout 99"), (NAMES, "other operations")] {
+    for (word, expected) in [(VERSION, "layout 99"), (NAMES, "other operations")] {
         let other = Looked::new(true);
         let file = other.file();
         file.write_all_at(&99_u64.to_ne_bytes(), word * 8).unwrap();

@@ -75,16 +75,16 @@ pub fn fallen_back() -> (Engine, String) {
     let engine = Engine::new().unwrap();
     match engine.backend() {
         EngineBackend::Blocking {
-            because: Some(because),
+            reason: Some(reason),
             ..
         } => {
-            let because = because.to_string();
+            let reason = reason.to_string();
             assert!(
-                engine.backend().to_string().ends_with(&because),
+                engine.backend().to_string().ends_with(&reason),
                 "{}",
                 engine.backend()
             );
-            (engine, because)
+            (engine, reason)
         }
         other => panic!("io_uring should be refused, but the backend is: {other}"),
     }

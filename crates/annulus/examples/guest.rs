@@ -161,7 +161,7 @@ impl Guest {
         let text = engine.backend().to_string();
         let right = match engine.backend() {
             EngineBackend::Uring { .. } => self.ring,
-            EngineBackend::Blocking { because, .. } => !self.ring && because.is_some(),
+            EngineBackend::Blocking { reason, .. } => !self.ring && reason.is_some(),
             _ => false,
         };
         is(right, || text.clone())?;

@@ -53,7 +53,7 @@ pub enum SetupError {
         /// The requested kind of polling.
         what: &'static str,
         /// The reason.
-        because: String,
+        reason: String,
         /// The remedy.
         hint: String,
     },
@@ -121,11 +121,9 @@ impl fmt::Display for SetupError {
                     "the machine has no file descriptor left for a ring; raise the sysctl fs.file-max"
                 )
             }
-            SetupError::Polling {
-                what,
-                because,
-                hint,
-            } => write!(f, "{what} is refused: {because}; {hint}"),
+            SetupError::Polling { what, reason, hint } => {
+                write!(f, "{what} is refused: {reason}; {hint}")
+            }
             SetupError::Config(what) => f.write_str(what),
             SetupError::Os { what, error } => write!(f, "{what} failed: {error}"),
         }

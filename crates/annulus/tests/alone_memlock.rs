@@ -38,21 +38,21 @@ fn without_locked_memory_everything_works_and_a_refusal_has_its_hint() {
             match engine.backend() {
                 EngineBackend::Uring { .. } => println!("this kernel does not charge rings"),
                 EngineBackend::Blocking {
-                    because: Some(because),
+                    reason: Some(reason),
                     ..
                 } => {
                     assert!(
                         matches!(
-                            because,
+                            reason,
                             SetupError::Memlock {
                                 have_bytes: Some(0),
                                 ..
                             }
                         ),
-                        "{because:?}"
+                        "{reason:?}"
                     );
                     let error = workload::no_ring();
-                    assert_eq!(error.to_string(), because.to_string());
+                    assert_eq!(error.to_string(), reason.to_string());
                     for part in [
                         "locked-memory limit of 0 bytes",
                         "ulimit -l",
@@ -100,14 +100,14 @@ fn starved_arena(limit_bytes: u64) -> Option<(Engine, Arena)> {
     let layout = BufferLayout::new(16, 1 << 20);
     let arena = engine.register_buffers(layout).unwrap();
     println!("{arena}");
-    if let Some(SetupError::TooOld { .. }) = arena.registered().because.as_deref() {
+    if let Some(SetupError::TooOld { .. }) = arena.registered().reason.as_deref() {
         skip::skip(&arena);
         return None;
     }
     let registered = arena.registered();
-    let because = registered.because.as_deref().unwrap();
-    let SetupError::Memlock { have_bytes, .. } = because else {
-        panic!("{because}");
+    let reason = registered.reason.as_deref().unwrap();
+    let SetupError::Memlock { have_bytes, .. } = reason else {
+        panic!("{reason}");
     };
     assert_eq!((*have_bytes, registered.full), (Some(limit_bytes), 0));
     for part in ["registered buffers", "ulimit -l", "register less"] {

@@ -52,14 +52,14 @@ impl Drop for Limited {
 
 #[track_caller]
 fn fallen_back() -> Engine {
-    let (engine, because) = workload::fallen_back();
-    assert!(because.contains("raise RLIMIT_NOFILE"), "{because}");
+    let (engine, reason) = workload::fallen_back();
+    assert!(reason.contains("raise RLIMIT_NOFILE"), "{reason}");
     let error = workload::no_ring();
     assert!(
         matches!(error, SetupError::Descriptors { have: Some(_) }),
         "{error:?}"
     );
-    assert_eq!(error.to_string(), because);
+    assert_eq!(error.to_string(), reason);
     engine
 }
 

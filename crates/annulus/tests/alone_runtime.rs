@@ -245,7 +245,7 @@ fn assert_fallen_back(says: &str) {
     let reasons: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = Arc::clone(&reasons);
     let run = builder.clone().run(move |core| {
-        let CoreBackend::Epoll { because: Some(_) } = core.backend() else {
+        let CoreBackend::Epoll { reason: Some(_) } = core.backend() else {
             panic!("it was to be refused: {}", core.backend());
         };
         told.lock().unwrap().push(core.backend().to_string());

@@ -22,17 +22,17 @@ fn assert_refused(call: libc::c_long, errno: i32, is_right: fn(&SetupError) -> b
     let before = Engine::new().unwrap();
     workload::assert_all_works(&before, dir.path());
     refuse(call, errno);
-    let (engine, because) = workload::fallen_back();
+    let (engine, reason) = workload::fallen_back();
     workload::assert_all_works(&engine, dir.path());
     for part in [
         "seccomp",
         "allow io_uring_setup, io_uring_enter and io_uring_register",
     ] {
-        assert!(because.contains(part), "no {part:?} in: {because}");
+        assert!(reason.contains(part), "no {part:?} in: {reason}");
     }
     let error = workload::no_ring();
     assert!(is_right(&error), "{error:?}");
-    assert_eq!(error.to_string(), because);
+    assert_eq!(error.to_string(), reason);
     assert!(error.allows_fallback());
     // An engine from before the filter has its ring and goes on.
     workload::assert_all_works(&before, dir.path());

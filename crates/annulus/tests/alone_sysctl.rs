@@ -9,18 +9,18 @@ use annulus_testing::workload;
 #[track_caller]
 fn assert_disabled(value: u32, hint: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let (engine, because) = workload::fallen_back();
+    let (engine, reason) = workload::fallen_back();
     workload::assert_all_works(&engine, dir.path());
     let by_sysctl = format!("kernel.io_uring_disabled = {value}");
     for part in [by_sysctl.as_str(), hint] {
-        assert!(because.contains(part), "no {part:?} in: {because}");
+        assert!(reason.contains(part), "no {part:?} in: {reason}");
     }
     let error = workload::no_ring();
     assert!(
         matches!(&error, SetupError::Refused { by, .. } if *by == by_sysctl),
         "{error:?}"
     );
-    assert_eq!(error.to_string(), because);
+    assert_eq!(error.to_string(), reason);
 }
 
 #[test]

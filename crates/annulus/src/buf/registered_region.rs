@@ -91,7 +91,7 @@ pub(crate) struct RegisteredRegion {
 #[derive(Clone, Debug)]
 struct Registration {
     bytes: usize,
-    because: Option<Arc<SetupError>>,
+    reason: Option<Arc<SetupError>>,
 }
 
 impl RegisteredRegion {
@@ -106,9 +106,9 @@ impl RegisteredRegion {
     }
 
     /// Records that a ring has registered `bytes` bytes from the start; if that is not all, `because` has the reason.
-    pub(crate) fn note_registration(&self, bytes: usize, because: Option<SetupError>) {
-        let because = because.map(Arc::new);
-        lock(&self.registrations).push(Registration { bytes, because });
+    pub(crate) fn note_registration(&self, bytes: usize, reason: Option<SetupError>) {
+        let reason = reason.map(Arc::new);
+        lock(&self.registrations).push(Registration { bytes, reason });
         self.changed.notify_all();
     }
 
@@ -134,7 +134,7 @@ impl RegisteredRegion {
             full,
             bytes: bytes as u64,
             of_bytes: self.bytes as u64,
-            because: registrations.iter().find_map(|one| one.because.clone()),
+            reason: registrations.iter().find_map(|one| one.reason.clone()),
         }
     }
 }
@@ -157,7 +157,7 @@ pub struct Registered {
     /// The size of the arena in bytes.
     pub of_bytes: u64,
     /// The reason why a ring has registered only a part.
-    pub because: Option<Arc<SetupError>>,
+    pub reason: Option<Arc<SetupError>>,
 }
 
 impl Registered {
@@ -192,8 +192,8 @@ impl fmt::Display for Registered {
                 self.full, self.rings
             )?;
         }
-        match &self.because {
-            Some(because) => write!(f, ": {because}"),
+        match &self.reason {
+            Some(reason) => write!(f, ": {reason}"),
             None => Ok(()),
         }
     }

@@ -102,8 +102,8 @@ impl Fixed {
                 }
             }
         }
-        let because = refusal.filter(|_| done < region.bytes);
-        region.note_registration(done, because);
+        let reason = refusal.filter(|_| done < region.bytes);
+        region.note_registration(done, reason);
     }
 
     fn vacant_index(&mut self) -> Option<u16> {
@@ -263,7 +263,7 @@ mod tests {
         });
         let registered = one.registered();
         assert_eq!((registered.bytes, registered.full), (36 * 8192, 0));
-        assert!(space < 8192 && registered.because.is_some());
+        assert!(space < 8192 && registered.reason.is_some());
         assert!(
             ranges
                 .iter()

@@ -46,7 +46,7 @@ pub enum EngineBackend {
         /// The maximum number of threads.
         threads: usize,
         /// The reason why io_uring is not used; `None` if blocking threads were requested.
-        because: Option<SetupError>,
+        reason: Option<SetupError>,
     },
     /// A simulated kernel.
     #[cfg(feature = "test-util")]
@@ -63,7 +63,7 @@ impl EngineBackend {
     fn fallback(&self) -> Option<String> {
         match self {
             EngineBackend::Uring { polling, .. } => polling.refusal().map(ToString::to_string),
-            EngineBackend::Blocking { because, .. } => because.as_ref().map(ToString::to_string),
+            EngineBackend::Blocking { reason, .. } => reason.as_ref().map(ToString::to_string),
             #[cfg(feature = "test-util")]
             EngineBackend::Sim { .. } => None,
         }
@@ -88,15 +88,15 @@ impl fmt::Display for EngineBackend {
             }
             EngineBackend::Blocking {
                 threads,
-                because: None,
+                reason: None,
             } => {
                 write!(f, "up to {threads} blocking threads, as configured")
             }
             EngineBackend::Blocking {
                 threads,
-                because: Some(because),
+                reason: Some(reason),
             } => {
-                write!(f, "up to {threads} blocking threads: {because}")
+                write!(f, "up to {threads} blocking threads: {reason}")
             }
             #[cfg(feature = "test-util")]
             EngineBackend::Sim { seed, threads: 0 } => {
@@ -320,11 +320,11 @@ impl EngineBuilder {
         }
     }
 
-    fn build_blocking(&self, because: Option<SetupError>) -> Engine {
+    fn build_blocking(&self, reason: Option<SetupError>) -> Engine {
         let config = self.blocking_config();
         let backend = EngineBackend::Blocking {
             threads: config.threads,
-            because,
+            reason,
         };
         Engine::of(Submitter::new(Vec::new(), Opcodes::NONE, config), backend)
     }

@@ -45,7 +45,7 @@ pub enum CoreBackend {
     /// epoll for sockets, and blocking threads for files.
     Epoll {
         /// The reason why io_uring is not used; `None` if epoll was requested.
-        because: Option<SetupError>,
+        reason: Option<SetupError>,
     },
 }
 
@@ -61,7 +61,7 @@ impl CoreBackend {
                 Some(Err(error)) => Some(error.to_string()),
                 _ => mode_refused.clone(),
             },
-            CoreBackend::Epoll { because } => because.as_ref().map(ToString::to_string),
+            CoreBackend::Epoll { reason } => reason.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -94,10 +94,10 @@ impl fmt::Display for CoreBackend {
                     Some(Err(error)) => write!(f, "; without sqpoll: {error}"),
                 }
             }
-            CoreBackend::Epoll { because: None } => f.write_str("epoll, as configured"),
+            CoreBackend::Epoll { reason: None } => f.write_str("epoll, as configured"),
             CoreBackend::Epoll {
-                because: Some(because),
-            } => write!(f, "epoll and blocking threads: {because}"),
+                reason: Some(reason),
+            } => write!(f, "epoll and blocking threads: {reason}"),
         }
     }
 }

@@ -298,9 +298,9 @@ impl NewCore {
         };
         let (core, seat, backend) = match ringed {
             Ok(made) => made,
-            Err(because) => {
+            Err(reason) => {
                 let core = Core::with_readiness(&builder.core, inbox.notifier())?;
-                (core, None, CoreBackend::Epoll { because })
+                (core, None, CoreBackend::Epoll { reason })
             }
         };
         Ok(NewCore {

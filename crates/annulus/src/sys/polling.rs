@@ -91,7 +91,7 @@ impl Poller {
         };
         SetupError::Polling {
             what: "a kernel thread that polls the submission queue (SQPOLL)",
-            because: reason,
+            reason,
             hint: hint.to_owned(),
         }
     }
@@ -156,7 +156,7 @@ impl PolledRing {
         if !ring.polls_reliably() {
             return Err(SetupError::Polling {
                 what: "a ring that polls devices (IOPOLL)",
-                because: format!(
+                reason: format!(
                     "on Linux {} a polled write may hang indefinitely",
                     probe::kernel_release()
                 ),

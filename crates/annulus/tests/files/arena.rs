@@ -24,7 +24,7 @@ fn arena(engine: &Engine, count: usize, bytes: usize) -> Arena {
 /// Whether the rings have all of it; says so where the kernel can't.
 fn is_registered(ground: &Ground, arena: &Arena) -> bool {
     let registered = arena.registered();
-    if let Some(SetupError::TooOld { .. }) = registered.because.as_deref() {
+    if let Some(SetupError::TooOld { .. }) = registered.reason.as_deref() {
         skip::skip(arena);
         return false;
     }

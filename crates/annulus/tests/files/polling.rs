@@ -14,8 +14,8 @@ use crate::wait::DEADLINE;
 /// `None`, said so, where there is no io_uring at all.
 fn build(builder: EngineBuilder) -> Option<Engine> {
     let engine = builder.build().unwrap();
-    if let EngineBackend::Blocking { because, .. } = engine.backend() {
-        skip(because.as_ref().unwrap());
+    if let EngineBackend::Blocking { reason, .. } = engine.backend() {
+        skip(reason.as_ref().unwrap());
         return None;
     }
     println!("on {}", engine.backend());

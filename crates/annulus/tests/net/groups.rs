@@ -171,12 +171,12 @@ fn a_core_reports_how_its_buffers_are_filled_or_why_not_as_configured() {
             }
             CoreBackend::Uring {
                 receive_mode,
-                mode_refused: Some(because),
+                mode_refused: Some(reason),
                 ..
             } => {
                 assert_eq!(*receive_mode, ReceiveMode::Whole);
-                assert!(message.contains(because.as_str()), "{message}");
-                skip(format_args!("{mode:?}: {because}"));
+                assert!(message.contains(reason.as_str()), "{message}");
+                skip(format_args!("{mode:?}: {reason}"));
             }
             _ => skip(format_args!("{message}")),
         }

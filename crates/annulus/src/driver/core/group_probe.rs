@@ -242,9 +242,9 @@ mod tests {
         let mode = ReceiveMode::Incremental;
         match verdict(mode) {
             Ok(()) => assert_eq!(try_mode(mode), Ok(()), "{mode:?} a second time"),
-            Err(because) => {
-                println!("skip: {mode:?}: {because}");
-                assert!(!because.is_empty());
+            Err(reason) => {
+                println!("skip: {mode:?}: {reason}");
+                assert!(!reason.is_empty());
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Any bytes as conditions of a request: they come to what a slower reading of the RFC comes to.
+//! Any bytes as conditions of a request: `evaluate` agrees with a slower, literal implementation of
+//! the RFC.
 
 #![no_main]
 
@@ -7,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use annulus_http::site::conditional::{Conditions, Outcome, Validators, evaluate};
 use libfuzzer_sys::fuzz_target;
 
-/// All tags of a list up to where it is malformed, or that it is `*`.
+/// Returns the tags of a list up to the first malformed one, or `None` for `*`.
 fn tags(list: &[u8]) -> Option<Vec<(bool, &[u8])>> {
     let list = list.trim_ascii();
     if list == b"*" {
@@ -44,7 +45,7 @@ fn tags(list: &[u8]) -> Option<Vec<(bool, &[u8])>> {
             }
         }
     }
-    // A tag that something other than a comma follows is not one.
+    // A tag that is followed by anything but a comma is malformed.
     if at < list.len() && !comma {
         tags.truncate(last_ended - 1);
     }
@@ -86,7 +87,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((first, fields)) = bytes.split_first() else {
         return;
     };
-    // A line per field; those that are not there begin with a minus.
+    // One line per field. A line that begins with a minus stands for a missing field.
     let mut lines = fields.split(|byte| *byte == b'\n').map(|line| match line {
         [b'-', ..] => None,
         line => Some(line),
@@ -100,7 +101,7 @@ fuzz_target!(|bytes: &[u8]| {
         if_range: line(),
     };
     let weak = first & 1 == 1;
-    // Sun, 06 Nov 1994 08:49:37 GMT, which is in the corpus.
+    // Sun, 06 Nov 1994 08:49:37 GMT, a date that the corpus contains.
     let modified =
         (first & 2 == 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777));
     let etag = if weak { &b"W/\"v1\""[..] } else { b"\"v1\"" };

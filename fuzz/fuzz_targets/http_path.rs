@@ -1,4 +1,4 @@
-//! Any bytes as a request target: it is refused, or names what a simpler reading of it names, below the root.
+//! Any bytes as a request target: it is refused, or resolves to the same path below the root as in a simpler model.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use percent_encoding::percent_decode;
 use rustix::fs::{self, CWD, Mode, OFlags, ResolveFlags};
 
-/// A small tree below a root, and files beside it. Its names are those of the corpus.
+/// A small tree below a root, and files beside the root. The corpus uses its names.
 fn root() -> &'static OwnedFd {
     static ROOT: OnceLock<OwnedFd> = OnceLock::new();
     ROOT.get_or_init(|| {
@@ -33,7 +33,7 @@ fn root() -> &'static OwnedFd {
     })
 }
 
-/// Statuses and paths by another way: split first, then decoded, then counted.
+/// Computes the status or the path in another way: split, decode, then resolve.
 fn model(target: &[u8], hidden: bool) -> Result<Vec<u8>, u16> {
     let raw = target.split(|byte| *byte == b'?').next().unwrap();
     if !raw.starts_with(b"/") {
@@ -42,7 +42,7 @@ fn model(target: &[u8], hidden: bool) -> Result<Vec<u8>, u16> {
     if raw.len() > PATH_BYTES_MAX * 3 {
         return Err(414);
     }
-    // The first fault decides.
+    // The first error decides the status.
     for (at, byte) in raw.iter().enumerate() {
         if *byte == b'%' {
             let digits = raw.get(at + 1..at + 3).ok_or(400u16)?;
@@ -106,11 +106,11 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     assert!(!path.contains(&0) && !path.windows(2).any(|pair| pair == b"//"));
-    // What is looked up as it came means itself.
+    // Resolving a plain path again does not change it.
     if plain(&path) == Some(&path) {
         assert_eq!(resolve(&path, hidden).unwrap().path, path);
     }
-    // The kernel finds the same whether or not it is told to stay below the root.
+    // The kernel opens the same file with and without `RESOLVE_BENEATH`.
     let below = path[1..].strip_suffix(b"/").unwrap_or(&path[1..]);
     let below = if below.is_empty() { b"." } else { below };
     let (flags, mode) = (OFlags::PATH | OFlags::CLOEXEC, Mode::empty());

@@ -1,12 +1,12 @@
-//! Any bytes as a `Range` field: what is selected lies within the file, is bounded, and is what was asked.
+//! Any bytes as a `Range` field: the selected parts are within the file, limited in number, and as requested.
 
 #![no_main]
 
 use annulus_http::site::range::{Part, RANGES_MAX, Selected, select};
 use libfuzzer_sys::fuzz_target;
 
-/// First and last byte of each range that is asked, by another way: through text and wide numbers. Only for
-/// numbers of a sane length.
+/// Returns the first and last byte of each requested range, computed in another way: through text and wide numbers.
+/// Only for numbers of moderate length.
 fn model(value: &str) -> Option<Vec<(Option<u128>, Option<u128>)>> {
     let (unit, list) = value.split_once('=')?;
     if unit.trim_ascii().to_ascii_lowercase() != "bytes" {
@@ -37,7 +37,7 @@ fn model(value: &str) -> Option<Vec<(Option<u128>, Option<u128>)>> {
     (1..=RANGES_MAX).contains(&ranges.len()).then_some(ranges)
 }
 
-fn is_asked(ranges: &[(Option<u128>, Option<u128>)], at: u128, len: u128) -> bool {
+fn is_requested(ranges: &[(Option<u128>, Option<u128>)], at: u128, len: u128) -> bool {
     ranges.iter().any(|range| match *range {
         (Some(first), last) => at >= first && last.is_none_or(|last| at <= last),
         (None, Some(last)) => at >= len.saturating_sub(last),
@@ -73,7 +73,7 @@ fuzz_target!(|bytes: &[u8]| {
     if len >= 64 || digits(value) > Some(19) {
         return;
     }
-    let asked = str::from_utf8(value).ok().and_then(model);
+    let requested = str::from_utf8(value).ok().and_then(model);
     let all = u128::from(len);
     for at in 0..all {
         let sent = match &selected {
@@ -85,12 +85,12 @@ fuzz_target!(|bytes: &[u8]| {
         };
         assert_eq!(
             sent,
-            asked
+            requested
                 .as_ref()
-                .is_none_or(|ranges| is_asked(ranges, at, all))
+                .is_none_or(|ranges| is_requested(ranges, at, all))
         );
     }
-    if asked.is_none() || len == 0 {
+    if requested.is_none() || len == 0 {
         assert_eq!(selected, Selected::Whole);
     }
 });

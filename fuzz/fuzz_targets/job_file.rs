@@ -1,7 +1,7 @@
-//! Any bytes as a job file: the parser and the reader of keys refuse them or make a plan, and never panic.
+//! Any bytes as a job file: the parser and the key reader return errors or a plan, and never panic.
 
 #![no_main]
-// The parser is the tool's, which is a binary: its files are compiled in here, and not all of it is used.
+// The parser belongs to a binary crate. Its files are compiled in here, and some of their items are unused.
 #![allow(dead_code)]
 
 use libfuzzer_sys::fuzz_target;
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
     let variable = |name: &str| (name.len() % 2 == 0).then(|| name.to_string());
     match plan::plan(bytes, &variable) {
         Ok(plan) => {
-            // Every job runs in one stage, and no operation is empty.
+            // Every job is in exactly one stage, and no operation is empty.
             let staged: usize = plan.stages.iter().map(Vec::len).sum();
             assert_eq!(staged, plan.jobs.len());
             assert!(plan.jobs.iter().all(|job| job.options.block_least() > 0));

@@ -1,4 +1,4 @@
-//! compio: its read and write of owned buffers, a task per connection.
+//! compio: reads and writes of owned buffers, one task per connection.
 
 use std::convert::Infallible;
 use std::io;

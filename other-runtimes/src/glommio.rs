@@ -1,4 +1,4 @@
-//! glommio: one executor on this thread, its streams through the traits of `futures-lite`.
+//! glommio: one executor on this thread; its streams are used through the traits of `futures-lite`.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,7 +13,7 @@ pub fn serve(address: SocketAddr) -> io::Result<Infallible> {
         let listener =
             TcpListener::bind(address).map_err(|error| crate::failed("listening", error))?;
         let local = listener.local_addr();
-        crate::listening(local.map_err(|error| crate::failed("asking for the address", error))?)?;
+        crate::listening(local.map_err(|error| crate::failed("querying the address", error))?)?;
         loop {
             let stream = listener.accept().await;
             let stream = stream.map_err(|error| crate::failed("accepting", error))?;
@@ -24,7 +24,7 @@ pub fn serve(address: SocketAddr) -> io::Result<Infallible> {
 
 async fn echo(mut stream: TcpStream) -> io::Result<()> {
     let delay = stream.set_nodelay(true);
-    delay.map_err(|error| crate::failed("turning off delayed sending", error))?;
+    delay.map_err(|error| crate::failed("setting TCP_NODELAY", error))?;
     let mut buffer = vec![0; crate::SMALL_BYTES];
     loop {
         let count = stream.read(&mut buffer).await?;

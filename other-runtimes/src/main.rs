@@ -1,7 +1,7 @@
 //! Echo servers of other io_uring runtimes: `echo <runtime> <address>`.
 //!
-//! One module per runtime, each as its own documentation would have it, on one thread. Used as variants
-//! from outside by `annulus bench net echo --server-cmd`; nothing of Annulus is in here.
+//! There is one module per runtime. Each follows the runtime's documentation and runs on one thread. `annulus bench net
+//! echo --server-cmd` runs them as external variants. They use nothing of Annulus.
 
 #![forbid(unsafe_code)]
 
@@ -17,12 +17,12 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-/// A connection begins with a buffer of one page, which suits small messages.
+/// The initial buffer of a connection: one page, for small messages.
 const SMALL_BYTES: usize = 4 * 1024;
-/// A message that fills the buffer doubles it, up to this.
+/// The largest buffer. A message that fills the buffer doubles it.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// Serves until the process ends; returns only with an error.
+/// Serves until the process ends. Returns only on an error.
 type Serve = fn(SocketAddr) -> io::Result<Infallible>;
 
 const RUNTIMES: [(&str, Serve); 5] = [
@@ -36,7 +36,7 @@ const RUNTIMES: [(&str, Serve); 5] = [
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (serve, address) = match parse(&arguments) {
-        Ok(asked) => asked,
+        Ok(parsed) => parsed,
         Err(fault) => {
             eprintln!("echo: {fault}");
             return ExitCode::from(2);
@@ -51,36 +51,36 @@ fn parse(arguments: &[String]) -> Result<(Serve, SocketAddr), String> {
     let names = RUNTIMES.map(|(name, _)| name).join(", ");
     let [name, address] = arguments else {
         return Err(format!(
-            "call it as `echo <runtime> <address>`; runtimes: {names}"
+            "usage: echo <runtime> <address>; runtimes: {names}"
         ));
     };
     let Some((_, serve)) = RUNTIMES.iter().find(|(known, _)| known == name) else {
-        return Err(format!("no runtime is called {name:?}; there are: {names}"));
+        return Err(format!("unknown runtime {name:?}; use one of {names}"));
     };
     let address: SocketAddr = address
         .parse()
-        .map_err(|_| format!("{address:?} is no address; write it as 127.0.0.1:7000"))?;
+        .map_err(|_| format!("{address:?} is not an address; write it like 127.0.0.1:7000"))?;
     if !address.ip().is_loopback() {
         return Err(format!(
-            "{address} can be reached from outside; use 127.0.0.1 or ::1"
+            "{address} is not a loopback address; use 127.0.0.1 or ::1"
         ));
     }
     Ok((*serve, address))
 }
 
-/// Prints the address of the listener, so that the parent process can start.
+/// Prints the address of the listener. The parent process waits for this line.
 fn listening(address: SocketAddr) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "listening on {address}")?;
     out.flush()
 }
 
-/// An error of a runtime's own type, with what was being done.
+/// Returns an error of a runtime's own type as an `io::Error` that names the failed action.
 fn failed(doing: &str, error: impl Display) -> io::Error {
     io::Error::other(format!("{doing}: {error}"))
 }
 
-/// How large the buffer of a connection is to be after a message of `count` bytes, if it is to change.
+/// Returns the new size of a connection's buffer after a message of `count` bytes, or `None` if it stays the same.
 fn grown(count: usize, capacity: usize) -> Option<usize> {
     (count == capacity && count < LARGE_BYTES).then_some(2 * capacity)
 }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_call_says_what_is_wrong() {
+    fn the_error_for_a_wrong_command_line_names_the_problem() {
         assert!(parsed(&[]).unwrap_err().contains("tokio-uring"));
         assert!(parsed(&["monoio"]).unwrap_err().contains("<address>"));
         assert!(
@@ -111,13 +111,13 @@ mod tests {
         assert!(
             parsed(&["monoio", "0.0.0.0:1"])
                 .unwrap_err()
-                .contains("from outside")
+                .contains("not a loopback address")
         );
         assert_eq!(parsed(&["monoio", "127.0.0.1:1"]).unwrap().port(), 1);
     }
 
     #[test]
-    fn a_buffer_grows_only_when_it_was_filled() {
+    fn a_buffer_grows_only_when_a_message_fills_it() {
         assert_eq!(grown(SMALL_BYTES, SMALL_BYTES), Some(2 * SMALL_BYTES));
         assert_eq!(grown(SMALL_BYTES - 1, SMALL_BYTES), None);
         assert_eq!(grown(LARGE_BYTES, LARGE_BYTES), None);

@@ -1,4 +1,4 @@
-//! monoio: the example of its front page, with the ring's driver.
+//! monoio: the example of its front page, with the io_uring driver.
 
 use std::convert::Infallible;
 use std::io;

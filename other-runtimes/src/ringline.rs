@@ -1,8 +1,8 @@
-//! ringline: one worker, and the threads this runtime always has beside it, one of which accepts.
+//! ringline: one worker, and the additional threads that this runtime always has, one of which accepts.
 //!
-//! What was received is sent from the kernel's buffer where that is possible, which its documentation offers
-//! for echo. Its loop for echo alone, in which no task runs, is not used: of two messages of 200 KB on one connection
-//! the second came back wrong.
+//! Where possible, received data is sent from the kernel's buffer, as its documentation suggests for echo. Its special
+//! loop for echo, which runs no tasks, is not used: of two messages of 200 KB on one connection it returned the second
+//! one corrupted.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use ringline::{AsyncEventHandler, ConfigBuilder, ConnCtx, ParseResult, RinglineBuilder};
 
-/// More than any measurement asks for.
+/// More than any measurement uses.
 const CONNECTIONS: u32 = 16 * 1024;
 
 struct Echo;

@@ -1,4 +1,4 @@
-//! tokio-uring: the example of its repository, a task per connection.
+//! tokio-uring: the example of its repository, one task per connection.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,4 +1,5 @@
-//! The date, as answers and logs have it: one per core, written anew when its second has passed.
+//! The date in the formats of responses and logs. Each core has one, and formats the
+//! date once per second.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -21,7 +22,7 @@ pub(crate) struct Clock {
     log: RefCell<LogTime>,
 }
 
-/// A second, as logs write it.
+/// The time in the formats of the logs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogTime {
     /// `06/Nov/1994:08:49:37 +0000`
@@ -39,12 +40,12 @@ impl Clock {
             value: RefCell::new(HeaderValue::from_static("")),
             log: RefCell::default(),
         };
-        clock.look();
+        clock.refresh();
         clock
     }
 
-    /// Reads the clocks.
-    pub(crate) fn look(&self) {
+    /// Reads the clocks, and formats the date if the second has changed.
+    pub(crate) fn refresh(&self) {
         self.now.set(Instant::now());
         let now = SystemTime::now();
         let second = now
@@ -64,7 +65,7 @@ impl Clock {
         }
     }
 
-    /// When the clocks were read last.
+    /// Returns the time of the last `refresh`.
     pub(crate) fn now(&self) -> Instant {
         self.now.get()
     }
@@ -73,7 +74,7 @@ impl Clock {
         self.line.get()
     }
 
-    /// The same, as a field's value.
+    /// Returns the date as a field value.
     pub(crate) fn date(&self) -> HeaderValue {
         self.value.borrow().clone()
     }
@@ -84,7 +85,7 @@ impl Clock {
 }
 
 impl LogTime {
-    /// Of a date as HTTP writes it, whose parts have fixed positions.
+    /// Converts a date of HTTP, whose parts have fixed positions.
     fn of(date: &str) -> LogTime {
         let part = |from: usize, to: usize| date.get(from..to).unwrap_or_default();
         let (day, month, year, time) = (part(5, 7), part(8, 11), part(12, 16), part(17, 25));
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_written_as_responses_and_logs_have_it() {
+    fn dates_have_the_formats_of_responses_and_logs() {
         let log = LogTime::of("Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(log.common, "06/Nov/1994:08:49:37 +0000");
         assert_eq!(log.iso, "1994-11-06T08:49:37Z");

@@ -1,4 +1,4 @@
-//! The listeners of a core, accepted from as if they were one: by one task, in turn. One per core.
+//! The listeners of a core, from which one task accepts in turn.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,7 +8,7 @@ use annulus::net::{Incoming, TcpListener, TcpStream};
 
 pub(crate) struct Listeners {
     all: Vec<Incoming<TcpStream>>,
-    /// Which is asked first: the one behind that which has answered last.
+    /// The index of the listener that is polled first: the one after that which returned last.
     first: usize,
 }
 
@@ -21,17 +21,17 @@ impl Listeners {
         }
     }
 
-    /// Says how many more connections there is room for.
+    /// Limits the number of connections that the listeners may accept.
     pub(crate) fn set_limit(&mut self, connections: usize) {
         (self.all.iter_mut()).for_each(|incoming| incoming.set_limit(connections));
     }
 
-    /// Connections that have been accepted and not yet been returned.
+    /// Returns the number of connections that have been accepted and not yet returned by `next`.
     pub(crate) fn queued(&self) -> usize {
         self.all.iter().map(Incoming::queued).sum()
     }
 
-    /// The next connection of any of them; `None` when the runtime ends.
+    /// Returns the next connection of any listener, or `None` when the runtime is stopping.
     pub(crate) async fn next(&mut self) -> Option<io::Result<TcpStream>> {
         poll_fn(|context| self.poll_next(context)).await
     }

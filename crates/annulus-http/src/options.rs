@@ -1,4 +1,4 @@
-//! What a server may be told, and how much of everything it allows.
+//! The options of a server, and its limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use tokio_rustls::rustls::ServerConfig;
 use crate::log::AccessLog;
 use crate::site::SiteOptions;
 
-/// How a server is to be. Each core gets a copy.
+/// The options of a server. Each core gets a copy.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// What is served.
+    /// The files that are served.
     pub site: SiteOptions,
-    /// How much of everything.
+    /// Limits on sizes, numbers and times.
     pub limits: Limits,
-    /// Where each response is written down; nowhere by default.
+    /// The access log; `None` by default.
     pub log: Option<AccessLog>,
-    /// HTTPS instead of HTTP; see [`tls_config`](crate::tls_config).
+    /// The TLS configuration; with one, the server speaks HTTPS only. See [`tls_config`](crate::tls_config).
     pub tls: Option<Arc<ServerConfig>>,
 }
 
 impl Options {
-    /// Serves `site` by HTTP, with the limits' defaults and without a log.
+    /// Returns options that serve `site` over HTTP, with the default limits and without a log.
     pub fn new(site: SiteOptions) -> Options {
         Options {
             site,
@@ -34,36 +34,38 @@ impl Options {
     }
 }
 
-/// Bounds, so that no client takes more than its part. Each has a default that suits browsers.
+/// Limits on the resources that a client can use. The defaults suit browsers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes of a request's line and fields; 431 beyond.
+    /// The largest request head in bytes. Beyond it the response is 431.
     pub head_bytes: usize,
-    /// Bytes of a request's target; 414 beyond.
+    /// The longest request target in bytes. Beyond it the response is 414.
     pub target_bytes: usize,
-    /// Fields of a request, at most 128; 431 beyond.
+    /// The largest number of header fields of a request, at most 128. Beyond it the response is 431.
     pub fields: usize,
-    /// Bytes of a request's body, which is read and means nothing; 413 beyond.
+    /// The largest request body in bytes. Bodies are read and ignored. Beyond it the response is 413.
     pub body_bytes: u64,
-    /// Requests of one connection, which ends after them; 0 is no limit.
+    /// The number of requests after which a connection is closed; 0 for no limit.
     pub requests: u64,
-    /// Connections of one core, or fewer if its share of the process's descriptors (`RLIMIT_NOFILE`, looked at when
-    /// [`serve`](crate::serve) is called) is smaller. Beyond it the connection that has waited longest for a request is
-    /// closed; others wait to be accepted.
+    /// The largest number of connections of a core.
+    ///
+    /// It is lower if the core's share of the descriptor limit (`RLIMIT_NOFILE` at the call of [`serve`](crate::serve))
+    /// is smaller. At the limit, the connection that has waited longest for a request is closed. If none waits, new
+    /// connections stay in the backlog.
     pub connections: usize,
-    /// From the first byte of a request to the end of its head; 408 after it.
+    /// The time from the first byte of a request to the end of its head. After it the response is 408.
     pub head_timeout: Duration,
-    /// From the end of the head to the end of the body; 408 after it.
+    /// The time from the end of the head to the end of the body. After it the response is 408.
     pub body_timeout: Duration,
-    /// Without a request.
+    /// The time that a connection may wait for a request.
     pub idle_timeout: Duration,
-    /// Without the client acknowledging anything of a response. A slow client is waited for as long as it takes
-    /// something.
+    /// The time without any acknowledgement from the client while a response is sent. A slow client may take as long as
+    /// it needs, provided that it acknowledges something within each such period.
     pub send_timeout: Duration,
-    /// For the handshake of TLS.
+    /// The time for the TLS handshake.
     pub handshake_timeout: Duration,
-    /// Streams of one connection of HTTP/2 at once.
+    /// The largest number of concurrent streams of an HTTP/2 connection.
     pub streams: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What the connections of a core have in core; one per core.
+//! The state that the connections of a core share.
 
 use std::cell::Cell;
 use std::io;
@@ -14,14 +14,14 @@ use crate::site::Site;
 use crate::transport::{Buffers, Scratch};
 use crate::watch::Watches;
 
-/// How long a client may take to see that a connection ends before it is closed.
+/// The time that a client has to notice the end of a connection before it is closed.
 const LINGER: Duration = Duration::from_secs(2);
-/// How many times a client is looked at within the send timeout, which passes late by one of these at most.
-const SEND_LOOKS: u64 = 8;
-/// Idle connections that are closed when a connection could not be accepted for want of descriptors: with one each time
-/// a crowd would be let in slowly, as attempts are 10 ms apart.
+/// The number of checks of a client within the send timeout. The timeout fires late by one of them at most.
+const SEND_CHECKS: u64 = 8;
+/// The number of idle connections that are closed when no descriptor is free for a new one. Attempts to accept are 10
+/// ms apart, so closing one at a time would admit a crowd only slowly.
 const CLOSED_TOGETHER: usize = 8;
-/// N connections and streams leave memory behind that is worth giving back: some MiB.
+/// The number of connections and streams that leave some MiB of free memory behind, worth returning to the system.
 const CROWD: usize = 1000;
 
 pub(crate) struct PerCore {
@@ -33,22 +33,22 @@ pub(crate) struct PerCore {
     pub(crate) log: Option<Log>,
     pub(crate) scratch: Rc<Scratch>,
     pub(crate) buffers: Rc<Buffers>,
-    /// Requests of HTTP/2 whose responses have not been written.
+    /// HTTP/2 requests whose responses have not been written.
     pub(crate) streams: Cell<usize>,
-    /// The most connections and streams since memory was given back last.
+    /// The largest number of connections and streams since memory was last returned.
     crowd: Cell<usize>,
-    /// Bytes of files that all connections of HTTP/2 have read and not yet written.
+    /// Bytes of files that all HTTP/2 connections have read and not yet written.
     pub(crate) read_ahead: Cell<usize>,
 }
 
-/// The limits in time, as looks of [`Watches`].
+/// The time limits, in ticks of [`Watches`].
 pub(crate) struct Ticks {
     pub(crate) head: u64,
     pub(crate) body: u64,
     pub(crate) idle: u64,
     pub(crate) send: u64,
-    /// Between two looks at a client that is sent something.
-    pub(crate) send_look: u64,
+    /// The time between two checks of a client that receives a response.
+    pub(crate) send_check: u64,
     pub(crate) handshake: u64,
     pub(crate) linger: u64,
 }
@@ -70,7 +70,7 @@ impl PerCore {
             body: watches.ticks(limits.body_timeout),
             idle: watches.ticks(limits.idle_timeout),
             send: watches.ticks(limits.send_timeout),
-            send_look: (watches.ticks(limits.send_timeout) / SEND_LOOKS).max(1),
+            send_check: (watches.ticks(limits.send_timeout) / SEND_CHECKS).max(1),
             handshake: watches.ticks(limits.handshake_timeout),
             linger: watches.ticks(LINGER),
         };
@@ -89,8 +89,8 @@ impl PerCore {
         }))
     }
 
-    /// Frees descriptors when there is none left: files that are only kept to be sent again are closed, and so are
-    /// the connections that have waited longest for a request.
+    /// Frees descriptors when none is left: closes cached files, and the connections that have waited longest for a
+    /// request.
     pub(crate) fn free_descriptors(&self) {
         self.site.close_kept();
         for _ in 0..CLOSED_TOGETHER {
@@ -100,28 +100,29 @@ impl PerCore {
         }
     }
 
-    /// A connection or a stream has begun. Counted here and not at the looks, between which a crowd may come and go.
+    /// Notes a new connection or stream. Ticks cannot measure a crowd that connects and leaves between two of them.
     #[inline]
     pub(crate) fn note_crowd(&self) {
         let now = self.watches.connections() + self.streams.get();
         self.crowd.set(self.crowd.get().max(now));
     }
 
-    /// Gives memory back to the system when a crowd has left: the allocator keeps what lies below anything in use.
+    /// Returns free memory to the system when a crowd has left. The allocator does not do so itself while higher
+    /// addresses are in use.
     pub(crate) fn trim(&self) {
         let now = self.watches.connections() + self.streams.get();
         let crowd = self.crowd.get();
         if crowd >= CROWD && now <= crowd / 4 {
             self.crowd.set(now);
-            // It may take some milliseconds. Its end is of no interest.
+            // This may take some milliseconds, and its result is not needed.
             drop(runtime::spawn_blocking(runtime::trim_heap));
         }
     }
 
-    /// What is done at each look.
-    pub(crate) fn look(&self) {
-        self.clock.look();
-        self.watches.look();
+    /// Does the periodic work.
+    pub(crate) fn tick(&self) {
+        self.clock.refresh();
+        self.watches.advance();
         self.site.sweep(self.clock.now());
         if let Some(log) = &self.log {
             log.pass_to_writer();

@@ -1,5 +1,4 @@
-//! Accepting: a listener's connections, each with a task of its own; and who looks at the time for all of them. Once
-//! per core.
+//! Accepting: a task for each connection of a core's listeners, and the task that runs the ticks.
 
 #[cfg(test)]
 mod tests;
@@ -30,45 +29,91 @@ use crate::per_core::PerCore;
 use crate::transport::Tls;
 use crate::watch::{Phase, Registration};
 
-/// A client that says nothing is accepted after N seconds, and then has its time.
+/// The time in seconds after which a connection without data is accepted, too.
 const DEFER_S: u32 = 1;
-/// Why nothing can be accepted is reported at most so often.
+/// The shortest time between two reports of a failed accept.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// Descriptors of the process and of each core besides connections and files: standard streams, the log, rings,
-/// listeners. A generous count.
+/// The descriptors of the process and of each core for other purposes than connections and files: standard streams,
+/// log, rings, listeners. Generous estimates.
 const PROCESS_DESCRIPTORS: usize = 16;
 const CORE_DESCRIPTORS: usize = 8;
-/// One of N of a core's descriptors is left for files.
+/// One in this number of a core's descriptors is kept for files.
 const FILES_PART: usize = 4;
 
-/// Serves the connections that `listener` accepts, on the calling core of a runtime. When the runtime ends, those that
-/// wait for a request are closed, and others have its [grace](annulus::runtime::RuntimeBuilder::grace) to finish.
+/// Serves the connections that `listener` accepts, on the calling core of a runtime.
+///
+/// Call it on each core, with a listener per core. It returns when the runtime is stopping. Connections that wait for a
+/// request are then closed; others have the [grace](annulus::runtime::RuntimeBuilder::grace) period to finish.
+///
+/// ```
+/// use annulus::net::{TcpListener, TcpStream};
+/// use annulus::runtime::{self, Runtime};
+/// use annulus_http::Options;
+/// use annulus_http::site::SiteOptions;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// std::fs::write(dir.path().join("hello.txt"), "Hello, World!")?;
+/// let mut site = SiteOptions::default();
+/// site.root = dir.path().into();
+/// let options = Options::new(site);
+///
+/// Runtime::builder().threads(1).run(|_core| {
+///     let options = options.clone();
+///     async move {
+///         let listener = TcpListener::bind("127.0.0.1:0")?;
+///         let address = listener.local_addr()?;
+///         runtime::spawn(async move { annulus_http::serve(listener, &options).await });
+///
+///         let client = TcpStream::connect(address).await?;
+///         let request = "GET /hello.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+///         client.send_all(request).await?;
+///         let (mut response, mut chunks) = (Vec::new(), client.recv_multishot());
+///         while let Some(chunk) = chunks.next().await {
+///             response.extend_from_slice(&chunk?);
+///         }
+///         assert!(response.starts_with(b"HTTP/1.1 200 OK\r\n"));
+///         assert!(response.ends_with(b"\r\n\r\nHello, World!"));
+///         Ok(())
+///     }
+/// })
+/// # }
+/// ```
 ///
 /// # Errors
 ///
-/// What is served can't be opened.
+/// Fails with any error of opening the site's root directory, unchanged.
+///
+/// # Panics
+///
+/// Panics if called outside a runtime.
 pub async fn serve(listener: TcpListener, options: &Options) -> io::Result<()> {
     serve_all(vec![listener], options).await
 }
 
-/// As [`serve`], with several listeners, which share the core's limits and caches. The socket of one may be a Unix
-/// socket: `TcpListener::from_std(std::net::TcpListener::from(OwnedFd::from(listener)))`. Its clients have no address
-/// in the access log.
+/// Serves several listeners as [`serve`] does. They share the core's limits and caches.
+///
+/// A listener may be a Unix socket: `TcpListener::from_std(std::net::TcpListener::from(OwnedFd::from(listener)))`. Its
+/// clients have no address in the access log.
 ///
 /// # Errors
 ///
-/// What is served can't be opened.
+/// Fails with any error of opening the site's root directory, unchanged.
+///
+/// # Panics
+///
+/// Panics if called outside a runtime.
 pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Result<()> {
     let core = PerCore::new(options)?;
     let tls = options.tls.clone();
     for listener in &listeners {
-        // Connections inherit both. A response in several sends does not wait for acknowledgements; refused on a Unix
-        // socket, where there are none.
+        // Connections inherit both options. With TCP_NODELAY, a response in several sends does not wait for
+        // acknowledgements. A Unix socket refuses it and does not need it.
         let _ = listener.options().set_nodelay(true);
-        // The client speaks first. Refused, a connection is accepted a little earlier than need be.
+        // The client sends first. If the option is refused, connections are accepted a little earlier than necessary.
         let _ = listener.options().set_defer_accept(DEFER_S);
     }
-    drop(runtime::spawn(look(Rc::clone(&core))));
+    drop(runtime::spawn(run_ticks(Rc::clone(&core))));
     let mut incoming = Listeners::new(listeners);
     let mut last_report: Option<Instant> = None;
     let connections = connections_max(core.limits.connections);
@@ -89,9 +134,7 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
                 }
                 if last_report.is_none_or(|last_report| last_report.elapsed() >= REPORT_EVERY) {
                     last_report = Some(Instant::now());
-                    eprintln!(
-                        "annulus: accepting a connection: {error}; the next attempt is in 10 ms"
-                    );
+                    eprintln!("annulus: cannot accept a connection: {error}; retrying in 10 ms");
                 }
             }
             None => return Ok(()),
@@ -99,8 +142,8 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
     }
 }
 
-/// The number of connections of each core: as many as wanted, within its share of the descriptors that the process
-/// may have, of which a part is left for files and for the runtime.
+/// Returns the connection limit of each core: the requested one, but at most the core's share of the descriptor limit,
+/// without those kept for files and for the runtime.
 fn connections_max(requested: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok());
@@ -147,7 +190,7 @@ async fn plain(stream: TcpStream, core: Rc<PerCore>, registration: Registration)
     }
 }
 
-/// What is no TLS ends with the handshake.
+/// Performs the handshake and serves the connection. A connection that does not speak TLS ends here.
 async fn encrypted(
     stream: TcpStream,
     acceptor: TlsAcceptor,
@@ -175,7 +218,7 @@ async fn encrypted(
         .await;
 }
 
-/// Awaits `future` until the deadline of the connection has passed.
+/// Awaits `future` until the deadline of the connection.
 async fn within<F: Future>(registration: &Registration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -191,8 +234,8 @@ async fn within<F: Future>(registration: &Registration, future: F) -> Option<F::
     .await
 }
 
-/// Ends a connection whose handshake has failed so that the client gets to see why, which is an alert that has been
-/// written: it is sent, and what the client still sends is read, or a reset would overtake the alert.
+/// Ends a connection whose handshake failed. The alert is sent and the client's remaining data read, because otherwise
+/// a reset could overtake the alert.
 async fn refuse(mut stream: AsyncStream<TcpStream>) {
     let closed = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
     let mut left = LINGER_BYTES_MAX;
@@ -211,8 +254,8 @@ async fn refuse(mut stream: AsyncStream<TcpStream>) {
     }
 }
 
-/// Looks at the time as long as there are connections or lines to be logged, and sees to the end.
-async fn look(core: Rc<PerCore>) {
+/// Runs the ticks while there are connections or lines for the log, and handles the end of the runtime.
+async fn run_ticks(core: Rc<PerCore>) {
     let watches = &core.watches;
     let mut stopping = pin!(runtime::stopping());
     loop {
@@ -220,14 +263,14 @@ async fn look(core: Rc<PerCore>) {
             if !watches.is_stopping() && stopping.as_mut().poll(context).is_ready() {
                 watches.stop();
             }
-            // The last connections may have gone before the writer had their lines.
+            // The last connections may have gone before the writer received their log lines.
             if core.log.as_ref().is_some_and(Log::has_lines) {
                 return Poll::Ready(());
             }
             watches.poll_any(context)
         })
         .await;
-        core.look();
+        core.tick();
         if watches.is_stopping() && watches.connections() == 0 {
             return;
         }

@@ -1,6 +1,8 @@
-//! Whether a client goes on taking what it is sent: looked at several times within the send timeout, by what it has
-//! acknowledged. A send ends when all of it has left, which may take a slow client minutes, so its end says nothing.
-//! The kernel is asked nothing about a send that ends before the first look.
+//! The send timeout: detects a client that acknowledges nothing of a response.
+//!
+//! The check runs several times within the timeout and compares what the client has acknowledged. The completion of a
+//! send is no measure: a slow client may need minutes for one. A send that completes before the first check costs no
+//! call.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,26 +13,26 @@ use annulus::net::SendProgress;
 use crate::per_core::Ticks;
 use crate::watch::{Phase, Registration};
 
-/// Looks until a client is looked at for the first time: what it takes from then on is seen.
-pub(crate) const FIRST_LOOK: u64 = 1;
+/// The number of ticks to the first check. Progress is measured from then on.
+pub(crate) const FIRST_CHECK: u64 = 1;
 
-/// One client, from the beginning of a send on.
+/// The progress of one client since the start of a send.
 pub(crate) struct Stall {
     progress: SendProgress,
-    /// What it had acknowledged at the last look.
+    /// The bytes acknowledged at the last check.
     acknowledged: Option<u64>,
-    /// Bytes of responses that had been written to the stream by then, where they are counted (HTTP/2).
+    /// The bytes of responses written to the stream at the last check, if they are counted (HTTP/2).
     written: u64,
-    /// Whether what it acknowledges belongs to a response. The responses to a client's pings say nothing.
+    /// `true` if acknowledged bytes belong to a response. Replies to pings do not count as progress.
     is_response: bool,
-    /// All of it does.
+    /// `true` if all sent bytes belong to responses.
     all_responses: bool,
-    /// The last look at which it had taken something.
+    /// The tick of the last progress.
     since: u64,
 }
 
 impl Stall {
-    /// Of a connection that sends nothing but answers, and waits for one of them to be sent.
+    /// Returns the state for a connection that sends nothing but responses, at the start of a send.
     pub(crate) fn of_send(progress: SendProgress, registration: &Registration) -> Stall {
         Stall {
             progress,
@@ -42,7 +44,7 @@ impl Stall {
         }
     }
 
-    /// Of a connection that also sends what belongs to no response.
+    /// Returns the state for a connection that also sends other data than responses.
     pub(crate) fn of_responses(progress: SendProgress, registration: &Registration) -> Stall {
         Stall {
             is_response: false,
@@ -51,14 +53,14 @@ impl Stall {
         }
     }
 
-    /// From now on everything counts that the client acknowledges: no more answers are written, and the last of them
-    /// are on their way.
+    /// Counts every acknowledged byte as progress from now on: no more responses are written, and the last are being
+    /// sent.
     pub(crate) fn count_all(&mut self) {
         (self.is_response, self.all_responses) = (true, true);
     }
 
-    /// Looks whether the client has taken nothing for as long as the send timeout; `written` grows with the bytes of
-    /// answers that were written. If it has taken something, the time until the next look is set.
+    /// Returns whether the client has made no progress for the send timeout. Otherwise sets the time of the next check.
+    /// `written` is the number of response bytes written so far.
     pub(crate) fn has_stalled(
         &mut self,
         registration: &Registration,
@@ -79,20 +81,20 @@ impl Stall {
         }
         let left = (self.since + ticks.send).saturating_sub(now);
         if left > 0 {
-            registration.set(Phase::Busy, left.min(ticks.send_look));
+            registration.set(Phase::Busy, left.min(ticks.send_check));
         }
         left == 0
     }
 }
 
-/// Awaits the end of a send; `None` if the client takes nothing of it for as long as the send timeout.
-pub(crate) async fn taken<F: Future>(
+/// Awaits the completion of a send. Returns `None` if the client acknowledges nothing for the send timeout.
+pub(crate) async fn with_send_timeout<F: Future>(
     registration: &Registration,
     ticks: &Ticks,
     progress: SendProgress,
     send: F,
 ) -> Option<F::Output> {
-    registration.set(Phase::Busy, FIRST_LOOK);
+    registration.set(Phase::Busy, FIRST_CHECK);
     let mut stall = Stall::of_send(progress, registration);
     let mut send = pin!(send);
     poll_fn(|context| {
@@ -121,8 +123,8 @@ mod tests {
     use crate::watch::Watches;
     use annulus_testing::skip::skip;
 
-    /// Looks that make a send timeout.
-    const LOOKS: u64 = 8;
+    /// The send timeout in ticks.
+    const TICKS: u64 = 8;
     const PIECE_BYTES: usize = 64 << 10;
 
     fn ticks() -> Ticks {
@@ -130,23 +132,24 @@ mod tests {
             head: 0,
             body: 0,
             idle: 0,
-            send: LOOKS,
-            send_look: 1,
+            send: TICKS,
+            send_check: 1,
             handshake: 0,
             linger: 0,
         }
     }
 
-    /// A client, a server's end with small buffers, and the server's view of the client. Looks are made by the test.
-    struct Ground {
+    /// A client, the server's end with small buffers, and the server's entry for the client. The test advances the
+    /// ticks.
+    struct Fixture {
         watches: Rc<Watches>,
         registration: Registration,
         near: Rc<TcpStream>,
         far: TcpStream,
     }
 
-    impl Ground {
-        async fn new() -> Ground {
+    impl Fixture {
+        async fn new() -> Fixture {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let connecting = spawn(TcpStream::connect(listener.local_addr().unwrap()));
             let near = listener.accept().await.unwrap();
@@ -154,7 +157,7 @@ mod tests {
             near.options().set_send_buffer_bytes(PIECE_BYTES).unwrap();
             far.options().set_receive_buffer_bytes(PIECE_BYTES).unwrap();
             let watches = Watches::new(Duration::from_secs(1));
-            Ground {
+            Fixture {
                 registration: watches.enter(),
                 watches,
                 near: Rc::new(near),
@@ -166,12 +169,12 @@ mod tests {
             self.near.send_progress().look().unwrap().unwrap().bytes
         }
 
-        /// How many looks find it in order.
-        async fn looks(&self, stall: &mut Stall, written: u64) -> u64 {
-            for looks in 0.. {
-                self.watches.look();
+        /// Returns the number of ticks until the client counts as stalled.
+        async fn ticks_until_stalled(&self, stall: &mut Stall, written: u64) -> u64 {
+            for count in 0.. {
+                self.watches.advance();
                 if stall.has_stalled(&self.registration, &ticks(), written) {
-                    return looks;
+                    return count;
                 }
                 yield_now().await;
             }
@@ -179,13 +182,13 @@ mod tests {
         }
     }
 
-    fn for_each_backend<F: Future<Output = ()> + 'static>(test: impl Fn(Ground) -> F + 'static) {
+    fn for_each_backend<F: Future<Output = ()> + 'static>(test: impl Fn(Fixture) -> F + 'static) {
         let test = Rc::new(test);
         for backend in [Backend::Uring, Backend::Fallback] {
             let test = Rc::clone(&test);
             let ran = Runtime::builder()
                 .backend(backend)
-                .block_on(async move { test(Ground::new().await).await });
+                .block_on(async move { test(Fixture::new().await).await });
             match ran {
                 Ok(()) => {}
                 Err(error) if error.allows_fallback() => skip(format_args!("{backend:?}: {error}")),
@@ -195,44 +198,46 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_takes_a_little_of_a_long_send_between_looks_is_waited_for() {
-        for_each_backend(|ground| async move {
-            let near = Rc::clone(&ground.near);
+    fn a_client_that_acknowledges_a_little_of_a_long_send_between_checks_is_not_stalled() {
+        for_each_backend(|fixture| async move {
+            let near = Rc::clone(&fixture.near);
             let sending = spawn(async move { near.send_all(vec![0; 64 << 20]).await.map(drop) });
-            let mut stall = Stall::of_send(ground.near.send_progress(), &ground.registration);
-            for _ in 0..10 * LOOKS {
-                let before = ground.acknowledged();
-                while ground.acknowledged() == before {
-                    let (bytes, _) = ground.far.recv(vec![0; PIECE_BYTES]).await.unwrap();
+            let mut stall = Stall::of_send(fixture.near.send_progress(), &fixture.registration);
+            for _ in 0..10 * TICKS {
+                let before = fixture.acknowledged();
+                while fixture.acknowledged() == before {
+                    let (bytes, _) = fixture.far.recv(vec![0; PIECE_BYTES]).await.unwrap();
                     assert!(bytes > 0);
                 }
-                ground.watches.look();
-                assert!(!stall.has_stalled(&ground.registration, &ticks(), 0));
+                fixture.watches.advance();
+                assert!(!stall.has_stalled(&fixture.registration, &ticks(), 0));
             }
             assert!(!sending.is_finished(), "it is one send");
-            // It takes nothing more, but what its socket has room for.
-            assert!(ground.looks(&mut stall, 0).await >= LOOKS - 1);
+            // The client now takes only what fits into its socket buffer.
+            assert!(fixture.ticks_until_stalled(&mut stall, 0).await >= TICKS - 1);
         });
     }
 
     #[test]
-    fn only_responses_count_where_there_is_more_than_responses() {
-        for_each_backend(|ground| async move {
-            let mut stall = Stall::of_responses(ground.near.send_progress(), &ground.registration);
-            assert_eq!(ground.looks(&mut stall, 0).await, LOOKS - 1);
-            // What is no response is sent and acknowledged.
-            let mut stall = Stall::of_responses(ground.near.send_progress(), &ground.registration);
-            for look in 1..=LOOKS {
-                ground.near.send_all(b"pong".as_slice()).await.unwrap();
-                while !ground.near.send_progress().look().unwrap().unwrap().all {
+    fn only_acknowledged_responses_count_as_progress_if_other_data_is_sent() {
+        for_each_backend(|fixture| async move {
+            let mut stall =
+                Stall::of_responses(fixture.near.send_progress(), &fixture.registration);
+            assert_eq!(fixture.ticks_until_stalled(&mut stall, 0).await, TICKS - 1);
+            // Data that belongs to no response is sent and acknowledged.
+            let mut stall =
+                Stall::of_responses(fixture.near.send_progress(), &fixture.registration);
+            for look in 1..=TICKS {
+                fixture.near.send_all(b"pong".as_slice()).await.unwrap();
+                while !fixture.near.send_progress().look().unwrap().unwrap().all {
                     yield_now().await;
                 }
-                ground.watches.look();
-                let stalled = stall.has_stalled(&ground.registration, &ticks(), 0);
-                assert_eq!(stalled, look == LOOKS);
+                fixture.watches.advance();
+                let stalled = stall.has_stalled(&fixture.registration, &ticks(), 0);
+                assert_eq!(stalled, look == TICKS);
             }
-            // A response is written: it begins anew.
-            assert_eq!(ground.looks(&mut stall, 1).await, LOOKS);
+            // A written response restarts the timeout.
+            assert_eq!(fixture.ticks_until_stalled(&mut stall, 1).await, TICKS);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! TLS: who the server is, from two files. Versions 1.2 and 1.3, HTTP/2 and HTTP/1.1 by ALPN.
+//! The TLS configuration: a certificate and its key, TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1 by ALPN.
 
 use std::io;
 use std::path::Path;
@@ -9,24 +9,25 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The configuration with a chain of certificates and its key, both PEM.
+/// Returns a TLS configuration from a certificate chain and its private key, both PEM files.
 ///
 /// # Errors
 ///
-/// A file can't be read, or is not what it should be; the text says which, and what to do.
+/// Fails if a file cannot be read, or does not contain what it must. The message names the file and
+/// what it must contain.
 pub fn config(certificates: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
-    let bad = |path: &Path, what: &str, error: &dyn std::fmt::Display| {
-        let says = format!(
-            "{}: {error}; it must be a PEM file with {what}",
+    let bad = |path: &Path, content: &str, error: &dyn std::fmt::Display| {
+        let message = format!(
+            "cannot use {}: {error}; it must be a PEM file with {content}",
             path.display()
         );
-        io::Error::new(io::ErrorKind::InvalidInput, says)
+        io::Error::new(io::ErrorKind::InvalidInput, message)
     };
     let chain = CertificateDer::pem_file_iter(certificates)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| bad(certificates, "the certificate and its chain", &error))?;
     if chain.is_empty() {
-        let error = "there is no certificate in it";
+        let error = "it contains no certificate";
         return Err(bad(certificates, "the certificate and its chain", &error));
     }
     let private = PrivateKeyDer::from_pem_file(key)

@@ -1,5 +1,5 @@
-//! What a connection of HTTP/1.1 is spoken over: TCP as it is, or TLS over it. Two of them; the connection is
-//! compiled for each, so that plain TCP pays nothing for the other.
+//! The transports of HTTP/1.1: plain TCP, and TLS over it. The connection is compiled for each, so that plain TCP has
+//! no overhead.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -18,34 +18,34 @@ use tokio_rustls::server::TlsStream;
 
 use crate::site::OpenFile;
 
-/// A stream of bytes both ways.
+/// A bidirectional byte stream.
 pub(crate) trait Transport: 'static {
-    /// What arrives at once.
+    /// Received bytes.
     type Chunk: Deref<Target = [u8]>;
 
-    /// Dropped, it tells the client that nothing follows.
+    /// `true` if dropping the transport tells the client that no more data follows.
     const ENDS_WHEN_DROPPED: bool;
 
-    /// The next bytes; `None` when the client sends no more. What comes after an error is to be thrown away.
+    /// Returns the next bytes, or `None` if the client sends no more. Bytes received after an error must be discarded.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Self::Chunk>>>;
 
-    /// Puts back what was received, for others to receive. What can't be put back is returned.
+    /// Puts received bytes back for another reader. Returns them if that is not possible.
     fn unread(&mut self, chunk: Self::Chunk) -> Option<Self::Chunk>;
 
-    /// Begins to send all of `bytes`, unless something is being sent: then they come back. Nobody waits for the
-    /// end of it; an error is the next send's. The memory goes back to `buffers` then.
+    /// Starts to send all of `bytes`, or returns them if a send is in flight. It does not wait for the completion. The
+    /// next send returns an error of this one. The memory then goes back to `buffers`.
     fn try_send(&mut self, bytes: Vec<u8>, buffers: &Rc<Buffers>) -> Result<(), Vec<u8>>;
 
-    /// Sends `bytes` as the last, and ends; not while something is being sent.
+    /// Sends `bytes` as the last ones and closes. Returns both if a send is in flight.
     fn close_with(self, bytes: Vec<u8>, buffers: &Rc<Buffers>) -> Result<(), (Self, Vec<u8>)>
     where
         Self: Sized;
 
-    /// Sends all of `bytes` after what is being sent, and gives the memory back.
+    /// Sends all of `bytes` after the send in flight, and returns the memory.
     async fn send(&mut self, bytes: Vec<u8>) -> io::Result<Vec<u8>>;
 
-    /// Sends `head` and a range of a file behind it, within the kernel, and says how much of the file that was; `None`
-    /// if it has to be read.
+    /// Sends `head` and then a range of a file, within the kernel. Returns the bytes sent of the file, or `None` if the
+    /// file has to be read.
     async fn send_file(
         &mut self,
         head: &[u8],
@@ -54,13 +54,13 @@ pub(crate) trait Transport: 'static {
         progress: impl FnMut(),
     ) -> io::Result<Option<u64>>;
 
-    /// The socket under it.
+    /// Returns the underlying socket.
     fn socket(&self) -> &TcpStream;
 
-    /// Tells the client that nothing follows.
+    /// Tells the client that no more data follows.
     async fn finish(&mut self);
 
-    /// Ends the connection now, by a reset: a response that was cut off does not look like a whole one.
+    /// Resets the connection, so that a truncated response does not look complete.
     fn abort(&self) {
         self.socket().abort();
     }
@@ -116,21 +116,22 @@ impl Transport for TcpStream {
     }
 
     async fn finish(&mut self) {
-        // Refused (ENOTCONN), the client has gone.
+        // `ENOTCONN` means that the client has left.
         let _ = self.shutdown(Shutdown::Write);
     }
 }
 
-/// Buffers that are kept to be used again, and the capacity of one. About as many are with the kernel at a time.
+/// The number of buffers that are kept for reuse, and their largest capacity. About as many are in sends at a time.
 const BUFFERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 80 << 10;
 
-/// A core's buffers for responses: a response costs no allocation, and its memory is in the processor's cache.
+/// A core's buffers for responses. Reuse saves an allocation per response, and the memory stays in the processor's
+/// cache.
 #[derive(Default)]
 pub(crate) struct Buffers(RefCell<Vec<Vec<u8>>>);
 
 impl Buffers {
-    /// An empty one.
+    /// Returns an empty buffer.
     pub(crate) fn take(&self) -> Vec<u8> {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
@@ -144,19 +145,19 @@ impl Buffers {
     }
 }
 
-/// Bytes that TLS gives at once: a record's.
+/// The size of a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 
 /// TLS over TCP.
 pub(crate) struct Tls {
     stream: TlsStream<AsyncStream<TcpStream>>,
-    /// What was received is not by the protocol. The client is told by an alert; what it still sends is no TLS.
+    /// A receive failed. The client gets an alert, and its remaining bytes are not decrypted.
     failed: bool,
-    /// Where records are put first: the core's, so that a connection that waits has no memory for it.
+    /// The buffer for a received record. It is shared by the core, so that idle connections have none.
     scratch: Rc<Scratch>,
 }
 
-/// See [`Tls`].
+/// The buffer of [`Tls`] for received records.
 pub(crate) struct Scratch(RefCell<Box<[u8]>>);
 
 impl Default for Scratch {
@@ -178,7 +179,7 @@ impl Tls {
 impl Transport for Tls {
     type Chunk = Box<[u8]>;
 
-    /// An end that is not said (`close_notify`) may be an attacker's.
+    /// Without `close_notify`, an attacker may have cut off the data.
     const ENDS_WHEN_DROPPED: bool = false;
 
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Box<[u8]>>>> {
@@ -237,7 +238,7 @@ impl Transport for Tls {
     }
 
     async fn finish(&mut self) {
-        // An error means that the client has gone.
+        // An error means that the client has left.
         let _ = poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await;
     }
 }

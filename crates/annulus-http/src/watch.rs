@@ -1,8 +1,8 @@
-//! Who has waited for too long: one table per core, which is looked through at a rhythm.
+//! The deadlines of connections: one table per core, which is checked at regular ticks.
 //!
-//! A deadline is a number in a connection's cell: to set one costs a store, and no timer is armed for it. Time is
-//! counted in looks, so that no clock is read for a request either; a deadline passes up to two looks late, and
-//! never early. While there is no connection nobody looks, and the core sleeps.
+//! A deadline is a number in the connection's entry, so setting one costs a store and no timer. Time is counted in
+//! ticks, so a request reads no clock. A deadline fires up to two ticks late and never early. Without connections there
+//! are no ticks, and the core sleeps.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,57 +11,57 @@ use std::time::Duration;
 
 use slab::Slab;
 
-/// The shortest time between two looks, and the longest: the second is also how old the date may be.
+/// The shortest and the longest time between two ticks. The date in responses may be as old as the longest.
 const TICK_MIN: Duration = Duration::from_millis(10);
 const TICK_MAX: Duration = Duration::from_millis(500);
-/// A look is an eighth of the shortest time that is waited for.
+/// The number of ticks within the shortest timeout.
 const TICKS_OF_SHORTEST: u32 = 8;
 
-/// What a connection is doing.
+/// The activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Accepted, and waiting for its first request. Until the next look it is not closed to make room: the request
-    /// may have arrived without having been read.
+    /// Accepted, and waiting for its first request. It is not closed to make room before the next tick, because its
+    /// request may have arrived and not been read yet.
     Fresh,
-    /// Waiting for a request: it can be closed at any time.
+    /// Waiting for a request. It may be closed at any time.
     Idle,
-    /// A request's head has begun to come.
+    /// Receiving the head of a request.
     Head,
     /// Anything else.
     Busy,
 }
 
-/// All connections of a core.
+/// The table of a core's connections.
 pub(crate) struct Watches {
     tick: Duration,
-    /// Looks so far, from 1 on.
+    /// The number of ticks, starting at 1.
     now: Cell<u64>,
     slots: RefCell<Slab<Rc<Watch>>>,
     stopping: Cell<bool>,
-    /// Counts changes of phase: which connection has waited longest.
+    /// Counts changes of phase, to find the connection that has waited longest.
     changes: Cell<u64>,
-    /// Of the task that waits for the first connection.
-    looker: Cell<Option<Waker>>,
-    /// Of the task that waits for room.
+    /// The waker of the task that ticks, while it waits for the first connection.
+    ticker: Cell<Option<Waker>>,
+    /// The waker of the task that waits for a free slot.
     acceptor: Cell<Option<Waker>>,
-    /// The acceptor waits for room, and no connection could be closed: the next one that becomes idle can.
+    /// The acceptor waits for a free slot and no connection could be closed. The next one that becomes idle is closed.
     starved: Cell<bool>,
 }
 
-/// One connection's, as the table sees it.
+/// The entry of a connection.
 pub(crate) struct Watch {
-    /// The look at which it has waited for too long; 0 is never.
+    /// The tick at which the time of the connection is up; 0 for no limit.
     deadline: Cell<u64>,
     phase: Cell<Phase>,
-    /// Its time is up, or it is to go since room is needed.
+    /// The time of the connection is up, or it must make room.
     expired: Cell<bool>,
-    /// The look at which its phase began, and which change of phase that was.
+    /// The tick at which the phase began, and the number of that change.
     since: Cell<u64>,
     change: Cell<u64>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// A connection's entry in the table. Dropping it removes the entry.
+/// The connection's handle to its entry. Dropping it removes the entry.
 pub(crate) struct Registration {
     watches: Rc<Watches>,
     watch: Rc<Watch>,
@@ -77,13 +77,13 @@ impl Watches {
             slots: RefCell::default(),
             stopping: Cell::new(false),
             changes: Cell::new(0),
-            looker: Cell::new(None),
+            ticker: Cell::new(None),
             acceptor: Cell::new(None),
             starved: Cell::new(false),
         })
     }
 
-    /// Time between two looks.
+    /// Returns the time between two ticks.
     pub(crate) fn tick(&self) -> Duration {
         self.tick
     }
@@ -96,7 +96,7 @@ impl Watches {
         self.slots.borrow().len()
     }
 
-    /// N looks are at least so long.
+    /// Returns a number of ticks that takes at least `time`.
     pub(crate) fn ticks(&self, time: Duration) -> u64 {
         let ticks = time.as_nanos().div_ceil(self.tick.as_nanos().max(1));
         u64::try_from(ticks).unwrap_or(u64::MAX).saturating_add(1)
@@ -112,7 +112,7 @@ impl Watches {
             waker: RefCell::new(None),
         });
         let key = self.slots.borrow_mut().insert(Rc::clone(&watch));
-        wake(&self.looker);
+        wake(&self.ticker);
         Registration {
             watches: Rc::clone(self),
             watch,
@@ -120,17 +120,17 @@ impl Watches {
         }
     }
 
-    /// Ready when there is a connection, or the core stops: before that there is nothing to look at.
+    /// Returns ready when there is a connection or the core stops. Before that no ticks are needed.
     pub(crate) fn poll_any(&self, context: &Context<'_>) -> Poll<()> {
         if self.connections() > 0 || self.is_stopping() {
             return Poll::Ready(());
         }
-        self.looker.set(Some(context.waker().clone()));
+        self.ticker.set(Some(context.waker().clone()));
         Poll::Pending
     }
 
-    /// Ready when there are fewer connections than `max`. Until then the connection that has waited longest for a
-    /// request is closed, and another one whenever that has not made room by the next look.
+    /// Returns ready when there are fewer than `max` connections. Until then closes the connection that has waited
+    /// longest for a request, and another one at each tick until there is room.
     pub(crate) fn poll_capacity(&self, context: &Context<'_>, max: usize) -> Poll<()> {
         if self.connections() < max {
             self.starved.set(false);
@@ -141,7 +141,7 @@ impl Watches {
         Poll::Pending
     }
 
-    /// Has the connection that has waited longest for a request closed. False: none waits for one.
+    /// Closes the connection that has waited longest for a request. Returns `false` if none waits.
     pub(crate) fn close_longest_idle(&self) -> bool {
         let now = self.now.get();
         let slots = self.slots.borrow();
@@ -161,27 +161,27 @@ impl Watches {
         change
     }
 
-    /// Wakes all whose time is up.
-    pub(crate) fn look(&self) {
+    /// Advances the time by a tick and wakes all connections whose time is up.
+    pub(crate) fn advance(&self) {
         let now = self.now.get() + 1;
         self.now.set(now);
         let late = |watch: &Watch| {
             let deadline = watch.deadline.get();
             deadline != 0 && deadline <= now && !watch.expired.get()
         };
-        self.those(late).iter().for_each(|watch| watch.expire());
+        self.select(late).iter().for_each(|watch| watch.expire());
         wake(&self.acceptor);
     }
 
-    /// From now on no request is waited for.
+    /// Stops waiting for requests.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
-        self.those(|_| true).iter().for_each(|watch| watch.wake());
-        wake(&self.looker);
+        self.select(|_| true).iter().for_each(|watch| watch.wake());
+        wake(&self.ticker);
     }
 
-    /// Collected first, because a woken task may drop a waker, and with it a connection, which leaves the table.
-    fn those(&self, which: impl Fn(&Watch) -> bool) -> Vec<Rc<Watch>> {
+    /// Returns the matching entries. They are collected first, because waking a task may remove another entry.
+    fn select(&self, which: impl Fn(&Watch) -> bool) -> Vec<Rc<Watch>> {
         let slots = self.slots.borrow();
         let watches = slots.iter().map(|(_, watch)| watch);
         watches
@@ -192,7 +192,7 @@ impl Watches {
 }
 
 impl Watch {
-    /// Whether it may be closed for another connection's sake.
+    /// Returns whether the connection may be closed to make room for another one.
     fn can_be_evicted(&self, now: u64) -> bool {
         let waits = match self.phase.get() {
             Phase::Fresh => self.since.get() < now,
@@ -214,7 +214,7 @@ impl Watch {
 }
 
 impl Registration {
-    /// From now on it waits for `phase`, for N looks; 0 is without limit.
+    /// Enters `phase` for at most `ticks` ticks; 0 for no limit.
     pub(crate) fn set(&self, phase: Phase, ticks: u64) {
         let now = self.watches.now.get();
         self.watch.phase.set(phase);
@@ -222,7 +222,7 @@ impl Registration {
         self.watch.change.set(self.watches.next_change());
         let was_expired = self.watch.expired.replace(false);
         if phase == Phase::Idle && (was_expired || self.watches.starved.get()) {
-            // Either it was to make room and got a request just before, or nobody else could.
+            // Either this connection received a request just before it was closed, or there was none to close.
             self.watches.starved.set(false);
             wake(&self.watches.acceptor);
         }
@@ -232,12 +232,12 @@ impl Registration {
         });
     }
 
-    /// The number of looks so far.
+    /// Returns the number of ticks so far.
     pub(crate) fn now(&self) -> u64 {
         self.watches.now.get()
     }
 
-    /// Whether its time is up. One that has to make room for another may still have some.
+    /// Returns whether the time is up. A connection that must make room for another one may have time left.
     pub(crate) fn is_late(&self) -> bool {
         let deadline = self.watch.deadline.get();
         deadline != 0 && deadline <= self.now()
@@ -247,18 +247,18 @@ impl Registration {
         self.watch.phase.get()
     }
 
-    /// Its time is up. Said once.
+    /// Returns whether the time is up or the connection must make room, and resets this.
     pub(crate) fn take_expired(&self) -> bool {
         self.watch.expired.replace(false)
     }
 
-    /// It is to end: no request has begun, and the core stops.
+    /// Returns whether the connection must end: no request has begun, and the core stops.
     pub(crate) fn should_close(&self) -> bool {
         let waits = matches!(self.watch.phase.get(), Phase::Fresh | Phase::Idle);
         waits && self.watches.is_stopping()
     }
 
-    /// Whom to wake when its time is up, or the core stops.
+    /// Registers the waker for the end of the time and of the core.
     pub(crate) fn wait(&self, context: &Context<'_>) {
         let mut waker = self.watch.waker.borrow_mut();
         if waker
@@ -278,7 +278,7 @@ impl Drop for Registration {
         drop(left);
         wake(&self.watches.acceptor);
         if self.watches.is_stopping() {
-            wake(&self.watches.looker);
+            wake(&self.watches.ticker);
         }
     }
 }
@@ -292,32 +292,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_passes_late_by_two_looks_at_most_and_never_early() {
+    fn a_deadline_fires_at_most_two_ticks_late_and_never_early() {
         let watches = Watches::new(Duration::from_secs(10));
         assert_eq!(watches.tick(), TICK_MAX);
         let registration = watches.enter();
         registration.set(Phase::Busy, watches.ticks(Duration::from_secs(1)));
         for _ in 0..2 {
-            watches.look();
+            watches.advance();
             assert!(
                 !registration.take_expired(),
-                "1 s has not passed if a look came at once"
+                "less than 1 s may have passed"
             );
         }
-        watches.look();
+        watches.advance();
         assert!(registration.take_expired());
-        assert!(!registration.take_expired(), "it is reported once");
+        assert!(!registration.take_expired(), "it is returned once");
         registration.set(Phase::Busy, 0);
-        watches.look();
+        watches.advance();
         assert!(!registration.take_expired());
     }
 
     #[test]
-    fn where_the_table_is_full_the_longest_idle_connection_goes() {
+    fn a_full_table_closes_the_connection_that_waited_longest() {
         let watches = Watches::new(Duration::from_secs(1));
         let registrations: Vec<_> = (0..3).map(|_| watches.enter()).collect();
         registrations[0].set(Phase::Busy, 0);
-        watches.look();
+        watches.advance();
         registrations[1].set(Phase::Idle, 0);
         let context = Context::from_waker(Waker::noop());
         assert!(watches.poll_capacity(&context, 4).is_ready());

@@ -1,4 +1,4 @@
-//! TLS over our streams, inside our runtime: tokio-rustls at both ends, on both backends.
+//! TLS over Annulus's streams and runtime: tokio-rustls at both ends, on both backends.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -18,16 +18,16 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
 type Client = client::TlsStream<AsyncStream<TcpStream>>;
 
-/// Both ends of a certificate of our own.
+/// Returns both ends, with a self-signed certificate.
 fn certified() -> (TlsAcceptor, TlsConnector) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(certificate.signing_key.serialize_der().into());
     let server = ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
+        .with_single_cert(vec![certificate.cert.der().clone()], key)
         .unwrap();
     let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
+    roots.add(certificate.cert.der().clone()).unwrap();
     let client = ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth();
@@ -37,7 +37,7 @@ fn certified() -> (TlsAcceptor, TlsConnector) {
     )
 }
 
-/// An echo server, and how its connections ended.
+/// An echo server, and the results of its connections.
 struct Server {
     address: SocketAddr,
     ends: Rc<RefCell<Vec<Option<ErrorKind>>>>,
@@ -51,14 +51,16 @@ impl Server {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let address = listener.local_addr()?;
         let ends = Rc::new(RefCell::new(Vec::new()));
-        let noted = Rc::clone(&ends);
+        let results = Rc::clone(&ends);
         let task = runtime::spawn(async move {
             let mut incoming = listener.accept_multishot();
             while let Some(Ok(stream)) = incoming.next().await {
-                let (acceptor, noted) = (acceptor.clone(), Rc::clone(&noted));
+                let (acceptor, results) = (acceptor.clone(), Rc::clone(&results));
                 drop(runtime::spawn(async move {
                     let end = echo(stream, acceptor).await;
-                    noted.borrow_mut().push(end.err().map(|error| error.kind()));
+                    results
+                        .borrow_mut()
+                        .push(end.err().map(|error| error.kind()));
                 }));
             }
         });
@@ -76,7 +78,7 @@ impl Server {
         self.connector.connect(name, stream).await
     }
 
-    /// Waits until `count` connections have ended.
+    /// Waits until `connections` connections have ended, and returns their errors.
     async fn ended(&self, connections: usize) -> Vec<Option<ErrorKind>> {
         while self.ends.borrow().len() < connections {
             annulus::time::sleep(Duration::from_millis(1)).await;
@@ -85,7 +87,7 @@ impl Server {
     }
 }
 
-/// What each connection of the server does.
+/// Serves a connection: echoes everything.
 async fn echo(stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<()> {
     let mut stream = acceptor.accept(AsyncStream::new(stream)).await?;
     let mut buf = vec![0; 16 << 10];
@@ -100,7 +102,7 @@ async fn echo(stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<()> {
     }
 }
 
-/// Runs `test` beside a server, on a core of either kind.
+/// Runs `test` with a server on each backend.
 fn on_each<F>(test: impl Fn(Rc<Server>) -> F + Copy + 'static)
 where
     F: Future<Output = io::Result<()>>,
@@ -141,11 +143,11 @@ impl FillVec for fastrand::Rng {
 }
 
 #[test]
-fn messages_from_one_byte_to_five_megabytes_come_back_as_they_went() {
+fn messages_from_one_byte_to_five_megabytes_are_echoed_unchanged() {
     on_each(|server| async move {
         for count in [1, 100, 16_383, 16_384, 16_385, 65_537, 1_000_000, 5_000_000] {
             let (sent, mut received) = (bytes_of(count), vec![0; count]);
-            // At once in both directions, or five megabytes would fill both sockets.
+            // In both directions concurrently, because five megabytes would fill both sockets.
             let (mut read, mut write) = tokio::io::split(server.connect().await?);
             let expected = sent.clone();
             let writes = runtime::spawn(async move {
@@ -154,7 +156,7 @@ fn messages_from_one_byte_to_five_megabytes_come_back_as_they_went() {
                 io::Result::Ok(write)
             });
             read.read_exact(&mut received).await?;
-            assert!(received == expected, "{count} bytes came back changed");
+            assert!(received == expected, "{count} bytes were changed");
             drop(writes.await??);
         }
         Ok(())
@@ -162,7 +164,7 @@ fn messages_from_one_byte_to_five_megabytes_come_back_as_they_went() {
 }
 
 #[test]
-fn a_client_that_ends_its_direction_reads_what_comes_back_and_then_the_end() {
+fn a_client_that_shuts_down_sending_receives_the_rest_and_then_the_end() {
     on_each(|server| async move {
         let stream = server.connect().await?;
         let (mut read, mut write) = tokio::io::split(stream);
@@ -182,15 +184,15 @@ fn a_client_that_ends_its_direction_reads_what_comes_back_and_then_the_end() {
 }
 
 #[test]
-fn a_client_that_dies_ends_its_connection_and_no_other() {
+fn a_client_that_disconnects_ends_only_its_own_connection() {
     on_each(|server| async move {
         let mut other = server.connect().await?;
         for count in [0, 1, 200_000] {
-            let mut dying = server.connect().await?;
-            dying.write_all(&bytes_of(count)).await?;
-            dying.flush().await?;
-            // Without a close_notify, and with what came back unread.
-            let (stream, _) = dying.into_inner();
+            let mut client = server.connect().await?;
+            client.write_all(&bytes_of(count)).await?;
+            client.flush().await?;
+            // Without `close_notify`, and with unread data.
+            let (stream, _) = client.into_inner();
             let stream = stream.into_inner();
             stream.set_linger(Some(Duration::ZERO))?;
             drop(stream);
@@ -207,7 +209,7 @@ fn a_client_that_dies_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn many_connections_talk_together() {
+fn many_connections_are_served_concurrently() {
     on_each(|server| async move {
         let clients: Vec<_> = (1..=30_usize)
             .map(|number| {

@@ -1,55 +1,54 @@
-//! Bodies of requests: they are read to their end, and mean nothing here. A length counts down; chunks are taken
-//! apart byte by byte, by the grammar and nothing beside it.
+//! Request bodies. They are read to their end and ignored. Chunks are parsed byte by byte, strictly by the grammar.
 
 use super::head::{Framing, Refusal, refusal};
 
-/// Bytes of a chunk's extensions, or of one line of a trailer: nobody needs them.
+/// The largest number of bytes of a chunk's extensions, or of a line of the trailer.
 const LINE_BYTES_MAX: u32 = 1024;
-/// Digits of a chunk's size: 2^64 has 16.
+/// The largest number of digits of a chunk size. 2^64 has 16.
 const SIZE_DIGITS_MAX: u32 = 16;
 
-/// What is left of a body.
+/// The rest of a body.
 #[derive(Debug)]
 pub(crate) struct Discard {
     state: State,
-    /// Bytes that may still come, framing and all.
+    /// The bytes that may still follow, framing included.
     allowance: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Left(u64),
-    /// In a chunk's size: so much, in N digits.
+    /// In a chunk size: the value so far, and its digits.
     Size {
         value: u64,
         digits: u32,
     },
-    /// Behind a semicolon, N bytes, of a chunk of that size.
+    /// After a semicolon: the size of the chunk, and the bytes of the extensions so far.
     Extension {
         value: u64,
         bytes: u32,
     },
-    /// The line of the size is to end; the chunk has N bytes.
+    /// At the line feed after the size of the chunk.
     SizeEnd(u64),
     Data(u64),
     DataReturn,
     DataEnd,
     /// At the start of a line of the trailer.
     Trailer,
-    /// In the name of a field of the trailer, which ends with a colon.
+    /// In a field name of the trailer, which ends with a colon.
     TrailerName(u32),
-    /// Behind that colon.
+    /// After that colon.
     TrailerLine(u32),
     TrailerLineEnd,
     LastEnd,
     Over,
 }
 
-const TOO_LARGE: Refusal = refusal(413, "the body is larger than what is read of one");
-const BAD_CHUNK: Refusal = refusal(400, "a chunk is not as it must be");
+const TOO_LARGE: Refusal = refusal(413, "the request body exceeds the limit");
+const BAD_CHUNK: Refusal = refusal(400, "malformed chunk");
 
 impl Discard {
-    /// A body that may have `limit_bytes` bytes.
+    /// Returns the state for a body of at most `limit_bytes` bytes.
     pub(crate) fn new(framing: Framing, limit_bytes: u64) -> Result<Discard, Refusal> {
         let state = match framing {
             Framing::Empty => State::Over,
@@ -70,7 +69,7 @@ impl Discard {
         self.state == State::Over
     }
 
-    /// Takes what belongs to the body; says how much that was.
+    /// Takes the bytes that belong to the body and returns their number.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<usize, Refusal> {
         let mut at = 0;
         while at < bytes.len() && !self.is_over() {
@@ -100,7 +99,7 @@ impl Discard {
 }
 
 impl State {
-    /// One byte of what is around the data.
+    /// Parses a byte of the framing.
     fn step(self, byte: u8) -> Result<State, Refusal> {
         let next = match (self, byte) {
             (State::Size { value, digits }, _) if byte.is_ascii_hexdigit() => {
@@ -131,7 +130,7 @@ impl State {
                 digits: 0,
             },
             (State::Trailer, b'\r') => State::LastEnd,
-            // A line that goes on the one before (obs-fold) begins with a space, which no name does.
+            // A continuation line (obs-fold) begins with a space, which no name does.
             (State::Trailer, _) if is_name(byte) => State::TrailerName(1),
             (State::TrailerName(bytes), b':') => State::TrailerLine(bytes + 1),
             (State::TrailerName(bytes), _) if is_name(byte) && bytes < LINE_BYTES_MAX => {
@@ -149,12 +148,12 @@ impl State {
     }
 }
 
-/// What a field's name is made of: a token (RFC 9110, 5.6.2).
+/// Returns whether the byte may be in a field name: a token (RFC 9110, section 5.6.2).
 fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// What a field's value may have in it: no control character but the tab.
+/// Returns whether the byte may be in a field value: no control character except the tab.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_its_framing_says_wherever_it_is_split() {
+    fn a_body_ends_where_its_framing_says_however_it_is_split() {
         let whole = b"4\r\nWiki\r\n6;name=\"v\"\r\npedia \r\n00A\r\n0123456789\r\n0\r\nA: b\r\nC: d\r\n\r\n";
         for split in 0..=whole.len() {
             let mut body = Discard::new(Framing::Chunked, LIMIT).unwrap();
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_is_not_by_the_grammar_is_refused() {
+    fn a_malformed_chunk_is_refused() {
         let bad: [&[u8]; 27] = [
             b"\r\n",
             b"g\r\n",
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_than_the_limit_whatever_it_is() {
+    fn a_body_beyond_the_limit_is_refused_framing_included() {
         assert!(Discard::new(Framing::Length(LIMIT), LIMIT).is_ok());
         assert_eq!(
             Discard::new(Framing::Length(LIMIT + 1), LIMIT).unwrap_err(),
@@ -242,7 +241,7 @@ mod tests {
         assert_eq!(chunked(b"ffffffffffffffff\r\n").unwrap(), (18, false));
         let huge = [b"fffff\r\n".as_slice(), &[0; LIMIT as usize]].concat();
         assert_eq!(chunked(&huge), Err(TOO_LARGE));
-        // Framing counts, too: small chunks are mostly that.
+        // Framing counts, too; small chunks consist mostly of it.
         let small = b"1;aaaaaaaaaaaaaaaaaaaa\r\nx\r\n".repeat(4096);
         assert_eq!(chunked(&small), Err(TOO_LARGE));
         let trailer = [b"0\r\n".as_slice(), &b"a: b\r\n".repeat(1 << 14)].concat();

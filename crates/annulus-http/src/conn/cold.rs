@@ -1,4 +1,4 @@
-//! What the hot path leaves out: answers that take time, bodies of requests, errors, and the end.
+//! The cold path: responses that need I/O, request bodies, errors, and the end of a connection.
 
 use http::StatusCode;
 use httparse::Header;
@@ -9,11 +9,11 @@ use super::response::{self, CONTINUE, Manner, write_head};
 use super::{Connection, End, LINGER_BYTES_MAX, Received, Refusal, Unread, refusal};
 use crate::log::Line;
 use crate::site::{Body, FieldLines, Method, SiteRequest, SiteResponse};
-use crate::stall::taken;
+use crate::stall::with_send_timeout;
 use crate::transport::Transport;
 use crate::watch::Phase;
 
-/// A request's fields, as the site asks for them.
+/// The fields of a request, for the site.
 struct Lines<'h, 'b>(&'h [Header<'b>]);
 
 impl FieldLines for Lines<'_, '_> {
@@ -27,13 +27,13 @@ impl FieldLines for Lines<'_, '_> {
 }
 
 impl<T: Transport> Connection<T> {
-    /// The request at the start of `bytes`: it is answered, or its body is going to be read. Returns the bytes of its
+    /// Handles the request at the start of `bytes`: answers it, or prepares to read its body. Returns the length of its
     /// head.
     pub(super) async fn begin(&mut self, bytes: &[u8]) -> Result<usize, End> {
         let mut headers = head::header_array();
         let head = match head::parse(bytes, &mut headers, &self.core.limits) {
             Ok(Some(head)) => head,
-            // It was there a moment ago.
+            // Unreachable: the hot path has parsed the same bytes.
             Ok(None) => return Ok(0),
             Err(refusal) => return Err(self.refuse(refusal).await),
         };
@@ -43,7 +43,7 @@ impl<T: Transport> Connection<T> {
         }
         let is_served = matches!(head.verb, Verb::Get | Verb::Head | Verb::Options);
         let body = match Discard::new(head.framing, self.core.limits.body_bytes) {
-            // What is answered in any case is answered without its body, where the client waits to be asked for it.
+            // A refused method is refused without the body if the client waits for `100 Continue`.
             Ok(_) if !is_served && head.expects_continue => {
                 self.response(&head, true, false).await?;
                 return Ok(head.bytes);
@@ -73,20 +73,20 @@ impl<T: Transport> Connection<T> {
         };
         let mut headers = head::header_array();
         match head::parse(&unread.head, &mut headers, &self.core.limits) {
-            // Who pipelines behind a body is not distinguished from who does not: the next look does it.
+            // Whether a request is pipelined behind the body is not known here, and does not matter.
             Ok(Some(head)) => self.response(&head, false, true).await,
             _ => Err(End::Now),
         }
     }
 
-    /// Answers a request. `more`: something follows it. `goes_on`: so may the connection.
+    /// Answers a request. `more`: further bytes follow it. `goes_on`: the connection may go on.
     async fn response(
         &mut self,
         head: &Head<'_, '_>,
         more: bool,
         goes_on: bool,
     ) -> Result<(), End> {
-        // What takes its time now is ours.
+        // The time until the response is the server's; no deadline applies.
         self.registration.set(Phase::Busy, 0);
         let method = match head.verb {
             Verb::Get => Method::Get,
@@ -95,7 +95,7 @@ impl<T: Transport> Connection<T> {
             Verb::Known | Verb::Unknown => Method::Other,
         };
         let response = match head.verb {
-            Verb::Unknown => response::refused(refusal(501, "that method is not known")),
+            Verb::Unknown => response::refused(refusal(501, "unknown method")),
             _ => {
                 let fields = Lines(head.fields);
                 let site_request = SiteRequest {
@@ -107,7 +107,7 @@ impl<T: Transport> Connection<T> {
             }
         };
         let manner = match self.count(head) {
-            // What a CONNECT is followed by is not HTTP.
+            // The bytes after a CONNECT are not HTTP.
             _ if !goes_on || head.method == "CONNECT" => Manner::Closes,
             manner => manner,
         };
@@ -126,11 +126,11 @@ impl<T: Transport> Connection<T> {
         Err(if more || !goes_on {
             End::Lingering
         } else {
-            End::Answered
+            End::Complete
         })
     }
 
-    /// Says why a request is refused. It is the last of the connection: where the next one begins is not known.
+    /// Sends an error response and ends the connection, because the start of the next request is unknown.
     pub(super) async fn refuse(&mut self, refusal: Refusal) -> End {
         let response = response::refused(refusal);
         write_head(&mut self.out, &self.core.clock, Manner::Closes, &response);
@@ -161,22 +161,22 @@ impl<T: Transport> Connection<T> {
         log.note(&self.core.clock, &line);
     }
 
-    /// The client took too long. Who has begun a request is told.
+    /// Handles an expired deadline. A client that has begun a request gets a response.
     pub(super) async fn late(&mut self) -> End {
         if self.unparsed.is_empty() && self.unread.is_none() {
-            return End::Answered;
+            return End::Complete;
         }
         let late = StatusCode::REQUEST_TIMEOUT.as_u16();
-        self.refuse(refusal(late, "the request took too long to come"))
+        self.refuse(refusal(late, "the request did not arrive in time"))
             .await
     }
 
-    /// Ends the connection in order.
+    /// Ends the connection in an orderly way.
     pub(super) async fn end(&mut self, end: End) {
         if end == End::Now || self.sent().await.is_err() {
             return self.io.abort();
         }
-        if end == End::Answered {
+        if end == End::Complete {
             return self.close().await;
         }
         self.close().await;
@@ -190,10 +190,10 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Tells the client that nothing follows.
+    /// Tells the client that no more data follows.
     async fn close(&mut self) {
         let progress = self.io.socket().send_progress();
-        taken(
+        with_send_timeout(
             &self.registration,
             &self.core.ticks,
             progress,

@@ -1,7 +1,7 @@
-//! The head of a request: what `httparse` says it is, and what RFC 9112 says about its framing. Whatever two
-//! implementations may read differently is refused: that is how requests are smuggled.
+//! The head of a request: syntax by `httparse`, framing by RFC 9112.
 //!
-//! Used by the connection, on bytes where they were received; nothing is copied.
+//! Everything that two implementations could interpret differently is refused, to prevent request smuggling. Parsing
+//! works on the bytes where they were received and copies nothing.
 
 use std::mem::MaybeUninit;
 
@@ -9,43 +9,43 @@ use httparse::{Error, Header, Request, Status};
 
 use crate::options::Limits;
 
-/// Room for fields; [`Limits::fields`] is at most this.
+/// The capacity for fields. [`Limits::fields`] is at most this.
 pub(crate) const FIELDS_MAX: usize = 128;
 
-/// Where the parser puts the fields.
+/// The memory for the parsed fields.
 pub(crate) type HeaderArray<'b> = [MaybeUninit<Header<'b>>; FIELDS_MAX];
 
 pub(crate) const fn header_array<'b>() -> HeaderArray<'b> {
     [const { MaybeUninit::uninit() }; FIELDS_MAX]
 }
 
-/// Why a request is not answered as what it asks for. The connection ends after it.
+/// An error response. The connection ends after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: u16,
-    pub(crate) why: &'static str,
+    pub(crate) message: &'static str,
 }
 
-pub(crate) const fn refusal(status: u16, why: &'static str) -> Refusal {
-    Refusal { status, why }
+pub(crate) const fn refusal(status: u16, message: &'static str) -> Refusal {
+    Refusal { status, message }
 }
 
-/// What a request may ask for.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
     Head,
     Options,
-    /// Known, and nothing that is done here.
+    /// A known method that is not supported.
     Known,
-    /// Not known to HTTP's registry as far as people use it.
+    /// Any other method.
     Unknown,
 }
 
-/// How a request's body is delimited.
+/// The framing of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// There is none.
+    /// No body.
     Empty,
     Length(u64),
     Chunked,
@@ -54,25 +54,25 @@ pub(crate) enum Framing {
 #[derive(Debug)]
 pub(crate) struct Head<'h, 'b> {
     pub(crate) verb: Verb,
-    /// As it was written.
+    /// The name as sent.
     pub(crate) method: &'b str,
-    /// Path and query, or `*`: of an absolute form, what follows the authority.
+    /// Path and query, or `*`. For the absolute form, the part after the authority.
     pub(crate) target: &'b [u8],
     pub(crate) fields: &'h [Header<'b>],
-    /// Bytes of it all, with the empty line.
+    /// The length of the head in bytes, with the empty line.
     pub(crate) bytes: usize,
-    /// The 1 of HTTP/1.1.
+    /// The minor version: 1 for HTTP/1.1.
     pub(crate) minor: u8,
     /// Another request may follow.
     pub(crate) keep_alive: bool,
     pub(crate) framing: Framing,
     pub(crate) expects_continue: bool,
-    /// Has no field that makes the response another one than the whole, unconditionally.
+    /// No field makes the response conditional or partial, and there is no body.
     pub(crate) plain: bool,
     pub(crate) accept_encoding: Option<&'b [u8]>,
 }
 
-/// Reads a head from the start of `bytes`. `None`: it is not there as a whole yet.
+/// Parses a head from the start of `bytes`. Returns `None` if it is incomplete.
 pub(crate) fn parse<'h, 'b>(
     bytes: &'b [u8],
     header_array: &'h mut HeaderArray<'b>,
@@ -89,23 +89,23 @@ pub(crate) fn parse<'h, 'b>(
     };
     let (Some(method), Some(path), Some(minor)) = (request.method, request.path, request.version)
     else {
-        return Err(refusal(400, "the request line is not whole"));
+        return Err(refusal(400, "incomplete request line"));
     };
     if has_bare_line_feed(&bytes[..read]) {
         return Err(refusal(400, "a line ends without a carriage return"));
     }
     if path.len() > limits.target_bytes {
-        return Err(refusal(414, "the target is too long"));
+        return Err(refusal(414, "the request target is too long"));
     }
     let verb = verb(method);
     let (target, authority) = target(path.as_bytes(), verb, method)?;
     let fields: &'h [Header<'b>] = request.headers;
-    let mut noted = ConnectionFields::default();
+    let mut connection = ConnectionFields::default();
     for field in fields {
-        noted.note(field)?;
+        connection.note(field)?;
     }
-    noted.check_host(minor, authority)?;
-    let framing = noted.framing(minor)?;
+    connection.check_host(minor, authority)?;
+    let framing = connection.framing(minor)?;
     Ok(Some(Head {
         verb,
         method,
@@ -113,15 +113,15 @@ pub(crate) fn parse<'h, 'b>(
         fields,
         bytes: read,
         minor,
-        keep_alive: !noted.close && (minor == 1 || noted.keep_alive),
+        keep_alive: !connection.close && (minor == 1 || connection.keep_alive),
         framing,
-        expects_continue: noted.expects_continue && minor == 1,
-        plain: !noted.conditional && framing == Framing::Empty && !noted.expects_continue,
-        accept_encoding: noted.accept_encoding,
+        expects_continue: connection.expects_continue && minor == 1,
+        plain: !connection.conditional && framing == Framing::Empty && !connection.expects_continue,
+        accept_encoding: connection.accept_encoding,
     }))
 }
 
-/// What the fields say that concerns the connection.
+/// The fields that concern the connection.
 #[derive(Default)]
 struct ConnectionFields<'b> {
     host: Option<&'b [u8]>,
@@ -140,26 +140,32 @@ impl<'b> ConnectionFields<'b> {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         match name.len() {
             4 if is("host") && self.host.replace(value).is_some() => {
-                return Err(refusal(400, "Host is given twice"));
+                return Err(refusal(400, "duplicate Host field"));
             }
             5 if is("range") => self.conditional = true,
             6 if is("expect") => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
-                    return Err(refusal(417, "only 100-continue can be expected"));
+                    return Err(refusal(
+                        417,
+                        "unsupported expectation; only 100-continue is known",
+                    ));
                 }
                 self.expects_continue = true;
             }
             10 if is("connection") => self.note_connection(value),
             14 if is("content-length") && self.length.replace(value).is_some() => {
-                return Err(refusal(400, "Content-Length is given twice"));
+                return Err(refusal(400, "duplicate Content-Length field"));
             }
-            // Two lines are one list, which takes a look at both.
+            // Several lines form one list, which the cold path joins.
             15 if is("accept-encoding") => {
                 self.conditional |= self.accept_encoding.replace(value).is_some();
             }
             17 if is("transfer-encoding") => {
                 if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(refusal(400, "Transfer-Encoding is not `chunked`, once"));
+                    return Err(refusal(
+                        400,
+                        "Transfer-Encoding must be `chunked`, given once",
+                    ));
                 }
                 self.chunked = true;
             }
@@ -177,17 +183,18 @@ impl<'b> ConnectionFields<'b> {
         }
     }
 
-    /// A request says once whom it is for; where its target does, that counts, and Host must still be there.
+    /// Checks that Host is present and valid. The authority of an absolute target takes precedence, but Host is still
+    /// required.
     fn check_host(&self, minor: u8, authority: Option<&[u8]>) -> Result<(), Refusal> {
         let Some(host) = self.host else {
             return match minor {
                 0 => Ok(()),
-                _ => Err(refusal(400, "Host is missing")),
+                _ => Err(refusal(400, "missing Host field")),
             };
         };
         match is_authority(host) && authority.is_none_or(is_authority) {
             true => Ok(()),
-            false => Err(refusal(400, "that is no host")),
+            false => Err(refusal(400, "invalid host")),
         }
     }
 
@@ -195,21 +202,23 @@ impl<'b> ConnectionFields<'b> {
         match (self.chunked, self.length) {
             (false, None) => Ok(Framing::Empty),
             (true, Some(_)) => {
-                let why = "Content-Length and Transfer-Encoding are both given";
-                Err(refusal(400, why))
+                let message = "Content-Length and Transfer-Encoding are both present";
+                Err(refusal(400, message))
             }
-            (true, None) if minor == 0 => Err(refusal(400, "HTTP/1.0 has no Transfer-Encoding")),
+            (true, None) if minor == 0 => {
+                Err(refusal(400, "HTTP/1.0 does not support Transfer-Encoding"))
+            }
             (true, None) => Ok(Framing::Chunked),
             (false, Some(length)) => match length_of(length) {
                 Some(0) => Ok(Framing::Empty),
                 Some(bytes) => Ok(Framing::Length(bytes)),
-                None => Err(refusal(400, "Content-Length is no number")),
+                None => Err(refusal(400, "Content-Length is not a valid number")),
             },
         }
     }
 }
 
-/// Digits and nothing else: no sign, no list, no space. 19 digits are below 2^64.
+/// Parses digits only: no sign, list or space. A number of 19 digits is below 2^64.
 fn length_of(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 19 {
         return None;
@@ -230,14 +239,15 @@ fn verb(method: &str) -> Verb {
     }
 }
 
-/// The four forms of a target (RFC 9112, 3.2): path and query, and the authority if it has one.
+/// Parses the four forms of a target (RFC 9112, section 3.2). Returns path and query, and the authority if there is
+/// one.
 fn target<'b>(
     path: &'b [u8],
     verb: Verb,
     method: &str,
 ) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
     if path.contains(&b'#') {
-        return Err(refusal(400, "a target has no fragment"));
+        return Err(refusal(400, "the request target must not have a fragment"));
     }
     if path.first() == Some(&b'/') {
         return Ok((path, None));
@@ -245,10 +255,10 @@ fn target<'b>(
     if path == b"*" {
         return match verb {
             Verb::Options => Ok((path, None)),
-            _ => Err(refusal(400, "`*` is for OPTIONS alone")),
+            _ => Err(refusal(400, "the target `*` is valid with OPTIONS only")),
         };
     }
-    // What CONNECT names is nowhere here; it is refused as a method.
+    // The target of CONNECT is not needed, because the method is refused.
     if method == "CONNECT" {
         return Ok((b"/", Some(path)));
     }
@@ -261,22 +271,22 @@ fn target<'b>(
     let Some(rest) = after("http://").or_else(|| after("https://")) else {
         return Err(refusal(
             400,
-            "the target is neither a path nor a URL of HTTP",
+            "the request target is neither a path nor an HTTP URL",
         ));
     };
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?'));
     let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
     if authority.is_empty() {
-        return Err(refusal(400, "the target has no host"));
+        return Err(refusal(400, "the request target has no host"));
     }
     match path.first() {
         Some(b'/') => Ok((path, Some(authority))),
-        // No path is the root; its query means nothing to a file.
+        // An empty path means the root. Its query does not matter for a file.
         _ => Ok((b"/", Some(authority))),
     }
 }
 
-/// Host and port as far as their characters go: whom they name is not looked at.
+/// Returns whether the characters are valid in a host and port. The name itself is not checked.
 fn is_authority(text: &[u8]) -> bool {
     text.iter()
         .all(|&byte| byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(&byte))
@@ -286,29 +296,29 @@ fn has_bare_line_feed(head: &[u8]) -> bool {
     memchr::memchr_iter(b'\n', head).any(|at| at == 0 || head[at - 1] != b'\r')
 }
 
-/// A head that is longer than it may be: its target, or its fields.
+/// Returns the error for a head beyond the limit: its target or its fields are too long.
 fn too_long(bytes: &[u8], limits: &Limits) -> Refusal {
     let line = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
     match line > limits.target_bytes {
-        true => refusal(414, "the target is too long"),
-        false => refusal(431, "the fields are too long"),
+        true => refusal(414, "the request target is too long"),
+        false => refusal(431, "the header fields are too long"),
     }
 }
 
 fn refused(error: Error, bytes: &[u8]) -> Refusal {
     match error {
-        Error::TooManyHeaders => refusal(431, "there are too many fields"),
+        Error::TooManyHeaders => refusal(431, "too many header fields"),
         Error::Version if names_a_version(bytes) => {
-            refusal(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            refusal(505, "unsupported HTTP version; use HTTP/1.1 or HTTP/1.0")
         }
-        Error::HeaderName => refusal(400, "a field's name has what it may not have"),
-        Error::HeaderValue => refusal(400, "a field's value has what it may not have"),
-        Error::NewLine => refusal(400, "a line does not end as it must"),
-        _ => refusal(400, "that is no request line of HTTP/1.1"),
+        Error::HeaderName => refusal(400, "invalid character in a header field name"),
+        Error::HeaderValue => refusal(400, "invalid character in a header field value"),
+        Error::NewLine => refusal(400, "malformed line ending"),
+        _ => refusal(400, "malformed request line"),
     }
 }
 
-/// Whether the first line is whole but for its version, which is another one than ours.
+/// Returns whether the request line is valid except for an unsupported HTTP version.
 fn names_a_version(bytes: &[u8]) -> bool {
     let line = bytes
         .split(|&byte| byte == b'\r')

@@ -1,9 +1,11 @@
-//! A connection of HTTP/1.1: one task each. What is received is read where it lies, the responses to all requests of a
-//! chunk are written to one buffer, and leave as one send.
+//! An HTTP/1.1 connection: one task each.
 //!
-//! The hot path is `Connection::step`: no await, no allocation but the buffer's, no clock. Whatever else there is (a
-//! file that is not in memory, a body, an error) goes through `cold`. Bounded in memory: no more is read while answers
-//! of [`OUT_BYTES_MAX`] wait for the client to take them.
+//! Requests are parsed in the buffer in which they were received. The responses to all requests of a chunk are written
+//! to one buffer, and leave in one send.
+//!
+//! The hot path is `Connection::step`. It does not await, read a clock, or allocate more than the buffer. Everything
+//! else goes through `cold`: files that are not in memory, bodies, errors. Memory is bounded: while [`OUT_BYTES_MAX`]
+//! of responses wait for the client, nothing more is read.
 
 mod body;
 mod cold;
@@ -25,77 +27,78 @@ use body::Discard;
 use head::{Head, Refusal, Verb, refusal};
 use response::{Manner, write_ready};
 
-/// Bytes of responses that leave together; by then nothing more is read before they have.
+/// The largest number of response bytes in one send. Nothing more is read before they have been sent.
 const OUT_BYTES_MAX: usize = 64 << 10;
-/// A connection that has sent no more in all has it in its socket, whatever the client does.
-const UNWATCHED_BYTES: u64 = 8 << 10;
-/// How a client begins that knows that HTTP/2 is spoken (RFC 9113, 3.4).
+/// The number of sent bytes that always fit into the socket buffer, even if the client reads nothing.
+const SOCKET_BUFFER_BYTES: u64 = 8 << 10;
+/// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes that are read and thrown away at the end, so that the client gets to see the last response.
+/// The number of bytes that are read and discarded before a close, so that the client receives the last response.
 pub(crate) const LINGER_BYTES_MAX: usize = 256 << 10;
 
-/// One connection.
+/// An HTTP/1.1 connection.
 pub(crate) struct Connection<T> {
     io: T,
     core: Rc<PerCore>,
     registration: Registration,
-    /// Answers on their way into a send.
+    /// Responses that have not been submitted.
     out: Vec<u8>,
-    /// A head of which there is only a part.
+    /// An incomplete head.
     unparsed: Vec<u8>,
     /// A request whose body is being read.
     unread: Option<Box<Unread>>,
     requests: u64,
-    /// How many there had been when the head began that has a deadline now.
+    /// The number of requests when the head with the current deadline began.
     timed: u64,
-    /// Bytes that have been given to be sent.
+    /// The number of submitted bytes.
     queued_bytes: u64,
-    /// The client has said that it sends nothing behind its last request.
+    /// The client has announced that the current request is its last.
     is_last_request: bool,
     peer: Option<SocketAddr>,
 }
 
-/// A request that is answered when its body has been read.
+/// A request that is answered once its body has been read.
 struct Unread {
     head: Vec<u8>,
     body: Discard,
 }
 
-/// How a connection ends.
+/// The way in which a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It does not: the client speaks HTTP/2.
+    /// The connection continues as HTTP/2.
     Http2,
-    /// All is answered; it closes when that has been sent.
-    Answered,
-    /// The same, and the last response waits to leave together with the end.
-    LastAnswer,
-    /// As answered, and the client may still be sending: it must not be reset before it has seen the response.
+    /// All requests are answered. The connection is closed once the responses have been sent.
+    Complete,
+    /// `Complete`, and the last response can be sent together with the end of the stream.
+    LastResponse,
+    /// `Complete`, but the client may still send. The close must not reset the connection before the client has
+    /// received the response.
     Lingering,
     /// Nothing more can or should be sent.
     Now,
 }
 
-/// What the hot path has come to.
+/// The result of the hot path.
 enum Step {
-    /// All that is there as a whole is answered.
+    /// All complete requests are answered.
     More,
-    /// Enough answers wait.
+    /// The output buffer is full.
     Full,
-    /// The next request needs more than the hot path.
+    /// The next request needs the cold path.
     Cold,
-    /// A body has been read.
+    /// A request body has been read.
     BodyRead,
-    /// A head has been written whose body is this file, so long.
+    /// A head was written; its body is this file, with this length.
     File(Rc<OpenFile>, u64, Manner),
-    /// The last request was the connection's last.
+    /// The last request of the connection was answered.
     Last,
     Refused(Refusal),
 }
 
 enum Received<C> {
     Chunk(C),
-    /// The client sends no more, or nothing is wanted any more.
+    /// The client sends no more, or the connection must end.
     End,
     Late,
     Failed,
@@ -103,7 +106,7 @@ enum Received<C> {
 
 impl<T: Transport> Connection<T> {
     pub(crate) fn new(io: T, core: Rc<PerCore>, registration: Registration) -> Connection<T> {
-        // Asked for only where it is written down.
+        // Only needed for the log.
         let peer = core.log.as_ref().and_then(|_| io.socket().peer_addr().ok());
         Connection {
             io,
@@ -120,7 +123,7 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Speaks until the end; what is returned speaks HTTP/2.
+    /// Serves requests until the end. Returns the transport if the client uses HTTP/2.
     pub(crate) async fn run(mut self) -> Option<(T, Registration)> {
         self.registration.set(Phase::Fresh, self.core.ticks.idle);
         let end = loop {
@@ -130,34 +133,34 @@ impl<T: Transport> Connection<T> {
                         break end;
                     }
                 }
-                Received::End => break End::Answered,
+                Received::End => break End::Complete,
                 Received::Late => break Box::pin(self.late()).await,
-                // Of TLS, where the client may be told why; TCP is gone.
+                // TLS can still send an alert. A TCP connection is gone.
                 Received::Failed if !T::ENDS_WHEN_DROPPED => break End::Lingering,
                 Received::Failed => break End::Now,
             }
         };
         match end {
             End::Http2 => return Some((self.io, self.registration)),
-            End::LastAnswer => self.leave().await,
-            End::Answered if self.ends_unwatched() => {}
+            End::LastResponse => self.send_last().await,
+            End::Complete if self.fits_socket_buffer() => {}
             _ => Box::pin(self.end(end)).await,
         }
         None
     }
 
-    /// Whether all that was answered fits into the socket: nobody needs to wait for it.
-    fn ends_unwatched(&self) -> bool {
-        T::ENDS_WHEN_DROPPED && self.queued_bytes + self.out.len() as u64 <= UNWATCHED_BYTES
+    /// Returns whether all responses fit into the socket buffer, so that no task needs to wait for them.
+    fn fits_socket_buffer(&self) -> bool {
+        T::ENDS_WHEN_DROPPED && self.queued_bytes + self.out.len() as u64 <= SOCKET_BUFFER_BYTES
     }
 
-    /// Ends with the last response, which leaves together with the end.
-    async fn leave(mut self) {
+    /// Sends the last response together with the end of the stream.
+    async fn send_last(mut self) {
         let out = std::mem::take(&mut self.out);
         if let Err((io, out)) = self.io.close_with(out, &self.core.buffers) {
-            // Something is being sent before it.
+            // A send is in flight.
             (self.io, self.out) = (io, out);
-            Box::pin(self.end(End::Answered)).await;
+            Box::pin(self.end(End::Complete)).await;
         }
     }
 
@@ -182,7 +185,7 @@ impl<T: Transport> Connection<T> {
         .await
     }
 
-    /// Answers what is there as a whole, sends that, and keeps the rest.
+    /// Answers the complete requests in `chunk`, sends the responses, and keeps the rest.
     async fn take(&mut self, chunk: T::Chunk) -> Result<(), End> {
         let chunk = match self.requests {
             0 => self.unless_http2(chunk)?,
@@ -194,14 +197,14 @@ impl<T: Transport> Connection<T> {
                 self.unparsed.extend_from_slice(&chunk[taken..]);
             }
         } else {
-            self.take_behind(chunk).await?;
+            self.take_continuation(chunk).await?;
         }
         self.flush().await?;
         self.wait_for_more();
         Ok(())
     }
 
-    /// Whether the first bytes are those of HTTP/2: then nothing has been taken.
+    /// Returns `End::Http2` if the first bytes are those of HTTP/2. They stay unread then.
     fn unless_http2(&mut self, chunk: T::Chunk) -> Result<T::Chunk, End> {
         match self.unparsed.is_empty() && chunk.starts_with(PREFACE) {
             true => self.io.unread(chunk).ok_or(End::Http2),
@@ -209,12 +212,12 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// A head has come in several pieces.
-    async fn take_behind(&mut self, chunk: T::Chunk) -> Result<(), End> {
+    /// Takes a chunk that continues an incomplete head.
+    async fn take_continuation(&mut self, chunk: T::Chunk) -> Result<(), End> {
         let mut unparsed = std::mem::take(&mut self.unparsed);
         let was_waiting = unparsed.len();
         unparsed.extend_from_slice(&chunk);
-        // A head ends with a line. Bytes that come one by one are not worth a look each.
+        // A head ends with a line feed. Other pieces are not worth parsing.
         let limit = self.core.limits.head_bytes;
         if unparsed.len() <= limit && memchr::memchr(b'\n', &chunk).is_none() {
             self.unparsed = unparsed;
@@ -230,23 +233,23 @@ impl<T: Transport> Connection<T> {
         Ok(())
     }
 
-    /// Sets what is waited for, and for how long.
+    /// Sets the phase and its deadline.
     fn wait_for_more(&mut self) {
         let ticks = &self.core.ticks;
         if self.unread.is_some() {
-            // Its time runs from the head on.
+            // The time for a body starts at the end of the head.
             return;
         }
         if self.unparsed.is_empty() {
             self.registration.set(Phase::Idle, ticks.idle);
         } else if self.registration.phase() != Phase::Head || self.timed != self.requests {
-            // From its first byte on, however many follow.
+            // The time for a head starts with its first byte.
             self.timed = self.requests;
             self.registration.set(Phase::Head, ticks.head);
         }
     }
 
-    /// Answers all that `bytes` has as a whole, and says how much that was.
+    /// Answers all complete requests in `bytes` and returns their length.
     async fn consume(&mut self, bytes: &[u8]) -> Result<usize, End> {
         let mut at = 0;
         loop {
@@ -269,20 +272,20 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Sends what waits, behind which nothing follows. `alone`: the client has not sent more.
+    /// Sends the remaining responses, after which the connection ends. `alone`: the client has not sent more.
     async fn last(&mut self, alone: bool) -> End {
-        // A client that might send more would get a reset, and not see a response that has not left.
-        if alone && self.is_last_request && self.ends_unwatched() {
-            return End::LastAnswer;
+        // If the client sends more, the connection is reset, and a response that has not left would be lost.
+        if alone && self.is_last_request && self.fits_socket_buffer() {
+            return End::LastResponse;
         }
         match self.flush().await {
-            Ok(()) if alone => End::Answered,
+            Ok(()) if alone => End::Complete,
             Ok(()) => End::Lingering,
             Err(end) => end,
         }
     }
 
-    /// Answers requests whose responses are at hand.
+    /// Answers requests for which a response is ready.
     fn step(&mut self, bytes: &[u8], at: &mut usize) -> Step {
         loop {
             if *at == bytes.len() {
@@ -337,7 +340,7 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Another request; whether the connection goes on after it.
+    /// Counts a request and returns whether the connection goes on after it.
     #[inline]
     fn count(&mut self, head: &Head<'_, '_>) -> Manner {
         self.requests += 1;
@@ -347,7 +350,7 @@ impl<T: Transport> Connection<T> {
         Manner::of(head, goes_on)
     }
 
-    /// Writes a response down, where that is wanted.
+    /// Logs a response, if there is a log.
     #[inline]
     fn note(&self, head: &Head<'_, '_>, status: u16, bytes: u64) {
         let Some(log) = &self.core.log else {

@@ -1,4 +1,4 @@
-//! Responses as bytes of HTTP/1.1, behind those that wait in the connection's buffer.
+//! Writes responses as HTTP/1.1, after those in the connection's buffer.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -8,15 +8,15 @@ use super::head::{Head, Refusal, Verb};
 use crate::clock::Clock;
 use crate::site::{Body, Ready, SiteResponse, put_field};
 
-/// What tells a client that its body is wanted.
+/// The response that requests the body from a client that waits for it.
 pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// What the response says of the connection.
+/// The `Connection` field of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Goes on, which HTTP/1.1 takes for granted.
+    /// The connection goes on, which is the default of HTTP/1.1.
     GoesOn,
-    /// Goes on, as a client of HTTP/1.0 has asked.
+    /// The connection goes on, as an HTTP/1.0 client has requested.
     KeepsAlive,
     Closes,
 }
@@ -39,7 +39,7 @@ impl Manner {
     }
 }
 
-/// The hot path: three copies, and no formatting.
+/// Writes a prepared response. This is the hot path: three copies and no formatting.
 #[inline]
 pub(crate) fn write_ready(
     out: &mut Vec<u8>,
@@ -52,13 +52,13 @@ pub(crate) fn write_ready(
         Verb::Head => ready.head(),
         _ => ready.tail(),
     };
-    // At once, and a little more: a status line, the date and the connection's field.
+    // One allocation. 128 bytes suffice for the status line, the date and `Connection`.
     out.reserve(tail.len() + 128);
     write_start(out, clock, manner, ready.status());
     out.extend_from_slice(tail);
 }
 
-/// All but the body.
+/// Writes a response without its body.
 pub(crate) fn write_head(
     out: &mut Vec<u8>,
     clock: &Clock,
@@ -88,11 +88,11 @@ fn write_start(out: &mut Vec<u8>, clock: &Clock, manner: Manner, status: StatusC
     out.extend_from_slice(manner.line());
 }
 
-/// The response to what can't be answered as what it asks for: a line of text that says why.
+/// Returns an error response whose body is a line of text with the reason.
 pub(crate) fn refused(refusal: Refusal) -> SiteResponse {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
     let reason = status.canonical_reason().unwrap_or("Unknown");
-    let body = format!("{} {reason}: {}\n", refusal.status, refusal.why);
+    let body = format!("{} {reason}: {}\n", refusal.status, refusal.message);
     let mut response = SiteResponse::of(status);
     for (name, value) in &mut response.fields {
         if *name == header::CONTENT_LENGTH {

@@ -1,23 +1,23 @@
-//! Sending: what waits in the buffer, and bodies that are too large for it.
+//! Sending of the output buffer, and of bodies that are too large for it.
 
 use std::io;
 use std::rc::Rc;
 
 use super::{Connection, End, OUT_BYTES_MAX};
 use crate::site::{Body, Cached, OpenFile, Piece};
-use crate::stall::taken;
+use crate::stall::with_send_timeout;
 use crate::transport::Transport;
 use crate::watch::Phase;
 
-/// A file's bytes that are read and sent at once: for a client that takes them slowly, and for one that does quickly.
+/// The size of the pieces in which a file is read and sent, for slow and for fast clients.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 const PIECE_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes of a file that are seen to be in the page cache before they are sent from there.
+/// The number of bytes of a file that are checked for presence in the page cache at a time.
 const CACHED_BYTES: u64 = 4 << 20;
 
 impl<T: Transport> Connection<T> {
-    /// Begins to send what waits. Where the one before has not been taken yet, waits for that first.
+    /// Starts to send the output buffer. If the previous send is still in flight, waits for it.
     #[inline]
     pub(super) async fn flush(&mut self) -> Result<(), End> {
         if self.out.is_empty() {
@@ -31,10 +31,10 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Sends, and waits for the end of it. The memory is used again.
+    /// Sends and waits for the completion. The memory is reused.
     async fn send_slowly(&mut self, bytes: Vec<u8>) -> Result<(), End> {
         let progress = self.io.socket().send_progress();
-        match taken(
+        match with_send_timeout(
             &self.registration,
             &self.core.ticks,
             progress,
@@ -48,12 +48,12 @@ impl<T: Transport> Connection<T> {
         Ok(())
     }
 
-    /// Waits until all has been given to the kernel.
+    /// Waits until the kernel has all bytes.
     pub(super) async fn sent(&mut self) -> Result<(), End> {
         self.flush().await?;
         let socket = self.io.socket();
         let progress = socket.send_progress();
-        match taken(
+        match with_send_timeout(
             &self.registration,
             &self.core.ticks,
             progress,
@@ -66,7 +66,7 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Sends a body behind the head that waits.
+    /// Sends a body after the head in the output buffer.
     pub(super) async fn send_body(&mut self, body: Body) -> Result<(), End> {
         match body {
             Body::Empty => Ok(()),
@@ -102,7 +102,7 @@ impl<T: Transport> Connection<T> {
         Ok(())
     }
 
-    /// A file that has become shorter ends the connection: what its head has promised can't be kept.
+    /// Sends a range of a file. If the file was truncated, the connection ends, because the head announced more.
     pub(super) async fn send_file(
         &mut self,
         file: &Rc<OpenFile>,
@@ -116,13 +116,13 @@ impl<T: Transport> Connection<T> {
             let now = self.core.clock.now();
             match file.cached(&(at..next), now) {
                 Cached::Yes => {}
-                // Others run while the disk is waited for.
+                // Other connections run while this one waits for the disk.
                 Cached::No => {
                     self.send_read(file, at, next).await?;
                     at = next;
                     continue;
                 }
-                Cached::Unsaid => {
+                Cached::Unknown => {
                     self.read(file, next - 1, 1).await?;
                     file.note_cached(&(at..next), now);
                 }
@@ -130,9 +130,9 @@ impl<T: Transport> Connection<T> {
             let head = std::mem::take(&mut self.out);
             let (registration, ticks) = (&self.registration, &self.core.ticks);
             let progress = self.io.socket().send_progress();
-            let has_room = || registration.set(Phase::Busy, ticks.send_look);
+            let has_room = || registration.set(Phase::Busy, ticks.send_check);
             let sending = self.io.send_file(&head, file, at..next, has_room);
-            match taken(registration, ticks, progress, sending).await {
+            match with_send_timeout(registration, ticks, progress, sending).await {
                 Some(Ok(Some(sent))) if sent == next - at => {
                     self.queued_bytes += head.len() as u64 + sent;
                     self.core.buffers.give_back(head);
@@ -148,7 +148,7 @@ impl<T: Transport> Connection<T> {
         Ok(())
     }
 
-    /// Reads and sends by turns; the next piece is read while the one before it is on its way.
+    /// Reads and sends in turns. The next piece is read while the previous one is being sent.
     async fn send_read(&mut self, file: &Rc<OpenFile>, offset: u64, end: u64) -> Result<(), End> {
         let mut at = offset;
         let mut piece_bytes = PIECE_BYTES_MIN;
@@ -183,7 +183,7 @@ impl<T: Transport> Connection<T> {
             Ok(read) => Ok(read),
             Err(error) => {
                 if error.kind() != io::ErrorKind::UnexpectedEof {
-                    eprintln!("annulus: reading a file: {error}; its connection is ended");
+                    eprintln!("annulus: cannot read a file: {error}; its connection is closed");
                 }
                 Err(End::Now)
             }

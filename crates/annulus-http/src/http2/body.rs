@@ -1,6 +1,8 @@
-//! A response's body on its way to a stream of HTTP/2. Nothing of a file is read before the client's windows let it
-//! through, and no more than is about to be written: a connection has a few pieces at a time, however many streams it
-//! has, and those of all connections of a core are small when together they hold much.
+//! The body of an HTTP/2 response.
+//!
+//! A file is read only as far as the client's windows allow, and just before it is written. A connection holds a few
+//! pieces at a time, regardless of its number of streams. The pieces get smaller while all connections of the core
+//! together hold many bytes.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -14,18 +16,18 @@ use h2::{Reason, SendStream};
 use super::{Open, Streams};
 use crate::site::{Body, OpenFile, Piece};
 
-/// Bytes of a file that are read at once.
+/// The number of bytes of a file that are read at a time.
 const PIECE_BYTES: u64 = 64 << 10;
-/// The same while all connections of the core have read as much as this and not yet written it. What they hold more
-/// is four of these pieces each.
+/// The size of a piece while the connections of the core hold [`READ_AHEAD_BYTES`] that are read and not yet written.
+/// Each then adds at most four pieces of this size.
 const SMALL_PIECE_BYTES: u64 = 4 << 10;
 const READ_AHEAD_BYTES: usize = 64 << 20;
 
-/// Bytes that h2 is to write. Dropped, they have been, or never will be.
+/// Bytes for h2 to write. They are dropped once they were written or are no longer needed.
 pub(super) struct Data {
     bytes: Bytes,
     open: Rc<Open>,
-    _read: Option<Read>,
+    _read: Option<ReadPermit>,
 }
 
 impl Buf for Data {
@@ -39,20 +41,20 @@ impl Buf for Data {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        self.open.0.has_come(count as u64);
+        self.open.0.note_progress(count as u64);
     }
 }
 
-/// Memory for a piece of a file, counted until it is freed.
-struct Read {
+/// The memory of a piece of a file, counted until it is freed.
+struct ReadPermit {
     streams: Rc<Streams>,
     bytes: usize,
     _permit: SemaphoreGuardArc,
 }
 
-impl Read {
-    /// Waits until the connection may read, and counts what that is: at most `max_bytes` bytes.
-    async fn acquire(streams: &Rc<Streams>, max_bytes: u64) -> Read {
+impl ReadPermit {
+    /// Waits until the connection may read, and reserves at most `max_bytes` bytes.
+    async fn acquire(streams: &Rc<Streams>, max_bytes: u64) -> ReadPermit {
         let permit = match streams.pieces.try_acquire_arc() {
             Some(permit) => permit,
             None => Arc::clone(&streams.pieces).acquire_arc().await,
@@ -64,7 +66,7 @@ impl Read {
         };
         let bytes = max_bytes.min(most) as usize;
         all.set(all.get() + bytes);
-        Read {
+        ReadPermit {
             streams: Rc::clone(streams),
             bytes,
             _permit: permit,
@@ -72,21 +74,21 @@ impl Read {
     }
 }
 
-impl Drop for Read {
+impl Drop for ReadPermit {
     fn drop(&mut self) {
         let all = &self.streams.core.read_ahead;
         all.set(all.get() - self.bytes);
     }
 }
 
-/// Why nothing more is sent: the stream has ended, or a file could not be read.
+/// The reason why sending stopped: the stream has ended, or a file could not be read.
 enum End {
     Gone,
     Unreadable,
 }
 
-/// Sends a body that has at least one byte. A file that has become shorter, or can't be read, resets the stream: its
-/// head has promised more.
+/// Sends a body of at least one byte. If a file was truncated or cannot be read, resets the stream, because the head
+/// announced more.
 pub(super) async fn send(stream: SendStream<Data>, body: Body, open: Open) {
     let mut sending = Sending {
         stream,
@@ -110,7 +112,7 @@ pub(super) async fn send(stream: SendStream<Data>, body: Body, open: Open) {
 
 struct Sending {
     stream: SendStream<Data>,
-    /// Bytes of the body.
+    /// The bytes of the body that are not yet sent.
     left: u64,
     open: Rc<Open>,
 }
@@ -133,7 +135,7 @@ impl Sending {
     async fn bytes(&mut self, mut bytes: Bytes) -> Result<(), End> {
         while !bytes.is_empty() {
             let window = self.reserve_window(bytes.len()).await?;
-            self.give(bytes.split_to(window), None)?;
+            self.push(bytes.split_to(window), None)?;
         }
         Ok(())
     }
@@ -143,12 +145,12 @@ impl Sending {
         while at < end {
             let max_bytes = (end - at).min(PIECE_BYTES) as usize;
             let window = self.reserve_window(max_bytes).await?;
-            let read = Read::acquire(&self.open.0, window as u64).await;
+            let read = ReadPermit::acquire(&self.open.0, window as u64).await;
             let buf = Vec::with_capacity(read.bytes);
             match file.file().read_exact_at(buf, at).await {
                 Ok(piece) => {
                     at += piece.len() as u64;
-                    self.give(Bytes::from(piece), Some(read))?;
+                    self.push(Bytes::from(piece), Some(read))?;
                 }
                 Err(_) => return Err(End::Unreadable),
             }
@@ -156,7 +158,7 @@ impl Sending {
         Ok(())
     }
 
-    /// How many of N bytes the windows let through; at least one.
+    /// Waits for the windows and returns how many of `max_bytes` they allow, at least 1.
     async fn reserve_window(&mut self, max_bytes: usize) -> Result<usize, End> {
         let stream = &mut self.stream;
         stream.reserve_capacity(max_bytes);
@@ -174,7 +176,7 @@ impl Sending {
         .await
     }
 
-    fn give(&mut self, bytes: Bytes, read: Option<Read>) -> Result<(), End> {
+    fn push(&mut self, bytes: Bytes, read: Option<ReadPermit>) -> Result<(), End> {
         self.left -= bytes.len() as u64;
         let data = Data {
             bytes,

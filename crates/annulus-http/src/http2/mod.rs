@@ -1,5 +1,7 @@
-//! HTTP/2, by h2: one task per connection and one per stream. What is answered is the site's, as over HTTP/1.1;
-//! what is bounded is set here. A stream reads of a file only what the client's windows let through (`body`).
+//! HTTP/2 by h2: one task per connection and one per stream.
+//!
+//! The site produces the same responses as over HTTP/1.1. This module sets the limits. A stream reads a file only as
+//! far as the client's windows allow (`body`).
 
 mod body;
 
@@ -23,19 +25,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::log::Line;
 use crate::per_core::PerCore;
 use crate::site::{Body, FieldLines, Method, SiteRequest, SiteResponse};
-use crate::stall::{FIRST_LOOK, Stall};
+use crate::stall::{FIRST_CHECK, Stall};
 use crate::watch::{Phase, Registration};
 use body::Data;
 
-/// Bytes of a stream that h2 lets wait for the connection's turn.
+/// The number of bytes of a stream that may wait in h2.
 const WAITING_BYTES_MAX: usize = 128 << 10;
-/// Pieces of files that a connection has read and not yet written.
+/// The number of file pieces that a connection may have read and not yet written.
 const PIECES_MAX: usize = 4;
-/// Streams that the client has reset and that were not looked at yet, by which the connection ends: rapid reset
-/// (CVE-2023-44487) makes nothing but these.
+/// The number of streams that the client may reset before they are accepted. Beyond it the connection ends: a rapid
+/// reset attack (CVE-2023-44487) consists of such streams.
 const RESET_STREAMS_MAX: usize = 20;
 
-/// What is to be known of the socket under a connection.
+/// The parts of the socket that a connection needs.
 pub(crate) struct Client {
     peer: Option<SocketAddr>,
     progress: SendProgress,
@@ -50,34 +52,34 @@ impl Client {
     }
 }
 
-/// What the streams of a connection share.
+/// The state that the streams of a connection share.
 struct Streams {
     core: Rc<PerCore>,
     registration: Registration,
     peer: Option<SocketAddr>,
-    /// Requests whose responses have not been written.
+    /// The number of requests whose responses have not been written.
     open: Cell<u32>,
-    /// Requests begun, and bytes of responses written: it grows as long as the client makes progress.
+    /// Counts requests and written response bytes. It grows while the client makes progress.
     progress: Cell<u64>,
     pieces: Arc<Semaphore>,
 }
 
-/// One of them. Dropped, it is over.
+/// An open stream. Dropping it ends the stream.
 struct Open(Rc<Streams>);
 
 impl Streams {
     fn begin(self: &Rc<Self>) -> Open {
         if self.open.replace(self.open.get() + 1) == 0 {
-            self.registration.set(Phase::Busy, FIRST_LOOK);
+            self.registration.set(Phase::Busy, FIRST_CHECK);
         }
         self.core.streams.set(self.core.streams.get() + 1);
         self.core.note_crowd();
-        self.has_come(1);
+        self.note_progress(1);
         Open(Rc::clone(self))
     }
 
-    /// The client has asked, or taken something.
-    fn has_come(&self, amount: u64) {
+    /// Notes a request, or response bytes that were written.
+    fn note_progress(&self, amount: u64) {
         self.progress.set(self.progress.get() + amount);
     }
 }
@@ -96,7 +98,7 @@ impl Drop for Open {
     }
 }
 
-/// Speaks HTTP/2 until the end.
+/// Serves an HTTP/2 connection to its end.
 pub(crate) async fn serve<S>(
     stream: S,
     client: Client,
@@ -118,16 +120,16 @@ pub(crate) async fn serve<S>(
         progress: Cell::new(0),
         pieces: Arc::new(Semaphore::new(PIECES_MAX)),
     });
-    let mut speaking = Speaking {
+    let mut session = Session {
         connection,
         streams,
         stall,
         goaway_sent: false,
     };
-    poll_fn(|context| speaking.poll(context)).await;
+    poll_fn(|context| session.poll(context)).await;
 }
 
-/// The client's preface and its settings.
+/// Awaits the client's preface and settings.
 async fn begin<S>(
     stream: S,
     core: &PerCore,
@@ -158,23 +160,23 @@ where
     .await
 }
 
-/// A connection whose preface has come.
-struct Speaking<S> {
+/// A connection after the preface.
+struct Session<S> {
     connection: Connection<S, Data>,
     streams: Rc<Streams>,
     stall: Stall,
-    /// That it ends.
+    /// GOAWAY was sent.
     goaway_sent: bool,
 }
 
-impl<S> Speaking<S>
+impl<S> Session<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             while let Poll::Ready(accepted) = self.connection.poll_accept(context) {
-                // An error is the client's, who has been told or has gone.
+                // The client was informed of the error, or has left.
                 let Some(Ok((request, responder))) = accepted else {
                     return Poll::Ready(());
                 };
@@ -197,7 +199,7 @@ where
         }
     }
 
-    /// It is time to look at it. True: there is something to be sent now. `None`: it ends.
+    /// Handles an expired deadline. Returns whether data was queued, or `None` if the connection ends.
     fn late(&mut self) -> Option<bool> {
         let streams = &self.streams;
         if self.goaway_sent || streams.open.get() > 0 {
@@ -209,23 +211,23 @@ where
         if streams.registration.is_late() {
             self.send_shutdown();
         } else {
-            // Another connection waits for its room: not until this client has answered, too.
+            // Another connection needs the slot, so this client's reply is not awaited.
             self.connection.abrupt_shutdown(Reason::NO_ERROR);
             self.send_goaway(self.streams.core.ticks.linger);
         }
         Some(true)
     }
 
-    /// Tells the client that the connection ends; requests that it has sent by then are answered.
+    /// Sends GOAWAY. Requests that the client has already sent are answered.
     fn send_shutdown(&mut self) {
         self.connection.graceful_shutdown();
-        self.send_goaway(FIRST_LOOK);
+        self.send_goaway(FIRST_CHECK);
     }
 
     fn send_goaway(&mut self, ticks: u64) {
         self.goaway_sent = true;
         self.stall.count_all();
-        self.streams.has_come(1);
+        self.streams.note_progress(1);
         self.streams.registration.set(Phase::Busy, ticks);
     }
 }
@@ -238,8 +240,8 @@ impl FieldLines for HeaderMap {
     }
 }
 
-/// Reads a request's body, which means nothing, to its end: only there does HTTP/2 tell whether it has the length that
-/// was reported. False: it is longer than what is read of one.
+/// Reads and ignores a request's body. Only at its end does h2 report a body of the wrong length. Returns `false` if it
+/// exceeds `bytes_max`.
 async fn discard(body: &mut RecvStream, bytes_max: u64) -> Result<bool, h2::Error> {
     let mut bytes = 0;
     while let Some(data) = poll_fn(|context| body.poll_data(context)).await {
@@ -254,9 +256,9 @@ async fn discard(body: &mut RecvStream, bytes_max: u64) -> Result<bool, h2::Erro
     Ok(true)
 }
 
-/// Answers a request, unless the client resets it before.
+/// Answers a request unless the client resets the stream.
 async fn respond(request: Request<RecvStream>, mut responder: SendResponse<Data>, open: Open) {
-    // Boxed: it is over when the body is sent, which may take the client long.
+    // Boxed, so that its memory is freed before the body is sent, which can take long.
     let mut serving = Box::pin(site_response(request, Rc::clone(&open.0)));
     let served = poll_fn(|context| {
         if let Poll::Ready(served) = serving.as_mut().poll(context) {
@@ -280,7 +282,7 @@ async fn respond(request: Request<RecvStream>, mut responder: SendResponse<Data>
     }
 }
 
-/// The head of a response, and the body that is to be sent.
+/// Returns the head of a response and the body to send.
 async fn site_response(
     mut request: Request<RecvStream>,
     streams: Rc<Streams>,

@@ -1,4 +1,4 @@
-//! A line of the access log: what it says of a response, in three formats.
+//! A line of the access log, in three formats.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use super::LogFormat;
 use crate::clock::Clock;
 
-/// Bytes of a text that comes from a client: what is longer is cut.
+/// The number of bytes after which a text from a client is truncated.
 const TEXT_BYTES_MAX: usize = 2048;
 
-/// What there is to say of a response.
+/// The data of a line.
 pub(crate) struct Line<'a> {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) method: &'a [u8],
@@ -47,7 +47,7 @@ impl Line<'_> {
         escape(out, self.method, hex);
         out.push(b' ');
         escape(out, self.target, hex);
-        // To memory: it can't fail.
+        // Writing to memory cannot fail.
         let _ = write!(out, " {}\" {} ", self.protocol, self.status);
         let _ = match self.bytes {
             0 => write!(out, "-"),
@@ -89,7 +89,8 @@ impl Line<'_> {
     }
 }
 
-/// Writes a client's text so that it can't end a line or a string, or speak to a terminal.
+/// Writes a client's text without characters that could end a line or a string, or control a
+/// terminal.
 fn escape(out: &mut Vec<u8>, text: &[u8], special: fn(&mut String, u8)) {
     let mut escaped = String::new();
     for &byte in &text[..text.len().min(TEXT_BYTES_MAX)] {
@@ -104,13 +105,13 @@ fn escape(out: &mut Vec<u8>, text: &[u8], special: fn(&mut String, u8)) {
     }
 }
 
-/// As Apache and nginx do.
+/// Escapes like Apache and nginx.
 fn hex(out: &mut String, byte: u8) {
-    // To memory: it can't fail.
+    // Writing to memory cannot fail.
     let _ = write!(out, "\\x{byte:02X}");
 }
 
-/// A byte that is no ASCII is the character of that number: what a client sends need not be UTF-8.
+/// Writes a non-ASCII byte as the character with its number, because the text may not be UTF-8.
 fn json(out: &mut String, byte: u8) {
     let _ = write!(out, "\\u{byte:04x}");
 }
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_says_stays_in_its_line_and_its_quotes() {
+    fn text_from_a_client_cannot_end_its_line_or_its_quotes() {
         let core = line(LogFormat::Common);
         assert!(core.starts_with("192.0.2.1 - - ["), "{core}");
         let request = r#"] "GET /a\x22b\x5C\x1B[31m\x0A\xFF HTTP/1.1" 200 5"#;

@@ -1,6 +1,8 @@
-//! The access log: a line for each response. Each core gathers lines in memory and hands them to the log's own thread
-//! (`writer.rs`), which is the only one that touches the file. A file that takes nothing costs lines, which are
-//! counted, and delays neither a response nor the end of the server.
+//! The access log: one line per response.
+//!
+//! Each core gathers lines in memory and passes them to the log's thread (`writer.rs`). Only that thread uses the file.
+//! If the file accepts no data, lines are lost and counted, but neither responses nor the end of the server are
+//! delayed.
 
 mod line;
 mod sink;
@@ -18,30 +20,30 @@ use self::sink::Sink;
 use self::writer::{Batch, Writer};
 use crate::clock::Clock;
 
-/// Once this number of bytes is gathered, the writer gets them without waiting for the next tick.
+/// The number of gathered bytes that are passed to the writer before the next tick.
 const BATCH_BYTES: usize = 64 << 10;
-/// The memory of one core for lines that have not been written. Further lines are lost.
+/// The memory of one core for lines that are not written yet. Further lines are lost.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogFormat {
-    /// The format of NCSA's server, which most tools read.
+    /// The Common Log Format of the NCSA server, which most tools read.
     Common,
-    /// The same, with where the client came from and what it calls itself.
+    /// The Common Log Format with the fields `Referer` and `User-Agent`.
     Combined,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// An access log: a file and the thread that writes to it. Clones share both.
 ///
-/// Lines are written within half a second, and earlier where many come. No core waits for the file: when it takes
-/// nothing (a full disk, a FIFO that is not read), 1 MiB of lines per core waits for it, and further lines are lost.
-/// Errors, and how many lines were lost, are reported on standard error.
+/// Lines are written within half a second, or earlier if there are many. No core waits for the file. If the file
+/// accepts no data (a full disk, a FIFO without a reader), up to 1 MiB of lines per core are kept, and further lines
+/// are lost. Errors and the number of lost lines are reported on standard error.
 ///
-/// The thread ends when the last clone is dropped and all lines are written or given up.
+/// The thread ends after the last clone was dropped and all lines are written or given up.
 #[derive(Clone)]
 pub struct AccessLog {
     writer: Arc<Closes>,
@@ -49,7 +51,7 @@ pub struct AccessLog {
     format: LogFormat,
 }
 
-/// Tells the writer when the last clone of a log is gone.
+/// Closes the writer when the last clone of a log is dropped.
 struct Closes(Arc<Writer>);
 
 impl Drop for Closes {
@@ -59,13 +61,13 @@ impl Drop for Closes {
 }
 
 impl AccessLog {
-    /// Opens `path` to append to it, creates it if it does not exist, and starts the log's thread.
+    /// Opens `path` for appending, creates it if it does not exist, and starts the log's thread.
     ///
-    /// A FIFO that nobody reads is opened as soon as somebody does; lines wait until then.
+    /// A FIFO without a reader is opened once it has one. Lines are kept until then.
     ///
     /// # Errors
     ///
-    /// The file can't be opened, or a thread can't be started.
+    /// Fails with any error of opening the file, and if the thread cannot be started.
     pub fn open(path: impl AsRef<Path>, format: LogFormat) -> io::Result<AccessLog> {
         let path = path.as_ref();
         let writer = Writer::start(Sink::open(path)?)?;
@@ -76,19 +78,22 @@ impl AccessLog {
         })
     }
 
-    /// Opens the path again: call it after the file was renamed. Returns at once. Lines that were logged before
-    /// go to the old file. If the path can't be opened the old file stays in use, and standard error says why.
+    /// Opens the path again. Call it after the file was renamed.
+    ///
+    /// It does not wait. Lines that were logged before go to the old file. If the path cannot be opened, the old file
+    /// stays in use and the error is reported on standard error.
     pub fn reopen(&self) {
         self.writer.0.reopen();
     }
 
-    /// Waits until all lines are written, for at most two seconds; what is left then is given up and counted as lost.
-    /// For the end of a server: call it when the runtime has ended.
+    /// Waits until all lines are written, for at most two seconds. The remaining lines are then counted as lost.
+    ///
+    /// Call it at the end of a server, when the runtime has ended.
     pub fn finish(&self) {
         self.writer.0.finish();
     }
 
-    /// How many lines have been lost so far.
+    /// Returns the number of lost lines.
     pub fn lost(&self) -> u64 {
         self.writer.0.lost()
     }
@@ -107,11 +112,11 @@ impl fmt::Debug for AccessLog {
 pub(crate) struct Log {
     log: AccessLog,
     lines: RefCell<Vec<u8>>,
-    /// How many lines that is.
+    /// The number of gathered lines.
     count: Cell<u64>,
-    /// Lines for which there was no room, and which the writer has not been told of.
+    /// Lines that did not fit, and that the writer has not counted yet.
     lost: Cell<u64>,
-    /// Bytes that this core has passed to the writer and that are not written yet.
+    /// The bytes that this core has passed to the writer and that are not written yet.
     handed: Arc<AtomicUsize>,
 }
 
@@ -128,7 +133,7 @@ impl Log {
 
     pub(crate) fn note(&self, clock: &Clock, line: &Line<'_>) {
         let mut lines = self.lines.borrow_mut();
-        // Relaxed: it only bounds memory.
+        // Relaxed, because it only bounds memory.
         if lines.len() + self.handed.load(Ordering::Relaxed) >= WAITING_BYTES_MAX {
             self.lost.set(self.lost.get() + 1);
             return;

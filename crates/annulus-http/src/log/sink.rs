@@ -1,5 +1,5 @@
-//! The file of an access log: opened and written without ever waiting for it, opened again after it was renamed. The
-//! writer's thread has the only one.
+//! The file of an access log, used by the writer's thread. It is opened and written without waiting, and can be
+//! reopened after it was renamed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -13,25 +13,25 @@ use rustix::io::Errno;
 
 use super::writer::Batch;
 
-/// What a log's file is created with, less the process's umask.
+/// The mode of a new log file, subject to the umask.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 
 pub(super) struct Sink {
     path: PathBuf,
-    /// `None`: it is a FIFO that nobody reads, or it could not be opened again after its reader had gone.
+    /// `None` for a FIFO without a reader, or if it could not be reopened after its reader left.
     file: Option<OwnedFd>,
-    /// Bytes of the first batch that have been written.
+    /// The bytes of the first batch that have been written.
     written: usize,
 }
 
-/// Why not everything was written.
+/// The reason why not everything was written.
 #[derive(Debug)]
 pub(super) enum Stuck {
-    /// A FIFO, or a terminal, is full. It can be polled.
+    /// A FIFO or a terminal is full. It can be polled.
     Full,
-    /// Nobody reads the FIFO.
+    /// The FIFO has no reader.
     NoReader,
-    /// Anything else, such as a full disk: it is tried again later.
+    /// Any other error, such as a full disk. Another attempt follows later.
     Failed(io::Error),
 }
 
@@ -48,22 +48,21 @@ impl Sink {
         &self.path
     }
 
-    /// What to poll for room.
+    /// Returns the file to poll for space.
     pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Opens the path again, after what there is has gone to the old file as far as that takes it. An error leaves
-    /// the old file in use.
+    /// Opens the path again after writing as much as possible to the old file. On an error the old file stays in use.
     pub(super) fn reopen(&mut self, batches: &mut VecDeque<Batch>) -> io::Result<()> {
-        // Where it is stuck, the rest goes to the new one.
+        // If the old file accepts no more, the rest goes to the new one.
         let _ = self.write(batches);
         self.file = open(&self.path)?;
-        self.begin_line_anew(batches);
+        self.restart_line(batches);
         Ok(())
     }
 
-    /// Writes what the file takes now; each batch that is written whole is removed.
+    /// Writes as much as the file accepts, and removes the batches that are written completely.
     pub(super) fn write(&mut self, batches: &mut VecDeque<Batch>) -> Result<(), Stuck> {
         while let Some(batch) = batches.front() {
             if self.file.is_none() {
@@ -72,15 +71,15 @@ impl Sink {
             let Some(file) = &self.file else {
                 return Err(Stuck::NoReader);
             };
-            // A whole batch at a time: lines of several processes that append stay whole.
+            // A batch is written at once, so that lines of several appending processes stay intact.
             match rustix::io::write(file, &batch.bytes()[self.written..]) {
                 Ok(bytes) => self.written += bytes,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) if !is_regular(file) => return Err(Stuck::Full),
-                // The reader of a FIFO has gone. Another one may have come.
+                // The reader of the FIFO has left. There may be another one.
                 Err(Errno::PIPE) => {
                     self.file = None;
-                    self.begin_line_anew(batches);
+                    self.restart_line(batches);
                     continue;
                 }
                 Err(error) => return Err(Stuck::Failed(error.into())),
@@ -93,27 +92,28 @@ impl Sink {
         Ok(())
     }
 
-    /// The batches are given up. Returns how many of their lines have been written.
+    /// Gives up the batches. Returns the number of their lines that have been written.
     pub(super) fn forget(&mut self, batches: &VecDeque<Batch>) -> u64 {
         let written = std::mem::take(&mut self.written);
         let written = batches.front().map(|batch| &batch.bytes()[..written]);
         written.map_or(0, |bytes| memchr::memchr_iter(b'\n', bytes).count() as u64)
     }
 
-    /// Another file follows: a line that the old one got a part of is written to it from its beginning.
-    fn begin_line_anew(&mut self, batches: &VecDeque<Batch>) {
+    /// Continues with another file: a line that was written in part is written to it in full.
+    fn restart_line(&mut self, batches: &VecDeque<Batch>) {
         let written = batches.front().map(|batch| &batch.bytes()[..self.written]);
         let end = written.and_then(|written| memchr::memrchr(b'\n', written));
         self.written = end.map_or(0, |end| end + 1);
     }
 }
 
-/// `O_NONBLOCK`: neither this nor a write waits for the other end of a FIFO. `None`: a FIFO that nobody reads.
+/// Opens the file with `O_NONBLOCK`, so that neither this nor a write waits for the reader of a FIFO. Returns `None`
+/// for a FIFO without a reader.
 fn open(path: &Path) -> io::Result<Option<OwnedFd>> {
-    let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-    let how = how | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     loop {
-        match rustix::fs::open(path, how, MODE) {
+        match rustix::fs::open(path, flags, MODE) {
             Ok(file) => return Ok(Some(file)),
             Err(Errno::INTR) => {}
             Err(Errno::NXIO) if is_fifo(path) => return Ok(None),
@@ -122,7 +122,7 @@ fn open(path: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// `poll` says of a regular file that there is room, always.
+/// Returns whether the file is regular. `poll` always reports a regular file as writable.
 fn is_regular(file: &OwnedFd) -> bool {
     let metadata = rustix::fs::fstat(file);
     metadata.is_ok_and(|metadata| FileType::from_raw_mode(metadata.st_mode).is_file())

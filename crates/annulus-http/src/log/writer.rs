@@ -1,7 +1,7 @@
-//! The thread that writes an access log, and how cores reach it: one per log, for all cores.
+//! The thread that writes an access log, and its interface to the cores. There is one thread per log.
 //!
-//! Cores put batches of lines under a lock that is held for a moment, and ring; the thread sleeps in `poll`, on the
-//! bell and, while a FIFO is full, on the FIFO. Nothing but this thread waits for the file.
+//! Cores queue batches of lines under a short lock and wake the thread. The thread sleeps in `poll` on an eventfd and,
+//! while a FIFO is full, on the FIFO. Only this thread waits for the file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,16 +15,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::sink::{Sink, Stuck};
 
-/// A file that failed is tried again this often.
+/// The time between two attempts to write to a file that failed.
 const RETRY: Duration = Duration::from_secs(1);
-/// Lost lines are told at most this often.
+/// The shortest time between two reports of lost lines.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// How long the end of a log waits for a file that takes nothing.
+/// The time for which the end of a log waits for its file.
 const END_WITHIN: Duration = Duration::from_secs(2);
-/// By how much longer it waits for the thread, which may be inside a write to a file system that does not answer.
+/// The additional time for the thread, which may be blocked in a write to a file system that does not respond.
 const END_SLACK: Duration = Duration::from_millis(500);
 
-/// Lines of one core, passed to the writer together. Dropping the batch frees its share of the core's limit.
+/// Lines of one core that are passed to the writer together. Dropping the batch frees its share of the core's limit.
 pub(super) struct Batch {
     bytes: Vec<u8>,
     lines: u64,
@@ -53,38 +53,38 @@ impl Drop for Batch {
     }
 }
 
-/// What cores and the thread share.
+/// The state that the cores and the thread share.
 pub(super) struct Writer {
-    orders: Mutex<Orders>,
-    /// Signalled when everything has been written or given up.
+    queue: Mutex<Queue>,
+    /// Signalled when all lines are written or given up.
     idle: Condvar,
     /// An eventfd that wakes the thread.
-    bell: OwnedFd,
+    wakeup: OwnedFd,
     lost: AtomicU64,
 }
 
 #[derive(Default)]
-struct Orders {
+struct Queue {
     batches: VecDeque<Batch>,
-    /// Lines that were lost since the thread last looked.
+    /// Lines lost since the thread last took this.
     lost: u64,
     reopen: bool,
     closed: bool,
-    /// When what is left is given up.
+    /// The time at which the remaining lines are given up.
     ends_at: Option<Instant>,
-    /// The thread has nothing left of what it took.
+    /// The thread has no lines left.
     is_idle: bool,
 }
 
 impl Writer {
     pub(super) fn start(sink: Sink) -> io::Result<Arc<Writer>> {
         let writer = Arc::new(Writer {
-            orders: Mutex::new(Orders {
+            queue: Mutex::new(Queue {
                 is_idle: true,
-                ..Orders::default()
+                ..Queue::default()
             }),
             idle: Condvar::new(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             lost: AtomicU64::new(0),
         });
         let shared = Arc::clone(&writer);
@@ -94,73 +94,75 @@ impl Writer {
     }
 
     pub(super) fn put(&self, batch: Batch, lost: u64) {
-        let mut orders = self.lock();
-        orders.lost += lost;
+        let mut queue = self.lock();
+        queue.lost += lost;
         if batch.lines > 0 {
-            orders.batches.push_back(batch);
-            orders.is_idle = false;
+            queue.batches.push_back(batch);
+            queue.is_idle = false;
         }
-        drop(orders);
+        drop(queue);
         self.lost.fetch_add(lost, Ordering::Relaxed);
-        self.ring();
+        self.wake();
     }
 
     pub(super) fn reopen(&self) {
         self.lock().reopen = true;
-        self.ring();
+        self.wake();
     }
 
     pub(super) fn close(&self) {
-        let mut orders = self.lock();
-        orders.closed = true;
-        orders.ends_at.get_or_insert(Instant::now() + END_WITHIN);
-        drop(orders);
-        self.ring();
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.ends_at.get_or_insert(Instant::now() + END_WITHIN);
+        drop(queue);
+        self.wake();
     }
 
     pub(super) fn finish(&self) {
         let until = Instant::now() + END_WITHIN;
-        let mut orders = self.lock();
-        orders.ends_at = Some(until);
-        // So that the thread looks once more, and says what was lost.
-        orders.is_idle = false;
-        self.ring();
-        while !orders.is_idle {
+        let mut queue = self.lock();
+        queue.ends_at = Some(until);
+        // Makes the thread run once more and report lost lines.
+        queue.is_idle = false;
+        self.wake();
+        while !queue.is_idle {
             let left = (until + END_SLACK).saturating_duration_since(Instant::now());
             if left.is_zero() {
-                eprintln!("annulus: access log: its file does not answer; the last lines are lost");
+                eprintln!(
+                    "annulus: access log: the file accepted no data in time; the last lines are lost"
+                );
                 break;
             }
-            let waited = self.idle.wait_timeout(orders, left);
-            orders = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let result = self.idle.wait_timeout(queue, left);
+            queue = result.unwrap_or_else(PoisonError::into_inner).0;
         }
-        orders.ends_at = None;
+        queue.ends_at = None;
     }
 
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    fn ring(&self) {
-        // Refused only if the count is at its end; the thread is awake then.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    fn wake(&self) {
+        // This fails only if the counter is at its maximum; the thread is awake then.
+        let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the thread has of its own.
+/// The state of the thread.
 struct WriterThread {
     shared: Arc<Writer>,
     sink: Sink,
     batches: VecDeque<Batch>,
-    /// Lost lines that have not been told, and when some were told last.
+    /// The number of lost lines that are not reported, and the time of the last report.
     lost: u64,
     reported: Option<Instant>,
-    /// What is wrong with the file, as it was reported.
-    trouble: Option<String>,
+    /// The reported problem of the file.
+    problem: Option<String>,
 }
 
 impl WriterThread {
@@ -171,46 +173,46 @@ impl WriterThread {
             batches: VecDeque::new(),
             lost: 0,
             reported: None,
-            trouble: None,
+            problem: None,
         }
     }
 
     fn run(mut self) {
         loop {
-            let mut orders = self.shared.lock();
-            self.batches.append(&mut orders.batches);
-            self.lost += std::mem::take(&mut orders.lost);
-            let reopen = std::mem::take(&mut orders.reopen);
-            let (closed, ends_at) = (orders.closed, orders.ends_at);
-            drop(orders);
+            let mut queue = self.shared.lock();
+            self.batches.append(&mut queue.batches);
+            self.lost += std::mem::take(&mut queue.lost);
+            let reopen = std::mem::take(&mut queue.reopen);
+            let (closed, ends_at) = (queue.closed, queue.ends_at);
+            drop(queue);
             if reopen && let Err(error) = self.sink.reopen(&mut self.batches) {
-                let says = format!("opening it again: {error}; the old file stays in use");
-                self.report(&says);
+                let message = format!("cannot reopen the file: {error}; the old file stays in use");
+                self.report(&message);
             }
             let any = !self.batches.is_empty();
             let stuck = self.sink.write(&mut self.batches).err();
             if any {
-                self.note_trouble(stuck.as_ref());
+                self.report_problem(stuck.as_ref());
             }
             let ends = ends_at.is_some_and(|at| at <= Instant::now());
             if ends {
                 self.give_up();
             }
             self.report_lost(closed || ends_at.is_some());
-            if self.batches.is_empty() && self.settle(closed) {
+            if self.batches.is_empty() && self.mark_idle(closed) {
                 return;
             }
             self.sleep(stuck.as_ref(), ends_at);
         }
     }
 
-    /// Nothing is left. True: nothing follows either.
-    fn settle(&mut self, closed: bool) -> bool {
-        let mut orders = self.shared.lock();
-        if !orders.batches.is_empty() {
+    /// Marks the writer as idle. Returns whether the log is closed and nothing follows.
+    fn mark_idle(&mut self, closed: bool) -> bool {
+        let mut queue = self.shared.lock();
+        if !queue.batches.is_empty() {
             return false;
         }
-        orders.is_idle = true;
+        queue.is_idle = true;
         self.shared.idle.notify_all();
         closed
     }
@@ -223,26 +225,26 @@ impl WriterThread {
         self.shared.lost.fetch_add(lost, Ordering::Relaxed);
     }
 
-    /// Says that the file does not take lines, or that it does again.
-    fn note_trouble(&mut self, stuck: Option<&Stuck>) {
-        let trouble = match stuck {
-            // A reader that is slow is not worth a word until lines are lost.
+    /// Reports that the file accepts no lines, or that it does again.
+    fn report_problem(&mut self, stuck: Option<&Stuck>) {
+        let problem = match stuck {
+            // A slow reader is reported only when lines are lost.
             None | Some(Stuck::Full) => None,
-            Some(Stuck::NoReader) => Some("nobody reads this FIFO".to_owned()),
+            Some(Stuck::NoReader) => Some("the FIFO has no reader".to_owned()),
             Some(Stuck::Failed(error)) => Some(error.to_string()),
         };
-        if trouble != self.trouble {
-            match &trouble {
-                Some(trouble) => {
-                    self.report(&format!("{trouble}; lines wait, at most 1 MiB per core"))
+        if problem != self.problem {
+            match &problem {
+                Some(problem) => {
+                    self.report(&format!("{problem}; up to 1 MiB of lines per core is kept"))
                 }
-                None => self.report("written again"),
+                None => self.report("the file accepts lines again"),
             }
-            self.trouble = trouble;
+            self.problem = problem;
         }
     }
 
-    /// Says how many lines were lost, if it is `now` or long enough ago that it was reported last.
+    /// Reports the number of lost lines if `now`, or if the last report is long enough ago.
     fn report_lost(&mut self, now: bool) {
         if self.lost > 0
             && (now
@@ -250,19 +252,22 @@ impl WriterThread {
                     .reported
                     .is_none_or(|reported| reported.elapsed() >= REPORT_EVERY))
         {
-            let why = self.trouble.as_deref();
-            let why = why.unwrap_or("lines came faster than the file takes them");
-            self.report(&format!("{} lines are lost: {why}", self.lost));
+            let reason = self.problem.as_deref();
+            let reason = reason.unwrap_or("lines are logged faster than the file accepts them");
+            self.report(&format!("{} lines are lost: {reason}", self.lost));
             self.lost = 0;
             self.reported = Some(Instant::now());
         }
     }
 
-    fn report(&self, what: &str) {
-        eprintln!("annulus: access log {}: {what}", self.sink.path().display());
+    fn report(&self, message: &str) {
+        eprintln!(
+            "annulus: access log {}: {message}",
+            self.sink.path().display()
+        );
     }
 
-    /// Until somebody rings, the FIFO has room, or it is time for another try.
+    /// Sleeps until the thread is woken, the FIFO has space, or it is time for another attempt.
     fn sleep(&self, stuck: Option<&Stuck>, ends_at: Option<Instant>) {
         let now = Instant::now();
         let retry = match stuck {
@@ -276,15 +281,15 @@ impl WriterThread {
         let end = ends_at.filter(|_| !self.batches.is_empty());
         let until = [retry, report, end].into_iter().flatten().min();
         let left = until.map(|until| until.saturating_duration_since(now));
-        // What is no `Timespec` is longer than any of the times above.
+        // A duration that does not fit into a `Timespec` is longer than any of the times above.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        let mut watched = vec![PollFd::new(&self.shared.bell, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(&self.shared.wakeup, PollFlags::IN)];
         if let (Some(Stuck::Full), Some(file)) = (stuck, self.sink.file()) {
             watched.push(PollFd::from_borrowed_fd(file, PollFlags::OUT));
         }
-        // An interrupted wait is a look more.
+        // An interrupted wait only causes another pass.
         let _ = poll(&mut watched, left.as_ref());
-        // Refused if no thread has signalled.
-        let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
+        // This fails if the thread was not woken through it.
+        let _ = rustix::io::read(&self.shared.wakeup, &mut [0; 8]);
     }
 }

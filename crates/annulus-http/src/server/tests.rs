@@ -1,4 +1,4 @@
-//! Connections whose time the test counts: it makes the looks, so no clock says how long a client has taken.
+//! Timeouts of connections. The test advances the ticks itself, so that no clock is involved.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -17,7 +17,7 @@ use super::*;
 use crate::site::SiteOptions;
 
 #[test]
-fn connections_leave_descriptors_for_files_and_for_each_core() {
+fn the_connection_limit_leaves_descriptors_for_files_and_for_each_core() {
     assert_eq!(connections_that_fit(256, 1), 172);
     assert_eq!(connections_that_fit(1_048_576, 4), 196_597);
     for (descriptors, cores) in [(0, 1), (17, 4), (64, 64)] {
@@ -25,43 +25,43 @@ fn connections_leave_descriptors_for_files_and_for_each_core() {
     }
 }
 
-/// Of the sockets between server and client: a client that takes so much makes room for more.
+/// The buffer size of the sockets: reading this much lets the server send more.
 const SOCKET_BYTES: usize = 64 << 10;
-/// A body of which these sockets hold little.
+/// The size of the body, of which these buffers hold little.
 const BODY_BYTES: usize = 32 << 20;
-/// Send timeouts that pass while a client takes something within each of them.
+/// The number of send timeouts that pass while the client reads something within each.
 const TIMEOUTS: u64 = 4;
-/// As long as a client may take to see an end, which is not to be chosen.
+/// The length of `LINGER`, which has no option.
 const SHORTEST: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The server of one core, without the task that looks at the time.
-struct Ground {
+/// The server of one core without the task that runs the ticks.
+struct Fixture {
     core: Rc<PerCore>,
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
 }
 
-impl Ground {
-    fn new(body_bytes: usize, tls: Option<Arc<ServerConfig>>) -> Ground {
+impl Fixture {
+    fn new(body_bytes: usize, tls: Option<Arc<ServerConfig>>) -> Fixture {
         let site = SiteOptions {
             respond: Some((http::StatusCode::OK, vec![b'x'; body_bytes].into())),
             ..SiteOptions::default()
         };
         let mut options = Options::new(site);
-        // No time is shorter, so that few looks make a timeout.
+        // The shortest timeouts, so that few ticks are one.
         options.limits.send_timeout = SHORTEST;
         options.limits.head_timeout = SHORTEST;
-        // A response that has been begun is first watched when no other request has come for so long.
+        // A response in flight is first checked after the idle timeout without another request.
         options.limits.idle_timeout = SHORTEST;
-        Ground {
+        Fixture {
             core: PerCore::new(&options).unwrap(),
             listener: TcpListener::bind("127.0.0.1:0").unwrap(),
             tls,
         }
     }
 
-    /// A connection that is served, and what the server sees of its client.
+    /// Returns a client of a served connection, and the server's view of the client.
     async fn connect(&self) -> (AsyncStream<TcpStream>, SendProgress) {
         let address = self.listener.local_addr().unwrap();
         let connecting = runtime::spawn(TcpStream::connect(address));
@@ -76,64 +76,68 @@ impl Ground {
         (AsyncStream::new(far), progress)
     }
 
-    /// Takes a little between two looks, for several send timeouts, and then the rest, until there are as many bytes of
-    /// a body as there should be.
+    /// Reads a little between two ticks for several send timeouts, and then the rest, until `body_bytes` reports the
+    /// whole body.
     async fn take_slowly(
         &self,
         client: &mut (impl AsyncRead + Unpin),
         progress: SendProgress,
         body_bytes: fn(&[u8]) -> usize,
     ) {
-        let mut got = Vec::new();
-        for look in 0..TIMEOUTS * self.core.ticks.send {
+        let mut received = Vec::new();
+        for tick in 0..TIMEOUTS * self.core.ticks.send {
             let before = acknowledged(&progress);
             while acknowledged(&progress) == before {
-                take(client, &mut got).await;
+                take(client, &mut received).await;
             }
-            assert!(got.len() < BODY_BYTES, "all of it by look {look}");
-            self.core.look();
+            assert!(received.len() < BODY_BYTES, "the whole body by tick {tick}");
+            self.core.tick();
             poll_rounds().await;
         }
-        while body_bytes(&got) < BODY_BYTES {
-            take(client, &mut got).await;
+        while body_bytes(&received) < BODY_BYTES {
+            take(client, &mut received).await;
         }
-        assert_eq!(body_bytes(&got), BODY_BYTES);
+        assert_eq!(body_bytes(&received), BODY_BYTES);
     }
 
-    /// How many looks it takes until the server ends its connection, whose client takes nothing.
-    async fn looks_until_ended(&self) -> u64 {
-        for looks in 0..TIMEOUTS * self.core.ticks.send {
+    /// Returns the number of ticks until the server ends the connection of a client that reads nothing.
+    async fn ticks_until_ended(&self) -> u64 {
+        for ticks in 0..TIMEOUTS * self.core.ticks.send {
             if self.core.watches.connections() == 0 {
-                return looks;
+                return ticks;
             }
-            self.core.look();
+            self.core.tick();
             poll_rounds().await;
         }
-        panic!("a client that takes nothing is not ended");
+        panic!("the connection of a client that reads nothing is not ended");
     }
 }
 
-/// What a look has woken runs, and what that wakes: several poll rounds of the core, of at most 256 polls each.
+/// Runs the tasks that a tick has woken, and those that they wake: several poll rounds of at most 256 polls each.
 async fn poll_rounds() {
     for _ in 0..4 * 256 {
         yield_now().await;
     }
 }
 
-/// What the client has acknowledged; fails if the server has ended the connection.
+/// Returns the bytes that the client has acknowledged. Panics if the server has ended the connection.
 fn acknowledged(progress: &SendProgress) -> u64 {
     let state = progress.look().unwrap();
     state.expect("the connection was ended").bytes
 }
 
-/// What there is to be read.
-async fn take(client: &mut (impl AsyncRead + Unpin), got: &mut Vec<u8>) {
+/// Reads once.
+async fn take(client: &mut (impl AsyncRead + Unpin), received: &mut Vec<u8>) {
     let mut piece = [0; 16 << 10];
     let mut buf = ReadBuf::new(&mut piece);
     let read = |context: &mut Context<'_>| Pin::new(&mut *client).poll_read(context, &mut buf);
     poll_fn(read).await.unwrap();
-    assert!(!buf.filled().is_empty(), "an end after {} bytes", got.len());
-    got.extend_from_slice(buf.filled());
+    assert!(
+        !buf.filled().is_empty(),
+        "an end after {} bytes",
+        received.len()
+    );
+    received.extend_from_slice(buf.filled());
 }
 
 async fn write(client: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
@@ -147,10 +151,10 @@ async fn write(client: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
         .unwrap();
 }
 
-/// Bytes of the body in a response by HTTP/1.1.
-fn body_bytes(got: &[u8]) -> usize {
-    let end = got.windows(4).position(|four| four == b"\r\n\r\n");
-    end.map_or(0, |end| got.len() - end - 4)
+/// Returns the number of body bytes in an HTTP/1.1 response.
+fn body_bytes(received: &[u8]) -> usize {
+    let end = received.windows(4).position(|four| four == b"\r\n\r\n");
+    end.map_or(0, |end| received.len() - end - 4)
 }
 
 const DATA: u8 = 0;
@@ -165,7 +169,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, bytes, kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// A request by HTTP/2 whose response may be sent at once: both windows have room for it.
+/// Returns an HTTP/2 request with windows that let the whole response through.
 fn http2_request() -> Vec<u8> {
     let window = u32::try_from(BODY_BYTES).unwrap().to_be_bytes();
     [
@@ -173,7 +177,7 @@ fn http2_request() -> Vec<u8> {
         // INITIAL_WINDOW_SIZE
         frame(SETTINGS, 0, 0, &[&[0, 4], &window[..]].concat()),
         frame(WINDOW_UPDATE, 0, 0, &window),
-        // `GET /` of `http` at `a`, by the static table and a literal.
+        // `GET /` with scheme `http` and authority `a`: entries of the static table, and a literal.
         frame(
             HEADERS,
             END_STREAM | END_HEADERS,
@@ -184,9 +188,9 @@ fn http2_request() -> Vec<u8> {
     .concat()
 }
 
-/// Bytes of the body in whole frames of HTTP/2, the last of which says that it is.
-fn http2_body_bytes(got: &[u8]) -> usize {
-    let (mut left, mut body) = (got, 0);
+/// Returns the number of body bytes in complete HTTP/2 frames, and checks that only the last one ends the stream.
+fn http2_body_bytes(received: &[u8]) -> usize {
+    let (mut left, mut body) = (received, 0);
     while let Some((head, rest)) = left.split_first_chunk::<9>() {
         let bytes = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let Some((_, rest)) = rest.split_at_checked(bytes) else {
@@ -216,7 +220,7 @@ fn for_each_backend<F: Future<Output = ()> + 'static>(test: impl Fn() -> F + 'st
     }
 }
 
-/// A server's certificate, and what its clients trust.
+/// Returns the server's TLS configuration, and that of clients that trust it.
 fn certified() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -237,78 +241,78 @@ fn certified() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
 }
 
 #[test]
-fn a_client_that_takes_a_little_at_a_time_gets_all_of_it_however_long_a_send_takes() {
+fn a_slow_client_gets_the_whole_body_however_long_a_send_takes() {
     for_each_backend(|| async {
-        let ground = Ground::new(BODY_BYTES, None);
-        let (mut client, progress) = ground.connect().await;
+        let fixture = Fixture::new(BODY_BYTES, None);
+        let (mut client, progress) = fixture.connect().await;
         write(&mut client, REQUEST).await;
-        (ground.take_slowly(&mut client, progress, body_bytes)).await;
+        (fixture.take_slowly(&mut client, progress, body_bytes)).await;
 
-        let (mut client, progress) = ground.connect().await;
+        let (mut client, progress) = fixture.connect().await;
         write(&mut client, &http2_request()).await;
-        (ground.take_slowly(&mut client, progress, http2_body_bytes)).await;
+        (fixture.take_slowly(&mut client, progress, http2_body_bytes)).await;
 
         let (server, trusted) = certified();
-        let ground = Ground::new(BODY_BYTES, Some(server));
-        let (client, progress) = ground.connect().await;
+        let fixture = Fixture::new(BODY_BYTES, Some(server));
+        let (client, progress) = fixture.connect().await;
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = TlsConnector::from(trusted)
             .connect(name, client)
             .await
             .unwrap();
         write(&mut client, REQUEST).await;
-        (ground.take_slowly(&mut client, progress, body_bytes)).await;
+        (fixture.take_slowly(&mut client, progress, body_bytes)).await;
     });
 }
 
 #[test]
-fn a_client_that_takes_nothing_of_a_send_is_ended_after_the_send_timeout_and_not_before() {
+fn a_client_that_reads_nothing_is_closed_after_the_send_timeout_and_not_before() {
     for_each_backend(|| async {
-        let ground = Ground::new(BODY_BYTES, None);
+        let fixture = Fixture::new(BODY_BYTES, None);
         for request in [REQUEST.to_vec(), http2_request()] {
-            let (mut client, progress) = ground.connect().await;
+            let (mut client, progress) = fixture.connect().await;
             write(&mut client, &request).await;
-            // It is being sent.
+            // The response is being sent.
             while acknowledged(&progress) == 0 {
                 yield_now().await;
             }
-            let looks = ground.looks_until_ended().await;
-            assert!(looks >= ground.core.ticks.send, "{looks} looks");
+            let ticks = fixture.ticks_until_ended().await;
+            assert!(ticks >= fixture.core.ticks.send, "{ticks} ticks");
         }
     });
 }
 
 #[test]
-fn requests_that_follow_each_other_have_their_time_each() {
+fn each_request_of_a_connection_has_its_own_head_timeout() {
     for_each_backend(|| async {
-        let ground = Ground::new(1, None);
-        let (mut client, _) = ground.connect().await;
-        // The end of one and the start of the next come together, for longer than one may take.
+        let fixture = Fixture::new(1, None);
+        let (mut client, _) = fixture.connect().await;
+        // Each write has the end of one request and the start of the next, for longer than a head may take.
         let (start, end) = REQUEST.split_at(10);
         write(&mut client, start).await;
-        for _ in 0..TIMEOUTS * ground.core.ticks.head {
+        for _ in 0..TIMEOUTS * fixture.core.ticks.head {
             write(&mut client, &[end, start].concat()).await;
-            let mut got = Vec::new();
-            while body_bytes(&got) == 0 {
-                take(&mut client, &mut got).await;
+            let mut received = Vec::new();
+            while body_bytes(&received) == 0 {
+                take(&mut client, &mut received).await;
             }
-            assert!(got.starts_with(b"HTTP/1.1 200 "));
-            ground.core.look();
+            assert!(received.starts_with(b"HTTP/1.1 200 "));
+            fixture.core.tick();
             poll_rounds().await;
         }
-        // The one that has begun has its time, too, and no more.
+        // The last request, which has begun, also has its time and no more.
         let taking = runtime::spawn(async move {
-            let mut got = Vec::new();
-            take(&mut client, &mut got).await;
-            got
+            let mut received = Vec::new();
+            take(&mut client, &mut received).await;
+            received
         });
-        let mut looks = 0;
+        let mut ticks = 0;
         while !taking.is_finished() {
-            ground.core.look();
-            looks += 1;
+            fixture.core.tick();
+            ticks += 1;
             poll_rounds().await;
         }
-        assert!(looks >= ground.core.ticks.head - 1, "{looks} looks");
+        assert!(ticks >= fixture.core.ticks.head - 1, "{ticks} ticks");
         assert!(taking.await.unwrap().starts_with(b"HTTP/1.1 408 "));
     });
 }

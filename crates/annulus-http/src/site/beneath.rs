@@ -1,15 +1,16 @@
-//! The root directory, and files below it: openat2 with RESOLVE_BENEATH, so that the kernel itself refuses links
-//! that lead out, whatever is renamed meanwhile. One root per site; used by `survey`, `load` and `listing`,
-//! also from blocking threads.
+//! The root directory and the files below it.
 //!
-//! Where there is no openat2 (before Linux 5.6, or forbidden by seccomp) `walk` opens a path name by name. So it does
-//! where the kernel gives up: it answers `EAGAIN` to a path with `..` (mostly one of a link) whenever anything on the
-//! machine was renamed or mounted meanwhile, and a program that renames all the time would keep such links from being
-//! served at all.
+//! Paths are resolved by openat2 with RESOLVE_BENEATH, so the kernel itself refuses links that lead out, even during
+//! renames. A site has one root, which is also used from blocking threads.
 //!
-//! [`Reach::Now`] answers from what the kernel has in memory and does not wait for a disk (RESOLVE_CACHED, Linux
-//! 5.12): that a name is asked again costs a core two microseconds and no hop to another thread. What is not in
-//! memory is `EAGAIN`, and is asked with [`Reach::Wait`] on a blocking thread.
+//! Without openat2 (before Linux 5.6, or forbidden by seccomp), `walk` opens a path name by name. It also does so if
+//! the kernel returns `EAGAIN`. The kernel returns it for a path with `..`, usually from a link, whenever anything on
+//! the machine is renamed or mounted during the lookup. A program that renames all the time could otherwise prevent
+//! such links from being served.
+//!
+//! [`Reach::Now`] resolves a path from memory and never waits for a disk (RESOLVE_CACHED, Linux 5.12). A repeated
+//! lookup then takes a core two microseconds and no thread hop. A path that is not in memory fails with `EAGAIN`, and
+//! is resolved with [`Reach::Wait`] on a blocking thread.
 
 use std::fs::File;
 use std::io;
@@ -22,40 +23,39 @@ use rustix::io::Errno;
 
 use super::walk;
 
-/// How often a path is asked of the kernel again that something was renamed beside (`EAGAIN`), and a call that was
-/// interrupted.
+/// The number of attempts if the kernel returns `EAGAIN` because of a rename, or the call is interrupted.
 const TRIES_MAX: u32 = 4;
 
-/// Whether a disk may be waited for.
+/// The choice between failing and waiting if a lookup needs a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// No: `EAGAIN` instead.
+    /// The lookup fails with `EAGAIN` instead of waiting.
     Now,
-    /// Yes: on a blocking thread.
+    /// The lookup may wait, so it runs on a blocking thread.
     Wait,
 }
 
-/// How paths are resolved, as [`Root::way`] has it.
+/// The methods of resolving paths, as stored in [`Root::way`].
 const WAY_CACHED: u8 = 0;
-/// RESOLVE_CACHED is unknown here: all that needs a path goes to blocking threads.
+/// RESOLVE_CACHED is not supported; all lookups run on blocking threads.
 const WAY_BENEATH: u8 = 1;
-/// openat2 is.
+/// openat2 is not available.
 const WAY_WALK: u8 = 2;
 
-/// The directory that nothing leads out of.
+/// The root directory of a site.
 #[derive(Debug)]
 pub(crate) struct Root {
     dir: OwnedFd,
     way: AtomicU8,
 }
 
-/// What a file system says of a file: enough to know whether it is still the same.
+/// The metadata of a file that identifies a version of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileState {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) bytes: u64,
-    /// Since 1970: seconds, and nanoseconds of the next.
+    /// Seconds and nanoseconds since 1970.
     pub(crate) modified: (i64, u32),
     pub(crate) changed: (i64, u32),
     pub(crate) kind: Kind,
@@ -65,7 +65,7 @@ pub(crate) struct FileState {
 pub(crate) enum Kind {
     File,
     Directory,
-    /// A pipe, a socket, a device: never opened.
+    /// A pipe, a socket or a device. It is never opened.
     Special,
 }
 
@@ -76,7 +76,7 @@ impl FileState {
     }
 }
 
-// The fields' types differ between architectures.
+// The field types differ between architectures.
 #[allow(clippy::unnecessary_cast)]
 impl From<&fs::Stat> for FileState {
     fn from(stat: &fs::Stat) -> FileState {
@@ -105,7 +105,7 @@ impl Root {
         })
     }
 
-    /// As on a kernel without openat2.
+    /// Opens a root that behaves as without openat2.
     #[cfg(test)]
     pub(crate) fn walking(path: &Path) -> io::Result<Root> {
         let root = Root::open(path)?;
@@ -113,15 +113,15 @@ impl Root {
         Ok(root)
     }
 
-    /// What a path names, without opening it: so that no pipe has a reader and no device is woken. `path` has
-    /// no slash at its beginning, and may be empty.
+    /// Returns the metadata of a path without opening the file, so that no pipe gets a reader and no device is
+    /// activated. `path` has no leading slash and may be empty.
     pub(crate) fn look(&self, path: &[u8], reach: Reach) -> Result<FileState, Errno> {
         FileState::of(self.open_at(path, OFlags::PATH, reach)?)
     }
 
-    /// Opens a regular file for reading. `ENOENT` if it is none (any more).
+    /// Opens a regular file for reading. Fails with `ENOENT` for any other kind of file.
     pub(crate) fn open_file(&self, path: &[u8], reach: Reach) -> Result<(File, FileState), Errno> {
-        // NONBLOCK: should it have become a pipe since it was looked at, nobody waits for a writer.
+        // NONBLOCK: if the file was replaced by a pipe, the open does not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = self.open_at(path, flags, reach)?;
         let state = FileState::of(&fd)?;
@@ -131,7 +131,7 @@ impl Root {
         }
     }
 
-    /// Opens a directory to be read.
+    /// Opens a directory for reading.
     pub(crate) fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Reach::Wait)
     }
@@ -151,7 +151,8 @@ impl Root {
             }
             tries -= 1;
             match fs::openat2(&self.dir, path, flags, Mode::empty(), resolve) {
-                // Rather than to lead out. The root itself is asked, too: seccomp refuses that as well.
+                // openat2 is missing, or seccomp forbids it. A probe on the root itself distinguishes this from a path
+                // error.
                 Err(Errno::PERM | Errno::NOSYS) if !self.has_openat2() => self.lower(WAY_WALK),
                 Err(Errno::INVAL) if reach == Reach::Now => self.lower(WAY_BENEATH),
                 Err(Errno::AGAIN) if reach == Reach::Now => return Err(Errno::AGAIN),
@@ -162,7 +163,7 @@ impl Root {
         }
     }
 
-    /// Whether openat2 is there and allowed.
+    /// Returns whether openat2 exists and is allowed.
     fn has_openat2(&self) -> bool {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         fs::openat2(&self.dir, ".", flags, Mode::empty(), ResolveFlags::BENEATH).is_ok()
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_out_of_the_root() {
+    fn no_path_leads_out_of_the_root() {
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "s").unwrap();
         let dir = outside.path().join("root");
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn links_within_are_followed_by_openat2_and_by_the_walk() {
+    fn links_within_the_root_are_followed_by_openat2_and_by_the_walk() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         std::fs::write(dir.path().join("a/file"), "f").unwrap();
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_is_served_now() {
+    fn a_path_in_memory_is_resolved_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), "f").unwrap();
         let root = Root::open(dir.path()).unwrap();
@@ -264,9 +265,9 @@ mod tests {
         );
     }
 
-    /// One link leads to the next: of 40 the last is found, of 41 it is not, both ways.
+    /// A chain of 40 links is followed and one of 41 is not, with both methods.
     #[test]
-    fn as_many_links_are_followed_as_the_kernel_follows() {
+    fn the_limit_of_links_is_that_of_the_kernel() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("0"), "f").unwrap();
         for link in 1..=41 {
@@ -279,11 +280,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_renamed_beside_a_path_keeps_nobody_from_it() {
+    fn renames_elsewhere_do_not_prevent_lookups() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         std::fs::write(dir.path().join("file"), "f").unwrap();
-        // Long enough that there is a rename in every try.
+        // Long enough for a rename during each attempt.
         let target = "a/../".repeat(700) + "file";
         symlink(target, dir.path().join("link")).unwrap();
         let root = Root::open(dir.path()).unwrap();

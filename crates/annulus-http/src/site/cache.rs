@@ -1,8 +1,7 @@
-//! What was found lately, by path: one per core, bounded in bytes, the least recently asked goes first. Used by
-//! `service`.
+//! The results of recent lookups by path. Each core has one, bounded in bytes, with least-recently-used eviction.
 //!
-//! An entry's size changes while it is here (a file's encodings are read when they are first asked for), so each
-//! says what it has been charged with.
+//! The size of an entry changes while it is cached, because a file's encodings are read when they are first requested.
+//! Each entry therefore stores the size that it was charged with.
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
@@ -15,26 +14,26 @@ use super::load::OpenFile;
 use super::response::Ready;
 use super::survey::Page;
 
-/// What an entry costs besides its path and bodies, about.
+/// The approximate size of an entry without its path and bodies.
 const ENTRY_BYTES: usize = 512;
-/// How long a large file stays open that nobody asks for: a deleted one keeps its disk space for as long.
+/// The time after which an unused large file is closed. A deleted file occupies disk space until then.
 const IDLE: Duration = Duration::from_secs(20);
 
 /// The result of a path lookup.
 #[derive(Debug)]
 pub(crate) enum Lookup {
-    /// A file and its encodings; a directory's index is one, too.
+    /// A file and its encodings, or the index of a directory.
     Page(Page),
-    /// A response that is always the same: an error, a listing.
+    /// A fixed response: an error or a listing.
     Fixed(Rc<Ready>),
-    /// A directory asked without its slash.
+    /// A directory that was requested without the trailing slash.
     Directory,
 }
 
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) lookup: Lookup,
-    /// When the file system was asked last.
+    /// The time of the last lookup in the file system.
     pub(crate) checked: Cell<Instant>,
     charged: Cell<usize>,
 }
@@ -58,7 +57,7 @@ impl Entry {
     }
 }
 
-/// Entries by path, within a bound.
+/// Entries by path, up to a total size.
 #[derive(Debug)]
 pub(crate) struct Cache {
     entries: RefCell<LruCache<Box<[u8]>, Rc<Entry>>>,
@@ -75,27 +74,31 @@ impl Cache {
         }
     }
 
-    /// The entry of a path; it is now the most recent one.
+    /// Returns the entry of a path and marks it as recently used.
     pub(crate) fn get(&self, path: &[u8]) -> Option<Rc<Entry>> {
         self.entries.borrow_mut().get(path).map(Rc::clone)
     }
 
-    /// What `ask` says of the path's entry, which is now the most recent one.
-    pub(crate) fn ask<T>(&self, path: &[u8], ask: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
+    /// Calls `read` with the entry of a path, which is marked as recently used.
+    pub(crate) fn with_entry<T>(
+        &self,
+        path: &[u8],
+        read: impl FnOnce(&Entry) -> Option<T>,
+    ) -> Option<T> {
         self.entries
             .borrow_mut()
             .get(path)
-            .and_then(|entry| ask(entry))
+            .and_then(|entry| read(entry))
     }
 
-    /// Replaces the entry of the path, and evicts others until all fit.
+    /// Sets the entry of a path, and evicts others until all fit.
     pub(crate) fn put(&self, path: &[u8], entry: &Rc<Entry>) {
         let old = self.entries.borrow_mut().put(path.into(), Rc::clone(entry));
         self.uncharge(old);
         self.recount(path, entry);
     }
 
-    /// An entry has grown; counts if it is still here.
+    /// Updates the size of an entry that has grown, if it is still cached.
     pub(crate) fn grown(&self, path: &[u8], entry: &Rc<Entry>) {
         let here = self
             .entries
@@ -112,7 +115,7 @@ impl Cache {
         let before = entry.charged.replace(bytes);
         self.used_bytes.set(self.used_bytes.get() - before + bytes);
         if bytes > self.bound_bytes {
-            // Nothing else has to go for what can't stay.
+            // The entry cannot stay, so no other entry is evicted for it.
             let gone = self.entries.borrow_mut().pop(path);
             self.uncharge(gone);
         }
@@ -135,10 +138,10 @@ impl Cache {
     }
 }
 
-/// Which file, wherever it is found: its device and inode. Those of an open file are not given to another.
+/// The device and inode of a file. An open file's inode is not reused.
 pub(crate) type FileId = (u64, u64);
 
-/// Large files that are kept open, within a number.
+/// Open large files, up to a number.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     files: RefCell<LruCache<FileId, (Rc<OpenFile>, Instant)>>,
@@ -160,11 +163,11 @@ impl OpenFiles {
     }
 
     pub(crate) fn put(&self, id: FileId, file: &Rc<OpenFile>, now: Instant) {
-        // Dropped after the borrow: closing is not ours.
+        // Dropped after the borrow, because closing runs other code.
         let _gone = self.files.borrow_mut().push(id, (Rc::clone(file), now));
     }
 
-    /// Closes those that have not been asked for in a while.
+    /// Closes the files that have not been used recently.
     pub(crate) fn sweep(&self, now: Instant) {
         loop {
             let mut files = self.files.borrow_mut();
@@ -176,7 +179,7 @@ impl OpenFiles {
         }
     }
 
-    /// Closes all of them: descriptors are short.
+    /// Closes all files, to free descriptors.
     pub(crate) fn clear(&self) {
         self.files.borrow_mut().clear();
     }
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes_first() {
+    fn the_least_recently_used_entry_is_evicted_first() {
         let cache = Cache::new(3 * (ENTRY_BYTES + 1100));
         for path in ["/a", "/b", "/c"] {
             cache.put(path.as_bytes(), &fixed(1000));
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_within_the_bound_whatever_comes() {
+    fn memory_stays_within_the_bound() {
         let bound = 100_000;
         let cache = Cache::new(bound);
         let mut random = fastrand::Rng::with_seed(7);
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_cache_is_not_kept_and_leaves_no_debt() {
+    fn an_entry_larger_than_the_cache_is_not_kept_and_not_charged() {
         let cache = Cache::new(10_000);
         let large = fixed(20_000);
         cache.put(b"/large", &large);

@@ -1,18 +1,18 @@
-//! Whether a representation is sent, given what a request says about it (RFC 9110, section 13). Pure functions,
-//! used by `service`; fuzzed as `http_conditional`.
+//! Conditional requests (RFC 9110, section 13). Pure functions, fuzzed as `http_conditional`.
 
 use std::time::{Duration, SystemTime};
 
-/// What tells one version of a representation from another.
+/// The validators of a representation.
 #[derive(Clone, Copy, Debug)]
 pub struct Validators<'a> {
-    /// The entity tag, as its field has it: `"…"`, or `W/"…"` while the file may change without a trace.
+    /// The entity tag as in its field: `"…"`, or `W/"…"` while the file may change without a visible change of its
+    /// times.
     pub etag: &'a [u8],
-    /// When the file was changed, in whole seconds; `None` if that is so lately that it says nothing.
+    /// The modification time in whole seconds; `None` if it is too recent to identify a version.
     pub modified: Option<SystemTime>,
 }
 
-/// A request's conditions, the lines of a list joined by commas; of the others the first line.
+/// The conditions of a request. The lines of a list field are joined by commas.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions<'a> {
     /// `If-Match`.
@@ -27,20 +27,20 @@ pub struct Conditions<'a> {
     pub if_range: Option<&'a [u8]>,
 }
 
-/// What the conditions come to.
+/// The result of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Send it; a `Range` field counts.
+    /// The representation is sent, and a `Range` field applies.
     Send,
-    /// Send it; a `Range` field is ignored.
+    /// The representation is sent, and a `Range` field is ignored.
     SendWhole,
-    /// 304.
+    /// The response is 304.
     NotModified,
-    /// 412.
+    /// The response is 412.
     Failed,
 }
 
-/// Evaluates the conditions of a GET or HEAD in the order of RFC 9110, 13.2.2.
+/// Evaluates the conditions of a GET or HEAD request in the order of RFC 9110, section 13.2.2.
 pub fn evaluate(conditions: &Conditions<'_>, now: &Validators<'_>) -> Outcome {
     if let Some(list) = &conditions.if_match {
         if !any_tag(list, |tag| strong_equal(tag, now.etag)) {
@@ -64,20 +64,20 @@ pub fn evaluate(conditions: &Conditions<'_>, now: &Validators<'_>) -> Outcome {
     }
     match conditions.if_range.map(trim) {
         Some(tag @ [b'"', ..]) if strong_equal(tag, now.etag) => Outcome::Send,
-        // A tag that is not the same or weak, or a date: the same one, not merely a later one.
+        // A different or weak tag, or a date. A date must be equal, not merely later.
         Some(other) if now.modified.is_none() || date(other) != now.modified => Outcome::SendWhole,
         _ => Outcome::Send,
     }
 }
 
-/// A time cut to the seconds that dates in fields have; `None` before 1970.
+/// Truncates a time to whole seconds, as in header fields. `None` before 1970.
 pub fn whole_seconds(time: SystemTime) -> Option<SystemTime> {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since.as_secs()))
 }
 
 fn date(value: &[u8]) -> Option<SystemTime> {
-    // Two-digit years and the other old forms count, too.
+    // This includes two-digit years and the other obsolete forms.
     httpdate::parse_http_date(str::from_utf8(trim(value)).ok()?).ok()
 }
 
@@ -85,17 +85,18 @@ fn trim(value: &[u8]) -> &[u8] {
     value.trim_ascii()
 }
 
-/// Strong comparison: the same, and neither is weak.
+/// Compares strongly: both tags are equal and not weak.
 fn strong_equal(one: &[u8], other: &[u8]) -> bool {
     one == other && !one.starts_with(b"W/")
 }
 
-/// What weak comparison compares.
+/// Returns the part of a tag that weak comparison uses.
 fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// Whether `matches` a tag of the list; `*` matches, for there is a representation. What is malformed ends the list.
+/// Returns whether `matches` accepts a tag of the list. `*` always matches, because a representation exists. A
+/// malformed tag ends the list.
 fn any_tag(list: &[u8], matches: impl Fn(&[u8]) -> bool) -> bool {
     let mut rest = trim(list);
     if rest == b"*" {
@@ -112,7 +113,7 @@ fn any_tag(list: &[u8], matches: impl Fn(&[u8]) -> bool) -> bool {
         while let [b' ' | b'\t', after @ ..] = rest {
             rest = after;
         }
-        // Between two tags there is a comma.
+        // Tags are separated by commas.
         if !matches!(rest.first(), None | Some(b',')) {
             return false;
         }
@@ -122,11 +123,11 @@ fn any_tag(list: &[u8], matches: impl Fn(&[u8]) -> bool) -> bool {
     }
 }
 
-/// The entity tag that a list begins with. A comma may be within its quotes.
+/// Returns the first entity tag of a list. Its quotes may contain a comma.
 fn first_tag(list: &[u8]) -> Option<&[u8]> {
     let quoted = opaque(list);
     let inside = quoted.strip_prefix(b"\"")?;
-    // Nothing below a space and no space itself; RFC 9110's `etagc`.
+    // Neither control characters nor spaces (`etagc` of RFC 9110).
     let end = inside
         .iter()
         .position(|&byte| byte == b'"' || byte <= b' ' || byte == 0x7f)?;
@@ -141,7 +142,7 @@ mod tests {
     const SAME: &str = "Sat, 29 Oct 1994 19:43:31 GMT";
     const NEWER: &str = "Sat, 29 Oct 1994 19:43:32 GMT";
 
-    /// Fields as `name: value`, and what they come to for a file of [`SAME`] with the tag `"v1"`.
+    /// Returns the outcome of fields for a file of [`SAME`] with the tag `"v1"`.
     fn outcome_with(etag: &str, dated: bool, fields: &[(&str, &str)]) -> Outcome {
         let get = |name| {
             fields
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_decides_as_the_rfc_says() {
+    fn each_condition_has_the_outcome_of_the_rfc() {
         use Outcome::{Failed, NotModified, Send, SendWhole};
         for (name, value, expected) in [
             ("im", "\"v1\"", Send),
@@ -218,16 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn conditions_have_their_precedence() {
+    fn conditions_are_evaluated_in_order() {
         use Outcome::{Failed, NotModified, Send, SendWhole};
         for (fields, expected) in [
-            // If-Match makes If-Unmodified-Since be ignored.
+            // If-Match overrides If-Unmodified-Since.
             (&[("im", "\"v1\""), ("ius", OLD)][..], Send),
             (&[("im", "\"v0\""), ("ius", NEWER)], Failed),
-            // If-None-Match makes If-Modified-Since be ignored.
+            // If-None-Match overrides If-Modified-Since.
             (&[("inm", "\"v0\""), ("ims", NEWER)], Send),
             (&[("inm", "\"v1\""), ("ims", OLD)], NotModified),
-            // What must hold comes before what need not be sent.
+            // Preconditions come before 304.
             (&[("im", "\"v0\""), ("inm", "\"v1\"")], Failed),
             (&[("im", "\"v1\""), ("inm", "\"v1\"")], NotModified),
             (&[("ius", OLD), ("ims", NEWER)], Failed),
@@ -242,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_changed_just_now_has_no_date_to_compare_with() {
+    fn a_recently_changed_file_has_no_date_to_compare() {
         for field in [("ims", NEWER), ("ius", OLD)] {
             assert_eq!(outcome_with("W/\"v1\"", false, &[field]), Outcome::Send);
         }
-        // Nor is its tag good for putting parts together.
+        // Its tag cannot be used to combine parts, either.
         for range in ["W/\"v1\"", "\"v1\"", SAME, "yesterday"] {
             assert_eq!(
                 outcome_with("W/\"v1\"", false, &[("ir", range)]),

@@ -1,11 +1,11 @@
-//! The content type of a file, by its name.
+//! The content type of a file, derived from its name.
 
 use http::HeaderValue;
 
-/// What a file without a known extension is.
+/// The type of a file without a known extension.
 const UNKNOWN: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The type of the file of a path; text is taken for UTF-8.
+/// Returns the content type for the file at `path`. Text is assumed to be UTF-8.
 pub(crate) fn of(path: &[u8]) -> HeaderValue {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let extension = name
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_those_that_browsers_need() {
+    fn known_extensions_have_the_types_that_browsers_need() {
         for (path, expected) in [
             ("/index.html", "text/html; charset=utf-8"),
             ("/a.b/INDEX.HTM", "text/html; charset=utf-8"),

@@ -1,4 +1,4 @@
-//! From a file and a request to the response: all of it, parts of it, or why not. Used by `service`.
+//! Builds the response for a file: all of it, parts of it, or an error.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use super::range::{self, Part, Selected};
 use super::response::{Body, Fields, Piece, SiteResponse};
 use super::service::{Method, SiteRequest};
 
-/// Where a body is.
+/// The location of a body.
 pub(crate) enum Source {
     Memory(Bytes),
     File { file: Rc<OpenFile>, bytes: u64 },
@@ -31,7 +31,7 @@ impl Source {
 
     fn part(&self, part: Part) -> Piece {
         match self {
-            // A part lies within the body, whose length is a `usize`.
+            // A part is within the body, whose length is a `usize`.
             Source::Memory(body) => {
                 let begin = part.offset as usize;
                 Piece::Bytes(body.slice(begin..begin + part.bytes as usize))
@@ -61,7 +61,7 @@ impl Source {
     }
 }
 
-/// Makes strings that are in no file that somebody could have prepared.
+/// Generates multipart boundaries that cannot be predicted, so that no file can contain them on purpose.
 #[derive(Debug, Default)]
 pub(crate) struct Boundaries {
     state: RandomState,
@@ -77,7 +77,7 @@ impl Boundaries {
     }
 }
 
-/// Answers a GET or HEAD for a representation.
+/// Returns the response to a GET or HEAD request for a representation.
 pub(crate) fn deliver(
     request: &SiteRequest<'_>,
     head: &Head,
@@ -95,7 +95,7 @@ pub(crate) fn deliver(
     let selected = match conditional::evaluate(&conditions, &head.validators()) {
         Outcome::NotModified => return not_modified(head),
         Outcome::Failed => return SiteResponse::of(StatusCode::PRECONDITION_FAILED),
-        // Ranges are of GET alone.
+        // Ranges apply to GET only.
         Outcome::Send if request.method == Method::Get => match request.only("range") {
             Some(value) => range::select(value, bytes),
             None => Selected::Whole,
@@ -122,7 +122,7 @@ pub(crate) fn deliver(
     }
 }
 
-/// What a cache needs to go on with what it has.
+/// Returns a 304 with the fields that a cache needs.
 fn not_modified(head: &Head) -> SiteResponse {
     let mut response = SiteResponse::of(StatusCode::NOT_MODIFIED);
     let kept = [header::ETAG, header::LAST_MODIFIED, header::VARY];
@@ -191,7 +191,7 @@ fn content_range(part: Part, of: u64) -> String {
     )
 }
 
-/// All that is made here is ASCII, so that there is a value.
+/// Converts ASCII text to a field value.
 fn field(text: String) -> Option<HeaderValue> {
     HeaderValue::try_from(text).ok()
 }

@@ -1,11 +1,11 @@
-//! Which of a file's encodings a client is sent, by its `Accept-Encoding` (RFC 9110, 12.5.3).
+//! The selection of a file's encoding by `Accept-Encoding` (RFC 9110, section 12.5.3).
 
 use http::HeaderValue;
 
-/// How many encodings there are, identity included.
+/// The number of encodings, including identity.
 pub(crate) const ENCODINGS: usize = 4;
 
-/// Encodings in the order that we would rather send: the smallest first, by rule of thumb.
+/// The encodings in order of preference: usually the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Brotli,
@@ -22,12 +22,12 @@ impl Encoding {
         Encoding::Identity,
     ];
 
-    /// What is appended to a file's name.
+    /// Returns the suffix of the file name.
     pub(crate) fn suffix(self) -> &'static str {
         ["br", "zst", "gz", ""][self as usize]
     }
 
-    /// As fields name it; none for the file itself.
+    /// Returns the name in header fields, or `None` for identity.
     pub(crate) fn field(self) -> Option<HeaderValue> {
         let name = match self {
             Encoding::Brotli => "br",
@@ -39,15 +39,15 @@ impl Encoding {
     }
 }
 
-/// What a client would have of each encoding, in thousandths; 0 is "not that".
+/// The weight that a client gives to each encoding, in thousandths; 0 for not acceptable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Accepted([u16; ENCODINGS]);
 
 impl Accepted {
-    /// The client has not said anything: it gets the file itself, though it could not complain about others.
-    pub(crate) const UNSAID: Accepted = Accepted([0, 0, 0, 1000]);
+    /// The client sent no `Accept-Encoding`. It gets the file itself, although any encoding would be allowed.
+    pub(crate) const UNSPECIFIED: Accepted = Accepted([0, 0, 0, 1000]);
 
-    /// Reads the field's value, lines joined by commas. What is malformed is as if it were not there.
+    /// Parses the value of the field, with its lines joined by commas. Malformed elements are ignored.
     pub(crate) fn parse(value: &[u8]) -> Accepted {
         let mut qualities: [Option<u16>; ENCODINGS] = [None; ENCODINGS];
         let mut others = None;
@@ -77,7 +77,7 @@ impl Accepted {
         }
         let others_or = |otherwise| move |one: Option<u16>| one.or(others).unwrap_or(otherwise);
         let mut accepted = qualities.map(others_or(0));
-        // Acceptable unless ruled out, but the last choice if not named.
+        // Identity is acceptable unless excluded. If it is not named, it is the last choice.
         let identity = &mut accepted[Encoding::Identity as usize];
         if qualities[Encoding::Identity as usize].is_none() && others != Some(0) {
             *identity = 1;
@@ -85,12 +85,12 @@ impl Accepted {
         Accepted(accepted)
     }
 
-    /// The best of those that there are. The file itself is there always, and is sent rather than nothing.
-    pub(crate) fn choose(self, there: impl Fn(Encoding) -> bool) -> Encoding {
+    /// Returns the best available encoding. The file itself always exists, and is sent rather than nothing.
+    pub(crate) fn choose(self, exists: impl Fn(Encoding) -> bool) -> Encoding {
         let mut best = (0, Encoding::Identity);
         for encoding in Encoding::ALL {
             let quality = self.0[encoding as usize];
-            if quality > best.0 && there(encoding) {
+            if quality > best.0 && exists(encoding) {
                 best = (quality, encoding);
             }
         }
@@ -98,7 +98,7 @@ impl Accepted {
     }
 }
 
-/// The weight of a coding: `q=0.5` is 500; 1000 if none is given, none if it is malformed.
+/// Returns the weight of a coding: 500 for `q=0.5`, 1000 if there is none, `None` if it is malformed.
 fn quality<'a>(mut parameters: impl Iterator<Item = &'a [u8]>) -> Option<u16> {
     let Some(weight) = parameters.next() else {
         return Some(1000);
@@ -132,14 +132,14 @@ mod tests {
     use super::Encoding::{Brotli, Gzip, Identity, Zstd};
     use super::*;
 
-    fn choice(value: &str, there: &[Encoding]) -> Encoding {
-        Accepted::parse(value.as_bytes()).choose(|one| one == Identity || there.contains(&one))
+    fn choice(value: &str, exists: &[Encoding]) -> Encoding {
+        Accepted::parse(value.as_bytes()).choose(|one| one == Identity || exists.contains(&one))
     }
 
     #[test]
-    fn a_client_is_sent_what_it_would_rather_have() {
+    fn the_encoding_with_the_highest_weight_is_chosen() {
         let all = &[Brotli, Zstd, Gzip][..];
-        for (value, there, expected) in [
+        for (value, exists, expected) in [
             ("gzip, deflate, br, zstd", all, Brotli),
             ("gzip, deflate, br, zstd", &[Gzip, Zstd], Zstd),
             ("gzip, deflate", all, Gzip),
@@ -156,7 +156,7 @@ mod tests {
             ("identity, gzip", all, Gzip),
             ("identity;q=0, gzip;q=0.001", all, Gzip),
             ("gzip;q=0.001", all, Gzip),
-            // Nothing acceptable is there: the file rather than nothing.
+            // No acceptable encoding exists: the file rather than nothing.
             ("identity;q=0", all, Identity),
             ("*;q=0", all, Identity),
             ("br;q=1.001, gzip", all, Gzip),
@@ -167,8 +167,8 @@ mod tests {
             ("deflate, compress", all, Identity),
             ("gzip", &[], Identity),
         ] {
-            assert_eq!(choice(value, there), expected, "{value}");
+            assert_eq!(choice(value, exists), expected, "{value}");
         }
-        assert_eq!(Accepted::UNSAID.choose(|_| true), Identity);
+        assert_eq!(Accepted::UNSPECIFIED.choose(|_| true), Identity);
     }
 }

@@ -1,4 +1,4 @@
-//! A directory as a page, where that is requested. Read on a blocking thread; used by `service`.
+//! Directory listings, if they are enabled. Directories are read on a blocking thread.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -12,14 +12,14 @@ use super::beneath::{Kind, Reach, Root};
 use super::load::{date_field, time_of};
 use super::path::escape;
 
-/// How many names a page has, the first in its order; the page says if there are more.
+/// The number of names on a page. The page says if there are more.
 pub(crate) const LISTED_MAX: usize = 10_000;
 
-/// What is in a directory, and can be served: files and directories, directories first, sorted by name.
+/// The files and directories of a directory that can be served: directories first, sorted by name.
 #[derive(Debug)]
 pub(crate) struct Listing {
     items: Vec<Item>,
-    /// Whether some are left out.
+    /// Set if some names are left out.
     more: bool,
 }
 
@@ -31,7 +31,7 @@ struct Item {
     modified: SystemTime,
 }
 
-/// Directories first, by name.
+/// Orders directories first, then by name.
 impl Ord for Item {
     fn cmp(&self, other: &Item) -> Ordering {
         (!self.directory, &self.name).cmp(&(!other.directory, &other.name))
@@ -53,10 +53,10 @@ impl PartialEq for Item {
 impl Eq for Item {}
 
 impl Listing {
-    /// Reads a directory. What can't be looked at, or would be answered 404, is left out: links that lead out,
+    /// Reads a directory. Names that cannot be inspected or would result in 404 are left out: links that lead out,
     /// names with a backslash, hidden names.
     pub(crate) fn read(root: &Root, path: &[u8], hidden: bool) -> Result<Listing, Errno> {
-        // The last in order is on top, and goes for one that comes before it: memory is bounded whatever there is.
+        // The heap's top is the last name in order. It makes way for an earlier one, so memory is bounded.
         let mut items = BinaryHeap::new();
         let mut more = false;
         for entry in Dir::new(root.open_dir(path)?)? {
@@ -86,7 +86,7 @@ impl Listing {
         })
     }
 
-    /// The page; `path` is the directory's, with its slash.
+    /// Returns the page. `path` is the path of the directory, with a trailing slash.
     pub(crate) fn page(&self, path: &[u8]) -> String {
         let title = format!("Index of {}", String::from_utf8_lossy(path));
         let page = html! {
@@ -114,7 +114,7 @@ impl Listing {
     }
 }
 
-/// Whether a name comes after an item, by what its directory says of it; what it does not say has to be looked at.
+/// Returns whether a name comes after `item`, as far as the directory entry tells.
 fn is_behind(file_type: FileType, name: &[u8], item: &Item) -> bool {
     match file_type {
         FileType::Directory => !item.directory || name > &item.name[..],
@@ -124,7 +124,7 @@ fn is_behind(file_type: FileType, name: &[u8], item: &Item) -> bool {
 }
 
 impl Item {
-    /// `None`: it can't be looked at, or would be answered 404.
+    /// Returns an item, or `None` if the name cannot be inspected or would result in 404.
     fn of(root: &Root, path: &[u8], name: &[u8]) -> Option<Item> {
         let below = [path, if path.is_empty() { b"" } else { b"/" }, name].concat();
         let state = root.look(&below, Reach::Wait).ok()?;
@@ -138,7 +138,7 @@ impl Item {
 
     fn row(&self) -> maud::Markup {
         let slash = if self.directory { "/" } else { "" };
-        // With a dot before it no name is taken for a scheme (`a:b`).
+        // The prefix `./` prevents that a name is taken for a URL scheme (`a:b`).
         let link = format!("./{}{slash}", escape(&self.name));
         let date = date_field(self.modified);
         let date = date
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_the_first_names_and_says_that_there_are_more() {
+    fn a_page_is_limited_and_says_that_there_are_more_names() {
         let dir = tempfile::tempdir().unwrap();
         let below = |name: &str| dir.path().join(name);
         for index in 0..LISTED_MAX + 500 {

@@ -1,7 +1,7 @@
-//! Open files, one per large file that is being sent or was lately; and small ones read whole.
+//! Opens and reads files.
 //!
-//! Opening asks the kernel's memory first and goes to a blocking thread where that is not enough; reading is the
-//! engine's, which has the page cache answer on the spot and the ring wait for the disk.
+//! A path is opened from the kernel's memory if possible, and otherwise on a blocking thread. Reads go through the
+//! engine, which serves them from the page cache or waits for the disk on the ring.
 
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
@@ -22,24 +22,24 @@ use super::conditional::{Validators, whole_seconds};
 use super::encoding::Encoding;
 use super::response::{Fields, Ready};
 
-/// How often a small file is read again that was changed while it was read.
+/// The number of reads of a small file that changes while it is read.
 const READS_MAX: u32 = 4;
-/// Two changes within a tick of the kernel's clock (10 ms at the coarsest, since Linux 6.13 none where somebody
-/// looks) have one time: a tag made so soon after a change is weak.
+/// The resolution of file times: two changes within a tick of the kernel's clock (at most 10 ms; finer since Linux
+/// 6.13) can have the same time. A tag created so soon after a change is weak.
 const TICK: Duration = Duration::from_millis(20);
-/// `Last-Modified` counts in seconds, some file systems in twos: what was changed that lately may change again
-/// within the same one.
+/// `Last-Modified` has a resolution of one second, and some file systems of two. A file that changed more recently may
+/// change again within the same second.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// For how long a file that was seen in the page cache is taken to be there still. It is sent meanwhile, so the kernel
-/// has reason to keep it.
-const SEEN: Duration = Duration::from_secs(1);
+/// The time for which a range is assumed to stay in the page cache. The range is being sent meanwhile, so the kernel
+/// tends to keep it.
+const CACHED_FOR: Duration = Duration::from_secs(1);
 
-/// A file that is open for sending; shared by the responses that send it.
+/// A file that is open for sending. Its responses share it.
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
-    /// How much of it, from its beginning on, was seen in the page cache, and when.
+    /// The length of the start of the file that was in the page cache, and the time of the check.
     length_checked: Cell<Option<(u64, Instant)>>,
 }
 
@@ -53,30 +53,30 @@ impl OpenFile {
         })
     }
 
-    /// For [`read_exact_at`](File::read_exact_at), whose `UnexpectedEof` says that the file has been cut: the
-    /// length that the response's head gave can't be kept, so the connection must end there.
+    /// Returns the file for [`read_exact_at`](File::read_exact_at). If a read fails with `UnexpectedEof`, the file was
+    /// truncated. The response cannot have its announced length, so the connection must end.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The file once more, at a position of its own, for [`annulus::net::splice`] into a pipe. 0 bytes spliced
-    /// before the response's end mean that the file has been cut.
+    /// Opens the file again with a separate position, for [`annulus::net::splice`] into a pipe. If 0 bytes are spliced
+    /// before the end of the response, the file was truncated.
     ///
     /// # Errors
     ///
-    /// Outside a runtime, without `/proc`, or if no descriptor is left; reading is the way then.
+    /// Fails outside a runtime, without `/proc`, and if no descriptor is free. Read the file instead then.
     pub fn descriptor_at(&self, offset: u64) -> io::Result<Descriptor> {
         use io::Seek;
         let descriptor = self.file.descriptor().ok_or(io::ErrorKind::Unsupported)?;
-        // Opened anew: of a duplicate the position is shared.
+        // A duplicate would share the position.
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         let mut again = std::fs::File::open(path)?;
         again.seek(io::SeekFrom::Start(offset))?;
         Descriptor::new(again)
     }
 
-    /// For [`annulus::net::TcpStream::send_file`]. Fewer bytes sent than the response's head says mean that the file
-    /// has been cut.
+    /// Returns the descriptor for [`annulus::net::TcpStream::send_file`]. If fewer bytes are sent than the head
+    /// announced, the file was truncated.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.descriptor()
     }
@@ -85,12 +85,12 @@ impl OpenFile {
         FileState::of(self.file.descriptor().ok_or(Errno::BADF)?)
     }
 
-    /// Whether a range that is not empty is in the page cache, as far as its first byte and its last one show: sending
-    /// it waits for no disk then.
+    /// Checks whether a non-empty range is in the page cache, by its first and last byte. If so, sending it does not
+    /// wait for a disk.
     pub(crate) fn cached(&self, range: &Range<u64>, now: Instant) -> Cached {
         if let Some((bytes, when)) = self.length_checked.get()
             && range.end <= bytes
-            && now.saturating_duration_since(when) < SEEN
+            && now.saturating_duration_since(when) < CACHED_FOR
         {
             return Cached::Yes;
         }
@@ -107,7 +107,7 @@ impl OpenFile {
             );
             match read {
                 Ok(1) => {}
-                Err(Errno::OPNOTSUPP) => return Cached::Unsaid,
+                Err(Errno::OPNOTSUPP) => return Cached::Unknown,
                 _ => return Cached::No,
             }
         }
@@ -115,7 +115,7 @@ impl OpenFile {
         Cached::Yes
     }
 
-    /// A range has been seen in the page cache.
+    /// Notes that a range is in the page cache.
     pub(crate) fn note_cached(&self, range: &Range<u64>, now: Instant) {
         if range.start == 0 {
             self.length_checked.set(Some((range.end, now)));
@@ -123,24 +123,24 @@ impl OpenFile {
     }
 }
 
-/// Whether a range of a file is in the page cache.
+/// The presence of a file range in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cached {
     Yes,
     No,
-    /// The file system does not say: tmpfs, whose files are memory, or one that another process or machine answers for.
-    Unsaid,
+    /// The file system does not report it: tmpfs, FUSE, or a network file system.
+    Unknown,
 }
 
-/// The head of a page's answer: what describes a version of a file.
+/// The head of a response for one version of a file.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// All but `Content-Length` and what is about ranges.
+    /// All fields except `Content-Length` and those about ranges.
     pub(crate) fields: Fields,
     pub(crate) etag: HeaderValue,
     pub(crate) modified: Option<SystemTime>,
     pub(crate) content_type: HeaderValue,
-    /// Whether the file may change without a trace, and is to be read again soon.
+    /// `false` if the file may change without a visible change of its times. It is read again soon then.
     pub(crate) settled: bool,
 }
 
@@ -193,7 +193,7 @@ impl Head {
         }
     }
 
-    /// The fields of a response with what was read of a file that changed meanwhile: it is no version of it.
+    /// Returns the fields for content that was read while the file changed. It is not a version of the file.
     pub(crate) fn without_validators(&self, bytes: usize) -> Fields {
         let validators = [header::ETAG, header::LAST_MODIFIED];
         let fields = self
@@ -204,7 +204,7 @@ impl Head {
         fields.cloned().chain([length]).collect()
     }
 
-    /// The fields of a response with all of it.
+    /// Returns the fields of a response with the complete file.
     pub(crate) fn whole(&self, bytes: u64) -> Fields {
         let mut fields = self.fields.clone();
         fields.push((header::ACCEPT_RANGES, HeaderValue::from_static("bytes")));
@@ -213,7 +213,7 @@ impl Head {
     }
 }
 
-/// A date as fields have it; `None` after the year 9999, which they do not have.
+/// Returns a date as a field value, or `None` after the year 9999.
 pub(crate) fn date_field(time: SystemTime) -> Option<HeaderValue> {
     /// The first second of the year 10000.
     const END: Duration = Duration::from_secs(253_402_300_800);
@@ -224,7 +224,7 @@ pub(crate) fn date_field(time: SystemTime) -> Option<HeaderValue> {
     HeaderValue::try_from(httpdate::fmt_http_date(time)).ok()
 }
 
-/// A file's time; 1970 for what is before that.
+/// Converts a file time. Earlier times become 1970.
 pub(crate) fn time_of((seconds, nanoseconds): (i64, u32)) -> SystemTime {
     let since = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds);
     SystemTime::UNIX_EPOCH
@@ -232,7 +232,7 @@ pub(crate) fn time_of((seconds, nanoseconds): (i64, u32)) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// A file in one of its states as a response: a small one in memory, of a large one all but the body.
+/// The response for a version of a file. Small files include the body, large files do not.
 #[derive(Debug)]
 pub(crate) struct CachedFile {
     state: FileState,
@@ -241,7 +241,7 @@ pub(crate) struct CachedFile {
 }
 
 impl CachedFile {
-    /// `body`: all of it, or nothing.
+    /// `body` is the complete body, or empty.
     pub(crate) fn new(state: FileState, head: Head, body: &[u8]) -> CachedFile {
         let ready = Ready::new(StatusCode::OK, head.whole(state.bytes), body);
         CachedFile {
@@ -251,22 +251,23 @@ impl CachedFile {
         }
     }
 
-    /// Whether it is what a file in that state has in it, for certain.
+    /// Returns whether a file in this state certainly has this content.
     pub(crate) fn is_still(&self, state: &FileState) -> bool {
         self.head.settled && self.state == *state
     }
 }
 
-/// A file's content.
+/// The content of a file.
 #[derive(Debug)]
 pub(crate) enum Loaded {
-    /// Small, and read whole. `steady`: nothing changed it meanwhile, so that it is one version of it.
+    /// A small file that was read completely. `steady`: it did not change meanwhile, so the content is one version of
+    /// it.
     Whole {
         state: FileState,
         body: Vec<u8>,
         steady: bool,
     },
-    /// Too large for that.
+    /// A file that is too large for that.
     Open(OpenFile),
 }
 
@@ -280,7 +281,7 @@ pub(crate) async fn load(root: &Arc<Root>, path: &[u8], whole_max: u32) -> Resul
             return Ok(Loaded::Open(open));
         }
         let read = match state.bytes {
-            // There is nothing to read, and a read of nothing is refused.
+            // There is nothing to read, and an empty read is refused.
             0 => Ok(Vec::new()),
             // At most `whole_max`.
             bytes => open.file.read_exact_at(vec![0; bytes as usize], 0).await,
@@ -307,7 +308,7 @@ pub(crate) async fn load(root: &Arc<Root>, path: &[u8], whole_max: u32) -> Resul
                     steady: false,
                 });
             }
-            // Cut each time that it was read: another request's problem.
+            // The file was truncated during each read.
             None if tries == 0 => return Err(Errno::AGAIN),
             _ => {}
         }
@@ -325,7 +326,7 @@ async fn open(root: &Arc<Root>, path: &[u8]) -> Result<(std::fs::File, FileState
     }
 }
 
-/// Runs what may wait for a disk on a blocking thread.
+/// Runs work that may wait for a disk on a blocking thread.
 pub(crate) async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
 ) -> Result<T, Errno> {

@@ -1,13 +1,15 @@
-//! What a request for a path is answered: files below one directory, and nothing outside it.
+//! The files of a directory as HTTP responses. Nothing outside the directory is served.
 //!
-//! A [`Site`] is one core's, with a cache of its own; it takes requests apart from any connection and
-//! protocol, and gives an [`SiteResponse`] that is cheap to write for HTTP/1.1 and for HTTP/2. Used by the
-//! connections of this crate.
+//! A [`Site`] belongs to one core and has its own cache. It works without a connection and without a protocol, and
+//! returns a [`SiteResponse`] that is cheap to write as HTTP/1.1 or HTTP/2.
 //!
-//! The way of a request: [`Site::ready`] is the short cut, which finds a small file in memory, or a large one open,
-//! and allocates nothing. [`Site::response`] is the whole way: `path` takes the target apart, `cache` knows what was
-//! found lately, `survey` asks the file system through `beneath` and `walk`, which never leave the root; `load`
-//! opens or reads, `deliver` sends as much of it as `conditional` and `range` say, and `listing` is for directories.
+//! [`Site::ready`] is the fast path for small files in memory and for open large files; it does not allocate.
+//! [`Site::response`] handles everything else in these steps:
+//!
+//! 1. `path` parses the target, and `cache` holds recent results.
+//! 2. `survey` looks the path up in the file system, through `beneath` and `walk`, which never leave the root.
+//! 3. `load` opens or reads the file.
+//! 4. `deliver` builds the response, as `conditional` and `range` decide; `listing` does so for directories.
 
 mod beneath;
 mod cache;

@@ -1,35 +1,36 @@
-//! Which path a request target names: decoded once, dot segments removed, before any file system is asked.
-//! A pure function, used by `service`; fuzzed as `http_path`.
+//! Converts a request target to a path: escapes are decoded once and dot segments removed, before any file system
+//! access. A pure function, fuzzed as `http_path`.
 //!
-//! | in the target | answer |
+//! | in the target | response |
 //! |---|---|
-//! | an escape that is none (`%`, `%2`, `%zz`), an encoded NUL, a space or control byte, `#` | 400 |
+//! | an invalid escape (`%`, `%2`, `%zz`), an encoded NUL, a space or control byte, `#` | 400 |
 //! | `..` beyond the root | 400 |
 //! | an encoded slash (`%2f`), a backslash, plain or encoded | 404 |
-//! | a segment that begins with a dot, unless requested; `/.well-known` is let through | 404 |
+//! | a segment that begins with a dot, unless hidden names are served; `/.well-known` is allowed | 404 |
 //! | more than [`PATH_BYTES_MAX`] | 414 |
 //!
-//! A slash or backslash within a name is 404 because no file that we serve has one there, and because a proxy that sits
-//! before us may take it for a separator: what it lets through must mean the same here.
+//! A slash or backslash within a name results in 404. No served file has one in its name, and a proxy in front of the
+//! server may take it for a separator. A target that the proxy allows must mean the same here.
 //!
-//! Escapes are decoded once: `%252e` is the name `%2e`. Bytes that are not UTF-8 are bytes, as in the file system.
+//! Escapes are decoded once: `%252e` is the name `%2e`. Bytes that are not UTF-8 are kept, as in the file system.
 
 use http::StatusCode;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
-/// The kernel's PATH_MAX less its NUL.
+/// PATH_MAX of the kernel without the NUL.
 pub const PATH_BYTES_MAX: usize = 4095;
 
-/// What a target names.
+/// A decoded target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved<'a> {
-    /// Begins with a slash; decoded; no segment is empty, `.` or `..`. Ends in a slash where a directory is meant.
+    /// The decoded path. It begins with a slash, and has no segment that is empty, `.` or `..`. A trailing slash means
+    /// a directory.
     pub path: Vec<u8>,
-    /// What followed `?`, as it came.
+    /// The query after `?`, unchanged.
     pub query: Option<&'a [u8]>,
 }
 
-/// Bytes that a path in a field or link has as escapes: all but RFC 3986's `pchar` and the slash.
+/// The bytes that are escaped in the path of a field or link: all except RFC 3986's `pchar` and the slash.
 const ESCAPED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -47,7 +48,7 @@ const ESCAPED: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// As in [`ESCAPED`], for a query: its own escapes stay as they are.
+/// The bytes that are escaped in a query. Its existing escapes are kept.
 const ESCAPED_IN_QUERY: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -58,11 +59,11 @@ const ESCAPED_IN_QUERY: &AsciiSet = &CONTROLS
     .add(b'^')
     .add(b'`');
 
-/// Takes a target (origin form) apart.
+/// Decodes a target in origin form.
 ///
 /// # Errors
 ///
-/// The status to answer; the table above.
+/// Returns the status of the response, as in the table of the [module](self).
 pub fn resolve(target: &[u8], hidden: bool) -> Result<Resolved<'_>, StatusCode> {
     let (raw, query) = match target.iter().position(|&byte| byte == b'?') {
         Some(at) => (&target[..at], Some(&target[at + 1..])),
@@ -76,7 +77,7 @@ pub fn resolve(target: &[u8], hidden: bool) -> Result<Resolved<'_>, StatusCode> 
     }
     let decoded = decode(raw)?;
     let mut path = Vec::with_capacity(decoded.len());
-    // Where each segment that is in `path` begins, its slash included.
+    // The start of each segment in `path`, including its slash.
     let mut starts = Vec::new();
     let mut directory = false;
     for segment in decoded[1..].split(|&byte| byte == b'/') {
@@ -103,7 +104,7 @@ pub fn resolve(target: &[u8], hidden: bool) -> Result<Resolved<'_>, StatusCode> 
     Ok(Resolved { path, query })
 }
 
-/// Whether a segment begins with a dot: except the first one if that is `.well-known` (RFC 8615).
+/// Returns whether a segment begins with a dot, except a leading `.well-known` (RFC 8615).
 fn is_hidden(path: &[u8]) -> bool {
     let mut segments = path[1..].split(|&byte| byte == b'/').enumerate();
     segments
@@ -138,23 +139,23 @@ fn decode(raw: &[u8]) -> Result<Vec<u8>, StatusCode> {
     Ok(decoded)
 }
 
-/// Which bytes stand for themselves in a path.
-const STANDS_FOR_ITSELF: [bool; 256] = {
-    let mut stands = [false; 256];
+/// The bytes that need no decoding.
+const NEEDS_NO_DECODING: [bool; 256] = {
+    let mut plain = [false; 256];
     let mut byte = b'!';
     while byte <= b'~' {
-        stands[byte as usize] = !matches!(byte, b'%' | b'?' | b'#' | b'\\');
+        plain[byte as usize] = !matches!(byte, b'%' | b'?' | b'#' | b'\\');
         byte += 1;
     }
-    stands
+    plain
 };
 
-/// The path of a target whose bytes stand for themselves, so that it may be looked up as it is; it need not be
-/// one that [`resolve`] would give, only mean the same if it is.
+/// Returns the path of a target that needs no decoding, for a lookup as it is. It may differ from the result of
+/// [`resolve`], but if it is a valid result, it means the same.
 pub fn plain(target: &[u8]) -> Option<&[u8]> {
     match target
         .iter()
-        .position(|&byte| !STANDS_FOR_ITSELF[usize::from(byte)])
+        .position(|&byte| !NEEDS_NO_DECODING[usize::from(byte)])
     {
         None => Some(target),
         Some(at) if target[at] == b'?' => Some(&target[..at]),
@@ -162,8 +163,8 @@ pub fn plain(target: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The path of a directory, its slash added, and the query, as `Location` has them. It can't lead to another
-/// host: it begins with one slash, and what follows is a segment.
+/// Returns the path of a directory with a trailing slash, and the query, for `Location`. It cannot lead to another
+/// host, because it begins with a single slash that a segment follows.
 pub(crate) fn with_slash(resolved: &Resolved<'_>) -> String {
     let mut location = escape(&resolved.path);
     location.push('/');
@@ -174,7 +175,7 @@ pub(crate) fn with_slash(resolved: &Resolved<'_>) -> String {
     location
 }
 
-/// A path or name as links have it.
+/// Escapes a path or name for a link.
 pub(crate) fn escape(path: &[u8]) -> String {
     percent_encode(path, ESCAPED).to_string()
 }
@@ -186,7 +187,7 @@ mod tests {
     const BAD: Result<&str, u16> = Err(400);
     const MISSING: Result<&str, u16> = Err(404);
 
-    /// Target, and the path or status that it must be.
+    /// Targets with the expected path or status.
     const TARGETS: [(&str, Result<&str, u16>); 58] = [
         ("/", Ok("/")),
         ("/a", Ok("/a")),
@@ -252,7 +253,7 @@ mod tests {
     ];
 
     #[test]
-    fn targets_name_what_they_name() {
+    fn targets_resolve_to_the_expected_path_or_status() {
         for (target, expected) in TARGETS {
             let resolved = resolve(target.as_bytes(), false);
             let resolved = resolved.map(|target| String::from_utf8(target.path).unwrap());
@@ -266,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_bytes() {
-        // Overlong forms of dots and slashes are names like any other.
+    fn bytes_that_are_not_utf8_are_kept() {
+        // Overlong encodings of dots and slashes are ordinary names.
         let path = resolve(b"/%c0%ae%c0%ae/%c0%af\xff", false).unwrap().path;
         assert_eq!(path, b"/\xc0\xae\xc0\xae/\xc0\xaf\xff");
         assert_eq!(
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_names_are_served_if_requested() {
+    fn hidden_names_are_served_if_enabled() {
         assert_eq!(
             resolve(b"/.git/config", true).unwrap().path,
             b"/.git/config"
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_bounded_after_decoding() {
+    fn the_length_of_a_path_is_limited_after_decoding() {
         let path = |name: &str, times| format!("/{}", name.repeat(times));
         assert!(resolve(path("a", PATH_BYTES_MAX - 1).as_bytes(), false).is_ok());
         assert!(resolve(path("%61", PATH_BYTES_MAX - 1).as_bytes(), false).is_ok());
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_targets_mean_themselves() {
+    fn a_plain_target_is_its_own_path() {
         assert_eq!(plain(b"/a/b.html"), Some(&b"/a/b.html"[..]));
         assert_eq!(plain(b"/a?b%00"), Some(&b"/a"[..]));
         for target in ["/a%20b", "/a\\b", "/a#b", "/a b", "/\u{e4}"] {

@@ -1,37 +1,36 @@
-//! Which parts of a representation a `Range` field asks (RFC 9110, section 14). A pure function, used by
-//! `service`; fuzzed as `http_range`.
+//! Parses `Range` fields (RFC 9110, section 14). A pure function, fuzzed as `http_range`.
 //!
-//! Our own parser: the crates for it refuse forms that the grammar has (spaces around commas, leading zeros),
-//! answer 416 where one range of several is satisfiable, or leave out what is done about overlaps.
+//! This is a separate parser because the crates for it differ from the RFC: they refuse valid forms (spaces around
+//! commas, leading zeros), return 416 if only one of several ranges is satisfiable, or ignore overlaps.
 
-/// How many ranges a request may ask; for more, all is sent. RFC 9110, 14.2: many small ones are an attack, or
-/// a client for whom the whole is cheaper.
+/// The largest number of ranges of a request. With more, the whole representation is sent. Many small ranges are an
+/// attack, or more expensive than the whole (RFC 9110, section 14.2).
 pub const RANGES_MAX: usize = 16;
 
-/// A range that is there: `bytes` is at least 1, `offset + bytes` at most the representation's length.
+/// A satisfiable range. `bytes` is at least 1, and `offset + bytes` at most the length of the representation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its first byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// What a `Range` field means for a representation.
+/// The meaning of a `Range` field for a representation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
-    /// The field is to be ignored: all is sent.
+    /// The field is ignored, and the whole representation is sent.
     Whole,
-    /// 206 with these: in the order asked, or, if any of them overlapped, merged and ascending. Not empty.
+    /// A 206 with these parts: in the requested order, or merged and ascending if any overlapped. Not empty.
     Parts(Vec<Part>),
-    /// 416.
+    /// A 416.
     Unsatisfiable,
 }
 
-/// Reads the value of a `Range` field for a representation of `len` bytes.
+/// Evaluates a `Range` field for a representation of `len` bytes.
 ///
-/// What is no list of byte ranges is ignored, as RFC 9110 allows; so is a range of an empty representation, which
-/// clients ask that put a range into every request.
+/// Values that are not a list of byte ranges are ignored, as RFC 9110 allows. So is a range of an empty representation,
+/// because some clients send a range with every request.
 pub fn select(value: &[u8], len: u64) -> Selected {
     let Some(specs) = parse(value) else {
         return Selected::Whole;
@@ -45,7 +44,7 @@ pub fn select(value: &[u8], len: u64) -> Selected {
     }
     let parts = merge_if_overlapping(parts);
     match parts[..] {
-        // All of it, in a roundabout way; 206 says so all the same if it was one range.
+        // Several ranges that cover everything. A single one gets a 206.
         [Part { bytes, .. }] if bytes == len && specs.len() > 1 => Selected::Whole,
         _ => Selected::Parts(parts),
     }
@@ -53,9 +52,9 @@ pub fn select(value: &[u8], len: u64) -> Selected {
 
 #[derive(Clone, Copy)]
 enum Spec {
-    /// First and last byte; last may be beyond the end, or not given.
+    /// First and last byte. The last one may be beyond the end, or missing.
     From(u64, Option<u64>),
-    /// N at the end.
+    /// The number of bytes at the end.
     Last(u64),
 }
 
@@ -75,7 +74,7 @@ impl Spec {
     }
 }
 
-/// The ranges of `bytes=…`; `None` if it is something else, malformed, or too many.
+/// Parses `bytes=…`. Returns `None` for other units, malformed lists and too many ranges.
 fn parse(value: &[u8]) -> Option<Vec<Spec>> {
     let equals = value.iter().position(|&byte| byte == b'=')?;
     let (unit, list) = (&value[..equals], &value[equals + 1..]);
@@ -83,7 +82,7 @@ fn parse(value: &[u8]) -> Option<Vec<Spec>> {
         return None;
     }
     let mut specs = Vec::new();
-    // Empty elements are part of the grammar of lists.
+    // The grammar of lists allows empty elements.
     for spec in list
         .split(|&byte| byte == b',')
         .map(trim_ows)
@@ -98,7 +97,7 @@ fn parse(value: &[u8]) -> Option<Vec<Spec>> {
             (first, b"") => Spec::From(number(first)?, None),
             (first, last) => {
                 let (first, last) = (number(first)?, number(last)?);
-                // A number too large to tell from others can't be told to be the wrong way round.
+                // Numbers beyond `u64::MAX` are equal here, so their order is not checked.
                 if last < first {
                     return None;
                 }
@@ -116,7 +115,7 @@ fn trim_ows(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// A number, or the largest one that we have where it is larger.
+/// Parses a number. Larger ones become `u64::MAX`.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -160,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn single_ranges_are_those_of_the_rfc() {
-        // RFC 9110, 14.1.2: of 10,000 bytes.
+    fn single_ranges_are_evaluated_as_in_the_rfc() {
+        // RFC 9110, section 14.1.2, for 10,000 bytes.
         for (value, expected) in [
             ("bytes=0-499", parts(&[(0, 500)])),
             ("bytes=500-999", parts(&[(500, 500)])),
@@ -195,7 +194,7 @@ mod tests {
             ("bytes=0-0,-1", parts(&[(0, 1), (9999, 1)])),
             ("bytes=500-600,0-99", parts(&[(500, 101), (0, 100)])),
             ("bytes= 0-0 ,\t2-3,, 5-5,", parts(&[(0, 1), (2, 2), (5, 1)])),
-            // Neighbours do not overlap.
+            // Adjacent ranges do not overlap.
             ("bytes=0-4,5-9", parts(&[(0, 5), (5, 5)])),
             ("bytes=500-700,601-999", parts(&[(500, 500)])),
             ("bytes=601-999,500-700,0-0", parts(&[(0, 1), (500, 500)])),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_ignored() {
+    fn a_malformed_range_is_ignored() {
         for value in [
             "",
             "bytes",
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_are_served_with_all() {
+    fn too_many_ranges_result_in_the_whole_representation() {
         let value = |count: usize| {
             let specs: Vec<String> = (0..count)
                 .map(|n| format!("{}-{}", n * 10, n * 10 + 1))

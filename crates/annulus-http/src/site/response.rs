@@ -1,5 +1,4 @@
-//! What a request is answered with: status, fields and body, one per request; and the same prepared as bytes,
-//! one per small file in the cache. Made by the rest of `site`, written out by connections.
+//! Responses: status, fields and body; and prepared responses, one per small file in the cache.
 
 use std::rc::Rc;
 
@@ -9,47 +8,48 @@ use http::header::{self, HeaderName, HeaderValue};
 
 use super::load::OpenFile;
 
-/// The methods that a file can be asked with.
+/// The methods that a file supports.
 pub(crate) const ALLOW: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// What a client that met a lack of descriptors is told to wait, seconds.
+/// The `Retry-After` of a response to a lack of descriptors, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// Names and values in the order of writing: without `Date`, `Connection`, `Server`, which are the connection's.
+/// Field names and values in the order of writing. `Date`, `Connection` and `Server` are left to
+/// the connection.
 pub type Fields = Vec<(HeaderName, HeaderValue)>;
 
-/// A response. For HEAD it is the same as for GET: the connection leaves the body out, and only that.
+/// A response. For HEAD it is the same as for GET; the connection omits only the body.
 #[derive(Debug)]
 pub struct SiteResponse {
     /// The status code.
     pub status: StatusCode,
-    /// With `Content-Length`, where the status may have one (not 204 and 304).
+    /// The header fields, with `Content-Length` unless the status forbids it (204 and 304).
     pub fields: Fields,
-    /// What follows the head.
+    /// The body.
     pub body: Body,
 }
 
-/// What is sent after the head.
+/// The body of a response.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Nothing.
+    /// No body.
     Empty,
-    /// Bytes in memory; cloning shares them.
+    /// Bytes in memory. Clones share them.
     Bytes(Bytes),
     /// A range of an open file.
     File {
-        /// Open until the last response with it has gone.
+        /// The file. It stays open until its last response is dropped.
         file: Rc<OpenFile>,
-        /// Where the range begins.
+        /// The offset of the range.
         offset: u64,
-        /// How long it is. The file may have been cut since: then the connection must end short of it.
+        /// The length of the range. If the file was truncated since, the connection must end before this length.
         bytes: u64,
     },
-    /// Several ranges with what stands between them (`multipart/byteranges`).
+    /// Several ranges and the text between them (`multipart/byteranges`).
     Parts {
-        /// In the order of sending; bounded by the ranges that a request may ask.
+        /// The pieces in the order of sending. Their number is limited by that of the requested ranges.
         pieces: Vec<Piece>,
-        /// All of them together.
+        /// The total length in bytes.
         bytes: u64,
     },
 }
@@ -57,21 +57,21 @@ pub enum Body {
 /// One piece of [`Body::Parts`].
 #[derive(Clone, Debug)]
 pub enum Piece {
-    /// The head of a part, the end of all, or a range that is in memory.
+    /// The head of a part, the end of the body, or a range that is in memory.
     Bytes(Bytes),
     /// A range of an open file; see [`Body::File`].
     File {
-        /// As there.
+        /// The file.
         file: Rc<OpenFile>,
-        /// As there.
+        /// The offset of the range.
         offset: u64,
-        /// As there.
+        /// The length of the range.
         bytes: u64,
     },
 }
 
 impl Body {
-    /// How many bytes it has: the value of `Content-Length`.
+    /// Returns the length of the body in bytes, which is the value of `Content-Length`.
     pub fn bytes(&self) -> u64 {
         match self {
             Body::Empty => 0,
@@ -82,9 +82,9 @@ impl Body {
 }
 
 impl SiteResponse {
-    /// The short response that says a status and nothing else: for errors, the connection's own as well.
+    /// Returns a short response with a status and its name as text, for errors.
     ///
-    /// 405 says what is allowed, 503 when to come back.
+    /// A 405 includes `Allow`, and a 503 `Retry-After`.
     pub fn of(status: StatusCode) -> SiteResponse {
         let mut fields = Fields::with_capacity(4);
         match status {
@@ -104,7 +104,7 @@ impl SiteResponse {
         SiteResponse::with_body(status, fields, PLAIN, body)
     }
 
-    /// A response whose body is in memory, and the two fields that describe it.
+    /// Returns a response with a body in memory and the two fields that describe it.
     pub(crate) fn with_body(
         status: StatusCode,
         mut fields: Fields,
@@ -120,7 +120,7 @@ impl SiteResponse {
         }
     }
 
-    /// The first field of a name.
+    /// Returns the value of the first field `name`.
     pub fn field(&self, name: &HeaderName) -> Option<&HeaderValue> {
         self.fields
             .iter()
@@ -129,14 +129,14 @@ impl SiteResponse {
     }
 }
 
-/// A response that needs no thought: all of it but the status line, `Date` and `Connection`, as HTTP/1.1 has it.
+/// A prepared HTTP/1.1 response: everything except the status line, `Date` and `Connection`.
 ///
-/// The connection writes its status line and those fields, and then [`tail`](Ready::tail) in one copy.
+/// The connection writes the status line and those fields, and then copies [`tail`](Ready::tail) at once.
 #[derive(Debug)]
 pub struct Ready {
     status: StatusCode,
     fields: Fields,
-    /// Fields, the empty line, the body.
+    /// The fields, the empty line and the body.
     tail: Bytes,
     head_bytes: usize,
 }
@@ -161,32 +161,32 @@ impl Ready {
         }
     }
 
-    /// The status, for the status line.
+    /// Returns the status, for the status line.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The other fields, the empty line and the body: for GET.
+    /// Returns the other fields, the empty line and the body, for GET.
     pub fn tail(&self) -> &[u8] {
         &self.tail
     }
 
-    /// The other fields and the empty line: for HEAD.
+    /// Returns the other fields and the empty line, for HEAD.
     pub fn head(&self) -> &[u8] {
         &self.tail[..self.head_bytes]
     }
 
-    /// The body alone; shares the memory.
+    /// Returns the body. It shares the memory.
     pub fn body(&self) -> Bytes {
         self.tail.slice(self.head_bytes..)
     }
 
-    /// The fields of [`head`](Ready::head).
+    /// Returns the fields of [`head`](Ready::head).
     pub fn fields(&self) -> &Fields {
         &self.fields
     }
 
-    /// The same as a response.
+    /// Returns the same as a [`SiteResponse`].
     pub(crate) fn response(&self) -> SiteResponse {
         let body = match self.body() {
             body if body.is_empty() => Body::Empty,
@@ -199,14 +199,14 @@ impl Ready {
         }
     }
 
-    /// The memory that it takes, about.
+    /// Returns the approximate memory of the response.
     pub(crate) fn bytes(&self) -> usize {
-        // The fields' values are small allocations of their own.
+        // The values of the fields are small separate allocations.
         self.tail.len() + self.head_bytes + self.fields.len() * 64
     }
 }
 
-/// Writes a field's line. Each word of the name begins with a capital, as there are programs that know it by that.
+/// Writes a field line. Each word of the name is capitalised, because some programs expect it.
 pub(crate) fn put_field(out: &mut impl BufMut, name: &HeaderName, value: &HeaderValue) {
     let mut begins = true;
     for &byte in name.as_str().as_bytes() {

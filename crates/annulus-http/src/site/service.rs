@@ -1,4 +1,4 @@
-//! The site: options in, requests in, answers out. One per core.
+//! The site of a core: its options, and the way from a request to a response.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,8 +22,7 @@ use super::path::{self, Resolved};
 use super::response::{ALLOW, Body, Ready, SiteResponse};
 use super::survey::{Page, Rules, Surveyed, Variant, status_of, survey};
 
-/// The fields that make a request more than "all of it, please": [`Site::ready`] is not for requests with one
-/// of them.
+/// The fields that make a request conditional or partial. [`Site::ready`] does not accept requests with one of them.
 pub const CONDITIONAL: [&str; 6] = [
     "if-match",
     "if-modified-since",
@@ -33,29 +32,29 @@ pub const CONDITIONAL: [&str; 6] = [
     "range",
 ];
 
-/// What is served, and how.
+/// The options of a site.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SiteOptions {
-    /// The directory. Nothing outside it is served, whatever links say.
+    /// The root directory. Nothing outside it is served, not even through links.
     pub root: PathBuf,
-    /// The names that stand for their directory, the first one that is there.
+    /// The names of index files. The first that exists is served for its directory.
     pub index: Vec<String>,
-    /// Whether a directory without an index is listed.
+    /// Enables listings of directories without an index.
     pub listing: bool,
-    /// Whether `name.br`, `name.zst` and `name.gz` are sent for `name` to clients that take them.
+    /// Enables sending `name.br`, `name.zst` and `name.gz` for `name` to clients that accept them.
     pub precompressed: bool,
-    /// Whether names that begin with a dot are served. `/.well-known` is always.
+    /// Enables serving names that begin with a dot. `/.well-known` is always served.
     pub hidden: bool,
-    /// How much memory this core keeps small files in.
+    /// The memory in bytes in which this core caches small files.
     pub cache_bytes: usize,
-    /// Up to what length a file counts as small: read whole, kept in memory.
+    /// The largest size in bytes of a small file. Small files are read completely and cached.
     pub cache_file_bytes: u32,
-    /// How many larger files this core keeps open.
+    /// The number of larger files that this core keeps open.
     pub open_files: usize,
-    /// For how long what was found under a path is believed.
+    /// The time for which the result of a path lookup is cached.
     pub recheck: Duration,
-    /// A response to every GET and HEAD, whatever the path; no file is touched, `root` may be missing.
+    /// A fixed response to every GET and HEAD. No file is used then, and `root` need not exist.
     pub respond: Option<(StatusCode, Bytes)>,
 }
 
@@ -76,7 +75,7 @@ impl Default for SiteOptions {
     }
 }
 
-/// A request's method, as far as files care.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// GET.
@@ -85,79 +84,80 @@ pub enum Method {
     Head,
     /// OPTIONS.
     Options,
-    /// Any other: 405.
+    /// Any other method; the response is 405.
     Other,
 }
 
-/// A request's field lines, however its connection keeps them.
+/// The header fields of a request.
 pub trait FieldLines {
-    /// Calls `each` with the value of every line of a name (in small letters), in order.
+    /// Calls `each` with the value of each field line of `name` (in lower case), in order.
     fn each<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
 }
 
 /// A request.
 #[derive(Clone, Copy)]
 pub struct SiteRequest<'a> {
-    /// Its method.
+    /// The method.
     pub method: Method,
-    /// Path and query as in the request line or in `:path`; `*` with OPTIONS. Of an absolute form, what follows the
-    /// authority.
+    /// Path and query as in the request line or in `:path`, or `*` with OPTIONS. For the absolute form, the part after
+    /// the authority.
     pub target: &'a [u8],
-    /// Its field lines.
+    /// The header fields.
     pub fields: &'a dyn FieldLines,
 }
 
-/// How many responses of a core may wait for a disk, or read a small file, at once; others queue, and
-/// often find it done. It bounds what a crowd that asks for what is not in memory makes a core hold.
+/// The number of responses of a core that may wait for a disk, or read a small file, concurrently. Others queue, and
+/// often find the result cached. It bounds the memory of a core when many clients request files that are not in memory.
 const LOADS_MAX: usize = 64;
 
-/// Files below a directory, as one core serves them. It stays on its core, inside a runtime.
+/// The files below a directory, served by one core. It stays on its core and needs a runtime.
 #[derive(Debug)]
 pub struct Site {
     root: Option<Arc<Root>>,
     rules: Arc<Rules>,
     cache_file_bytes: u32,
     recheck: Duration,
-    /// The response to everything, if there is one.
+    /// The fixed response, if there is one.
     respond: Option<Rc<Ready>>,
     cache: Cache,
     open: OpenFiles,
     loads: Semaphore,
-    /// The last `Accept-Encoding` and what it means: most clients of a moment say the same.
+    /// The last `Accept-Encoding` and its meaning, because most clients send the same value.
     accepted: RefCell<(Vec<u8>, Accepted)>,
     boundaries: Boundaries,
 }
 
-/// A response that needs no thought: what [`Site::ready`] has at hand.
+/// A prepared response of [`Site::ready`].
 #[derive(Debug)]
 pub enum Prompt {
-    /// All of it.
+    /// The complete response.
     Whole(Rc<Ready>),
-    /// All but the body, which is a file. It may have been cut since: then the connection must end short of it.
+    /// A response whose body is a file. If the file was truncated since, the connection must end before the announced
+    /// length.
     Opened {
-        /// Its body is empty, whatever its `Content-Length` says.
+        /// The head. Its body is empty, although `Content-Length` is the length of the file.
         ready: Rc<Ready>,
-        /// Open until the last response with it has gone.
+        /// The file. It stays open until its last response is dropped.
         file: Rc<OpenFile>,
-        /// Its length.
+        /// The length of the file in bytes.
         bytes: u64,
     },
 }
 
-/// A page's content, chosen for a request.
+/// The content of a page, chosen for a request.
 enum Content {
     CachedFile(Rc<CachedFile>),
     Open(Rc<OpenFile>, FileState),
-    /// One that is being written to, as it was at some moment.
+    /// The content of a file that is being written to, as read at some moment.
     Unsteady(Bytes),
 }
 
 impl Site {
-    /// Opens the root.
+    /// Opens the root directory.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept, if the root can't be opened or is no directory.
+    /// Fails with any error of `openat(2)` if the root cannot be opened or is not a directory, unchanged.
     pub fn open(options: &SiteOptions) -> io::Result<Site> {
         let respond = options
             .respond
@@ -186,10 +186,10 @@ impl Site {
         })
     }
 
-    /// The short cut: a GET or HEAD without a field of [`CONDITIONAL`], and with at most one line of
-    /// `Accept-Encoding`. `now` may be as old as the chunk that the request came in.
+    /// Returns a prepared response to a GET or HEAD request, or `None` if [`response`](Site::response) is needed.
     ///
-    /// `None`: ask [`response`](Site::response).
+    /// The request must have no field of [`CONDITIONAL`] and at most one line of `Accept-Encoding`. `now` may be as old
+    /// as the received data of the request.
     #[inline]
     pub fn ready(
         &self,
@@ -201,7 +201,7 @@ impl Site {
             return Some(Prompt::Whole(Rc::clone(respond)));
         }
         self.cache
-            .ask(path::plain(target)?, |entry| match &entry.lookup {
+            .with_entry(path::plain(target)?, |entry| match &entry.lookup {
                 _ if !self.is_fresh(entry, now) => None,
                 Lookup::Fixed(ready) => Some(Prompt::Whole(Rc::clone(ready))),
                 Lookup::Page(page) => {
@@ -215,7 +215,7 @@ impl Site {
             })
     }
 
-    /// A large file that is open, and is as it was when it was described.
+    /// Returns an open large file if it has not changed since its head was built.
     fn opened(&self, variant: &Variant, now: Instant) -> Option<Prompt> {
         let described = variant.described.borrow();
         let described = described.as_ref()?;
@@ -228,7 +228,7 @@ impl Site {
         })
     }
 
-    /// What a request is answered. Never fails: an error is a response.
+    /// Returns the response to a request. Errors are responses, too.
     pub async fn response(&self, request: &SiteRequest<'_>) -> SiteResponse {
         match request.method {
             Method::Other => return SiteResponse::of(StatusCode::METHOD_NOT_ALLOWED),
@@ -244,7 +244,7 @@ impl Site {
         };
         self.sweep(Instant::now());
         let response = match self.look_up(request, &resolved).await {
-            // Those that are open for nobody are the first to go.
+            // Close the cached files that no response uses, and try again.
             Err(Errno::MFILE | Errno::NFILE) => {
                 self.close_kept();
                 self.look_up(request, &resolved).await
@@ -254,13 +254,13 @@ impl Site {
         response.unwrap_or_else(|error| SiteResponse::of(status_of(error)))
     }
 
-    /// Closes files that nobody has asked for lately; answers do it, too. To be called every few seconds where
+    /// Closes files that have not been requested recently. Each response does so as well. Call it every few seconds if
     /// there may be no requests.
     pub fn sweep(&self, now: Instant) {
         self.open.sweep(now);
     }
 
-    /// Closes all files that are only kept open to be sent again: descriptors are short.
+    /// Closes all cached files, to free descriptors.
     pub(crate) fn close_kept(&self) {
         self.open.clear();
     }
@@ -278,7 +278,7 @@ impl Site {
     }
 
     fn is_fresh(&self, entry: &Entry, now: Instant) -> bool {
-        // Also for a `now` that is a little older than the look.
+        // Also correct for a `now` that is slightly older than the check.
         now.saturating_duration_since(entry.checked.get()) < self.recheck
     }
 
@@ -318,7 +318,7 @@ impl Site {
         })
     }
 
-    /// What precedes a large file in a state.
+    /// Returns the head of a large file in a given state.
     fn describe(
         &self,
         path: &[u8],
@@ -338,7 +338,7 @@ impl Site {
         described
     }
 
-    /// The encoding that a client is sent.
+    /// Returns the variant to send to a client.
     fn choose<'a>(
         &self,
         page: &'a Page,
@@ -348,7 +348,7 @@ impl Site {
             return page.variant(Encoding::Identity);
         }
         let accepted = match accept_encoding {
-            None => Accepted::UNSAID,
+            None => Accepted::UNSPECIFIED,
             Some(value) => {
                 let mut last = self.accepted.borrow_mut();
                 if last.0 != value {
@@ -360,14 +360,14 @@ impl Site {
         page.variant(accepted.choose(|encoding| page.variant(encoding).is_some()))
     }
 
-    /// The cache's entry of a path, if it may still be believed.
+    /// Returns the cache entry of a path, unless it is too old.
     fn fresh(&self, path: &[u8], now: Instant) -> Option<Rc<Entry>> {
         self.cache
             .get(path)
             .filter(|entry| self.is_fresh(entry, now))
     }
 
-    /// What a path names, as of at most `recheck` ago.
+    /// Returns the cached or new result for a path, at most `recheck` old.
     async fn entry(&self, path: &[u8]) -> Result<Rc<Entry>, Errno> {
         let Some(root) = &self.root else {
             return Err(Errno::NOENT);
@@ -390,7 +390,7 @@ impl Site {
         Ok(self.cache_lookup(path, surveyed, now))
     }
 
-    /// Puts what was found into the cache; of what is as it was before, the old entry stays.
+    /// Caches the result of a lookup. If nothing has changed, the old entry stays.
     fn cache_lookup(&self, path: &[u8], surveyed: Surveyed, now: Instant) -> Rc<Entry> {
         let lookup = match surveyed {
             Surveyed::Page {
@@ -423,7 +423,7 @@ impl Site {
         entry
     }
 
-    /// A variant's content: in memory if it is small, else open.
+    /// Returns the content of a variant: in memory if it is small, open otherwise.
     async fn content(
         &self,
         path: &[u8],
@@ -447,7 +447,7 @@ impl Site {
         if variant.state.bytes > u64::from(self.cache_file_bytes)
             && let Some(file) = self.open.get(variant.id(), Instant::now())
         {
-            // In whatever state it is by now.
+            // The state may differ from the surveyed one.
             let state = file.state()?;
             return Ok(Content::Open(file, state));
         }
@@ -481,7 +481,7 @@ impl Site {
 }
 
 impl SiteRequest<'_> {
-    /// All lines of a list, joined.
+    /// Returns the values of all lines of a list field, joined.
     pub(crate) fn joined(&self, name: &str) -> Option<Vec<u8>> {
         let mut joined: Option<Vec<u8>> = None;
         self.fields.each(name, &mut |value| match &mut joined {
@@ -494,7 +494,7 @@ impl SiteRequest<'_> {
         joined
     }
 
-    /// The only line of a name; none if there are several.
+    /// Returns the value of the only line of a field, or `None` if there are several.
     pub(crate) fn only(&self, name: &str) -> Option<&[u8]> {
         let (mut first, mut lines) = (None, 0);
         self.fields.each(name, &mut |value| {
@@ -506,8 +506,8 @@ impl SiteRequest<'_> {
 }
 
 fn fixed(status: StatusCode, body: &Bytes) -> Rc<Ready> {
-    let type_of_it = HeaderValue::from_static("text/plain; charset=utf-8");
-    let response = SiteResponse::with_body(status, Vec::new(), type_of_it, body.clone());
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    let response = SiteResponse::with_body(status, Vec::new(), content_type, body.clone());
     Rc::new(Ready::new(status, response.fields, body))
 }
 
@@ -519,7 +519,7 @@ fn fixed_error(status: StatusCode) -> Ready {
     }
 }
 
-/// What describes a file of a page in a state.
+/// Returns the head of a variant in a given state.
 fn head(page: &Page, variant: &Variant, state: &FileState) -> Head {
     Head::new(
         state,
@@ -549,7 +549,7 @@ fn listing(page: &str) -> Ready {
     Ready::new(StatusCode::OK, fields, page.as_bytes())
 }
 
-/// To the same path with its slash.
+/// Returns a redirect to the same path with a slash.
 fn redirect(resolved: &Resolved<'_>) -> SiteResponse {
     let location = HeaderValue::try_from(path::with_slash(resolved));
     let Ok(location) = location else {

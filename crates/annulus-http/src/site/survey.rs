@@ -1,5 +1,5 @@
-//! What a path names, asked of the file system: one file with its encodings, a directory, or nothing. Used by
-//! `service`, on its core or on a blocking thread.
+//! Looks up a path in the file system: a file with its encodings, a directory, or nothing. Runs on a core or on a
+//! blocking thread.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::encoding::{ENCODINGS, Encoding};
 use super::listing::Listing;
 use super::load::CachedFile;
 
-/// What of the options matters here; shared with blocking threads.
+/// The options for lookups, shared with blocking threads.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) index: Vec<String>,
@@ -23,19 +23,19 @@ pub(crate) struct Rules {
     pub(crate) hidden: bool,
 }
 
-/// The states of a file's encodings, of those that there are.
+/// The metadata of a file's encodings; `None` for those that do not exist.
 pub(crate) type States = [Option<FileState>; ENCODINGS];
 
-/// What a path names at the moment.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(crate) enum Surveyed {
-    /// A file, with the path it was found under (an index is not under the path that was asked).
+    /// A file. `path` differs from the requested path if the file is an index.
     Page { path: Vec<u8>, states: Box<States> },
-    /// A directory, asked without its slash.
+    /// A directory that was requested without the trailing slash.
     Directory,
-    /// A directory without an index, as a page.
+    /// The listing of a directory without an index.
     Listed(String),
-    /// Nothing that is served.
+    /// Nothing that is served, with the status of the response.
     Missing(StatusCode),
 }
 
@@ -47,21 +47,21 @@ pub(crate) struct Page {
     variants: [Option<Rc<Variant>>; ENCODINGS],
 }
 
-/// One of a page's encodings, a file of its own.
+/// One encoding of a page, which is a separate file.
 #[derive(Debug)]
 pub(crate) struct Variant {
     pub(crate) path: Vec<u8>,
     pub(crate) encoding: Encoding,
-    /// When it was surveyed.
+    /// The metadata at the lookup.
     pub(crate) state: FileState,
-    /// Its content, if it is small and has been asked for.
+    /// The content, if the file is small and was requested.
     pub(crate) cached: RefCell<Option<Rc<CachedFile>>>,
-    /// What precedes its content, if it is large and has been asked for: as its open file was then.
+    /// The head, if the file is large and was requested, for the state that the open file had then.
     pub(crate) described: RefCell<Option<Rc<CachedFile>>>,
 }
 
 impl Page {
-    /// Of what is the same as it was the old page's content is kept.
+    /// Returns a page. Variants that have not changed are taken from the old page.
     pub(crate) fn new(path: Vec<u8>, states: &States, old: Option<&Page>) -> Page {
         let variants = Encoding::ALL.map(|encoding| {
             let state = states[encoding as usize]?;
@@ -91,7 +91,7 @@ impl Page {
         self.variants[encoding as usize].as_ref()
     }
 
-    /// Whether it has been found again as it is here.
+    /// Returns whether a new lookup found the same files.
     pub(crate) fn is_still(&self, path: &[u8], states: &States) -> bool {
         let same =
             |(variant, state): (&Option<Rc<Variant>>, &Option<FileState>)| match (variant, state) {
@@ -102,12 +102,12 @@ impl Page {
         self.path == path && self.variants.iter().zip(states).all(same)
     }
 
-    /// Whether there is a choice, so that a response depends on `Accept-Encoding`.
+    /// Returns whether the response depends on `Accept-Encoding`.
     pub(crate) fn varies(&self) -> bool {
         self.variants.iter().flatten().count() > 1
     }
 
-    /// The memory that it takes, about.
+    /// Returns the approximate memory of the page.
     pub(crate) fn bytes(&self) -> usize {
         let variant = |variant: &Rc<Variant>| {
             let bytes = |cached: &RefCell<Option<Rc<CachedFile>>>| {
@@ -122,7 +122,7 @@ impl Page {
 }
 
 impl Variant {
-    /// Which file it was when it was surveyed.
+    /// Returns the identity of the file at the lookup.
     pub(crate) fn id(&self) -> FileId {
         (self.state.device, self.state.inode)
     }
@@ -143,18 +143,18 @@ fn with_suffix(path: &[u8], encoding: Encoding) -> Vec<u8> {
     path
 }
 
-/// The path as `beneath` has it: without a slash at either end.
+/// Returns the path for `beneath`, without leading and trailing slash.
 pub(crate) fn below_root(path: &[u8]) -> &[u8] {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     path.strip_suffix(b"/").unwrap_or(path)
 }
 
-/// Looks at what a path (of `path::resolve`) names.
+/// Looks up a path that `path::resolve` returned.
 ///
 /// # Errors
 ///
-/// `EAGAIN` with [`Reach::Now`]: ask on a blocking thread. Otherwise what is wrong with this machine rather than
-/// with the path; [`status_of`] has the response.
+/// With [`Reach::Now`], fails with `EAGAIN` if the lookup has to run on a blocking thread. Other errors are problems of
+/// the machine, not of the path; [`status_of`] returns their response.
 pub(crate) fn survey(
     root: &Root,
     rules: &Rules,
@@ -174,7 +174,7 @@ pub(crate) fn survey(
         }
     };
     match surveyed {
-        Err(error) if is_of_the_path(error) => Ok(Surveyed::Missing(status_of(error))),
+        Err(error) if concerns_path(error) => Ok(Surveyed::Missing(status_of(error))),
         other => other,
     }
 }
@@ -189,14 +189,14 @@ fn directory(root: &Root, rules: &Rules, path: &[u8], reach: Reach) -> Result<Su
         match root.look(&index, reach) {
             Ok(state) if state.kind == Kind::File => return page(root, rules, index, state, reach),
             Ok(_) => {}
-            // A link that leads out is no index, either.
+            // A link that leads out is not an index.
             Err(error) if status_of(error) == StatusCode::NOT_FOUND => {}
             Err(error) => return Err(error),
         }
     }
     match root.look(below_root(path), reach)?.kind {
         Kind::Directory if rules.listing => match reach {
-            // Many names: nothing for a core.
+            // Reading many names is too slow for a core.
             Reach::Now => Err(Errno::AGAIN),
             Reach::Wait => {
                 let listing = Listing::read(root, below_root(path), rules.hidden)?;
@@ -204,7 +204,7 @@ fn directory(root: &Root, rules: &Rules, path: &[u8], reach: Reach) -> Result<Su
             }
         },
         Kind::Directory => Ok(Surveyed::Missing(StatusCode::FORBIDDEN)),
-        // A file has nothing below it.
+        // The path of a file has a trailing slash.
         _ => Ok(Surveyed::Missing(StatusCode::NOT_FOUND)),
     }
 }
@@ -224,11 +224,11 @@ fn page(
             .filter(|encoding| *encoding != Encoding::Identity)
         {
             match root.look(&with_suffix(&path, encoding), reach) {
-                // One that is older than the file is of an older file.
+                // An encoded file that is older than the file does not match it.
                 Ok(encoded) if encoded.kind == Kind::File && encoded.modified >= state.modified => {
                     states[encoding as usize] = Some(encoded);
                 }
-                Err(error) if !is_of_the_path(error) => return Err(error),
+                Err(error) if !concerns_path(error) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
         }
@@ -236,12 +236,12 @@ fn page(
     Ok(Surveyed::Page { path, states })
 }
 
-/// Whether an error says something of the path, and will be the same the next time.
-fn is_of_the_path(error: Errno) -> bool {
+/// Returns whether an error concerns the path, so that it would occur again.
+fn concerns_path(error: Errno) -> bool {
     status_of(error).is_client_error()
 }
 
-/// The response to an error of the file system. A link that leads out is answered as if nothing were there.
+/// Returns the response to a file system error. A link that leads out is reported as missing.
 pub(crate) fn status_of(error: Errno) -> StatusCode {
     match error {
         Errno::NOENT

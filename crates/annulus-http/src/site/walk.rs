@@ -1,29 +1,29 @@
-//! A path below a root, name by name: for kernels without openat2, and for paths with `..` that the kernel gives up
-//! on because something is being renamed meanwhile. Used by `beneath`.
+//! Resolves a path below a root name by name. Used without openat2, and for paths with `..` for which the kernel
+//! returns `EAGAIN` because of renames.
 //!
-//! As with RESOLVE_BENEATH, links are followed as long as they stay below. Each directory on the way is held open,
-//! and `..` goes back to the one that we came from rather than to what the file system has above at that moment:
-//! so nothing that is renamed meanwhile leads out. Names of links are read, never followed by the kernel: links
-//! that are more than their text (`/proc/self/root`) lead nowhere.
+//! As with RESOLVE_BENEATH, links are followed as long as they stay below the root. Each directory on the way is held
+//! open, and `..` returns to the previous one of these instead of the current parent in the file system. Renames during
+//! the walk therefore cannot lead out. The text of links is read here, and the kernel never follows one. Magic links
+//! (`/proc/self/root`) therefore do not work.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// As many links as Linux follows in a path (path_resolution(7)).
+/// The number of links that Linux follows in a path (path_resolution(7)).
 const LINKS_MAX: u32 = 40;
 
-/// Opens what `path` names below `root`, with the flags of openat(2).
+/// Opens `path` below `root` with the flags of openat(2).
 ///
 /// # Errors
 ///
-/// Those of openat2 with RESOLVE_BENEATH: `EXDEV` for what leads out, a link with an absolute path included; `ELOOP`
-/// for more links than Linux follows. Never `EAGAIN`.
+/// Fails with the errors of openat2 with RESOLVE_BENEATH: `EXDEV` for a path or link that leads out or is absolute,
+/// `ELOOP` for too many links. Never fails with `EAGAIN`.
 pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut below: Vec<OwnedFd> = Vec::new();
     let mut links = 0;
-    // What is still to go, the next one last.
+    // The remaining names, the next one last.
     let mut names = Vec::new();
     push_names(&mut names, path)?;
     while let Some(name) = names.pop() {
@@ -50,7 +50,7 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
             _ if !names.is_empty() => return Err(Errno::NOTDIR),
             _ if flags.contains(OFlags::PATH) => return Ok(entry),
             _ => match open_one(dir, &name, flags) {
-                // It is a link now. Followed like any other, and counted.
+                // The file has become a link. It is followed and counted like any other.
                 Err(Errno::LOOP) => {
                     links += 1;
                     if links > LINKS_MAX {
@@ -65,13 +65,13 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
     open_one(below.last().map_or(root, AsFd::as_fd), b".", flags)
 }
 
-/// One name in a directory, which may be a link itself.
+/// Opens one name in a directory, which may be a link.
 fn open_one(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     fs::openat(dir, name, flags, Mode::empty())
 }
 
-/// The names of a path, the first one last. A slash at its end stands for the directory itself.
+/// Pushes the names of a path, the first one last. A trailing slash stands for the directory itself.
 fn push_names(names: &mut Vec<Vec<u8>>, path: &[u8]) -> Result<(), Errno> {
     if path.starts_with(b"/") {
         return Err(Errno::XDEV);

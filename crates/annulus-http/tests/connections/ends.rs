@@ -1,4 +1,4 @@
-//! The end of the server: who waits is closed, who is in the middle is answered.
+//! The end of the server: idle connections are closed, and requests that have begun are answered.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::server::{PATIENCE, for_each_backend, respond, response, rest, status};
 
-/// Whether the other end of a connection has a descriptor, in the same network namespace.
+/// Returns whether the server has accepted the connection; it must be in the same network
+/// namespace.
 fn is_accepted(client: &TcpStream) -> bool {
     let [near, far] = [client.local_addr(), client.peer_addr()].map(|end| end.unwrap().port());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -18,13 +19,13 @@ fn is_accepted(client: &TcpStream) -> bool {
 }
 
 #[test]
-fn idle_connections_are_closed_at_the_end_and_nothing_is_accepted_any_more() {
+fn a_stopping_server_closes_idle_connections_and_accepts_no_more() {
     for_each_backend(&respond(), |server| {
         let mut fresh = server.connect();
-        // A client that says nothing is accepted a second later.
+        // A client that sends nothing is accepted a second later.
         let until = Instant::now() + PATIENCE;
         while !is_accepted(&fresh) {
-            assert!(Instant::now() < until, "it is not accepted");
+            assert!(Instant::now() < until, "the connection is not accepted");
             std::thread::sleep(Duration::from_millis(10));
         }
         let mut used = server.connect();
@@ -39,7 +40,7 @@ fn idle_connections_are_closed_at_the_end_and_nothing_is_accepted_any_more() {
             assert!(began.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Not only at the end of its grace.
+        // Before the grace period ends.
         assert!(
             began.elapsed() < Duration::from_secs(10),
             "{:?}",
@@ -50,10 +51,10 @@ fn idle_connections_are_closed_at_the_end_and_nothing_is_accepted_any_more() {
 }
 
 #[test]
-fn a_request_that_has_begun_is_served_and_the_response_is_the_last() {
+fn a_stopping_server_answers_a_request_that_has_begun_and_closes_its_connection() {
     for_each_backend(&respond(), |server| {
         let mut stream = server.connect();
-        // So that it is known to be accepted.
+        // The response shows that the connection was accepted.
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n")
             .unwrap();

@@ -1,4 +1,4 @@
-//! Bodies that come from files, of every size, and files that change under the send.
+//! Bodies from files of every size, and files that change while they are sent.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::server::{Server, for_each_backend, length, respond, response, rest, status};
 
-/// Around the sizes at which the way of sending changes.
+/// Sizes around those at which the way of sending changes.
 const SIZES: [usize; 9] = [
     0,
     1,
@@ -51,8 +51,8 @@ fn get(path: &str, more: &str) -> Vec<u8> {
     format!("GET /{path} HTTP/1.1\r\nHost: a\r\n{more}\r\n").into_bytes()
 }
 
-/// Asks for a file, and has all of it.
-fn comes_whole(stream: &mut TcpStream, bytes: usize, round: usize) {
+/// Requests a file and checks the whole body.
+fn check_file(stream: &mut TcpStream, bytes: usize, round: usize) {
     stream.write_all(&get(&bytes.to_string(), "")).unwrap();
     let (head, body) = response(stream);
     assert_eq!(status(&head), 200);
@@ -63,16 +63,16 @@ fn comes_whole(stream: &mut TcpStream, bytes: usize, round: usize) {
 }
 
 #[test]
-fn files_of_every_size_come_whole_and_in_order() {
+fn files_of_every_size_are_sent_completely_and_in_order() {
     let dir = folder();
     for_each_backend(&serving(&dir), |server| {
         let mut stream = server.connect();
         for round in 0..2 {
             for bytes in SIZES {
-                comes_whole(&mut stream, bytes, round);
+                check_file(&mut stream, bytes, round);
             }
         }
-        // The same without waiting for each other.
+        // The same, pipelined.
         let all: Vec<u8> = SIZES
             .iter()
             .flat_map(|bytes| get(&bytes.to_string(), ""))
@@ -88,11 +88,11 @@ fn files_of_every_size_come_whole_and_in_order() {
 }
 
 #[test]
-fn files_that_are_open_come_whole_in_order_from_memory_and_from_the_disk() {
+fn open_files_are_sent_completely_and_in_order_from_memory_and_from_the_disk() {
     let dir = folder();
     let mut options = serving(&dir);
     options.site.recheck = Duration::from_secs(100);
-    // Time enough to be taken for settled: what may still be being written to has to be looked at again.
+    // Files that were changed recently are checked again, so wait until they are old enough.
     std::thread::sleep(Duration::from_millis(2_100));
     for_each_backend(&options, |server| {
         let mut stream = server.connect();
@@ -100,9 +100,9 @@ fn files_that_are_open_come_whole_in_order_from_memory_and_from_the_disk() {
             for bytes in SIZES {
                 let path = dir.path().join(bytes.to_string());
                 if round == 2 {
-                    forget(&path);
+                    drop_from_page_cache(&path);
                 }
-                comes_whole(&mut stream, bytes, round);
+                check_file(&mut stream, bytes, round);
             }
         }
         let lengths = [300_000, 1024, 65_536, 0, 9_000_001, 1 << 20];
@@ -132,8 +132,8 @@ fn files_that_are_open_come_whole_in_order_from_memory_and_from_the_disk() {
     });
 }
 
-/// Has the kernel let go of a file's pages, where its file system has a disk.
-fn forget(path: &Path) {
+/// Removes a file from the page cache, if its file system has a disk.
+fn drop_from_page_cache(path: &Path) {
     let file = fs::File::open(path).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -179,21 +179,21 @@ fn a_client_that_reads_slowly_gets_the_whole_file() {
         stream
             .write_all(&get("9000001", "Connection: close\r\n"))
             .unwrap();
-        let mut got = Vec::new();
+        let mut received = Vec::new();
         let mut piece = vec![0; 100_000];
         loop {
             let read = stream.read(&mut piece).unwrap();
             if read == 0 {
                 break;
             }
-            got.extend_from_slice(&piece[..read]);
+            received.extend_from_slice(&piece[..read]);
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(got.ends_with(&content(9_000_001, 9_000_001)));
+        assert!(received.ends_with(&content(9_000_001, 9_000_001)));
     });
 }
 
-/// How much of a body comes until the end.
+/// Returns the announced and the received length of a body.
 fn body_bytes(server: &Server, path: &str, meanwhile: impl FnOnce()) -> (usize, usize) {
     let mut stream = server.connect();
     stream.write_all(&get(path, "")).unwrap();
@@ -203,18 +203,18 @@ fn body_bytes(server: &Server, path: &str, meanwhile: impl FnOnce()) -> (usize, 
         stream.read_exact(&mut byte).unwrap();
         head.push(byte[0]);
     }
-    let promised = length(&String::from_utf8(head).unwrap());
+    let announced = length(&String::from_utf8(head).unwrap());
     meanwhile();
-    let mut got = 0;
+    let mut received = 0;
     let mut sink = vec![0; 1 << 16];
     while let Ok(read @ 1..) = stream.read(&mut sink) {
-        got += read;
+        received += read;
     }
-    (promised, got)
+    (announced, received)
 }
 
 #[test]
-fn a_file_that_is_cut_under_the_send_ends_its_connection_short() {
+fn a_file_truncated_while_it_is_sent_ends_its_connection_early() {
     const BYTES: usize = 64 << 20;
     let dir = folder();
     let path = dir.path().join("cut");
@@ -224,9 +224,9 @@ fn a_file_that_is_cut_under_the_send_ends_its_connection_short() {
             let file = OpenOptions::new().write(true).open(&path).unwrap();
             file.set_len(1 << 20).unwrap();
         };
-        let (promised, got) = body_bytes(server, "cut", cut);
-        assert_eq!(promised, BYTES);
-        assert!(got < BYTES, "more came than there was");
+        let (announced, received) = body_bytes(server, "cut", cut);
+        assert_eq!(announced, BYTES);
+        assert!(received < BYTES, "more than the file had");
         let mut stream = server.connect();
         stream.write_all(&get("65537", "")).unwrap();
         assert_eq!(response(&mut stream).1.len(), 65_537, "others are served");
@@ -234,7 +234,7 @@ fn a_file_that_is_cut_under_the_send_ends_its_connection_short() {
 }
 
 #[test]
-fn who_goes_in_the_middle_of_a_file_leaves_nothing_behind() {
+fn clients_that_disconnect_within_a_file_do_not_affect_others() {
     let dir = folder();
     for_each_backend(&serving(&dir), |server| {
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: frames as a client writes them that means no good.
+//! Hand-written HTTP/2 frames, for hostile clients.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// `GET path` by the static table and literals: no state in between.
+/// Returns `GET path`, encoded with the static table and literals only, so that no state is needed.
 pub(crate) fn request(stream: u32, path: &str) -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x04, path.len() as u8];
     block.extend(path.as_bytes());
@@ -42,7 +42,7 @@ pub(crate) fn request(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &block)
 }
 
-/// A connection that has begun, with the client's settings.
+/// Connects and sends the preface and settings.
 pub(crate) fn connect(server: &Server, settings: &[(u16, u32)]) -> TcpStream {
     let mut stream = server.connect();
     let mut payload = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn read(stream: &mut TcpStream) -> io::Result<Frame> {
     })
 }
 
-/// Reads until one of that kind comes; `None` at the end.
+/// Reads until a frame of this kind arrives. Returns `None` at the end.
 pub(crate) fn until(stream: &mut TcpStream, kind: u8) -> Option<Frame> {
     loop {
         match read(stream) {

@@ -1,15 +1,14 @@
-//! Requests that two implementations could read differently: each is refused, and what follows it on the connection
-//! is not taken for a request.
+//! Ambiguous requests: each is refused, and the bytes after it are not taken for a request.
 
 use std::io::Write;
 use std::net::Shutdown;
 
 use crate::server::{for_each_backend, respond, response, rest, status, statuses, with_limits};
 
-/// What a smuggler wants to be answered.
+/// The request that a smuggling client hides behind another one.
 const NEXT: &str = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Each with the status of its response, which is the last of the connection.
+/// Fields with the status of the response, which is the last of the connection.
 const FIELDS: [(&str, u16); 31] = [
     ("Content-Length: 4\r\nTransfer-Encoding: chunked", 400),
     ("Transfer-Encoding: chunked\r\nContent-Length: 4", 400),
@@ -138,35 +137,40 @@ fn refused() -> Vec<(Vec<u8>, u16)> {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_refused_and_ends_the_connection() {
+fn an_ambiguous_request_is_refused_and_ends_the_connection() {
     for_each_backend(&respond(), |server| {
         for (bytes, expected) in refused() {
             let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned();
-            let got = server.ask(&[&bytes[..], NEXT.as_bytes()].concat());
-            assert_eq!(statuses(got.as_bytes()), [expected], "{shown:?}: {got:?}");
-            assert!(
-                got.contains("\r\nConnection: close\r\n"),
-                "{shown:?}: {got:?}"
-            );
-            // The same behind a request that is fine, whose response is not lost.
-            let got = server.ask(&[NEXT.as_bytes(), &bytes[..], NEXT.as_bytes()].concat());
+            let received = server.exchange(&[&bytes[..], NEXT.as_bytes()].concat());
             assert_eq!(
-                statuses(got.as_bytes()),
+                statuses(received.as_bytes()),
+                [expected],
+                "{shown:?}: {received:?}"
+            );
+            assert!(
+                received.contains("\r\nConnection: close\r\n"),
+                "{shown:?}: {received:?}"
+            );
+            // The same after a valid request, whose response is not lost.
+            let received =
+                server.exchange(&[NEXT.as_bytes(), &bytes[..], NEXT.as_bytes()].concat());
+            assert_eq!(
+                statuses(received.as_bytes()),
                 [200, expected],
-                "{shown:?}: {got:?}"
+                "{shown:?}: {received:?}"
             );
         }
     });
 }
 
 #[test]
-fn a_refusal_is_the_same_when_its_bytes_come_one_by_one() {
+fn a_refusal_is_the_same_if_the_request_arrives_byte_by_byte() {
     for_each_backend(&respond(), |server| {
         for (bytes, expected) in refused().into_iter().filter(|(bytes, _)| bytes.len() < 200) {
             let shown = String::from_utf8_lossy(&bytes).into_owned();
             let mut stream = server.connect();
             for byte in &bytes {
-                // It may have been refused by now.
+                // The request may already have been refused.
                 if stream.write_all(&[*byte]).is_err() {
                     break;
                 }
@@ -178,7 +182,7 @@ fn a_refusal_is_the_same_when_its_bytes_come_one_by_one() {
 }
 
 #[test]
-fn a_body_is_read_and_what_follows_it_is_the_next_request() {
+fn a_body_is_read_to_its_end_and_the_next_request_follows() {
     let length = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 42\r\n\r\n\
                   GET /smuggled HTTP/1.1\r\nHost: aaaaaaaa\r\n\r\n";
     let chunked = "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -188,8 +192,11 @@ fn a_body_is_read_and_what_follows_it_is_the_next_request() {
             let all = format!(
                 "{request}{NEXT}{request}GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
             );
-            assert_eq!(statuses(server.ask(all.as_bytes()).as_bytes()), [200; 4]);
-            // Wherever it is split.
+            assert_eq!(
+                statuses(server.exchange(all.as_bytes()).as_bytes()),
+                [200; 4]
+            );
+            // The same, split anywhere.
             for at in (0..all.len()).step_by(7) {
                 let mut stream = server.connect();
                 stream.write_all(&all.as_bytes()[..at]).unwrap();
@@ -214,7 +221,7 @@ fn expect_100_continue_gets_an_interim_response() {
         assert_eq!(status(&response(&mut stream).0), 100);
         stream.write_all(b"12345").unwrap();
         assert_eq!(status(&response(&mut stream).0), 200);
-        // What is refused in any case is refused before.
+        // An unsupported method is refused without asking for the body.
         let head =
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
@@ -226,7 +233,7 @@ fn expect_100_continue_gets_an_interim_response() {
 }
 
 #[test]
-fn other_methods_are_served_as_what_they_are() {
+fn other_methods_have_their_own_responses() {
     for_each_backend(&respond(), |server| {
         let cases = [
             (
@@ -256,19 +263,19 @@ fn other_methods_are_served_as_what_they_are() {
                 "{head}"
             );
             assert!(!head.contains("Connection: close"), "{head}");
-            assert_eq!(status(&response(&mut stream).0), 200, "behind {text}");
+            assert_eq!(status(&response(&mut stream).0), 200, "after {text}");
         }
         let large = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
-        let got = server.ask(large.as_bytes());
-        assert_eq!(statuses(got.as_bytes()), [405]);
+        let received = server.exchange(large.as_bytes());
+        assert_eq!(statuses(received.as_bytes()), [405]);
     });
 }
 
 #[test]
 fn head_has_the_fields_of_get_and_no_body() {
     for_each_backend(&respond(), |server| {
-        let get = server.ask(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        let head = server.ask(b"HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let get = server.exchange(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let head = server.exchange(b"HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         let (fields, body) = get.split_once("\r\n\r\n").unwrap();
         assert_eq!(body, crate::server::BODY);
         let without_date = |text: &str| {
@@ -285,12 +292,12 @@ fn head_has_the_fields_of_get_and_no_body() {
 }
 
 #[test]
-fn an_old_client_gets_what_it_knows() {
+fn an_http10_client_gets_http10_connection_handling() {
     for_each_backend(&respond(), |server| {
-        let got = server.ask(b"GET / HTTP/1.0\r\n\r\n");
+        let received = server.exchange(b"GET / HTTP/1.0\r\n\r\n");
         assert!(
-            got.starts_with("HTTP/1.1 200 ") && got.contains("\r\nConnection: close\r\n"),
-            "{got}"
+            received.starts_with("HTTP/1.1 200 ") && received.contains("\r\nConnection: close\r\n"),
+            "{received}"
         );
         let mut stream = server.connect();
         for _ in 0..3 {
@@ -306,7 +313,7 @@ fn an_old_client_gets_what_it_knows() {
 }
 
 #[test]
-fn limits_are_what_was_requested() {
+fn limits_from_the_options_apply() {
     let options = with_limits(|limits| {
         limits.head_bytes = 200;
         limits.target_bytes = 50;
@@ -316,20 +323,32 @@ fn limits_are_what_was_requested() {
     });
     for_each_backend(&options, |server| {
         let target = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(50));
-        assert_eq!(statuses(server.ask(target.as_bytes()).as_bytes()), [414]);
+        assert_eq!(
+            statuses(server.exchange(target.as_bytes()).as_bytes()),
+            [414]
+        );
         let field = format!(
             "GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
             "a".repeat(200)
         );
-        assert_eq!(statuses(server.ask(field.as_bytes()).as_bytes()), [431]);
+        assert_eq!(
+            statuses(server.exchange(field.as_bytes()).as_bytes()),
+            [431]
+        );
         let fields = "GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\nX: 2\r\nX: 3\r\n\r\n";
-        assert_eq!(statuses(server.ask(fields.as_bytes()).as_bytes()), [431]);
+        assert_eq!(
+            statuses(server.exchange(fields.as_bytes()).as_bytes()),
+            [431]
+        );
         let body = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n12345678901";
-        assert_eq!(statuses(server.ask(body.as_bytes()).as_bytes()), [413]);
+        assert_eq!(statuses(server.exchange(body.as_bytes()).as_bytes()), [413]);
         let chunks = "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nf\r\n123456789012345\r\n";
-        assert_eq!(statuses(server.ask(chunks.as_bytes()).as_bytes()), [413]);
-        let got = server.ask(NEXT.repeat(5).as_bytes());
-        assert_eq!(statuses(got.as_bytes()), [200; 3]);
-        assert_eq!(got.matches("Connection: close").count(), 1);
+        assert_eq!(
+            statuses(server.exchange(chunks.as_bytes()).as_bytes()),
+            [413]
+        );
+        let received = server.exchange(NEXT.repeat(5).as_bytes());
+        assert_eq!(statuses(received.as_bytes()), [200; 3]);
+        assert_eq!(received.matches("Connection: close").count(), 1);
     });
 }

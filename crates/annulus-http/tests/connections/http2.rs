@@ -1,4 +1,4 @@
-//! HTTP/2 by prior knowledge: what it answers, and how much abuse it takes.
+//! HTTP/2 with prior knowledge: responses, and resistance to abuse.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use crate::frames::{
 };
 use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, with_limits};
 
-/// By then an abuser must have been cut off: what the sockets on the way take is some MiB.
+/// The limit of bytes that an abusive client may send. The socket buffers take some MiB.
 const TAKEN_BYTES_MAX: usize = 64 << 20;
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The server answers as if nothing had been.
-fn is_well(server: &Server) {
+/// Checks that the server still answers over HTTP/2 and HTTP/1.1.
+fn check_server(server: &Server) {
     let mut stream = connect(server, &[]);
     stream.write_all(&request(1, "/")).unwrap();
     assert_eq!(until(&mut stream, DATA).unwrap().payload, BODY.as_bytes());
-    let got = server.ask(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    assert!(got.starts_with("HTTP/1.1 200 "), "{got}");
+    let received = server.exchange(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(received.starts_with("HTTP/1.1 200 "), "{received}");
 }
 
-/// Writes the same again and again, never reading, until the server has enough or takes nothing more.
+/// Writes `piece` repeatedly without reading, until the server closes or stops reading. Returns the bytes written.
 fn flood(server: &Server, piece: &[u8]) -> usize {
     let mut stream = connect(server, &[]);
     stream
@@ -39,7 +39,7 @@ fn flood(server: &Server, piece: &[u8]) -> usize {
 }
 
 #[test]
-fn streams_are_served_side_by_side() {
+fn streams_are_served_concurrently() {
     for_each_backend(&respond(), |server| {
         let mut stream = connect(server, &[]);
         let all: Vec<u8> = (0..50)
@@ -54,12 +54,12 @@ fn streams_are_served_side_by_side() {
                 ended += u32::from(frame.flags & END_STREAM != 0);
             }
         }
-        is_well(server);
+        check_server(server);
     });
 }
 
 #[test]
-fn streams_that_are_reset_immediately_end_the_connection() {
+fn a_rapid_reset_ends_the_connection() {
     for_each_backend(&respond(), |server| {
         let mut stream = connect(server, &[]);
         let cancel = 8_u32.to_be_bytes();
@@ -68,22 +68,22 @@ fn streams_that_are_reset_immediately_end_the_connection() {
             [request(id, "/"), frame(RST_STREAM, 0, id, &cancel)].concat()
         });
         let all: Vec<u8> = pairs.flatten().collect();
-        // It may end in the middle.
+        // The connection may end during the write.
         let _ = stream.write_all(&all);
         let goaway = until(&mut stream, GOAWAY);
         if let Some(goaway) = goaway {
-            // ENHANCE_YOUR_CALM, or the protocol error that it is.
+            // ENHANCE_YOUR_CALM or PROTOCOL_ERROR.
             assert!(matches!(goaway.payload[7], 1 | 11), "{:?}", goaway.payload);
         }
-        is_well(server);
+        check_server(server);
     });
 }
 
 #[test]
-fn a_head_without_end_is_cut_off() {
+fn an_endless_head_is_cut_off() {
     for_each_backend(&respond(), |server| {
         let mut stream = connect(server, &[]);
-        // A literal field that is not indexed, `a: aaa…`, again and again.
+        // Repeats a literal field without indexing, `a: aaa…`.
         let field = [&[0x00, 1, b'a', 100][..], &[b'a'; 100]].concat();
         stream
             .write_all(&frame(HEADERS, END_STREAM, 1, &[0x82, 0x86, 0x84]))
@@ -93,8 +93,8 @@ fn a_head_without_end_is_cut_off() {
         while taken < TAKEN_BYTES_MAX && stream.write_all(&more).is_ok() {
             taken += more.len();
         }
-        assert!(taken < TAKEN_BYTES_MAX, "all of it was taken");
-        // Empty ones cost as much and are nothing.
+        assert!(taken < TAKEN_BYTES_MAX, "the server accepted everything");
+        // Empty CONTINUATION frames cost the server as much.
         let mut stream = connect(server, &[]);
         stream
             .write_all(&frame(HEADERS, END_STREAM, 1, &[0x82]))
@@ -104,29 +104,29 @@ fn a_head_without_end_is_cut_off() {
         while taken < TAKEN_BYTES_MAX && stream.write_all(&empty).is_ok() {
             taken += empty.len();
         }
-        assert!(taken < TAKEN_BYTES_MAX, "all of it was taken");
-        is_well(server);
+        assert!(taken < TAKEN_BYTES_MAX, "the server accepted everything");
+        check_server(server);
     });
 }
 
 #[test]
-fn pings_and_settings_that_nobody_reads_the_responses_of_are_bounded() {
+fn unread_replies_to_pings_and_settings_are_bounded() {
     for_each_backend(&respond(), |server| {
         for piece in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
             assert!(
                 flood(server, &piece) < TAKEN_BYTES_MAX,
-                "the server takes them without end"
+                "the server accepts them without limit"
             );
         }
-        // Those that ask for no response are only work.
+        // Frames without a reply cost only processing time.
         flood(server, &frame(PING, ACK, 0, &[0; 8]));
         flood(server, &frame(WINDOW_UPDATE, 0, 0, &0_u32.to_be_bytes()));
-        is_well(server);
+        check_server(server);
     });
 }
 
 #[test]
-fn what_is_no_frame_ends_the_connection() {
+fn a_malformed_frame_ends_the_connection() {
     for_each_backend(&respond(), |server| {
         let cases = [
             vec![0xff; 100],
@@ -143,7 +143,7 @@ fn what_is_no_frame_ends_the_connection() {
             while read(&mut stream).is_ok() {}
             assert!(began.elapsed() < PATIENCE / 2, "{bytes:?}");
         }
-        is_well(server);
+        check_server(server);
     });
 }
 
@@ -156,9 +156,9 @@ fn impatient() -> Options {
 }
 
 #[test]
-fn a_window_of_nothing_does_not_hold_a_connection_forever() {
+fn an_empty_window_does_not_keep_a_connection_open() {
     for_each_backend(&impatient(), |server| {
-        // INITIAL_WINDOW_SIZE.
+        // SETTINGS_INITIAL_WINDOW_SIZE.
         let mut stream = connect(server, &[(4, 0)]);
         stream.write_all(&request(1, "/")).unwrap();
         let began = Instant::now();
@@ -172,17 +172,17 @@ fn a_window_of_nothing_does_not_hold_a_connection_forever() {
         }
         assert_eq!(data, 0);
         assert!(began.elapsed() < PATIENCE / 2);
-        is_well(server);
+        check_server(server);
     });
 }
 
 #[test]
-fn a_connection_without_requests_gets_goaway() {
+fn an_idle_connection_gets_goaway_and_is_closed() {
     for_each_backend(&impatient(), |server| {
         let mut stream = connect(server, &[]);
         stream.write_all(&request(1, "/")).unwrap();
         assert!(until(&mut stream, GOAWAY).is_some());
-        // Who does not answer to that is closed all the same.
+        // A client that ignores GOAWAY is closed, too.
         let began = Instant::now();
         while read(&mut stream).is_ok() {}
         assert!(began.elapsed() < PATIENCE / 2);
@@ -190,7 +190,7 @@ fn a_connection_without_requests_gets_goaway() {
 }
 
 #[test]
-fn the_end_of_the_server_tells_its_clients() {
+fn a_stopping_server_sends_goaway() {
     for_each_backend(&respond(), |server| {
         let mut stream = connect(server, &[]);
         stream.write_all(&request(1, "/")).unwrap();

@@ -1,5 +1,4 @@
-//! Connections as clients make them, well-behaved and not: raw sockets against a server in this process, on every
-//! backend.
+//! Connections of well-behaved and other clients: raw sockets against a server in this process, on each backend.
 
 mod ends;
 mod files;

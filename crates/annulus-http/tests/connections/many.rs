@@ -14,7 +14,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn hundreds_of_connections_are_served_and_leave_nothing_behind() {
+fn hundreds_of_connections_are_served_and_leave_no_descriptors_open() {
     for_each_backend(&respond(), |server| {
         let streams: Vec<_> = (0..400).map(|_| server.connect()).collect();
         for _ in 0..3 {
@@ -28,7 +28,7 @@ fn hundreds_of_connections_are_served_and_leave_nothing_behind() {
         let open = descriptors();
         drop(streams);
         let until = Instant::now() + PATIENCE;
-        // Both ends are this process's.
+        // Both ends belong to this process.
         while descriptors() > open - 800 {
             assert!(Instant::now() < until, "{} of {open}", descriptors());
             std::thread::sleep(Duration::from_millis(2));
@@ -44,7 +44,7 @@ fn hundreds_of_connections_are_served_and_leave_nothing_behind() {
 }
 
 #[test]
-fn where_the_table_is_full_an_idle_connection_gives_way() {
+fn a_full_table_closes_an_idle_connection() {
     for_each_backend(&with_limits(|limits| limits.connections = 4), |server| {
         let mut idle: Vec<_> = (0..4).map(|_| server.connect()).collect();
         for stream in &mut idle {
@@ -60,22 +60,22 @@ fn where_the_table_is_full_an_idle_connection_gives_way() {
         };
         let until = Instant::now() + PATIENCE;
         while !idle.iter().any(has_ended) {
-            assert!(Instant::now() < until, "none has given way");
+            assert!(Instant::now() < until, "no connection was closed");
             std::thread::sleep(Duration::from_millis(2));
         }
     });
 }
 
 #[test]
-fn a_burst_beyond_the_limit_is_served_and_nobody_waits_for_an_idle_timeout() {
+fn a_burst_beyond_the_limit_is_served_without_waiting_for_an_idle_timeout() {
     let options = with_limits(|limits| {
         limits.connections = 2;
-        // What waits for it fails by the clients' patience.
+        // A test that waits for the idle timeout fails.
         limits.idle_timeout = 60 * PATIENCE;
     });
     for_each_backend(&options, |server| {
         for _ in 0..20 {
-            // All of them ask before any is answered: at first there is no idle one to be closed.
+            // All send before any is answered, so at first there is no idle connection to close.
             let streams: Vec<_> = (0..8).map(|_| server.connect()).collect();
             for mut stream in &streams {
                 stream.write_all(REQUEST).unwrap();
@@ -88,11 +88,11 @@ fn a_burst_beyond_the_limit_is_served_and_nobody_waits_for_an_idle_timeout() {
 }
 
 #[test]
-fn clients_that_say_nothing_give_way_and_do_not_wait_for_each_other() {
+fn silent_connections_are_closed_to_make_room_without_waiting_for_each_other() {
     let options = with_limits(|limits| {
         limits.connections = 4;
         limits.idle_timeout = 60 * PATIENCE;
-        // The look at which a silent connection may be closed comes the sooner.
+        // Shortens the tick after which a silent connection may be closed.
         limits.handshake_timeout = Duration::from_millis(80);
     });
     for_each_backend(&options, |server| {
@@ -105,14 +105,14 @@ fn clients_that_say_nothing_give_way_and_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn where_the_table_is_full_an_idle_connection_of_http2_gets_goaway_and_is_closed() {
+fn a_full_table_sends_goaway_to_an_idle_http2_connection_and_closes_it() {
     let options = with_limits(|limits| {
         limits.connections = 2;
         limits.idle_timeout = 60 * PATIENCE;
         limits.send_timeout = 60 * PATIENCE;
     });
     for_each_backend(&options, |server| {
-        // They don't answer to anything: who waits for that waits forever.
+        // These clients never reply, so the server must not wait for them.
         let mut idle: Vec<_> = (0..2).map(|_| frames::connect(server, &[])).collect();
         for stream in &mut idle {
             stream.write_all(&frames::request(1, "/")).unwrap();
@@ -124,7 +124,7 @@ fn where_the_table_is_full_an_idle_connection_of_http2_gets_goaway_and_is_closed
         let mut fourth = server.connect();
         fourth.write_all(REQUEST).unwrap();
         assert_eq!(status(&response(&mut fourth).0), 200);
-        // One of the two at the least was closed; the other may have been, too, or the third.
+        // At least one of the two was closed; the other one or the third may have been, too.
         assert!(frames::until(&mut idle[0], frames::GOAWAY).is_some());
     });
 }

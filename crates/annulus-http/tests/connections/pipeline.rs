@@ -1,4 +1,4 @@
-//! Several requests at once, in every cut.
+//! Pipelined requests, split at every position.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -18,12 +18,12 @@ fn requests_are_served_in_order_wherever_they_are_split() {
         for at in 0..=all.len() {
             let mut stream = server.connect();
             stream.write_all(&all.as_bytes()[..at]).unwrap();
-            // Mostly the first part is read alone.
+            // The first part is then usually read separately.
             std::thread::yield_now();
             stream.write_all(&all.as_bytes()[at..]).unwrap();
-            let got = rest(&mut stream);
-            assert_eq!(statuses(got.as_bytes()), [200; 3], "split at {at}");
-            assert_eq!(got.matches(BODY).count(), 3);
+            let received = rest(&mut stream);
+            assert_eq!(statuses(received.as_bytes()), [200; 3], "split at {at}");
+            assert_eq!(received.matches(BODY).count(), 3);
         }
         let mut stream = server.connect();
         for byte in all.as_bytes() {
@@ -48,7 +48,7 @@ fn ten_thousand_requests_in_one_write_are_all_served() {
 }
 
 #[test]
-fn what_was_requested_before_the_client_sent_everything_is_served_behind_it() {
+fn complete_requests_are_answered_although_the_client_has_shut_down_sending() {
     for_each_backend(&respond(), |server| {
         let mut stream = server.connect();
         stream
@@ -62,16 +62,16 @@ fn what_was_requested_before_the_client_sent_everything_is_served_behind_it() {
 }
 
 #[test]
-fn nothing_is_served_behind_the_last_request() {
+fn no_request_is_answered_after_the_last_one() {
     for_each_backend(&respond(), |server| {
         let close = "GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n";
-        let got = server.ask(close.repeat(3).as_bytes());
-        assert_eq!(statuses(got.as_bytes()), [200]);
+        let received = server.exchange(close.repeat(3).as_bytes());
+        assert_eq!(statuses(received.as_bytes()), [200]);
     });
 }
 
 #[test]
-fn a_connection_goes_on_until_the_client_has_enough() {
+fn a_connection_stays_open_until_the_client_closes_it() {
     for_each_backend(&respond(), |server| {
         let mut stream = server.connect();
         for _ in 0..1000 {
@@ -82,7 +82,7 @@ fn a_connection_goes_on_until_the_client_has_enough() {
             assert_eq!((status(&head), &body[..]), (200, BODY.as_bytes()));
         }
         drop(stream);
-        // Reset in the middle of responses: the server goes on.
+        // Resets within responses do not affect the server.
         for _ in 0..20 {
             let mut stream = server.connect();
             stream.write_all(requests(200).as_bytes()).unwrap();
@@ -90,7 +90,7 @@ fn a_connection_goes_on_until_the_client_has_enough() {
             drop(stream);
         }
         assert_eq!(
-            statuses(server.ask(requests(2).as_bytes()).as_bytes()),
+            statuses(server.exchange(requests(2).as_bytes()).as_bytes()),
             [200, 200]
         );
     });

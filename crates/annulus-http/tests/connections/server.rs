@@ -1,4 +1,4 @@
-//! A server of its own for each test, in this process, on every backend.
+//! A server in this process for each test, on each backend.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream};
@@ -13,14 +13,14 @@ use annulus_http::site::SiteOptions;
 use annulus_http::{Limits, Options};
 use annulus_testing::skip::skip;
 
-/// A test that takes longer hangs. It decides nothing else.
+/// The limit of each test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// After the end of the runtime.
+/// The grace period of the runtime.
 const GRACE: Duration = Duration::from_secs(20);
 
 pub(crate) const BODY: &str = "Hello, World!";
 
-/// Options of a server that touches no file.
+/// Returns the options of a server with a fixed response and no files.
 pub(crate) fn respond() -> Options {
     let ok = http::StatusCode::OK;
     let mut site = SiteOptions::default();
@@ -40,7 +40,8 @@ pub(crate) struct Server {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// Runs the test against a server on each backend; one that can't run here is skipped, and said so.
+/// Runs the test against a server on each backend. A backend that is not available is reported as
+/// skipped.
 pub(crate) fn for_each_backend(options: &Options, test: impl Fn(&Server)) {
     for backend in [Backend::Uring, Backend::Fallback] {
         match Runtime::builder().backend(backend).block_on(async {}) {
@@ -64,12 +65,12 @@ impl Server {
             .unwrap()
             .local_addr()
             .unwrap();
-        let (tell, told) = mpsc::channel();
+        let (send_handle, handles) = mpsc::channel();
         let (listens, listening) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = Runtime::builder().threads(1).backend(backend).grace(GRACE);
             runtime.run_with(
-                move |handle| tell.send(handle).unwrap(),
+                move |handle| send_handle.send(handle).unwrap(),
                 |_| {
                     let (options, listens) = (options.clone(), listens.clone());
                     async move {
@@ -80,7 +81,7 @@ impl Server {
                 },
             )
         });
-        let handle = told.recv().unwrap();
+        let handle = handles.recv().unwrap();
         listening.recv().unwrap();
         Server {
             address,
@@ -97,8 +98,8 @@ impl Server {
         stream
     }
 
-    /// Sends `bytes`, and reads to the end.
-    pub(crate) fn ask(&self, bytes: &[u8]) -> String {
+    /// Sends `bytes` and returns everything until the end.
+    pub(crate) fn exchange(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap();
         rest(&mut stream)
@@ -112,7 +113,7 @@ impl Server {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it in order, and waits.
+    /// Stops the server and waits for its end.
     pub(crate) fn end(mut self) {
         self.shut_down();
         let until = Instant::now() + PATIENCE;
@@ -124,16 +125,16 @@ impl Server {
     }
 }
 
-/// What comes until the end, which must be one, and no reset.
+/// Returns everything until the end of the stream. A reset is an error.
 pub(crate) fn rest(stream: &mut TcpStream) -> String {
-    let mut got = Vec::new();
-    stream.read_to_end(&mut got).unwrap_or_else(|error| {
-        panic!("{error} after {:?}", String::from_utf8_lossy(&got));
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap_or_else(|error| {
+        panic!("{error} after {:?}", String::from_utf8_lossy(&received));
     });
-    String::from_utf8_lossy(&got).into_owned()
+    String::from_utf8_lossy(&received).into_owned()
 }
 
-/// A response's head, and its body by its length.
+/// Returns the head of a response, and the body with the announced length.
 pub(crate) fn response(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -162,7 +163,7 @@ pub(crate) fn status(head: &str) -> u16 {
     status.unwrap_or_else(|| panic!("no status: {head:?}"))
 }
 
-/// The statuses of responses that follow each other.
+/// Returns the statuses of consecutive responses.
 pub(crate) fn statuses(mut responses: &[u8]) -> Vec<u16> {
     let mut statuses = Vec::new();
     while !responses.is_empty() {

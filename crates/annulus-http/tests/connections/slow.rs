@@ -1,4 +1,4 @@
-//! Clients that take their time, in every phase: each is ended when its time is up, and meanwhile costs nobody else.
+//! Slow clients, in every phase: each is closed after its timeout and does not affect others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use crate::server::{for_each_backend, respond, response, rest, status, statuses, with_limits};
 
 const SHORT: Duration = Duration::from_millis(200);
-/// By then it must have ended on the slowest machine.
+/// The latest end, also on a slow machine.
 const LATE: Duration = Duration::from_secs(20);
 
-/// Not early, and not forever.
-fn in_time(began: Instant, what: &str) {
+/// Checks that the end was neither early nor late.
+fn in_time(began: Instant, phase: &str) {
     let took = began.elapsed();
-    assert!(took >= SHORT * 9 / 10, "{what}: ended after {took:?}");
-    assert!(took < LATE, "{what}: ended after {took:?}");
+    assert!(took >= SHORT * 9 / 10, "{phase}: ended after {took:?}");
+    assert!(took < LATE, "{phase}: ended after {took:?}");
 }
 
 #[test]
-fn a_connection_that_says_nothing_is_closed() {
+fn a_silent_connection_is_closed() {
     let impatient = with_limits(|limits| limits.idle_timeout = SHORT);
     for_each_backend(&impatient, |server| {
         let began = Instant::now();
@@ -35,7 +35,7 @@ fn a_connection_that_says_nothing_is_closed() {
 }
 
 #[test]
-fn a_request_that_comes_drop_by_drop_is_ended_in_every_phase() {
+fn a_request_that_arrives_byte_by_byte_times_out_in_every_phase() {
     let phases = [
         ("a target", "G"),
         ("a field", "GET / HTTP/1.1\r\nHost: a\r\nX: "),
@@ -57,11 +57,11 @@ fn a_request_that_comes_drop_by_drop_is_ended_in_every_phase() {
         limits.body_timeout = SHORT;
     });
     for_each_backend(&impatient, |server| {
-        for (what, start) in phases {
+        for (phase, start) in phases {
             let began = Instant::now();
             let mut stream = server.connect();
             stream.write_all(start.as_bytes()).unwrap();
-            // A byte now and then does not buy time.
+            // Further bytes do not extend the time.
             let mut drops = stream.try_clone().unwrap();
             let writes = std::thread::spawn(move || {
                 while began.elapsed() < LATE && drops.write_all(b"a").is_ok() {
@@ -69,8 +69,8 @@ fn a_request_that_comes_drop_by_drop_is_ended_in_every_phase() {
                 }
             });
             let (head, _) = response(&mut stream);
-            assert_eq!(status(&head), 408, "{what}");
-            in_time(began, what);
+            assert_eq!(status(&head), 408, "{phase}");
+            in_time(began, phase);
             drop(stream);
             writes.join().unwrap();
         }
@@ -78,38 +78,39 @@ fn a_request_that_comes_drop_by_drop_is_ended_in_every_phase() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_is_ended_and_bounded_and_others_are_served() {
+fn a_client_that_reads_nothing_is_reset_and_bounded_and_others_are_served() {
     let impatient = with_limits(|limits| limits.send_timeout = SHORT);
     for_each_backend(&impatient, |server| {
         let mut stream = server.connect();
         stream.set_write_timeout(Some(SHORT * 2)).unwrap();
         let requests = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000);
         let mut taken = 0;
-        // The server stops reading when its responses are not taken, so that the client can't send more.
+        // The server stops reading while its responses are not read, so the client cannot send more.
         let began = Instant::now();
         let refused = loop {
             match stream.write(&requests) {
                 Ok(written) => taken += written,
                 Err(error) => break error.kind(),
             }
-            assert!(taken < 64 << 20, "the server reads on without being read");
+            assert!(taken < 64 << 20, "the server reads without limit");
             assert!(began.elapsed() < LATE);
         };
         assert_eq!(
             statuses(
                 server
-                    .ask(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                    .exchange(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                     .as_bytes()
             ),
             [200]
         );
-        // It has been cut off, by a reset: an end would make the last response look whole. Either call may be told.
+        // The server resets the connection, so that the last response does not look complete. Either call may return
+        // the error.
         let began = Instant::now();
         let mut sink = vec![0; 1 << 16];
         let ended = loop {
             match stream.read(&mut sink) {
                 Ok(0) => break None,
-                Ok(_) => assert!(began.elapsed() < LATE, "it goes on forever"),
+                Ok(_) => assert!(began.elapsed() < LATE, "the connection does not end"),
                 Err(error) => break Some(error.kind()),
             }
         };
@@ -121,7 +122,7 @@ fn a_client_that_takes_nothing_is_ended_and_bounded_and_others_are_served() {
 }
 
 #[test]
-fn a_client_that_reads_slowly_gets_all_of_it() {
+fn a_client_that_reads_slowly_gets_everything() {
     for_each_backend(&respond(), |server| {
         let mut stream = server.connect();
         const COUNT: usize = 20_000;
@@ -133,19 +134,19 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
                 .write_all((one.repeat(COUNT - 1) + last).as_bytes())
                 .unwrap();
         });
-        let mut got = Vec::new();
+        let mut received = Vec::new();
         let mut piece = [0; 32 << 10];
         loop {
             let read = stream.read(&mut piece).unwrap();
             if read == 0 {
                 break;
             }
-            got.extend_from_slice(&piece[..read]);
-            if got.len() < 1 << 20 {
+            received.extend_from_slice(&piece[..read]);
+            if received.len() < 1 << 20 {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
         writes.join().unwrap();
-        assert_eq!(statuses(&got), [200; COUNT]);
+        assert_eq!(statuses(&received), [200; COUNT]);
     });
 }

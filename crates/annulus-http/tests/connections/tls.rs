@@ -1,4 +1,4 @@
-//! HTTPS: both versions of HTTP over it, and what is no TLS.
+//! HTTPS: both versions of HTTP, and connections that do not speak TLS.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,18 +14,18 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, response, statuses};
 
-/// A server's options, and what its clients trust.
+/// Returns a server's options, and a configuration for clients that trust it.
 pub(crate) fn certified() -> (Options, Arc<ClientConfig>) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let dir: TempDir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-    fs::write(&cert, made.cert.pem()).unwrap();
-    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    fs::write(&cert, certificate.cert.pem()).unwrap();
+    fs::write(&key, certificate.signing_key.serialize_pem()).unwrap();
     let mut options = respond();
     options.tls = Some(annulus_http::tls_config(&cert, &key).unwrap());
     options.limits.handshake_timeout = Duration::from_millis(500);
     let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
+    roots.add(certificate.cert.der().clone()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -56,15 +56,15 @@ fn requests_are_served_over_tls_as_over_tcp() {
         }
         let all = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1999) + "GET / HTTP/1.0\r\n\r\n";
         stream.write_all(all.as_bytes()).unwrap();
-        let mut got = Vec::new();
-        // To its end, which is reported: `close_notify`.
-        stream.read_to_end(&mut got).unwrap();
-        assert_eq!(statuses(&got), [200; 2000]);
+        let mut received = Vec::new();
+        // The server ends with `close_notify`.
+        stream.read_to_end(&mut received).unwrap();
+        assert_eq!(statuses(&received), [200; 2000]);
         let mut stream = connect(server, &config);
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).unwrap();
-        assert_eq!(statuses(&got), [200]);
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert_eq!(statuses(&received), [200]);
     });
 }
 
@@ -86,11 +86,11 @@ fn a_client_that_offers_http2_gets_it() {
             while stream.conn.is_handshaking() {
                 stream.conn.complete_io(&mut stream.sock).unwrap();
             }
-            let got = stream
+            let received = stream
                 .conn
                 .alpn_protocol()
                 .map(|name| String::from_utf8_lossy(name).into_owned());
-            assert_eq!(got.as_deref(), chosen);
+            assert_eq!(received.as_deref(), chosen);
             if chosen == Some("h2") {
                 stream
                     .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
@@ -104,7 +104,7 @@ fn a_client_that_offers_http2_gets_it() {
 }
 
 #[test]
-fn what_is_no_tls_is_closed_and_what_stalls_too() {
+fn connections_that_do_not_speak_tls_or_stall_are_closed() {
     let (options, config) = certified();
     for_each_backend(&options, |server| {
         let cases: [&[u8]; 6] = [
@@ -119,10 +119,10 @@ fn what_is_no_tls_is_closed_and_what_stalls_too() {
             let began = Instant::now();
             let mut stream = server.connect();
             stream.write_all(bytes).unwrap();
-            // An alert, perhaps; then the end, or a reset where bytes were left.
-            let mut got = Vec::new();
-            let _ = stream.read_to_end(&mut got);
-            assert!(got.len() < 100, "{got:?}");
+            // There may be an alert, followed by the end, or by a reset if bytes were left.
+            let mut received = Vec::new();
+            let _ = stream.read_to_end(&mut received);
+            assert!(received.len() < 100, "{received:?}");
             assert!(began.elapsed() < PATIENCE / 2, "{bytes:?}");
         }
         let mut stream = connect(server, &config);
@@ -133,13 +133,13 @@ fn what_is_no_tls_is_closed_and_what_stalls_too() {
     });
 }
 
-/// The content type of an alert's record.
+/// The content type of an alert record.
 const ALERT: u8 = 21;
-/// More than the server reads before it has found the mistake.
-const BEHIND: usize = 100_000;
+/// More bytes than the server reads before it detects the error.
+const FOLLOWING: usize = 100_000;
 
 #[test]
-fn what_is_no_tls_gets_an_alert() {
+fn a_connection_that_does_not_speak_tls_gets_an_alert() {
     let (options, _) = certified();
     for_each_backend(&options, |server| {
         for begins in [
@@ -148,51 +148,54 @@ fn what_is_no_tls_gets_an_alert() {
         ] {
             let mut stream = server.connect();
             stream
-                .write_all(&[begins, &[b'x'; BEHIND]].concat())
+                .write_all(&[begins, &[b'x'; FOLLOWING]].concat())
                 .unwrap();
-            let mut got = Vec::new();
-            // An end in order: a reset could have overtaken the alert.
-            stream.read_to_end(&mut got).unwrap();
-            assert_eq!(got.first(), Some(&ALERT), "{begins:?}: {got:?}");
+            let mut received = Vec::new();
+            // An orderly end: a reset could have overtaken the alert.
+            stream.read_to_end(&mut received).unwrap();
+            assert_eq!(received.first(), Some(&ALERT), "{begins:?}: {received:?}");
         }
     });
 }
 
 #[test]
-fn a_record_that_was_changed_on_its_way_gets_an_alert() {
+fn a_modified_record_gets_an_alert() {
     let (options, config) = certified();
     for_each_backend(&options, |server| {
-        for asks_first in [false, true] {
+        for after_a_request in [false, true] {
             let mut stream = connect(server, &config);
             while stream.conn.is_handshaking() {
                 stream.conn.complete_io(&mut stream.sock).unwrap();
             }
-            if asks_first {
+            if after_a_request {
                 stream
                     .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
                     .unwrap();
                 assert_eq!(response(&mut stream).1, BODY.as_bytes());
             }
-            let record = [&b"\x17\x03\x03\0\x20"[..], &[7; 32], &[7; BEHIND]].concat();
+            let record = [&b"\x17\x03\x03\0\x20"[..], &[7; 32], &[7; FOLLOWING]].concat();
             stream.sock.write_all(&record).unwrap();
             let error = stream.read_to_end(&mut Vec::new()).unwrap_err();
-            let says = error.to_string();
-            assert!(says.contains("BadRecordMac"), "{asks_first}: {says}");
+            let message = error.to_string();
+            assert!(
+                message.contains("BadRecordMac"),
+                "{after_a_request}: {message}"
+            );
         }
     });
 }
 
 #[test]
-fn files_that_are_no_certificate_are_refused_with_their_name() {
+fn an_invalid_certificate_or_key_file_is_named_in_the_error() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (cert, key, wrong) = (
         dir.path().join("c"),
         dir.path().join("k"),
         dir.path().join("w"),
     );
-    fs::write(&cert, made.cert.pem()).unwrap();
-    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    fs::write(&cert, certificate.cert.pem()).unwrap();
+    fs::write(&key, certificate.signing_key.serialize_pem()).unwrap();
     fs::write(&wrong, "nothing").unwrap();
     let missing = dir.path().join("missing");
     for (cert, key, named) in [

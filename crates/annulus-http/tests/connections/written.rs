@@ -9,7 +9,7 @@ use crate::frames;
 use crate::server::{for_each_backend, respond, response, statuses};
 
 #[test]
-fn each_response_is_a_line_by_the_end_of_the_server() {
+fn each_response_is_logged_by_the_end_of_the_server() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("access.log");
     for (format, expected) in [
@@ -37,7 +37,7 @@ fn each_response_is_a_line_by_the_end_of_the_server() {
                 stream.write_all(one.as_bytes()).unwrap();
                 response(&mut stream);
             }
-            let wrong = server.ask(b"GET / HTTP/7.0\r\n\r\n");
+            let wrong = server.exchange(b"GET / HTTP/7.0\r\n\r\n");
             assert_eq!(statuses(wrong.as_bytes()), [505]);
             let mut second = frames::connect(server, &[]);
             second.write_all(&frames::request(1, "/h2")).unwrap();

@@ -8,39 +8,39 @@ use std::time::{Duration, Instant};
 
 use annulus_http::site::{Body, Method, SiteOptions};
 
-use crate::ground::{Shown, always_looking, each_way, read};
+use crate::fixture::{Received, always_recheck, for_each_backend, read};
 
-/// A test that takes longer hangs. It decides nothing else.
+/// The limit of each test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LARGE: usize = 200_000;
 
 #[test]
-fn a_change_is_noticed_after_the_recheck() {
+fn a_change_is_detected_after_the_recheck_time() {
     let recheck = Duration::from_millis(100);
-    each_way(
+    for_each_backend(
         {
             let mut options = SiteOptions::default();
             options.recheck = recheck;
             options
         },
-        async move |ground| {
+        async move |fixture| {
             for bytes in [10, LARGE] {
                 let content = |letter| vec![letter; bytes];
-                ground.write("file", content(b'a'));
-                assert!(ground.get("/file").await.body == content(b'a'));
+                fixture.write("file", content(b'a'));
+                assert!(fixture.get("/file").await.body == content(b'a'));
                 let mut tags = Vec::new();
-                // In place with the same length, by another file with its name, by none, by one again.
+                // Rewritten with the same length, replaced, removed, and created again.
                 for step in 0..6 {
                     match step % 3 {
-                        0 => ground.write("file", content(b'b')),
+                        0 => fixture.write("file", content(b'b')),
                         1 => {
-                            ground.write("new", content(b'c'));
-                            std::fs::rename(ground.path("new"), ground.path("file")).unwrap();
+                            fixture.write("new", content(b'c'));
+                            std::fs::rename(fixture.path("new"), fixture.path("file")).unwrap();
                         }
-                        _ => std::fs::remove_file(ground.path("file")).unwrap(),
+                        _ => std::fs::remove_file(fixture.path("file")).unwrap(),
                     }
                     std::thread::sleep(recheck * 2);
-                    let response = ground.get("/file").await;
+                    let response = fixture.get("/file").await;
                     match step % 3 {
                         0 => assert!(response.body == content(b'b')),
                         1 => assert!(response.body == content(b'c')),
@@ -58,58 +58,58 @@ fn a_change_is_noticed_after_the_recheck() {
 }
 
 #[test]
-fn a_file_that_appears_is_found_after_the_recheck() {
+fn a_new_file_is_found_after_the_recheck_time() {
     let recheck = Duration::from_millis(100);
-    each_way(
+    for_each_backend(
         {
             let mut options = SiteOptions::default();
             options.recheck = recheck;
             options
         },
-        async move |ground| {
-            assert_eq!(ground.status("/file").await, 404);
-            ground.write("file", "new");
+        async move |fixture| {
+            assert_eq!(fixture.status("/file").await, 404);
+            fixture.write("file", "new");
             std::thread::sleep(recheck * 2);
-            assert_eq!(ground.get("/file").await.text(), "new");
+            assert_eq!(fixture.get("/file").await.text(), "new");
         },
     );
 }
 
 #[test]
-fn a_large_file_changed_in_place_has_the_length_that_it_has_now() {
-    // No recheck in the time of the test: it is the open file that is asked.
+fn a_large_file_changed_in_place_is_served_with_its_current_length() {
+    // No lookup within the test, so the length comes from the open file.
     let recheck = Duration::from_secs(1000);
-    each_way(
+    for_each_backend(
         {
             let mut options = SiteOptions::default();
             options.recheck = recheck;
             options
         },
-        async |ground| {
-            ground.write("file", vec![b'a'; LARGE]);
-            let before = ground.get("/file").await;
+        async |fixture| {
+            fixture.write("file", vec![b'a'; LARGE]);
+            let before = fixture.get("/file").await;
             let mut file = std::fs::File::options()
                 .append(true)
-                .open(ground.path("file"))
+                .open(fixture.path("file"))
                 .unwrap();
             file.write_all(&[b'b'; 5]).unwrap();
-            let after = ground.get("/file").await;
+            let after = fixture.get("/file").await;
             assert_eq!(after.body.len(), LARGE + 5);
             assert_ne!(after.field("etag"), before.field("etag"));
-            // Also where it has become small, or nothing.
+            // The same after it has become small, or empty.
             for bytes in [7, 0] {
                 file.set_len(bytes).unwrap();
-                assert_eq!(ground.get("/file").await.body.len() as u64, bytes);
+                assert_eq!(fixture.get("/file").await.body.len() as u64, bytes);
             }
         },
     );
 }
 
 #[test]
-fn a_file_cut_while_it_is_sent_ends_short_and_is_never_filled_up() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("file", vec![b'a'; LARGE]);
-        let response = ground.response(Method::Get, b"/file", &[]).await;
+fn a_file_truncated_while_it_is_sent_ends_early_and_is_not_padded() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("file", vec![b'a'; LARGE]);
+        let response = fixture.response(Method::Get, b"/file", &[]).await;
         let Body::File {
             file,
             offset,
@@ -120,7 +120,7 @@ fn a_file_cut_while_it_is_sent_ends_short_and_is_never_filled_up() {
         };
         std::fs::File::options()
             .write(true)
-            .open(ground.path("file"))
+            .open(fixture.path("file"))
             .unwrap()
             .set_len(1000)
             .unwrap();
@@ -131,23 +131,23 @@ fn a_file_cut_while_it_is_sent_ends_short_and_is_never_filled_up() {
 }
 
 #[test]
-fn a_file_replaced_while_it_is_sent_is_sent_as_it_was() {
-    each_way(always_looking(), async |ground| {
-        ground.write("file", vec![b'a'; LARGE]);
-        let response = ground.response(Method::Get, b"/file", &[]).await;
-        ground.write("new", vec![b'b'; LARGE / 2]);
-        std::fs::rename(ground.path("new"), ground.path("file")).unwrap();
-        assert!(ground.get("/file").await.body == vec![b'b'; LARGE / 2]);
-        assert!(Shown::of(response).await.body == vec![b'a'; LARGE]);
+fn a_file_replaced_while_it_is_sent_is_sent_unchanged() {
+    for_each_backend(always_recheck(), async |fixture| {
+        fixture.write("file", vec![b'a'; LARGE]);
+        let response = fixture.response(Method::Get, b"/file", &[]).await;
+        fixture.write("new", vec![b'b'; LARGE / 2]);
+        std::fs::rename(fixture.path("new"), fixture.path("file")).unwrap();
+        assert!(fixture.get("/file").await.body == vec![b'b'; LARGE / 2]);
+        assert!(Received::of(response).await.body == vec![b'a'; LARGE]);
     });
 }
 
 #[test]
-fn a_file_that_is_gone_is_let_go_of() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("file", vec![b'a'; LARGE]);
-        let response = ground.response(Method::Get, b"/file", &[]).await;
-        let (path, now) = (ground.path("file"), Instant::now());
+fn a_deleted_file_is_closed_after_its_last_use() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("file", vec![b'a'; LARGE]);
+        let response = fixture.response(Method::Get, b"/file", &[]).await;
+        let (path, now) = (fixture.path("file"), Instant::now());
         std::fs::remove_file(&path).unwrap();
         let gone = format!("{} (deleted)", path.display());
         let is_open = || {
@@ -155,13 +155,13 @@ fn a_file_that_is_gone_is_let_go_of() {
             let mut files = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
             files.any(|file| file.as_os_str() == &*gone)
         };
-        ground.site.sweep(now + Duration::from_secs(5));
+        fixture.site.sweep(now + Duration::from_secs(5));
         assert!(is_open());
-        // Who is being sent it has it to the end.
-        ground.site.sweep(now + Duration::from_secs(60));
+        // A response that is being sent keeps the file open.
+        fixture.site.sweep(now + Duration::from_secs(60));
         assert!(is_open());
-        assert_eq!(Shown::of(response).await.body.len(), LARGE);
-        // Closing is the engine's.
+        assert_eq!(Received::of(response).await.body.len(), LARGE);
+        // The engine closes it, on another thread.
         let until = Instant::now() + PATIENCE;
         while is_open() {
             assert!(Instant::now() < until, "still open");
@@ -170,22 +170,22 @@ fn a_file_that_is_gone_is_let_go_of() {
     });
 }
 
-/// Lengths that are changed between: below and above what is kept in memory.
+/// The lengths of the versions: below and above the limit for caching.
 const LENGTHS: [usize; 5] = [10, 5_000, 30_000, 65_000, 100_000];
 
-/// How many times a file is requested, and changed, at least.
+/// The smallest numbers of requests and changes.
 const ROUNDS: u32 = 2_000;
 const CHANGES: u32 = 200;
 
-/// Has a thread change the file as fast as it can, and asks meanwhile.
-fn ask_while(change: fn(&Path, &Path, u32), whole: bool) {
-    each_way(always_looking(), async move |ground| {
-        ground.write("file", "a");
+/// Requests a file while a thread changes it as fast as possible.
+fn request_while(change: fn(&Path, &Path, u32), whole: bool) {
+    for_each_backend(always_recheck(), async move |fixture| {
+        fixture.write("file", "a");
         let done = Arc::new(AtomicBool::new(false));
         let changes = Arc::new(AtomicU32::new(0));
         let changer = {
             let (done, changes) = (Arc::clone(&done), Arc::clone(&changes));
-            let (file, new) = (ground.path("file"), ground.path("new"));
+            let (file, new) = (fixture.path("file"), fixture.path("new"));
             std::thread::spawn(move || {
                 while !done.load(Ordering::Relaxed) {
                     change(&file, &new, changes.fetch_add(1, Ordering::Relaxed));
@@ -195,28 +195,28 @@ fn ask_while(change: fn(&Path, &Path, u32), whole: bool) {
         let (mut rounds, mut cut) = (0, 0);
         while rounds < ROUNDS || changes.load(Ordering::Relaxed) < CHANGES {
             rounds += 1;
-            let response = ground.response(Method::Get, b"/file", &[]).await;
+            let response = fixture.response(Method::Get, b"/file", &[]).await;
             let tag = response.field(&http::header::ETAG);
             let strong = tag.is_some_and(|tag| tag.as_bytes()[0] == b'"');
-            // Of a file that is cut under way there is no response of the right length: the connection ends.
-            // A body that has not the length of its head panics.
-            let shown = match Shown::read(response).await {
-                Ok(shown) => shown,
+            // A file that is truncated meanwhile has no response of the right length; the connection would end. A body
+            // whose length differs from its head panics.
+            let received = match Received::read(response).await {
+                Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof && !whole => {
                     cut += 1;
                     continue;
                 }
                 Err(error) => panic!("{error}"),
             };
-            if shown.status != 503 && (whole || strong) {
-                assert_eq!(shown.status, 200);
-                let first = shown.body.first().copied().unwrap_or_default();
-                assert!(shown.body.iter().all(|byte| *byte == first), "torn");
+            if received.status != 503 && (whole || strong) {
+                assert_eq!(received.status, 200);
+                let first = received.body.first().copied().unwrap_or_default();
+                assert!(received.body.iter().all(|byte| *byte == first), "torn");
             }
         }
         done.store(true, Ordering::Relaxed);
         changer.join().unwrap();
-        println!("{rounds} answers, {cut} of them cut, of {changes:?} changes");
+        println!("{rounds} responses, {cut} of them truncated, with {changes:?} changes");
     });
 }
 
@@ -226,19 +226,19 @@ fn content(round: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_is_replaced_all_the_time_is_always_one_version() {
+fn a_file_that_is_replaced_continuously_is_always_one_version() {
     let change = |file: &Path, new: &Path, round| {
         std::fs::write(new, content(round)).unwrap();
         std::fs::rename(new, file).unwrap();
     };
-    ask_while(change, true);
+    request_while(change, true);
 }
 
 #[test]
-fn a_file_that_is_written_all_the_time_has_always_the_length_of_its_head() {
+fn a_file_that_is_written_continuously_always_has_the_length_of_its_head() {
     let change = |file: &Path, _new: &Path, round| {
-        // Cut to nothing, then written.
+        // This truncates the file before writing it.
         std::fs::write(file, content(round)).unwrap();
     };
-    ask_while(change, false);
+    request_while(change, false);
 }

@@ -1,22 +1,22 @@
-//! Conditions and ranges, as they come out of a file.
+//! Conditional requests and ranges of files.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use annulus_http::site::{Method, SiteOptions};
 
-use crate::ground::{Ground, SETTLED, Shown, each_way};
+use crate::fixture::{Fixture, Received, SETTLED, for_each_backend};
 
-/// More than is kept in memory.
+/// More than the limit for caching.
 const LARGE: usize = 200_000;
 
 #[test]
-fn what_a_client_has_already_is_not_sent_again() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("small.txt", "content");
-        ground.write("large.txt", vec![b'x'; LARGE]);
+fn a_representation_that_the_client_has_is_not_sent_again() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("small.txt", "content");
+        fixture.write("large.txt", vec![b'x'; LARGE]);
         std::thread::sleep(SETTLED);
         for target in ["/small.txt", "/large.txt"] {
-            let response = ground.get(target).await;
+            let response = fixture.get(target).await;
             let etag = response.field("etag").unwrap();
             let modified = response.field("last-modified").unwrap();
             assert!(etag.starts_with('"'), "{etag}");
@@ -32,8 +32,8 @@ fn what_a_client_has_already_is_not_sent_again() {
                 ("if-unmodified-since", "Thu, 01 Jan 1970 00:00:00 GMT", 412),
             ] {
                 for method in [Method::Get, Method::Head] {
-                    let response = ground
-                        .ask(method, target.as_bytes(), &[(name, value)])
+                    let response = fixture
+                        .request(method, target.as_bytes(), &[(name, value)])
                         .await;
                     assert_eq!(response.status, expected, "{target} {name}: {value}");
                     if expected == 304 {
@@ -43,24 +43,24 @@ fn what_a_client_has_already_is_not_sent_again() {
                     }
                 }
             }
-            // A list in two lines.
+            // A list in two field lines.
             let lines = [("if-none-match", "\"a\""), ("if-none-match", etag)];
-            assert_eq!(ground.get_with(target, &lines).await.status, 304);
-            // What is not there is not there, whatever is reported about it.
+            assert_eq!(fixture.get_with(target, &lines).await.status, 304);
+            // A missing file is missing under any condition.
             let missing = [("if-none-match", "*"), ("if-match", etag)];
-            assert_eq!(ground.get_with("/missing", &missing).await.status, 404);
+            assert_eq!(fixture.get_with("/missing", &missing).await.status, 404);
         }
     });
 }
 
 #[test]
-fn what_was_changed_a_moment_ago_has_no_date() {
-    each_way(SiteOptions::default(), async |ground| {
-        // A machine that stood still meanwhile has shown nothing.
+fn a_recently_changed_file_has_no_last_modified() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        // A machine that stood still meanwhile proves nothing.
         let response = loop {
             let before = Instant::now();
-            ground.write("a", "content");
-            let response = ground.get("/a").await;
+            fixture.write("a", "content");
+            let response = fixture.get("/a").await;
             if before.elapsed() < SETTLED {
                 break response;
             }
@@ -68,34 +68,34 @@ fn what_was_changed_a_moment_ago_has_no_date() {
         assert_eq!(response.field("last-modified"), None);
         let etag = response.field("etag").unwrap();
         let strong = etag.trim_start_matches("W/");
-        let same = ground.get_with("/a", &[("if-none-match", etag)]).await;
+        let same = fixture.get_with("/a", &[("if-none-match", etag)]).await;
         assert_eq!(same.status, 304);
-        // It may have grown old enough for a strong one meanwhile.
+        // It may have become old enough for a strong tag meanwhile.
         assert!([Some(etag), Some(strong)].contains(&same.field("etag")));
         std::thread::sleep(SETTLED);
-        let response = ground.get("/a").await;
+        let response = fixture.get("/a").await;
         assert!(response.field("last-modified").is_some());
         assert_eq!(response.field("etag"), Some(strong));
     });
 }
 
 #[test]
-fn a_file_from_the_future_or_before_1970_has_no_date_that_lies() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("future", "content");
-        ground.write("past", "content");
+fn a_file_time_in_the_future_is_omitted_and_one_before_1970_becomes_1970() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("future", "content");
+        fixture.write("past", "content");
         let set = |name: &str, time| {
             let file = std::fs::File::options()
                 .write(true)
-                .open(ground.path(name))
+                .open(fixture.path(name))
                 .unwrap();
             file.set_modified(time).unwrap();
         };
         set("future", SystemTime::now() + Duration::from_secs(3600));
         set("past", SystemTime::UNIX_EPOCH - Duration::from_secs(3600));
         std::thread::sleep(SETTLED);
-        assert_eq!(ground.get("/future").await.field("last-modified"), None);
-        let past = ground.get("/past").await;
+        assert_eq!(fixture.get("/future").await.field("last-modified"), None);
+        let past = fixture.get("/past").await;
         assert_eq!(
             past.field("last-modified"),
             Some("Thu, 01 Jan 1970 00:00:00 GMT")
@@ -103,16 +103,16 @@ fn a_file_from_the_future_or_before_1970_has_no_date_that_lies() {
     });
 }
 
-async fn part(ground: &Ground, target: &str, range: &str) -> Shown {
-    ground.get_with(target, &[("range", range)]).await
+async fn part(fixture: &Fixture, target: &str, range: &str) -> Received {
+    fixture.get_with(target, &[("range", range)]).await
 }
 
 #[test]
 fn ranges_are_parts_of_small_and_large_files() {
-    each_way(SiteOptions::default(), async |ground| {
+    for_each_backend(SiteOptions::default(), async |fixture| {
         let content: Vec<u8> = (0..LARGE).map(|at| at as u8).collect();
-        ground.write("large", &content);
-        ground.write("small", &content[..1000]);
+        fixture.write("large", &content);
+        fixture.write("small", &content[..1000]);
         for (target, whole) in [("/large", &content[..]), ("/small", &content[..1000])] {
             let len = whole.len();
             for (range, expected) in [
@@ -123,7 +123,7 @@ fn ranges_are_parts_of_small_and_large_files() {
                 ("bytes=-999999", 0..len),
                 ("bytes=0-999999", 0..len),
             ] {
-                let response = part(&ground, target, range).await;
+                let response = part(&fixture, target, range).await;
                 assert_eq!(response.status, 206, "{range}");
                 let (first, last) = (expected.start, expected.end - 1);
                 let content_range = format!("bytes {first}-{last}/{len}");
@@ -132,7 +132,7 @@ fn ranges_are_parts_of_small_and_large_files() {
                 assert!(response.body == whole[expected]);
             }
             for range in ["bytes=999999-", "bytes=-0", "bytes=999999-,888888-"] {
-                let response = part(&ground, target, range).await;
+                let response = part(&fixture, target, range).await;
                 let content_range = format!("bytes */{len}");
                 assert_eq!(
                     (response.status, response.field("content-range")),
@@ -140,7 +140,7 @@ fn ranges_are_parts_of_small_and_large_files() {
                 );
             }
             for range in ["bytes=", "lines=1-2", "bytes=5-4", "bytes=0-,0-,0-"] {
-                let response = part(&ground, target, range).await;
+                let response = part(&fixture, target, range).await;
                 assert_eq!(
                     (response.status, response.field("content-range")),
                     (200, None),
@@ -148,19 +148,19 @@ fn ranges_are_parts_of_small_and_large_files() {
                 );
             }
             let two_lines = [("range", "bytes=0-0"), ("range", "bytes=1-1")];
-            assert_eq!(ground.get_with(target, &two_lines).await.status, 200);
+            assert_eq!(fixture.get_with(target, &two_lines).await.status, 200);
         }
     });
 }
 
 #[test]
-fn several_ranges_are_a_multipart() {
-    each_way(SiteOptions::default(), async |ground| {
+fn several_ranges_are_sent_as_multipart() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
         let content: Vec<u8> = (0..LARGE).map(|at| b'a' + (at % 23) as u8).collect();
-        ground.write("large.txt", &content);
-        ground.write("small.txt", &content[..1000]);
+        fixture.write("large.txt", &content);
+        fixture.write("small.txt", &content[..1000]);
         for (target, len) in [("/large.txt", LARGE), ("/small.txt", 1000)] {
-            let response = part(&ground, target, "bytes=0-4, 100-109, -3").await;
+            let response = part(&fixture, target, "bytes=0-4, 100-109, -3").await;
             assert_eq!(
                 (response.status, response.field("content-range")),
                 (206, None)
@@ -180,10 +180,10 @@ fn several_ranges_are_a_multipart() {
             }
             expected += &format!("--{boundary}--\r\n");
             assert_eq!(response.text(), expected);
-            let again = part(&ground, target, "bytes=0-4, 100-109").await;
+            let again = part(&fixture, target, "bytes=0-4, 100-109").await;
             assert!(!again.field("content-type").unwrap().contains(boundary));
-            // Overlapping ones are one.
-            let merged = part(&ground, target, "bytes=0-4,3-9").await;
+            // Overlapping ranges are merged.
+            let merged = part(&fixture, target, "bytes=0-4,3-9").await;
             assert_eq!(
                 merged.field("content-range"),
                 Some(&*format!("bytes 0-9/{len}"))
@@ -193,13 +193,13 @@ fn several_ranges_are_a_multipart() {
 }
 
 #[test]
-fn a_download_goes_on_only_with_the_same_file() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("small", "content");
-        ground.write("large", vec![b'x'; LARGE]);
+fn a_download_is_resumed_only_from_the_same_file() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("small", "content");
+        fixture.write("large", vec![b'x'; LARGE]);
         std::thread::sleep(SETTLED);
         for target in ["/small", "/large"] {
-            let response = ground.get(target).await;
+            let response = fixture.get(target).await;
             let etag = response.field("etag").unwrap();
             let modified = response.field("last-modified").unwrap();
             let weak = format!("W/{etag}");
@@ -212,7 +212,7 @@ fn a_download_goes_on_only_with_the_same_file() {
             ] {
                 let fields = [("range", "bytes=1-2"), ("if-range", condition)];
                 assert_eq!(
-                    ground.get_with(target, &fields).await.status,
+                    fixture.get_with(target, &fields).await.status,
                     expected,
                     "{condition}"
                 );

@@ -1,4 +1,4 @@
-//! Directories: their index, their slash, their listing.
+//! Directories: index, redirect to the trailing slash, listing.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use annulus_http::site::{Method, SiteOptions};
 
-use crate::ground::{always_looking, each_way};
+use crate::fixture::{always_recheck, for_each_backend};
 
 fn listed() -> SiteOptions {
     {
@@ -17,11 +17,11 @@ fn listed() -> SiteOptions {
 }
 
 #[test]
-fn a_directory_without_its_slash_is_sent_there() {
-    each_way(listed(), async |ground| {
-        ground.write("dir/sub/index.html", "sub");
-        std::fs::create_dir(ground.path("a b")).unwrap();
-        std::fs::create_dir(ground.path("evil.example")).unwrap();
+fn a_directory_without_a_trailing_slash_is_redirected() {
+    for_each_backend(listed(), async |fixture| {
+        fixture.write("dir/sub/index.html", "sub");
+        std::fs::create_dir(fixture.path("a b")).unwrap();
+        std::fs::create_dir(fixture.path("evil.example")).unwrap();
         for (target, location) in [
             ("/dir", "/dir/"),
             ("/dir?a=b&c", "/dir/?a=b&c"),
@@ -33,7 +33,7 @@ fn a_directory_without_its_slash_is_sent_there() {
             ("///evil.example?//x", "/evil.example/?//x"),
         ] {
             for _ in 0..2 {
-                let response = ground.get(target).await;
+                let response = fixture.get(target).await;
                 assert_eq!(
                     (response.status, response.field("location")),
                     (301, Some(location)),
@@ -41,63 +41,63 @@ fn a_directory_without_its_slash_is_sent_there() {
                 );
             }
         }
-        assert_eq!(ground.status("/evil.example/..").await, 200);
-        assert_eq!(ground.status("//evil.example/%2e%2e/%2e%2e").await, 400);
+        assert_eq!(fixture.status("/evil.example/..").await, 200);
+        assert_eq!(fixture.status("//evil.example/%2e%2e/%2e%2e").await, 400);
     });
 }
 
 #[test]
-fn an_index_stands_for_its_directory() {
+fn the_index_is_served_for_its_directory() {
     let index = vec!["index.html".to_owned(), "index.htm".to_owned()];
-    each_way(
+    for_each_backend(
         {
-            let mut options = always_looking();
+            let mut options = always_recheck();
             options.index = index;
             options
         },
-        async |ground| {
-            ground.write("index.htm", "second");
-            std::fs::create_dir_all(ground.path("empty/index.html")).unwrap();
-            let response = ground.get("/").await;
+        async |fixture| {
+            fixture.write("index.htm", "second");
+            std::fs::create_dir_all(fixture.path("empty/index.html")).unwrap();
+            let response = fixture.get("/").await;
             assert_eq!((response.status, response.text()), (200, "second"));
             assert_eq!(
                 response.field("content-type"),
                 Some("text/html; charset=utf-8")
             );
-            ground.write("index.html", "first");
-            ground.write("index.html.gz", "encoded");
-            assert_eq!(ground.get("/").await.text(), "first");
-            assert_eq!(ground.get("/?q").await.text(), "first");
+            fixture.write("index.html", "first");
+            fixture.write("index.html.gz", "encoded");
+            assert_eq!(fixture.get("/").await.text(), "first");
+            assert_eq!(fixture.get("/?q").await.text(), "first");
             assert_eq!(
-                ground
+                fixture
                     .get_with("/", &[("accept-encoding", "gzip")])
                     .await
                     .text(),
                 "encoded"
             );
-            std::fs::remove_file(ground.path("index.html")).unwrap();
-            assert_eq!(ground.get("/").await.text(), "second");
-            // A directory of that name is no index.
-            assert_eq!(ground.status("/empty/").await, 403);
-            assert_eq!(ground.status("/index.htm/").await, 404);
-            assert_eq!(ground.status("/missing/").await, 404);
+            std::fs::remove_file(fixture.path("index.html")).unwrap();
+            assert_eq!(fixture.get("/").await.text(), "second");
+            // A directory with that name is not an index.
+            assert_eq!(fixture.status("/empty/").await, 403);
+            assert_eq!(fixture.status("/index.htm/").await, 404);
+            assert_eq!(fixture.status("/missing/").await, 404);
         },
     );
 }
 
 #[test]
-fn a_directory_is_listed_only_on_request() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("dir/file", "x");
-        assert_eq!(ground.status("/dir/").await, 403);
-        assert_eq!(ground.status("/").await, 403);
+fn a_directory_is_listed_only_if_enabled() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("dir/file", "x");
+        assert_eq!(fixture.status("/dir/").await, 403);
+        assert_eq!(fixture.status("/").await, 403);
     });
-    each_way(listed(), async |ground| {
-        ground.write("dir/file.txt", "12345");
-        ground.write("dir/.hidden", "x");
-        ground.write("dir/sub/x", "x");
-        ground.write("indexed/index.html", "index");
-        let response = ground.get("/dir/").await;
+    for_each_backend(listed(), async |fixture| {
+        fixture.write("dir/file.txt", "12345");
+        fixture.write("dir/.hidden", "x");
+        fixture.write("dir/sub/x", "x");
+        fixture.write("indexed/index.html", "index");
+        let response = fixture.get("/dir/").await;
         assert_eq!(response.status, 200);
         assert_eq!(
             response.field("content-type"),
@@ -111,15 +111,18 @@ fn a_directory_is_listed_only_on_request() {
         );
         assert!(page.contains("<a href=\"./sub/\">sub/</a>") && page.contains("../"));
         assert!(!page.contains("hidden"));
-        assert_eq!(ground.get("/indexed/").await.text(), "index");
-        assert_eq!(ground.ask(Method::Head, b"/dir/", &[]).await.status, 200);
-        assert!(!ground.get("/").await.text().contains("../"));
+        assert_eq!(fixture.get("/indexed/").await.text(), "index");
+        assert_eq!(
+            fixture.request(Method::Head, b"/dir/", &[]).await.status,
+            200
+        );
+        assert!(!fixture.get("/").await.text().contains("../"));
     });
 }
 
 #[test]
 fn every_link_of_a_listing_leads_to_its_file() {
-    each_way(listed(), async |ground| {
+    for_each_backend(listed(), async |fixture| {
         let mut random = fastrand::Rng::with_seed(11);
         let mut made = std::collections::BTreeMap::new();
         while made.len() < 200 {
@@ -127,11 +130,11 @@ fn every_link_of_a_listing_leads_to_its_file() {
             let odd = name.contains(&b'/') || name.contains(&b'\\') || name[0] == b'.';
             if !odd {
                 let content = format!("{name:?}");
-                ground.write(OsStr::from_bytes(&name), &content);
+                fixture.write(OsStr::from_bytes(&name), &content);
                 made.insert(content, ());
             }
         }
-        let page = ground.get("/").await;
+        let page = fixture.get("/").await;
         let links: Vec<&str> = page.text().split("href=\"").skip(1).collect();
         assert_eq!(links.len(), made.len());
         for link in links {
@@ -142,7 +145,7 @@ fn every_link_of_a_listing_leads_to_its_file() {
                 .replace("&amp;", "&")
                 .replace("&#39;", "'");
             let target = link.strip_prefix('.').unwrap();
-            let response = ground.get(target).await;
+            let response = fixture.get(target).await;
             assert_eq!(response.status, 200, "{target}");
             assert!(made.remove(response.text()).is_some(), "{target}");
         }
@@ -151,21 +154,21 @@ fn every_link_of_a_listing_leads_to_its_file() {
 }
 
 #[test]
-fn many_who_ask_for_one_listing_are_all_served() {
-    each_way(listed(), async |ground| {
+fn many_concurrent_requests_for_a_listing_are_served() {
+    for_each_backend(listed(), async |fixture| {
         for index in 0..500 {
-            ground.write(format!("dir/{index}"), "x");
+            fixture.write(format!("dir/{index}"), "x");
         }
-        let ground = Rc::new(ground);
-        let asks: Vec<_> = (0..300)
+        let fixture = Rc::new(fixture);
+        let tasks: Vec<_> = (0..300)
             .map(|_| {
-                let ground = Rc::clone(&ground);
-                annulus::runtime::spawn(async move { ground.get("/dir/").await.body.len() })
+                let fixture = Rc::clone(&fixture);
+                annulus::runtime::spawn(async move { fixture.get("/dir/").await.body.len() })
             })
             .collect();
-        let first = ground.get("/dir/").await.body.len();
-        for ask in asks {
-            assert_eq!(ask.await.unwrap(), first);
+        let first = fixture.get("/dir/").await.body.len();
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), first);
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Attempts to get at what is outside the root.
+//! Attempts to read files outside the root.
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use annulus_http::site::{Method, SiteOptions};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::ground::{Ground, always_looking, each_way};
+use crate::fixture::{Fixture, always_recheck, for_each_backend};
 
 const SECRET: &str = "secret of the machine";
 
-fn plant(ground: &Ground) {
-    ground.write("../secret", SECRET);
-    ground.write("../rootless/secret", SECRET);
-    ground.write("file", "file");
-    ground.write("dir/file", "dir/file");
-    ground.write("dir/.hidden", SECRET);
-    ground.write(".git/config", SECRET);
-    ground.write("%2e%2e/secret", "a name of percents");
-    symlink("../secret", ground.path("out")).unwrap();
-    symlink(ground.path("../secret"), ground.path("absolute")).unwrap();
-    symlink(ground.path("file"), ground.path("absolute-in")).unwrap();
-    symlink("..", ground.path("up")).unwrap();
-    symlink("../../secret", ground.path("dir/out")).unwrap();
-    symlink("/", ground.path("slash")).unwrap();
-    symlink("/proc/self/root", ground.path("magic")).unwrap();
-    symlink("/proc/self/cwd", ground.path("cwd")).unwrap();
-    symlink("loop-b", ground.path("loop-a")).unwrap();
-    symlink("loop-a", ground.path("loop-b")).unwrap();
-    symlink("self/self", ground.path("self")).unwrap();
-    symlink("gone", ground.path("dangling")).unwrap();
-    symlink("out", ground.path("out-again")).unwrap();
-    symlink("file", ground.path("in")).unwrap();
-    symlink("dir", ground.path("in-dir")).unwrap();
-    symlink("../file", ground.path("dir/back")).unwrap();
-    symlink("dir/back", ground.path("in-twice")).unwrap();
-    symlink(".git", ground.path("shown-git")).unwrap();
+fn plant(fixture: &Fixture) {
+    fixture.write("../secret", SECRET);
+    fixture.write("../rootless/secret", SECRET);
+    fixture.write("file", "file");
+    fixture.write("dir/file", "dir/file");
+    fixture.write("dir/.hidden", SECRET);
+    fixture.write(".git/config", SECRET);
+    fixture.write("%2e%2e/secret", "a name of percents");
+    symlink("../secret", fixture.path("out")).unwrap();
+    symlink(fixture.path("../secret"), fixture.path("absolute")).unwrap();
+    symlink(fixture.path("file"), fixture.path("absolute-in")).unwrap();
+    symlink("..", fixture.path("up")).unwrap();
+    symlink("../../secret", fixture.path("dir/out")).unwrap();
+    symlink("/", fixture.path("slash")).unwrap();
+    symlink("/proc/self/root", fixture.path("magic")).unwrap();
+    symlink("/proc/self/cwd", fixture.path("cwd")).unwrap();
+    symlink("loop-b", fixture.path("loop-a")).unwrap();
+    symlink("loop-a", fixture.path("loop-b")).unwrap();
+    symlink("self/self", fixture.path("self")).unwrap();
+    symlink("gone", fixture.path("dangling")).unwrap();
+    symlink("out", fixture.path("out-again")).unwrap();
+    symlink("file", fixture.path("in")).unwrap();
+    symlink("dir", fixture.path("in-dir")).unwrap();
+    symlink("../file", fixture.path("dir/back")).unwrap();
+    symlink("dir/back", fixture.path("in-twice")).unwrap();
+    symlink(".git", fixture.path("received-git")).unwrap();
 }
 
 const TARGETS: [(&str, u16); 76] = [
@@ -121,14 +121,14 @@ const TARGETS: [(&str, u16); 76] = [
 
 #[test]
 fn no_target_leads_out_of_the_root() {
-    each_way(SiteOptions::default(), async |ground| {
-        plant(&ground);
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        plant(&fixture);
         for (target, status) in TARGETS {
             for method in [Method::Get, Method::Head, Method::Get] {
-                let response = ground.ask(method, target.as_bytes(), &[]).await;
+                let response = fixture.request(method, target.as_bytes(), &[]).await;
                 assert_eq!(response.status, status, "{target}");
                 assert!(!response.text().contains(SECRET), "{target}");
-                // Nor do the targets themselves come back, as part of a page.
+                // The response does not repeat the target.
                 assert!(status == 200 || response.body.len() < 64);
             }
         }
@@ -139,41 +139,41 @@ fn no_target_leads_out_of_the_root() {
             b"/\x01",
             b"\\..\\secret",
         ] {
-            let response = ground.ask(Method::Get, target, &[]).await;
+            let response = fixture.request(Method::Get, target, &[]).await;
             assert!(matches!(response.status, 400 | 404), "{target:?}");
         }
     });
 }
 
 #[test]
-fn a_link_to_a_hidden_name_is_its_owners_choice() {
-    each_way(SiteOptions::default(), async |ground| {
-        plant(&ground);
-        assert_eq!(ground.status("/shown-git/config").await, 200);
+fn a_link_to_a_hidden_name_is_followed() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        plant(&fixture);
+        assert_eq!(fixture.status("/received-git/config").await, 200);
     });
-    each_way(
+    for_each_backend(
         {
             let mut options = SiteOptions::default();
             options.hidden = true;
             options
         },
-        async |ground| {
-            plant(&ground);
-            assert_eq!(ground.status("/.git/config").await, 200);
-            assert_eq!(ground.status("/../secret").await, 400);
+        async |fixture| {
+            plant(&fixture);
+            assert_eq!(fixture.status("/.git/config").await, 200);
+            assert_eq!(fixture.status("/../secret").await, 400);
         },
     );
 }
 
 #[test]
-fn a_directory_that_becomes_a_link_leads_nowhere() {
-    each_way(always_looking(), async |ground| {
-        ground.write("../outside/name", SECRET);
-        ground.write("dir/name", "inside");
-        symlink("../outside", ground.path("link")).unwrap();
+fn a_directory_swapped_for_a_link_does_not_lead_out() {
+    for_each_backend(always_recheck(), async |fixture| {
+        fixture.write("../outside/name", SECRET);
+        fixture.write("dir/name", "inside");
+        symlink("../outside", fixture.path("link")).unwrap();
         let done = Arc::new(AtomicBool::new(false));
         let swaps = {
-            let (done, dir, link) = (Arc::clone(&done), ground.path("dir"), ground.path("link"));
+            let (done, dir, link) = (Arc::clone(&done), fixture.path("dir"), fixture.path("link"));
             std::thread::spawn(move || {
                 let mut swaps = 0u32;
                 while !done.load(Ordering::Relaxed) {
@@ -185,7 +185,7 @@ fn a_directory_that_becomes_a_link_leads_nowhere() {
         };
         let (mut inside, mut refused) = (0, 0);
         for round in 0..20_000 {
-            let response = ground.get(["/dir/name", "/link/name"][round % 2]).await;
+            let response = fixture.get(["/dir/name", "/link/name"][round % 2]).await;
             match (response.status, response.text()) {
                 (200, "inside") => inside += 1,
                 (404, _) => refused += 1,

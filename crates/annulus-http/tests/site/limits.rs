@@ -1,4 +1,4 @@
-//! What is bounded: memory, descriptors, names; and what is not allowed.
+//! Limits on memory, descriptors and names, and missing permissions.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -6,7 +6,7 @@ use annulus_http::site::SiteOptions;
 use annulus_testing::skip;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::ground::{always_looking, each_way, in_child};
+use crate::fixture::{always_recheck, for_each_backend, in_child};
 
 #[test]
 fn many_more_files_than_fit_into_the_cache_are_all_served() {
@@ -16,20 +16,20 @@ fn many_more_files_than_fit_into_the_cache_are_all_served() {
         options.open_files = 4;
         options
     };
-    each_way(options, async |ground| {
+    for_each_backend(options, async |fixture| {
         for index in 0..200 {
-            ground.write(format!("small/{index}"), format!("{index}").repeat(2000));
+            fixture.write(format!("small/{index}"), format!("{index}").repeat(2000));
         }
         for index in 0..20 {
-            ground.write(format!("large/{index}"), format!("{index}").repeat(50_000));
+            fixture.write(format!("large/{index}"), format!("{index}").repeat(50_000));
         }
         for _ in 0..2 {
             for index in 0..200 {
-                let response = ground.get(&format!("/small/{index}")).await;
+                let response = fixture.get(&format!("/small/{index}")).await;
                 assert!(response.text() == format!("{index}").repeat(2000));
             }
             for index in 0..20 {
-                let response = ground.get(&format!("/large/{index}")).await;
+                let response = fixture.get(&format!("/large/{index}")).await;
                 assert!(response.text() == format!("{index}").repeat(50_000));
             }
         }
@@ -37,7 +37,7 @@ fn many_more_files_than_fit_into_the_cache_are_all_served() {
     });
 }
 
-/// Of those that the test has written; others open files meanwhile.
+/// Returns the number of open files of this test.
 fn open_files() -> usize {
     let is_ours = |file: &std::path::PathBuf| {
         let folder = file.parent().and_then(|folder| folder.file_name());
@@ -49,54 +49,64 @@ fn open_files() -> usize {
 }
 
 #[test]
-fn names_and_paths_at_the_kernels_limits() {
-    each_way(SiteOptions::default(), async |ground| {
+fn names_and_paths_up_to_the_kernels_limits_are_served() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
         let name = "n".repeat(255);
-        ground.write(&name, "longest");
-        assert_eq!(ground.get(&format!("/{name}")).await.text(), "longest");
-        assert_eq!(ground.status(&format!("/{name}n")).await, 404);
-        assert_eq!(ground.status(&format!("/{name}n/x")).await, 404);
-        // The encodings of a name may be too long where the name is not.
-        let response = ground
+        fixture.write(&name, "longest");
+        assert_eq!(fixture.get(&format!("/{name}")).await.text(), "longest");
+        assert_eq!(fixture.status(&format!("/{name}n")).await, 404);
+        assert_eq!(fixture.status(&format!("/{name}n/x")).await, 404);
+        // The name of an encoding may be too long although the name of the file is not.
+        let response = fixture
             .get_with(&format!("/{name}"), &[("accept-encoding", "br")])
             .await;
         assert_eq!(response.text(), "longest");
         let deep = "d/".repeat(1000);
-        ground.write(format!("{deep}file"), "deep");
-        assert_eq!(ground.get(&format!("/{deep}file")).await.text(), "deep");
-        assert_eq!(ground.status(&format!("/{}", "d/".repeat(2040))).await, 404);
-        assert_eq!(ground.status(&format!("/{}", "d/".repeat(2100))).await, 414);
+        fixture.write(format!("{deep}file"), "deep");
+        assert_eq!(fixture.get(&format!("/{deep}file")).await.text(), "deep");
         assert_eq!(
-            ground.status(&format!("/{}", "%64/".repeat(2040))).await,
+            fixture.status(&format!("/{}", "d/".repeat(2040))).await,
+            404
+        );
+        assert_eq!(
+            fixture.status(&format!("/{}", "d/".repeat(2100))).await,
+            414
+        );
+        assert_eq!(
+            fixture.status(&format!("/{}", "%64/".repeat(2040))).await,
             404
         );
     });
 }
 
 #[test]
-fn what_may_not_be_read_is_forbidden() {
-    in_child("limits::what_may_not_be_read_is_forbidden", true, || {
-        each_way(always_looking(), async |ground| {
-            ground.write("secret", "s");
-            ground.write("shut/file", "s");
-            ground.write("listed/file", "s");
-            let deny = |name: &str| {
-                let none = std::fs::Permissions::from_mode(0o000);
-                std::fs::set_permissions(ground.path(name), none).unwrap();
-            };
-            deny("secret");
-            deny("shut");
-            if std::fs::read(ground.path("secret")).is_ok() {
-                return skip::skip("permissions do not hold for this user");
-            }
-            for target in ["/secret", "/shut/file", "/shut/missing", "/shut/"] {
-                assert_eq!(ground.status(target).await, 403, "{target}");
-            }
-            let open = std::fs::Permissions::from_mode(0o700);
-            std::fs::set_permissions(ground.path("shut"), open).unwrap();
-            assert_eq!(ground.status("/shut/file").await, 200);
-        });
-    });
+fn a_file_without_read_permission_is_forbidden() {
+    in_child(
+        "limits::a_file_without_read_permission_is_forbidden",
+        true,
+        || {
+            for_each_backend(always_recheck(), async |fixture| {
+                fixture.write("secret", "s");
+                fixture.write("shut/file", "s");
+                fixture.write("listed/file", "s");
+                let deny = |name: &str| {
+                    let none = std::fs::Permissions::from_mode(0o000);
+                    std::fs::set_permissions(fixture.path(name), none).unwrap();
+                };
+                deny("secret");
+                deny("shut");
+                if std::fs::read(fixture.path("secret")).is_ok() {
+                    return skip::skip("permissions do not hold for this user");
+                }
+                for target in ["/secret", "/shut/file", "/shut/missing", "/shut/"] {
+                    assert_eq!(fixture.status(target).await, 403, "{target}");
+                }
+                let open = std::fs::Permissions::from_mode(0o700);
+                std::fs::set_permissions(fixture.path("shut"), open).unwrap();
+                assert_eq!(fixture.status("/shut/file").await, 200);
+            });
+        },
+    );
 }
 
 #[test]
@@ -114,13 +124,13 @@ fn without_descriptors_the_response_asks_to_retry() {
                 },
             )
             .unwrap();
-            each_way(always_looking(), async |ground| {
+            for_each_backend(always_recheck(), async |fixture| {
                 for index in 0..10 {
-                    ground.write(format!("{index}"), vec![b'x'; 100_000]);
+                    fixture.write(format!("{index}"), vec![b'x'; 100_000]);
                 }
-                ground.write("small", "small");
+                fixture.write("small", "small");
                 for index in 0..5 {
-                    assert_eq!(ground.status(&format!("/{index}")).await, 200);
+                    assert_eq!(fixture.status(&format!("/{index}")).await, 200);
                 }
                 let mut taken = Vec::new();
                 let take = |taken: &mut Vec<_>| {
@@ -129,15 +139,15 @@ fn without_descriptors_the_response_asks_to_retry() {
                     }
                 };
                 take(&mut taken);
-                // What was open for nobody is closed for it.
-                assert_eq!(ground.get("/7").await.body.len(), 100_000);
+                // A cached file that no response uses is closed for it.
+                assert_eq!(fixture.get("/7").await.body.len(), 100_000);
                 take(&mut taken);
-                ground
+                fixture
                     .site
                     .sweep(std::time::Instant::now() + std::time::Duration::from_secs(1000));
                 take(&mut taken);
                 for target in ["/8", "/small", "/missing", "/"] {
-                    let response = ground.get(target).await;
+                    let response = fixture.get(target).await;
                     assert_eq!(
                         (response.status, response.field("retry-after")),
                         (503, Some("1")),
@@ -145,9 +155,9 @@ fn without_descriptors_the_response_asks_to_retry() {
                     );
                 }
                 drop(taken);
-                assert_eq!(ground.get("/8").await.body.len(), 100_000);
-                assert_eq!(ground.get("/small").await.text(), "small");
-                assert_eq!(ground.status("/missing").await, 404);
+                assert_eq!(fixture.get("/8").await.body.len(), 100_000);
+                assert_eq!(fixture.get("/small").await.text(), "small");
+                assert_eq!(fixture.status("/missing").await, 404);
             });
         },
     );

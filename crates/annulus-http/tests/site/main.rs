@@ -1,6 +1,6 @@
-//! What a site answers, by topic: on the real file system, every test with a ring and without one.
+//! Responses of a site by topic, on the real file system. Each test runs on each backend.
 
-mod ground;
+mod fixture;
 
 mod changing;
 mod conditions;

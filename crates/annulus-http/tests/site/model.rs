@@ -1,4 +1,4 @@
-//! A tree that changes at random, and a site that must say of each path what the file system says at that moment.
+//! A tree that changes at random, and a site that must always agree with the file system.
 
 use std::collections::HashMap;
 use std::os::unix::fs::symlink;
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use annulus_http::site::SiteOptions;
 
-use crate::ground::{Ground, always_looking, each_way};
+use crate::fixture::{Fixture, always_recheck, for_each_backend};
 
-/// Changes and questions per backend.
+/// The number of changes and requests per backend.
 const ROUNDS: u32 = 6_000;
-/// Few, so that they come to be of everything.
+/// Few names, so that each is used for every kind of file.
 const NAMES: [&str; 5] = ["a", "b", "c", "index.html", "a.gz"];
-/// Both sides of what is read whole, and nothing.
+/// Lengths on both sides of the limit for caching, and 0.
 const LENGTHS: [usize; 5] = [0, 1, 90, 100, 3_000];
 
 fn any_path(random: &mut fastrand::Rng) -> String {
@@ -22,9 +22,12 @@ fn any_path(random: &mut fastrand::Rng) -> String {
     names.join("/")
 }
 
-/// One change; that it is impossible at the moment is part of the game.
-fn change(ground: &Ground, random: &mut fastrand::Rng, round: u32) {
-    let (path, other) = (ground.path(any_path(random)), ground.path(any_path(random)));
+/// Makes a change, which may fail.
+fn change(fixture: &Fixture, random: &mut fastrand::Rng, round: u32) {
+    let (path, other) = (
+        fixture.path(any_path(random)),
+        fixture.path(any_path(random)),
+    );
     let _ = match random.u32(..10) {
         0..4 => {
             let bytes = LENGTHS[random.usize(..LENGTHS.len())];
@@ -35,21 +38,21 @@ fn change(ground: &Ground, random: &mut fastrand::Rng, round: u32) {
         5 => std::fs::remove_file(path),
         6 => std::fs::remove_dir(path),
         7 => std::fs::rename(path, other),
-        // Within the directory, or out of the root from wherever.
+        // A link within the directory, or one that leads out of the root from any depth.
         8 => symlink(NAMES[random.usize(..NAMES.len())], path),
         _ => symlink("../../../../../outside", path),
     };
 }
 
-/// What a file system without a server says: a status, and the content for 200.
-fn expected(ground: &Ground, path: &str, slash: bool) -> (u16, Vec<u8>) {
-    let root = ground.path("").canonicalize().unwrap();
+/// Returns the status and content that the file system implies.
+fn expected(fixture: &Fixture, path: &str, slash: bool) -> (u16, Vec<u8>) {
+    let root = fixture.path("").canonicalize().unwrap();
     let within = |path: &Path| {
         path.canonicalize()
             .ok()
             .filter(|real| real.starts_with(&root))
     };
-    let requested = ground.path(path);
+    let requested = fixture.path(path);
     match within(&requested) {
         Some(real) if real.is_file() && !slash => (200, std::fs::read(real).unwrap()),
         Some(real) if real.is_dir() && !slash => (301, Vec::new()),
@@ -62,24 +65,24 @@ fn expected(ground: &Ground, path: &str, slash: bool) -> (u16, Vec<u8>) {
 }
 
 fn agrees_with_the_file_system(options: SiteOptions) {
-    each_way(options, async |ground| {
-        ground.write("../outside/a", "not to be seen");
+    for_each_backend(options, async |fixture| {
+        fixture.write("../outside/a", "not served");
         let mut random = fastrand::Rng::with_seed(20);
         let mut versions: HashMap<(String, String), Vec<u8>> = HashMap::new();
         let mut counts: HashMap<u16, u32> = HashMap::new();
         for round in 0..ROUNDS {
-            change(&ground, &mut random, round);
+            change(&fixture, &mut random, round);
             let (path, slash) = (any_path(&mut random), random.u32(..4) == 0);
             let target = format!("/{path}{}", if slash { "/" } else { "" });
-            let response = ground.get(&target).await;
-            let (status, body) = expected(&ground, &path, slash);
+            let response = fixture.get(&target).await;
+            let (status, body) = expected(&fixture, &path, slash);
             assert_eq!(response.status, status, "round {round}: {target}");
             *counts.entry(status).or_default() += 1;
             if status != 200 {
                 continue;
             }
             assert!(response.body == body, "round {round}: {target}");
-            // A strong tag is of one content only.
+            // A strong tag identifies one content.
             let tag = response.field("etag").unwrap();
             if tag.starts_with('"') {
                 let before = versions
@@ -98,9 +101,9 @@ fn agrees_with_the_file_system(options: SiteOptions) {
 }
 
 #[test]
-fn what_is_looked_at_each_time_is_as_the_file_system_says() {
+fn a_site_without_caching_time_agrees_with_the_file_system() {
     let options = {
-        let mut options = always_looking();
+        let mut options = always_recheck();
         options.cache_bytes = 20_000;
         options.cache_file_bytes = 99;
         options.open_files = 2;
@@ -110,9 +113,9 @@ fn what_is_looked_at_each_time_is_as_the_file_system_says() {
 }
 
 #[test]
-fn without_memory_for_results_it_is_the_same() {
+fn a_site_without_a_cache_agrees_with_the_file_system() {
     let options = {
-        let mut options = always_looking();
+        let mut options = always_recheck();
         options.cache_bytes = 0;
         options.cache_file_bytes = 0;
         options.open_files = 0;

@@ -1,4 +1,4 @@
-//! What is in a directory besides files and directories.
+//! Special files.
 
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -7,25 +7,25 @@ use annulus_http::site::SiteOptions;
 use annulus_testing::skip::skip;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::ground::each_way;
+use crate::fixture::for_each_backend;
 
 #[test]
-fn pipes_sockets_and_devices_are_not_there() {
-    each_way(
+fn pipes_sockets_and_devices_are_not_served() {
+    for_each_backend(
         {
             let mut options = SiteOptions::default();
             options.listing = true;
             options
         },
-        async |ground| {
-            ground.write("file", "file");
+        async |fixture| {
+            fixture.write("file", "file");
             let mode = Mode::from_raw_mode(0o666);
-            mknodat(CWD, ground.path("pipe"), FileType::Fifo, mode, 0).unwrap();
-            let _listener = UnixListener::bind(ground.path("socket")).unwrap();
+            mknodat(CWD, fixture.path("pipe"), FileType::Fifo, mode, 0).unwrap();
+            let _listener = UnixListener::bind(fixture.path("socket")).unwrap();
             let null = makedev(1, 3);
             let device = mknodat(
                 CWD,
-                ground.path("device"),
+                fixture.path("device"),
                 FileType::CharacterDevice,
                 mode,
                 null,
@@ -43,9 +43,9 @@ fn pipes_sockets_and_devices_are_not_there() {
                     "/file/x",
                     "/file/",
                 ] {
-                    assert_eq!(ground.status(target).await, 404, "{target}");
+                    assert_eq!(fixture.status(target).await, 404, "{target}");
                 }
-                let page = ground.get("/").await;
+                let page = fixture.get("/").await;
                 for name in ["pipe", "socket", "device"] {
                     assert!(!page.text().contains(&format!(">{name}<")), "{name}");
                 }
@@ -60,14 +60,14 @@ fn pipes_sockets_and_devices_are_not_there() {
 
 #[test]
 fn a_pipe_named_like_an_index_or_an_encoding_is_skipped() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("dir/a.css", "plain");
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("dir/a.css", "plain");
         let mode = Mode::from_raw_mode(0o666);
         for name in ["dir/index.html", "dir/a.css.br"] {
-            mknodat(CWD, ground.path(name), FileType::Fifo, mode, 0).unwrap();
+            mknodat(CWD, fixture.path(name), FileType::Fifo, mode, 0).unwrap();
         }
-        assert_eq!(ground.status("/dir/").await, 403);
-        let response = ground
+        assert_eq!(fixture.status("/dir/").await, 403);
+        let response = fixture
             .get_with("/dir/a.css", &[("accept-encoding", "br")])
             .await;
         assert_eq!(response.text(), "plain");

@@ -1,4 +1,4 @@
-//! Ordinary requests: what is in a response.
+//! Responses to ordinary requests.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,9 @@ use annulus_http::site::{Body, Method, SiteOptions};
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::ground::{Ground, SETTLED, Shown, always_looking, each_way};
+use crate::fixture::{Fixture, Received, SETTLED, always_recheck, for_each_backend};
 
-/// More than is kept in memory.
+/// More than the limit for caching.
 const LARGE: usize = 300_000;
 
 fn bytes_of(count: usize) -> Vec<u8> {
@@ -18,15 +18,15 @@ fn bytes_of(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn small_and_large_files_are_served_whole() {
-    for options in [SiteOptions::default(), always_looking()] {
-        each_way(options, async |ground| {
+fn small_and_large_files_are_served_completely() {
+    for options in [SiteOptions::default(), always_recheck()] {
+        for_each_backend(options, async |fixture| {
             for bytes in [0, 1, 1000, 64 << 10, (64 << 10) + 1, LARGE] {
                 let name = format!("{bytes}.bin");
-                ground.write(&name, bytes_of(bytes));
+                fixture.write(&name, bytes_of(bytes));
                 // From the disk, and from the cache.
                 for _ in 0..3 {
-                    let response = ground.get(&format!("/{name}")).await;
+                    let response = fixture.get(&format!("/{name}")).await;
                     assert_eq!(response.status, 200);
                     assert!(response.body == bytes_of(bytes));
                     assert_eq!(
@@ -44,102 +44,101 @@ fn small_and_large_files_are_served_whole() {
 }
 
 #[test]
-fn the_short_cut_knows_earlier_requests() {
+fn the_fast_path_returns_responses_to_earlier_requests() {
     let options = {
         let mut options = SiteOptions::default();
         options.recheck = Duration::from_secs(100);
         options
     };
-    each_way(options, async |ground| {
-        ground.write("a", "content");
+    for_each_backend(options, async |fixture| {
+        fixture.write("a", "content");
         let now = Instant::now();
-        assert!(ground.site.ready(now, b"/a", None).is_none());
+        assert!(fixture.site.ready(now, b"/a", None).is_none());
         for target in ["/a", "/missing", "/b%20c"] {
-            ground.get(target).await;
+            fixture.get(target).await;
         }
-        while !request_during_write(&ground, LARGE).await {}
-        let ready = ground.at_hand("/a?query", Some(b"gzip, br")).unwrap();
+        while !request_during_write(&fixture, LARGE).await {}
+        let ready = fixture.cached("/a?query", Some(b"gzip, br")).unwrap();
         assert_eq!(&ready.body()[..], b"content");
         assert_eq!(ready.tail().len(), ready.head().len() + 7);
         assert_eq!(
-            ground.at_hand("/missing", None).unwrap().status(),
+            fixture.cached("/missing", None).unwrap().status(),
             StatusCode::NOT_FOUND
         );
-        // The large one may be being written to.
+        // The large file may still be written to.
         for target in ["/large", "//a", "/./a", "/%61", "/a/", "a", "", "*"] {
-            let prompt = ground.site.ready(now, target.as_bytes(), None);
+            let prompt = fixture.site.ready(now, target.as_bytes(), None);
             assert!(prompt.is_none(), "{target}: {prompt:?}");
         }
-        // Looked at too long ago.
+        // The lookup is too old.
         let later = Instant::now() + Duration::from_secs(200);
-        assert!(ground.site.ready(later, b"/a", None).is_none());
+        assert!(fixture.site.ready(later, b"/a", None).is_none());
     });
 }
 
-/// Writes the large file and asks for it. True: so soon that it may still be being written to, which is not known of
-/// it if the machine stood still meanwhile.
-async fn request_during_write(ground: &Ground, bytes: usize) -> bool {
+/// Writes the large file and requests it. Returns whether this was fast enough that the file may still be written to.
+async fn request_during_write(fixture: &Fixture, bytes: usize) -> bool {
     let before = Instant::now();
-    ground.write("large", bytes_of(bytes));
-    let response = ground.get("/large").await;
+    fixture.write("large", bytes_of(bytes));
+    let response = fixture.get("/large").await;
     assert!(response.body == bytes_of(bytes));
     before.elapsed() < SETTLED
 }
 
 #[test]
-fn the_short_cut_knows_large_files_as_long_as_they_are_what_they_were() {
+fn the_fast_path_returns_large_files_until_they_change() {
     let options = {
         let mut options = SiteOptions::default();
         options.recheck = Duration::from_secs(100);
         options
     };
-    each_way(options, async |ground| {
-        ground.write("large", bytes_of(LARGE));
+    for_each_backend(options, async |fixture| {
+        fixture.write("large", bytes_of(LARGE));
         std::thread::sleep(SETTLED);
-        assert_eq!(ground.open_bytes("/large"), None);
-        let before = ground.get("/large").await;
-        assert_eq!(ground.open_bytes("/large?query"), Some(LARGE as u64));
+        assert_eq!(fixture.open_bytes("/large"), None);
+        let before = fixture.get("/large").await;
+        assert_eq!(fixture.open_bytes("/large?query"), Some(LARGE as u64));
         assert!(before.body == bytes_of(LARGE));
 
-        // In place: the file that is open.
-        ground.write("large", bytes_of(LARGE + 1));
-        assert_eq!(ground.open_bytes("/large"), None);
-        while !request_during_write(&ground, LARGE + 1).await {}
-        assert_eq!(ground.open_bytes("/large"), None);
-        let after = ground.get("/large").await;
+        // In place, so that the open file changes.
+        fixture.write("large", bytes_of(LARGE + 1));
+        assert_eq!(fixture.open_bytes("/large"), None);
+        while !request_during_write(&fixture, LARGE + 1).await {}
+        assert_eq!(fixture.open_bytes("/large"), None);
+        let after = fixture.get("/large").await;
         assert_ne!(before.field("etag"), after.field("etag"));
         std::thread::sleep(SETTLED);
-        ground.get("/large").await;
-        assert_eq!(ground.open_bytes("/large"), Some(LARGE as u64 + 1));
+        fixture.get("/large").await;
+        assert_eq!(fixture.open_bytes("/large"), Some(LARGE as u64 + 1));
     });
 }
 
 #[test]
-fn a_name_with_an_escape_in_it_is_not_what_the_escape_means() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("a%20b", "percent");
-        ground.write("a b", "space");
+fn a_name_with_a_percent_sign_differs_from_the_decoded_name() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("a%20b", "percent");
+        fixture.write("a b", "space");
         for _ in 0..2 {
-            assert_eq!(ground.get("/a%20b").await.text(), "space");
-            assert_eq!(ground.get("/a%2520b").await.text(), "percent");
-            assert_eq!(ground.get("/a%20b").await.text(), "space");
+            assert_eq!(fixture.get("/a%20b").await.text(), "space");
+            assert_eq!(fixture.get("/a%2520b").await.text(), "percent");
+            assert_eq!(fixture.get("/a%20b").await.text(), "space");
         }
     });
 }
 
 #[test]
 fn head_has_the_fields_of_get() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("small", "content");
-        ground.write("large", bytes_of(LARGE));
-        // What is reported of a file that was just written changes as it grows older.
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("small", "content");
+        fixture.write("large", bytes_of(LARGE));
+        // The head of a recently written file changes as the file grows older.
         std::thread::sleep(SETTLED);
         for target in ["/small", "/large", "/missing", "/"] {
-            // A range is of GET alone.
-            let head = ground
-                .ask(Method::Head, target.as_bytes(), &[("range", "bytes=0-1")])
+            // Ranges apply to GET only.
+            let head = fixture
+                .request(Method::Head, target.as_bytes(), &[("range", "bytes=0-1")])
                 .await;
-            let get = ground.get(target).await;
+            let get = fixture.get(target).await;
             assert_eq!((head.status, head.fields), (get.status, get.fields));
         }
     });
@@ -147,44 +146,49 @@ fn head_has_the_fields_of_get() {
 
 #[test]
 fn other_methods_get_the_list_of_methods() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("a", "content");
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("a", "content");
         for target in ["*", "/", "/a", "/missing"] {
-            let response = ground.ask(Method::Options, target.as_bytes(), &[]).await;
+            let response = fixture
+                .request(Method::Options, target.as_bytes(), &[])
+                .await;
             assert_eq!(response.status, 204);
             assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
         }
-        assert_eq!(ground.ask(Method::Options, b"/../a", &[]).await.status, 400);
-        let response = ground.ask(Method::Other, b"/a", &[]).await;
+        assert_eq!(
+            fixture.request(Method::Options, b"/../a", &[]).await.status,
+            400
+        );
+        let response = fixture.request(Method::Other, b"/a", &[]).await;
         assert_eq!(
             (response.status, response.field("allow")),
             (405, Some("GET, HEAD, OPTIONS"))
         );
-        assert_eq!(ground.ask(Method::Get, b"*", &[]).await.status, 400);
+        assert_eq!(fixture.request(Method::Get, b"*", &[]).await.status, 400);
     });
 }
 
 #[test]
-fn a_fixed_response_is_given_without_a_root() {
+fn a_fixed_response_needs_no_root() {
     let options = {
         let mut options = SiteOptions::default();
         options.root = "/nowhere".into();
         options.respond = Some((StatusCode::OK, Bytes::from_static(b"Hello, World!")));
         options
     };
-    each_way(options, async |ground| {
+    for_each_backend(options, async |fixture| {
         for target in ["/", "/a?b", "/../..", "/%zz"] {
-            let response = ground.get(target).await;
+            let response = fixture.get(target).await;
             assert_eq!((response.status, response.text()), (200, "Hello, World!"));
-            let ready = ground.at_hand(target, None).unwrap();
+            let ready = fixture.cached(target, None).unwrap();
             assert_eq!(&ready.body()[..], b"Hello, World!");
         }
-        assert_eq!(ground.ask(Method::Other, b"/", &[]).await.status, 405);
+        assert_eq!(fixture.request(Method::Other, b"/", &[]).await.status, 405);
     });
 }
 
 #[test]
-fn a_root_that_is_not_there_or_no_directory_is_an_error() {
+fn a_root_that_is_missing_or_not_a_directory_is_an_error() {
     let open = |root: &str| {
         let options = {
             let mut options = SiteOptions::default();
@@ -198,13 +202,13 @@ fn a_root_that_is_not_there_or_no_directory_is_an_error() {
 }
 
 #[test]
-fn an_encoding_is_sent_to_who_takes_it() {
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("a.js", "plain text");
-        ground.write("a.js.gz", "gzipped");
-        ground.write("a.js.br", "brotli");
-        ground.write("b.js", "alone");
-        ground.write("c.js.gz", "compressed only");
+fn an_encoding_is_sent_to_clients_that_accept_it() {
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("a.js", "plain text");
+        fixture.write("a.js.gz", "gzipped");
+        fixture.write("a.js.br", "brotli");
+        fixture.write("b.js", "alone");
+        fixture.write("c.js.gz", "compressed only");
         let mut tags = Vec::new();
         for (accepted, encoding, body) in [
             ("gzip, br", Some("br"), "brotli"),
@@ -213,7 +217,7 @@ fn an_encoding_is_sent_to_who_takes_it() {
             ("br;q=0, *", Some("gzip"), "gzipped"),
             ("", None, "plain text"),
         ] {
-            let response = ground
+            let response = fixture
                 .get_with("/a.js", &[("accept-encoding", accepted)])
                 .await;
             assert_eq!(
@@ -232,21 +236,22 @@ fn an_encoding_is_sent_to_who_takes_it() {
         tags.dedup();
         assert_eq!(tags.len(), 3);
         let two = &[("accept-encoding", "zstd"), ("accept-encoding", "gzip")];
-        assert_eq!(ground.get_with("/a.js", two).await.text(), "gzipped");
-        assert_eq!(ground.get("/a.js").await.text(), "plain text");
-        let alone = ground
+        assert_eq!(fixture.get_with("/a.js", two).await.text(), "gzipped");
+        assert_eq!(fixture.get("/a.js").await.text(), "plain text");
+        let alone = fixture
             .get_with("/b.js", &[("accept-encoding", "gzip")])
             .await;
         assert_eq!((alone.text(), alone.field("vary")), ("alone", None));
-        // What is there under its own name is a file like others; what is only encoded is not there.
+        // An encoded file can be requested by its own name. A file that exists only encoded cannot be requested by the
+        // plain name.
         assert_eq!(
-            ground.get("/a.js.gz").await.field("content-type"),
+            fixture.get("/a.js.gz").await.field("content-type"),
             Some("application/gzip")
         );
-        assert_eq!(ground.status("/c.js").await, 404);
-        // A range is one of what was chosen.
+        assert_eq!(fixture.status("/c.js").await, 404);
+        // A range applies to the chosen encoding.
         let fields = &[("accept-encoding", "gzip"), ("range", "bytes=0-1")];
-        let part = ground.get_with("/a.js", fields).await;
+        let part = fixture.get_with("/a.js", fields).await;
         assert_eq!(
             (part.text(), part.field("content-range")),
             ("gz", Some("bytes 0-1/7"))
@@ -257,32 +262,32 @@ fn an_encoding_is_sent_to_who_takes_it() {
 
 #[test]
 fn an_encoding_older_than_its_file_is_not_used() {
-    each_way(always_looking(), async |ground| {
-        ground.write("a.css.gz", "gzipped");
+    for_each_backend(always_recheck(), async |fixture| {
+        fixture.write("a.css.gz", "gzipped");
         std::thread::sleep(Duration::from_millis(20));
-        ground.write("a.css", "newer");
+        fixture.write("a.css", "newer");
         let fields = &[("accept-encoding", "gzip")];
-        let response = ground.get_with("/a.css", fields).await;
+        let response = fixture.get_with("/a.css", fields).await;
         assert_eq!((response.text(), response.field("vary")), ("newer", None));
         std::thread::sleep(Duration::from_millis(20));
-        ground.write("a.css.gz", "again");
-        assert_eq!(ground.get_with("/a.css", fields).await.text(), "again");
-        std::fs::remove_file(ground.path("a.css.gz")).unwrap();
-        assert_eq!(ground.get_with("/a.css", fields).await.text(), "newer");
+        fixture.write("a.css.gz", "again");
+        assert_eq!(fixture.get_with("/a.css", fields).await.text(), "again");
+        std::fs::remove_file(fixture.path("a.css.gz")).unwrap();
+        assert_eq!(fixture.get_with("/a.css", fields).await.text(), "newer");
     });
 }
 
 #[test]
-fn encodings_are_ignored_where_nobody_wants_them() {
+fn encodings_are_ignored_if_disabled() {
     let options = {
         let mut options = SiteOptions::default();
         options.precompressed = false;
         options
     };
-    each_way(options, async |ground| {
-        ground.write("a.css", "plain");
-        ground.write("a.css.gz", "gzipped");
-        let response = ground
+    for_each_backend(options, async |fixture| {
+        fixture.write("a.css", "plain");
+        fixture.write("a.css.gz", "gzipped");
+        let response = fixture
             .get_with("/a.css", &[("accept-encoding", "gzip")])
             .await;
         assert_eq!((response.text(), response.field("vary")), ("plain", None));
@@ -292,9 +297,9 @@ fn encodings_are_ignored_where_nobody_wants_them() {
 #[test]
 fn a_large_file_is_sent_from_its_descriptor() {
     use std::os::fd::AsFd;
-    each_way(SiteOptions::default(), async |ground| {
-        ground.write("large", bytes_of(LARGE));
-        let response = ground
+    for_each_backend(SiteOptions::default(), async |fixture| {
+        fixture.write("large", bytes_of(LARGE));
+        let response = fixture
             .response(Method::Get, b"/large", &[("range", "bytes=1000-")])
             .await;
         let Body::File {
@@ -306,7 +311,7 @@ fn a_large_file_is_sent_from_its_descriptor() {
             panic!("{response:?}")
         };
         assert_eq!((*offset, *bytes), (1000, LARGE as u64 - 1000));
-        // Two positions of one file do not move each other.
+        // The positions are independent.
         let (one, other) = (
             file.descriptor_at(1000).unwrap(),
             file.descriptor_at(2000).unwrap(),
@@ -316,6 +321,6 @@ fn a_large_file_is_sent_from_its_descriptor() {
             rustix::io::read(descriptor.as_fd(), &mut ten).unwrap();
             assert!(ten == bytes_of(LARGE)[from..from + 10]);
         }
-        assert!(Shown::of(response).await.body == bytes_of(LARGE)[1000..]);
+        assert!(Received::of(response).await.body == bytes_of(LARGE)[1000..]);
     });
 }

@@ -1,8 +1,8 @@
-//! What is read of a head, and what is refused.
+//! Heads that are parsed, and heads that are refused.
 
 use super::*;
 
-/// Verb, target, framing, whether another may follow.
+/// Verb, target, framing, and whether another request may follow.
 type Read = (Verb, Vec<u8>, Framing, bool);
 
 fn read(bytes: &[u8]) -> Result<Option<Read>, u16> {
@@ -26,7 +26,7 @@ fn with(line: &str) -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n").into_bytes()
 }
 
-/// A head, and what it says.
+/// A head and its expected result.
 type Case = (&'static str, Verb, &'static str, Framing, bool);
 
 const CASES: [Case; 12] = [
@@ -117,7 +117,7 @@ const CASES: [Case; 12] = [
 ];
 
 #[test]
-fn a_head_is_read_and_says_what_follows_it() {
+fn a_head_is_parsed_and_an_incomplete_head_is_not() {
     for (text, verb, target, framing, keep_alive) in CASES {
         let expected = (verb, target.as_bytes().to_vec(), framing, keep_alive);
         assert_eq!(read(text.as_bytes()), Ok(Some(expected)), "{text:?}");
@@ -132,7 +132,7 @@ fn a_head_is_read_and_says_what_follows_it() {
 }
 
 #[test]
-fn framing_that_two_could_read_differently_is_refused() {
+fn ambiguous_framing_is_refused() {
     let both = "Content-Length: 3\r\nTransfer-Encoding: chunked";
     let fields = [
         both,
@@ -180,7 +180,7 @@ fn framing_that_two_could_read_differently_is_refused() {
 }
 
 #[test]
-fn a_request_line_is_as_it_must_be() {
+fn a_malformed_request_line_is_refused() {
     let cases = [
         ("GET / HTTP/1.1\r\n\r\n", 400),
         ("GET /\r\nHost: a\r\n\r\n", 400),
@@ -223,7 +223,7 @@ fn a_request_line_is_as_it_must_be() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_before_it_is_there_as_a_whole() {
+fn a_head_beyond_a_limit_is_refused_before_it_is_complete() {
     let limits = Limits::default();
     let target = format!("GET /{} HTTP/1.1\r\n", "a".repeat(limits.target_bytes));
     assert_eq!(

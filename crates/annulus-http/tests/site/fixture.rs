@@ -1,4 +1,4 @@
-//! A directory with files, a site on it, and requests without a connection.
+//! A directory with files, its site, and requests without a connection.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -16,21 +16,21 @@ use annulus_http::site::{
 use annulus_testing::skip::{log, skip};
 use tempfile::TempDir;
 
-/// The test that a child is for.
+/// The environment variable with the test that a child process runs.
 const ROLE: &str = "ANNULUS_TEST_CHILD";
 
-/// Time enough for a file to be taken for settled.
+/// The time after which a changed file counts as settled.
 pub(crate) const SETTLED: Duration = Duration::from_millis(2_100);
 
-/// A root with a site on it. What is written beside the root is not to be served.
-pub(crate) struct Ground {
+/// A root directory with a site. Files beside the root must not be served.
+pub(crate) struct Fixture {
     around: TempDir,
     pub(crate) site: Site,
     recheck: Duration,
 }
 
-/// Options whose site looks at its files for every request.
-pub(crate) fn always_looking() -> SiteOptions {
+/// Returns options with which the site checks its files at every request.
+pub(crate) fn always_recheck() -> SiteOptions {
     {
         let mut options = SiteOptions::default();
         options.recheck = Duration::ZERO;
@@ -38,13 +38,16 @@ pub(crate) fn always_looking() -> SiteOptions {
     }
 }
 
-/// Runs `test` with a new ground on each backend.
-pub(crate) fn each_way(options: SiteOptions, test: impl AsyncFn(Ground) + Clone + 'static) {
+/// Runs `test` with a new fixture on each backend.
+pub(crate) fn for_each_backend(
+    options: SiteOptions,
+    test: impl AsyncFn(Fixture) + Clone + 'static,
+) {
     for backend in [Backend::Uring, Backend::Fallback] {
         let (options, test) = (options.clone(), test.clone());
         let run = Runtime::builder()
             .backend(backend)
-            .block_on(async move { test(Ground::new(options)).await });
+            .block_on(async move { test(Fixture::new(options)).await });
         match run {
             Ok(()) => {}
             Err(error) if error.allows_fallback() => skip(format_args!("{backend:?}: {error}")),
@@ -53,54 +56,54 @@ pub(crate) fn each_way(options: SiteOptions, test: impl AsyncFn(Ground) + Clone 
     }
 }
 
-impl Ground {
-    fn new(mut options: SiteOptions) -> Ground {
+impl Fixture {
+    fn new(mut options: SiteOptions) -> Fixture {
         let around = tempfile::tempdir().unwrap();
         std::fs::create_dir(around.path().join("root")).unwrap();
         if options.root.as_os_str().is_empty() {
             options.root = around.path().join("root");
         }
-        Ground {
+        Fixture {
             around,
             site: Site::open(&options).unwrap(),
             recheck: options.recheck,
         }
     }
 
-    /// A path below the root; `../x` is beside it.
+    /// Returns a path below the root; `../x` is beside it.
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.around.path().join("root").join(name)
     }
 
-    /// Writes a file, and the directories that lead to it.
+    /// Writes a file, and creates its directories.
     pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
 
-    pub(crate) async fn get(&self, target: &str) -> Shown {
+    pub(crate) async fn get(&self, target: &str) -> Received {
         self.get_with(target, &[]).await
     }
 
-    pub(crate) async fn get_with(&self, target: &str, fields: &[(&str, &str)]) -> Shown {
-        self.ask(Method::Get, target.as_bytes(), fields).await
+    pub(crate) async fn get_with(&self, target: &str, fields: &[(&str, &str)]) -> Received {
+        self.request(Method::Get, target.as_bytes(), fields).await
     }
 
     pub(crate) async fn status(&self, target: &str) -> u16 {
         self.get(target).await.status
     }
 
-    /// Asks, reads the body, and has the short cut give the same if it gives anything.
-    pub(crate) async fn ask(
+    /// Returns the response with its body, and checks that the fast path returns the same, if it returns anything.
+    pub(crate) async fn request(
         &self,
         method: Method,
         target: &[u8],
         fields: &[(&str, &str)],
-    ) -> Shown {
+    ) -> Received {
         let response = self.response(method, target, fields).await;
         let status = response.status;
-        let shown = Shown::of(response).await;
+        let received = Received::of(response).await;
         let plain = !fields.iter().any(|(name, _)| CONDITIONAL.contains(name));
         let mut encodings = fields.iter().filter(|(name, _)| *name == "accept-encoding");
         let encoding = encodings.next().map(|(_, value)| value.as_bytes());
@@ -123,21 +126,21 @@ impl Ground {
             let fields: Vec<(String, String)> = pairs
                 .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
                 .collect();
-            assert_eq!((ready.status(), &fields), (status, &shown.fields));
-            assert!(body == shown.body);
+            assert_eq!((ready.status(), &fields), (status, &received.fields));
+            assert!(body == received.body);
         }
-        shown
+        received
     }
 
-    /// What the short cut has in memory.
-    pub(crate) fn at_hand(&self, target: &str, encoding: Option<&[u8]>) -> Option<Rc<Ready>> {
+    /// Returns a response that the fast path has in memory.
+    pub(crate) fn cached(&self, target: &str, encoding: Option<&[u8]>) -> Option<Rc<Ready>> {
         match self.site.ready(Instant::now(), target.as_bytes(), encoding) {
             Some(Prompt::Whole(ready)) => Some(ready),
             Some(Prompt::Opened { .. }) | None => None,
         }
     }
 
-    /// The length of what the short cut has open.
+    /// Returns the length of a file that the fast path has open.
     pub(crate) fn open_bytes(&self, target: &str) -> Option<u64> {
         match self.site.ready(Instant::now(), target.as_bytes(), None) {
             Some(Prompt::Opened { bytes, .. }) => Some(bytes),
@@ -170,21 +173,21 @@ impl FieldLines for Lines<'_> {
     }
 }
 
-/// A response with its body read.
+/// A response with its body.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct Received {
     pub(crate) status: u16,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Shown {
-    pub(crate) async fn of(response: SiteResponse) -> Shown {
-        Shown::read(response).await.unwrap()
+impl Received {
+    pub(crate) async fn of(response: SiteResponse) -> Received {
+        Received::read(response).await.unwrap()
     }
 
-    /// Panics if the body is not as long as the head says; fails if it can't be read to its end.
-    pub(crate) async fn read(response: SiteResponse) -> io::Result<Shown> {
+    /// Panics if the body does not have the announced length. Fails if it cannot be read to its end.
+    pub(crate) async fn read(response: SiteResponse) -> io::Result<Received> {
         let pieces = match response.body {
             Body::Empty => Vec::new(),
             Body::Bytes(ref bytes) => vec![Piece::Bytes(bytes.clone())],
@@ -221,19 +224,19 @@ impl Shown {
             .iter()
             .map(|(name, value)| (text(name.as_str()), text(value.to_str().unwrap())))
             .collect();
-        let shown = Shown {
+        let received = Received {
             status: response.status.as_u16(),
             fields,
             body,
         };
-        match shown.field("content-length") {
-            Some(bytes) => assert_eq!(bytes, shown.body.len().to_string()),
-            None => assert!(matches!(shown.status, 204 | 304), "{shown:?}"),
+        match received.field("content-length") {
+            Some(bytes) => assert_eq!(bytes, received.body.len().to_string()),
+            None => assert!(matches!(received.status, 204 | 304), "{received:?}"),
         }
-        Ok(shown)
+        Ok(received)
     }
 
-    /// The only field of a name.
+    /// Returns the only field with this name.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut matching = self.fields.iter().filter(|(named, _)| named == name);
         let first = matching.next();
@@ -255,9 +258,9 @@ pub(crate) async fn read(file: &OpenFile, offset: u64, bytes: u64) -> io::Result
     Ok(file.file().read_exact_at(buf, offset).await?)
 }
 
-/// Runs `body` in a process that runs nothing else, as the user "nobody" if that is asked and may be.
+/// Runs `body` in a separate process, as the user "nobody" if `as_nobody` and possible.
 #[track_caller]
-pub(crate) fn in_child(test: &str, nobody: bool, body: impl FnOnce()) {
+pub(crate) fn in_child(test: &str, as_nobody: bool, body: impl FnOnce()) {
     if std::env::var(ROLE).as_deref() == Ok(test) {
         return body();
     }
@@ -267,19 +270,19 @@ pub(crate) fn in_child(test: &str, nobody: bool, body: impl FnOnce()) {
         .env(ROLE, test)
         .env_remove("ANNULUS_SKIP_LOG")
         .stdin(Stdio::null());
-    if nobody && is_root() {
+    if as_nobody && is_root() {
         command.uid(65534).gid(65534).current_dir("/");
     }
     let output = match command.output() {
-        Err(error) if nobody => return skip(format_args!("as nobody: {error}")),
+        Err(error) if as_nobody => return skip(format_args!("as nobody: {error}")),
         output => output.unwrap(),
     };
     let text = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     let passed = output.status.success() && text.contains("1 passed");
     assert!(
         passed,
-        "the child of {test}: {}\n{text}\n{complained}",
+        "the child of {test}: {}\n{text}\n{errors}",
         output.status
     );
     for line in text.lines() {

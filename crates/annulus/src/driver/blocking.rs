@@ -1,11 +1,12 @@
 //! # Safety
 //!
-//! A driver made of blocking threads: the fallback where there is no ring, and beside a ring the
-//! place for operations that its kernel has no opcode for. Threads are started as operations wait
-//! and end after a while without work. They share the driver's state under one lock, which no thread
-//! holds while it runs an operation, a waker or a buffer's `Drop`. Invariants: Lent (an operation
-//! taken by a thread is that thread's until it has finished it), Once, Held (the thread that holds the lock
-//! is the driver), Drained.
+//! A driver made of blocking threads: the fallback without a ring, and, beside a ring, the driver for operations that
+//! the kernel has no opcode for. Threads are started as operations wait, and end after some time without work. They
+//! share the driver's state under one lock, which no thread holds while it runs an operation, a waker or a buffer's
+//! `Drop`.
+//!
+//! Invariants: Lent (an operation taken by a thread belongs to that thread until it has finished it), Once, Held (the
+//! thread that holds the lock is the driver), Drained.
 #![allow(unsafe_code)]
 
 #[cfg(test)]
@@ -34,21 +35,21 @@ use crate::sys::errno::{EAGAIN, ECANCELED, ETIMEDOUT};
 use crate::sys::size_limit;
 use crate::sys::sqe::opcode;
 
-/// A thread without work ends after this long.
+/// The time without work after which a thread ends.
 const IDLE_MAX: Duration = if cfg!(test) {
     Duration::from_millis(50)
 } else {
     Duration::from_secs(10)
 };
 
-/// What a pool is allowed.
+/// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
-    /// Most threads at a time; at least one.
+    /// The maximum number of threads; at least one.
     pub(crate) threads: usize,
     pub(crate) limits: Limits,
     pub(crate) drain_timeout: Duration,
-    /// Where the threads run; `None`: where the thread that starts them does.
+    /// The processors of the threads; `None` is those of the thread that starts them.
     pub(crate) affinity: Option<Affinity>,
 }
 
@@ -63,15 +64,15 @@ struct Shared {
     config: Config,
 }
 
-/// Apart from `Shared`, so that the handle can hold it to wake the threads.
+/// The part of `Shared` that the handle holds to wake the threads.
 #[derive(Default)]
 struct Inside {
     state: Mutex<State>,
-    /// Work has come, or the end.
+    /// Signals new work, or the end of the pool.
     work: Condvar,
-    /// The keeper of deadlines has something new to look at.
+    /// Signals a new deadline to the timer thread.
     clock: Condvar,
-    /// A thread has ended, or an operation has.
+    /// Signals that a thread or an operation has ended.
     ended: Condvar,
 }
 
@@ -80,26 +81,26 @@ struct State {
     pending: Pending,
     deadlines: Deadlines,
     threads: usize,
-    /// Of those, the ones that have been started and have not looked for work yet,
+    /// Threads that have been started but have not looked for work yet.
     coming: usize,
-    /// and the ones that wait for work.
+    /// Threads that wait for work.
     idle: usize,
     clock_runs: bool,
     in_flight: u32,
     in_flight_bytes: u64,
     closed: bool,
-    /// Deadline of the drain, ns; the first call sets it.
+    /// The deadline of the drain, ns; the first call sets it.
     drain_until_ns: Option<u64>,
-    /// The deadline has passed: what was in flight is leaked, and has been counted.
+    /// True if the deadline has passed: operations in flight are leaked, and have been counted.
     is_leaked: bool,
 }
 
-// SAFETY: Held: the slots it points to belong to the handle; the thread that holds the lock is the driver.
+// SAFETY: Held: the slots that it points to belong to the handle; the thread that holds the lock is the driver.
 unsafe impl Send for State {}
 
 impl Wake for Arc<Inside> {
     fn wake(&self) {
-        // With the lock held, so that a thread between its last look and its wait is not missed.
+        // The lock is held so that a thread between its last check and its wait is not missed.
         let _guard = lock(&self.state);
         self.work.notify_one();
     }
@@ -112,7 +113,7 @@ impl Wake for Arc<Inside> {
     }
 }
 
-/// What one of a pool's own threads is for.
+/// The task of one of a pool's threads.
 #[derive(Clone, Copy, PartialEq)]
 enum Duty {
     Serve,
@@ -120,7 +121,7 @@ enum Duty {
 }
 
 thread_local! {
-    /// What this thread is for, and for which pool (its `Inside`).
+    /// The task of this thread, and the pool that it belongs to (the address of its `Inside`).
     static DUTY: Cell<Option<(Duty, usize)>> = const { Cell::new(None) };
 }
 
@@ -136,7 +137,7 @@ impl Pool {
         });
         let mut state = lock(&shared.inside.state);
         if let Err(error) = shared.start_thread(&mut state) {
-            // Nothing would ever be answered. A closed pool refuses immediately.
+            // Without a thread no operation would ever complete. A closed pool refuses immediately.
             state.closed = true;
             let errno = error.raw_os_error().unwrap_or(EAGAIN);
             let refusal = EngineError::NoThread { errno }.code();
@@ -152,8 +153,8 @@ impl Pool {
         &self.shared.handle
     }
 
-    /// Refuses what waits and sees out what runs, at most until `until_ns`, or for the drain timeout where that is not
-    /// said. Asked again, it waits no longer than the first time.
+    /// Refuses waiting operations and waits for running ones, at most until `until_ns`, or for the drain timeout if
+    /// that is `None`. A second call does not wait longer than the first.
     pub(crate) fn drain(&self, until_ns: Option<u64>) {
         self.shared.drain(until_ns);
     }
@@ -184,17 +185,17 @@ impl Shared {
         state.clock_runs = thread.is_ok();
     }
 
-    /// Says what this thread is for.
+    /// Sets the task of this thread.
     fn take_duty(&self, duty: Duty) {
         DUTY.set(Some((duty, Arc::as_ptr(&self.inside).addr())));
     }
 
-    /// Whether the calling thread is one of the pool's own, of this kind.
+    /// Returns whether the calling thread belongs to this pool and has this task.
     fn has_duty(&self, duty: Duty) -> bool {
         DUTY.get() == Some((duty, Arc::as_ptr(&self.inside).addr()))
     }
 
-    /// One blocking thread.
+    /// The loop of a blocking thread.
     fn serve(self: Arc<Self>) {
         self.take_duty(Duty::Serve);
         size_limit::block_signal();
@@ -204,8 +205,8 @@ impl Shared {
         state.coming -= 1;
         loop {
             self.take_in(&mut state, &mut done);
-            // Before another operation is taken: what is delivered to may end the pool, which would
-            // wait for an operation that this thread holds.
+            // Delivered before another operation is taken: a waker may end the pool, which would then wait for an
+            // operation that this thread holds.
             if !done.is_empty() {
                 drop(state);
                 done.deliver(&self.handle);
@@ -237,7 +238,7 @@ impl Shared {
         self.inside.ended.notify_all();
     }
 
-    /// Waits for work. False: there was none for so long that the thread may end.
+    /// Waits for work. Returns `false` if there was none for so long that the thread may end.
     fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         self.handle.sleeper.about_to_sleep();
         if !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty() {
@@ -248,13 +249,13 @@ impl Shared {
         let waited = self.inside.work.wait_timeout(state, IDLE_MAX);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         state.idle -= 1;
-        // The last one without work stays: submissions wake it, and the others may be busy indefinitely.
+        // The last idle thread stays: submissions wake it, and the others may be busy indefinitely.
         let keep = !waited.timed_out() || state.idle == 0 || !state.pending.is_empty();
         (state, keep)
     }
 
-    /// Before this thread goes off to run an operation: somebody has to be there for what waits, and
-    /// for the next submission.
+    /// Makes sure that another thread handles waiting operations and the next submission. Called before this thread
+    /// runs an operation.
     fn call_others(self: &Arc<Self>, state: &mut State) {
         if state.idle == 0 {
             self.call_one_more(state);
@@ -269,9 +270,8 @@ impl Shared {
         }
     }
 
-    /// Nobody is idle: starts a thread. Where no more are to be had, submissions wait until one of the
-    /// threads comes back; but what has a deadline can't, and the keeper of deadlines looks for it
-    /// (`wake_for_deadline`).
+    /// Starts a thread if none is idle. If the limit is reached, submissions wait until a thread has finished; the
+    /// timer thread looks for those with a deadline (`wake_for_deadline`).
     fn call_one_more(self: &Arc<Self>, state: &mut State) {
         if state.closed || state.coming > 0 {
             return;
@@ -297,7 +297,7 @@ impl Shared {
         }
     }
 
-    /// A future was dropped. Its operation is the driver's alone from here on.
+    /// Handles a cancel request of a dropped future. The driver is the only owner of the operation from here on.
     fn cancel_abandoned(&self, state: &mut State, slot: NonNull<Slot>, done: &mut Done) {
         // SAFETY: Lent: an abandoned operation on the cancel list is not freed before `unqueue`.
         let slot = unsafe { slot.as_ref() };
@@ -306,14 +306,14 @@ impl Shared {
             unsafe { done.discard_later(slot) };
             return;
         }
-        // SAFETY: Lent: not done, so the driver's, which we are while we hold the lock.
+        // SAFETY: Lent: not done, so it belongs to the driver, which is the thread that holds the lock.
         if unsafe { slot.driver() }.stage == Stage::Sleeping {
             self.finish(state, slot, -ECANCELED, done);
         }
     }
 
-    /// Of a closed pool: if every operation is finished, a thread that drops a future from now on disposes
-    /// of it himself.
+    /// Closes the list of cancel requests of a closed pool, if every operation is finished. A thread that drops a
+    /// future afterwards disposes of the operation itself.
     fn close_cancels(&self, state: &mut State, done: &mut Done) {
         if state.in_flight == 0 {
             for link in self.handle.cancels.close() {
@@ -342,7 +342,7 @@ impl Shared {
         state.pending.push(chain);
     }
 
-    /// The operation to run next, if the limits let it run.
+    /// Takes the next operation if the limits allow it to run.
     fn next(&self, state: &mut State) -> Option<NonNull<Slot>> {
         let next = state.pending.peek()?;
         // SAFETY: Lent: waiting slots are the driver's.
@@ -415,8 +415,8 @@ impl Shared {
         unsafe { finish::finish(slot, res, done) };
     }
 
-    /// The thread that watches the deadlines; started with the first, or when all others are busy;
-    /// ends with the pool.
+    /// The loop of the timer thread, which watches the deadlines. It is started with the first deadline, or when all
+    /// other threads are busy, and ends with the pool.
     fn keep_time(self: Arc<Self>) {
         self.take_duty(Duty::KeepTime);
         let mut done = Done::default();
@@ -451,14 +451,15 @@ impl Shared {
             let Some(slot) = self.handle.table.named(token) else {
                 continue;
             };
-            // SAFETY: Lent: its deadline was still listed, so it is not finished; we hold the lock.
+            // SAFETY: Lent: its deadline was still listed, so it is not finished; this thread holds the lock.
             let side = unsafe { slot.driver() };
             side.timed_out = true;
             match side.stage {
                 Stage::Waiting => waiting = true,
                 Stage::Sleeping => self.finish(state, slot, 0, done),
                 Stage::InFlight => {
-                    // A running system call can't be stopped: the future goes, the memory stays.
+                    // A running system call cannot be stopped: the future returns, and the memory stays with the
+                    // driver.
                     if let Some(wake) = slot.lifecycle.expire() {
                         self.handle.counters.timeouts().add(1);
                         side.stage = Stage::Expired;
@@ -479,7 +480,7 @@ impl Shared {
         }
     }
 
-    /// Refuses what waits, lets what runs come to its end, ends the threads.
+    /// Refuses waiting operations, waits for running ones, and ends the threads.
     fn drain(self: &Arc<Self>, until_ns: Option<u64>) {
         if self.handle.is_elsewhere() {
             // A child of a fork has none of the threads.
@@ -523,14 +524,13 @@ impl Shared {
     fn wait_for_the_last(self: &Arc<Self>) {
         let mut state = lock(&self.inside.state);
         let until_ns = state.drain_until_ns.unwrap_or_default();
-        // A waker or a buffer's drop may run on one of the pool's own threads: it does not wait for
-        // itself.
+        // A waker or a buffer's drop may run on one of the pool's threads, which must not wait for itself.
         let serving = usize::from(self.has_duty(Duty::Serve));
         let keeping = self.has_duty(Duty::KeepTime);
         while state.in_flight > 0 || state.threads > serving || state.clock_runs && !keeping {
             let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
             if left.is_zero() {
-                // The threads keep `Shared`, and with it what they use, until they end.
+                // The threads hold `Shared`, and with it everything they use, until they end.
                 if !std::mem::replace(&mut state.is_leaked, true) {
                     let leaked = u64::from(state.in_flight);
                     self.handle.counters.leaked().add(leaked);
@@ -547,7 +547,7 @@ impl Shared {
     }
 }
 
-/// Runs an operation to its end: short transfers and interruptions included.
+/// Runs an operation to its end, including short transfers and interruptions.
 fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
     // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
     let slot = unsafe { slot.as_ref() };
@@ -569,7 +569,7 @@ fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
     }
 }
 
-/// Nothing panics while the lock is held but foreign drops, after which the state is whole.
+/// Locks the state. Only foreign drops can panic while the lock is held, and they leave the state consistent.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

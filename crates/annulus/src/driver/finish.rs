@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The end of an operation, the same behind every backend: the answer goes into the slot, the slot
-//! to its future, its group, or back to the table. Invariants: Once, Lent.
+//! The completion of an operation, common to all backends: the result is stored in the slot, and the slot goes to its
+//! future, to its group, or back to the table. Invariants: Once, Lent.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,34 +16,34 @@ use super::stack::Pushed;
 use crate::narrow::to_u32;
 use crate::sync::{Mutation, broken};
 
-/// What is left to do when the completions at hand have all been acted upon: to wake who waits, and
-/// to drop what nobody waits for. Wakers and buffers are foreign code, which may do anything, end
-/// the engine included: a driver runs it here only, with no lock held and nothing half done.
+/// Work that is left when the current completions have been handled: to wake tasks, and to drop abandoned operations.
+/// Wakers and buffers are foreign code, which may do anything, even end the engine. A driver runs it only here, with no
+/// lock held and in a consistent state.
 #[derive(Default)]
 pub(crate) struct Done {
     pub(crate) wakers: Vec<Waker>,
-    /// Groups that were given something; each is kept alive until it has been woken.
+    /// Groups that received completions; each is kept alive until it has been woken.
     groups: Vec<Arc<Group>>,
-    /// Finished slots that the driver still has to let go of.
+    /// Finished slots that the driver still has to release.
     last: Vec<(NonNull<Slot>, Last)>,
 }
 
-/// How a driver lets go of a finished slot.
+/// The way in which a driver releases a finished slot.
 #[derive(Clone, Copy, Debug)]
 enum Last {
-    /// Nobody waits: the payload is dropped, the slot freed.
+    /// The operation is abandoned: the payload is dropped, and the slot freed.
     Discard,
-    /// The future went when its timeout passed: the payload is dropped, then the slot is released.
+    /// The future returned at its timeout: the payload is dropped, then the slot is released.
     Lapsed,
-    /// The future was quicker: the slot is freed.
+    /// The future has already taken the payload: the slot is freed.
     Free,
 }
 
-// SAFETY: Held: the slots in it are the holder's to let go of, on whichever thread.
+// SAFETY: Held: the slots in it belong to the holder, on any thread.
 unsafe impl Send for Done {}
 
 impl Done {
-    /// Does all of it.
+    /// Does all of the work.
     pub(crate) fn deliver(&mut self, handle: &DriverHandle) {
         for waker in self.wakers.drain(..) {
             contain(|| waker.wake());
@@ -55,12 +55,12 @@ impl Done {
             });
         }
         for (slot, last) in self.last.drain(..) {
-            // SAFETY: Once, Lent: `finish` or `discard_later` put it here, as theirs to let go of.
+            // SAFETY: Once, Lent: `finish` or `discard_later` put the slot here for its release.
             contain(|| unsafe { let_go(handle, slot.as_ref(), last) });
         }
     }
 
-    /// Remembers to drop what nobody waits for.
+    /// Notes an abandoned operation to be dropped later.
     ///
     /// # Safety
     ///
@@ -77,7 +77,7 @@ impl Done {
         self.wakers.is_empty() && self.groups.is_empty() && self.last.is_empty()
     }
 
-    /// Notes that `group` is to be woken.
+    /// Notes that `group` has to be woken.
     ///
     /// # Safety
     ///
@@ -99,12 +99,12 @@ impl Done {
     }
 }
 
-/// Stores the answer and passes the slot on.
+/// Stores the result and passes the slot on.
 ///
 /// # Safety
 ///
-/// Once. The caller is the driver that holds the slot, the kernel has let go of its memory (or never
-/// had it), and the slot has not been finished before.
+/// Once. The caller is the driver that holds the slot, the kernel has released its memory (or never had it), and the
+/// slot has not been finished before.
 pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
     // SAFETY: Held: by the driver, which calls this.
     let side = unsafe { slot.driver() };
@@ -124,7 +124,7 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
         return;
     }
     if expired && !broken(Mutation::ExpiryForgotten) {
-        // After an expiry the payload is the driver's, and the kernel has let go.
+        // After an expiry the payload belongs to the driver, and the kernel has released it.
         done.last.push((NonNull::from(slot), Last::Lapsed));
         return;
     }
@@ -138,24 +138,24 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
     }
 }
 
-/// Lets go of a finished slot.
+/// Releases a finished slot.
 ///
 /// # Safety
 ///
-/// Once. The caller holds the slot as `last` says.
+/// Once. The caller holds the slot in the state that `last` describes.
 unsafe fn let_go(handle: &DriverHandle, slot: &Slot, last: Last) {
     match last {
-        // SAFETY: Once: nobody else refers to it.
+        // SAFETY: Once: no other code refers to it.
         Last::Discard => unsafe { discard(handle, slot) },
         Last::Lapsed => {
-            // SAFETY: Once: the payload stayed with the driver, and the kernel has let go of it.
+            // SAFETY: Once: the payload stayed with the driver, and the kernel has released it.
             unsafe { dispose(slot) };
             if slot.lifecycle.complete().free {
-                // SAFETY: Once: the future has left, and the payload is gone.
+                // SAFETY: Once: the future is gone, and so is the payload.
                 unsafe { handle.table.free(slot) };
             }
         }
-        // SAFETY: Once: the payload has been taken, and nobody refers to the slot.
+        // SAFETY: Once: the payload has been taken, and no other code refers to the slot.
         Last::Free => unsafe { handle.table.free(slot) },
     }
 }
@@ -164,7 +164,7 @@ unsafe fn let_go(handle: &DriverHandle, slot: &Slot, last: Last) {
 ///
 /// # Safety
 ///
-/// Once. The slot is finished, its payload is in it, and nobody else refers to it.
+/// Once. The slot is finished, its payload is in it, and no other code refers to it.
 pub(crate) unsafe fn discard(handle: &DriverHandle, slot: &Slot) {
     // SAFETY: Once: the caller upholds the contract in `# Safety`.
     let group = unsafe { slot.driver() }.group.take();
@@ -187,8 +187,7 @@ unsafe fn dispose(slot: &Slot) {
     contain(|| unsafe { slot.dispose() });
 }
 
-/// Runs foreign code that is asked for something. `None`: it has panicked, which is the failure of its
-/// operation and of nothing else.
+/// Runs foreign code that returns a value. Returns `None` if it panicked, which fails its operation and nothing else.
 #[inline]
 pub(crate) fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     let mut value = None;
@@ -196,10 +195,10 @@ pub(crate) fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     value
 }
 
-/// Runs foreign code; a panic in it ends here, and the driver goes on.
+/// Runs foreign code. A panic in it ends here, and the driver continues.
 pub(crate) fn contain(foreign: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
-        // To drop it would be foreign code again.
+        // Dropping the panic's payload would run foreign code again.
         std::mem::forget(panic);
     }
 }

@@ -1,8 +1,8 @@
-//! What a driver's ring has registered of its engine's arenas, and which operations use it. One per
-//! driver, touched by its thread only.
+//! The ranges of an engine's arenas that a driver's ring has registered. There is one list per
+//! driver, which only its thread uses.
 //!
-//! Operations do not know of it: a READ or WRITE whose memory lies in a registered range becomes
-//! READ_FIXED or WRITE_FIXED on its way into the submission queue.
+//! Operations do not know about registration. A READ or WRITE whose memory is inside a registered
+//! range becomes READ_FIXED or WRITE_FIXED on its way into the submission queue.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::sys::sqe::{Sqe, opcode};
 
 #[derive(Debug, Default)]
 pub(super) struct Fixed {
-    /// The version of the engine's list that this follows.
+    /// The version of the engine's list that this list reflects.
     version: u64,
-    /// By address.
+    /// Sorted by address.
     ranges: Vec<Range>,
     known: Vec<Arc<RegisteredRegion>>,
-    /// Indices that were used and are free again; from `fresh` on none has been used yet.
+    /// Free indices that were used before. From `fresh` on, none has been used yet.
     vacant: Vec<u16>,
     fresh: u16,
 }
@@ -34,7 +34,7 @@ struct Range {
 }
 
 impl Fixed {
-    /// Registers what is new in the engine's list, and lets go of what has left it.
+    /// Registers arenas that are new in the engine's list, and unregisters those that have left it.
     #[inline]
     pub(super) fn follow(&mut self, arenas: Option<&Arc<Arenas>>, kernel: &mut impl Kernel) {
         if let Some(arenas) = arenas
@@ -48,7 +48,7 @@ impl Fixed {
     fn catch_up(&mut self, arenas: &Arenas, kernel: &mut impl Kernel) {
         let (version, list) = arenas.list();
         self.version = version;
-        // First, so that there is room for what is new.
+        // First, to make space for new ones.
         for gone in self.known.extract_if(.., |region| !contains(&list, region)) {
             let (from, to) = bounds(&gone);
             self.ranges.retain(|range| {
@@ -69,7 +69,8 @@ impl Fixed {
         }
     }
 
-    /// Registers as much of an arena as the kernel takes, from its start: all of it, or in halves.
+    /// Registers as much of an arena as the kernel accepts, from its start: all of it, or in
+    /// halves.
     fn register(
         &mut self,
         region: &RegisteredRegion,
@@ -122,7 +123,7 @@ impl Fixed {
         self.ranges.insert(at, Range { from, to, index });
     }
 
-    /// Lets an operation use the registration of its memory. True: it does.
+    /// Makes an operation use the registration of its memory. Returns whether it does.
     #[inline]
     pub(super) fn apply(&self, sqe: &mut Sqe) -> bool {
         if self.ranges.is_empty() {
@@ -141,7 +142,7 @@ impl Fixed {
         true
     }
 
-    /// The index of the range that contains the whole memory.
+    /// Returns the index of the range that contains all of the memory.
     fn index_of(&self, addr: u64, len: u32) -> Option<u16> {
         let after = self.ranges.partition_point(|range| range.from <= addr);
         let range = self.ranges.get(after.checked_sub(1)?)?;
@@ -153,14 +154,14 @@ fn contains(list: &[Arc<RegisteredRegion>], region: &Arc<RegisteredRegion>) -> b
     list.iter().any(|one| Arc::ptr_eq(one, region))
 }
 
-/// Where an arena begins and ends.
+/// Returns the start and end of an arena.
 fn bounds(region: &RegisteredRegion) -> (u64, u64) {
     let from = region.memory.base().addr() as u64;
     (from, from + region.bytes as u64)
 }
 
-/// What to register at first: no more than the kernel takes in one piece, nor than the limit of
-/// locked memory, for it would pin all of that before it refuses.
+/// Returns the size of the first range to register. It exceeds neither the kernel's limit for one
+/// range nor the locked-memory limit, because the kernel would pin that much before it refuses.
 fn first_step() -> usize {
     let limit = if probe::memlock_waived() {
         None
@@ -171,7 +172,7 @@ fn first_step() -> usize {
     limit.unwrap_or(usize::MAX).min(RANGE_BYTES_MAX)
 }
 
-/// No buffer lies in two ranges.
+/// Rounds down to whole buffers, because a buffer must not span two ranges.
 fn whole_buffers(bytes: usize, stride: usize) -> usize {
     bytes - bytes % stride
 }
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
     use crate::buf::{Arena, BufferLayout};
 
-    /// The memory of an arena of `count` buffers of `bytes`.
+    /// Creates an arena of `count` buffers of `bytes`.
     fn arena(count: usize, bytes: usize) -> Arena {
         let layout = BufferLayout::new(count, bytes);
         Arena::new(layout, &Arc::default()).unwrap()
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_that_lies_in_one_registered_range_as_a_whole_is_recognised() {
+    fn only_memory_that_is_completely_inside_one_registered_range_is_recognised() {
         let (one, other) = (arena(1, 1 << 20), arena(4, 4096));
         let mut fixed = Fixed::default();
         fixed.register(one.region(), |_, _, _| Ok(()));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_that_is_refused_is_registered_from_its_start_in_halves_of_whole_buffers() {
+    fn a_refused_arena_is_registered_from_its_start_in_halves_of_whole_buffers() {
         let one = arena(100, 5000);
         let mut fixed = Fixed::default();
         let (mut space, mut ranges) = (300_000, Vec::new());
@@ -270,7 +271,7 @@ mod tests {
                 .all(|(from, bytes)| from % 8192 == 0 && bytes % 8192 == 0)
         );
         assert!(ranges.len() < 20, "{ranges:?}");
-        // Whatever it is, it is no want of memory: nothing smaller is tried.
+        // Not a lack of memory, so nothing smaller is tried.
         let other = arena(2, 4096);
         fixed.register(other.region(), |_, _, _| {
             Err(SetupError::Config("no".to_owned()))

@@ -1,4 +1,4 @@
-//! A set of slot indices, a bit each. One per driver, touched by its thread only.
+//! A set of slot indices as a bit set. One per driver, used by its thread only.
 
 /// Grows to the largest index it ever held.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl IndexSet {
         }
     }
 
-    /// In ascending order.
+    /// Returns the indices in ascending order.
     pub(super) fn indices(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.words).flat_map(|(word, &bits)| {
             (0..64)
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_inserted_and_not_removed_is_listed() {
+    fn indices_that_were_inserted_and_not_removed_are_listed() {
         let mut set = IndexSet::default();
         for index in [300, 0, 63, 64, 5] {
             set.insert(index);

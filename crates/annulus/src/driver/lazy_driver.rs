@@ -1,5 +1,5 @@
-//! A driver thread that starts with the first operation submitted to it: an engine whose callers all
-//! have rings of their own starts none. One per ring with a thread.
+//! A driver thread that starts with the first operation submitted to it. An engine all of whose callers have their own
+//! rings starts none. There is one per ring with a thread.
 
 use std::io;
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -13,12 +13,12 @@ use crate::sys::ring::Ring;
 use crate::sys::size_limit;
 use crate::sys::wake::EventFd;
 
-/// What a driver thread is called, for those who look at `/proc`.
+/// The name of a driver thread, visible in `/proc`.
 pub(crate) const THREAD_NAME: &str = "annulus-ring";
 
-/// The thread to be.
+/// A driver whose thread has not necessarily started.
 pub(crate) struct LazyDriver {
-    /// Until the thread has it.
+    /// The driver, until the thread takes it.
     driver: Mutex<Option<Driver<Ring>>>,
     start_once: Once,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -26,7 +26,7 @@ pub(crate) struct LazyDriver {
 }
 
 impl LazyDriver {
-    /// A driver handle for `ring`, whose thread starts when it is needed.
+    /// Creates a driver handle for `ring`, whose thread starts when it is needed.
     pub(crate) fn new(
         ring: Ring,
         limits: Limits,
@@ -39,7 +39,7 @@ impl LazyDriver {
             wake: ring.waker(),
         });
         let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&lazy))));
-        // The first submission wakes, and so starts, it.
+        // The first submission wakes the driver, which starts the thread.
         handle.sleeper.about_to_sleep();
         *lazy.lock_driver() = Some(Driver::new(Arc::clone(&handle), ring, limits, tuning));
         (handle, lazy)
@@ -64,7 +64,7 @@ impl LazyDriver {
         Ok(())
     }
 
-    /// No thread could be started: waiting operations fail with the reason.
+    /// Fails the waiting operations because no thread could be started.
     #[cold]
     fn fail(&self, error: &io::Error) {
         let driver = self.lock_driver().take();
@@ -79,7 +79,7 @@ impl LazyDriver {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread, if it has been started, to be joined by the caller.
+    /// Returns the thread if it has been started, for the caller to join.
     pub(super) fn take_thread(&self) -> Option<JoinHandle<()>> {
         self.lock_thread().take()
     }
@@ -97,14 +97,14 @@ impl Wake for Arc<LazyDriver> {
 
     fn wake_for_registration(&self) {
         match self.lock_driver().as_mut() {
-            // Not started for this.
+            // The thread is not started for this.
             Some(driver) => driver.follow_arenas(),
             None => self.wake.wake(),
         }
     }
 
     fn end(&self) {
-        // One that was never needed is not started to be stopped.
+        // A thread that was never needed is not started just to be stopped.
         let mut idle = None;
         self.start_once
             .call_once(|| idle = self.lock_driver().take());

@@ -1,20 +1,19 @@
 //! # Safety
 //!
-//! Who may touch a slot, as one word of bits: the protocol between the future, which watches, and the
-//! driver, which completes. One per slot; checked by loom (`ci/loom`).
+//! The protocol between the future, which waits, and the driver, which completes: one word of bits per slot that says
+//! which of them may access the slot. Checked by loom (`ci/loom`).
 //!
-//! The rules of the two things the bits guard:
+//! The rules for the things that the bits guard:
 //!
-//! 1. *The waker.* Before the slot is submitted it is the future's. After that it is the future's
-//!    while `WAKER` is clear, and nobody's while `WAKER` is set. The thread that sets `DONE` and finds
-//!    `WAKER` set in the same step has claimed the waker; a future that finds `DONE` in any step
-//!    never touches it again.
-//! 2. *The slot's memory.* It is freed by whichever comes second of `RELEASED` (the driver will not
-//!    touch it again) and `TAKEN` (the future will not). A future dropped before `DONE` sets
-//!    `ABANDONED` and `QUEUED` instead: the driver frees, and not before it has taken the slot off the
-//!    list of cancel requests (`QUEUED` cleared).
-//! 3. *The payload.* The driver's until `DONE`, then the future's — unless `EXPIRED` came with
-//!    `DONE`: then the timeout passed while the kernel kept the memory, and it stays the driver's.
+//! 1. *The waker.* Before the slot is submitted, it belongs to the future. After that it belongs to the future while
+//!    `WAKER` is clear, and to neither side while `WAKER` is set. The thread that sets `DONE` and sees `WAKER` set in
+//!    the same step has claimed the waker. A future that sees `DONE` in any step never touches it again.
+//! 2. *The slot's memory.* It is freed by the side that sets the second of `RELEASED` (the driver will not touch it
+//!    again) and `TAKEN` (the future will not). A future that is dropped before `DONE` sets `ABANDONED` and `QUEUED`
+//!    instead. The driver then frees the slot, but not before it has taken it off the list of cancel requests
+//!    (`QUEUED` cleared).
+//! 3. *The payload.* It belongs to the driver until `DONE`, then to the future, unless `EXPIRED` is set together with
+//!    `DONE`: then the timeout has passed while the kernel kept the memory, and the payload stays with the driver.
 //!
 //! Invariants: Once, Lent.
 #![allow(unsafe_code)]
@@ -38,36 +37,36 @@ pub(crate) struct Lifecycle {
     waker: Shared<Option<Waker>>,
 }
 
-/// What a future finds when it looks.
+/// The state that a future observes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Not yet; the waker is registered.
+    /// Not completed; the waker is registered.
     Pending,
-    /// The answer and the payload are the future's.
+    /// Completed: the result and the payload belong to the future.
     Done,
-    /// The timeout passed; the payload stays with the driver.
+    /// The timeout has passed; the payload stays with the driver.
     Expired,
 }
 
-/// What a driver has to do after completing.
+/// The steps that a driver has to take after completing.
 #[derive(Debug)]
 pub(crate) struct Finish {
-    /// To be woken, after everything else.
+    /// The waker to wake after everything else.
     pub(crate) wake: Option<Waker>,
-    /// The payload is nobody's: dispose of it, then free the slot.
+    /// True if the payload has no owner: dispose of it, then free the slot.
     pub(crate) dispose: bool,
-    /// The slot is to be freed; the payload has been taken.
+    /// True if the payload has been taken: free the slot.
     pub(crate) free: bool,
 }
 
-/// What a dropped future has to do.
+/// The steps that a dropped future has to take.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Abandon {
-    /// Put the slot on the list of cancel requests; it is the driver's from now on.
+    /// Put the slot on the list of cancel requests; it belongs to the driver from then on.
     Request,
-    /// The answer came first: dispose of the payload, then `take`.
+    /// The operation has completed: dispose of the payload, then `take`.
     Dispose,
-    /// The timeout came first: nothing to dispose of, only `take`.
+    /// The timeout has passed: no payload to dispose of, only `take`.
     Leave,
 }
 
@@ -79,11 +78,11 @@ impl Lifecycle {
         }
     }
 
-    /// Makes a freed slot new. Only the owner of a free slot calls this. Answers with the waker that
-    /// was left in it: to drop that is foreign code, for the caller to run where it may run.
+    /// Resets a freed slot. Only the owner of a free slot calls this. Returns the waker that was left in it; dropping
+    /// it runs foreign code, so the caller does that where it is allowed.
     pub(crate) fn reset(&self, waker: Option<Waker>) -> Option<Waker> {
         let bits = if waker.is_some() { WAKER } else { 0 };
-        // SAFETY: Held, rule 1: the slot is not submitted yet, so the waker is ours.
+        // SAFETY: Held, rule 1: the slot is not submitted yet, so the waker belongs to the caller.
         let left = self
             .waker
             .with_mut(|cell| unsafe { std::mem::replace(&mut *cell, waker) });
@@ -91,7 +90,7 @@ impl Lifecycle {
         left
     }
 
-    /// The future: is it done? If not, `waker` will be woken.
+    /// Future side: returns whether the operation is done. If not, registers `waker`.
     pub(crate) fn look(&self, waker: &Waker) -> Look {
         let mut bits = self.bits.load(Ordering::Acquire);
         if bits & DONE == 0 && bits & WAKER != 0 && !broken(Mutation::WakerUnclaimed) {
@@ -118,13 +117,13 @@ impl Lifecycle {
         }
     }
 
-    /// The future has taken what is its own. True: the slot is to be freed, by the caller.
+    /// Future side: notes that the future has taken its part. If it returns `true`, the caller frees the slot.
     #[must_use]
     pub(crate) fn take(&self) -> bool {
         self.bits.fetch_or(TAKEN, Ordering::AcqRel) & RELEASED != 0
     }
 
-    /// The future is dropped.
+    /// Future side: notes that the future is dropped.
     pub(crate) fn abandon(&self) -> Abandon {
         let bits = self.bits.fetch_or(ABANDONED | QUEUED, Ordering::AcqRel);
         match bits {
@@ -134,40 +133,40 @@ impl Lifecycle {
         }
     }
 
-    /// A group is dropped: claims one of its slots, so that the driver does not free it before it
-    /// came off the list of cancel requests.
+    /// Group side: claims a slot of a dropped group, so that the driver does not free it before it has processed its
+    /// cancel request.
     pub(crate) fn claim(&self) {
         self.bits.fetch_or(ABANDONED | QUEUED, Ordering::AcqRel);
     }
 
-    /// Takes the claim back, for a slot that turned out to be done.
+    /// Takes the claim back, for a slot that was already done.
     pub(crate) fn unclaim(&self) {
         self.bits.fetch_and(!QUEUED, Ordering::AcqRel);
     }
 
-    /// Whether the claim stands.
+    /// Returns whether the slot is claimed.
     pub(crate) fn is_claimed(&self) -> bool {
         self.bits.load(Ordering::Acquire) & QUEUED != 0
     }
 
-    /// The driver: whether nobody waits for the answer any more.
+    /// Driver side: returns whether the future has been dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.bits.load(Ordering::Acquire) & ABANDONED != 0
     }
 
-    /// The driver took the slot off the list of cancel requests. True: it is done already, so its
-    /// payload is to be disposed of and the slot freed.
+    /// Driver side: notes that the slot was taken off the list of cancel requests. If it returns `true`, the operation
+    /// is already done: its payload has to be disposed of, and the slot freed.
     #[must_use]
     pub(crate) fn unqueue(&self) -> bool {
         let bits = self.bits.fetch_and(!QUEUED, Ordering::AcqRel);
         bits & DONE != 0 && !broken(Mutation::UnqueuedNeverDone)
     }
 
-    /// The driver: the answer is stored in the slot.
+    /// Driver side: notes that the result is stored in the slot.
     pub(crate) fn complete(&self) -> Finish {
         let bits = self.bits.fetch_or(DONE, Ordering::AcqRel);
         if bits & EXPIRED != 0 {
-            // The future knows already. The payload was disposed of by the caller.
+            // The future has already returned. The caller has disposed of the payload.
             let free = self.bits.fetch_or(RELEASED, Ordering::AcqRel) & TAKEN != 0;
             return Finish {
                 wake: None,
@@ -176,7 +175,7 @@ impl Lifecycle {
             };
         }
         if bits & ABANDONED != 0 {
-            // While it is queued for a cancel, `unqueue` will say what to do.
+            // While a cancel request is queued, `unqueue` decides.
             return Finish {
                 wake: None,
                 dispose: bits & QUEUED == 0 || broken(Mutation::QueuedAbandonedDisposed),
@@ -196,18 +195,18 @@ impl Lifecycle {
         }
     }
 
-    /// The driver: the answer is stored in a slot that goes to its group, which becomes its only
-    /// holder when it is pushed there.
+    /// Driver side: notes that the result is stored in a slot of a group. The group becomes the only holder when the
+    /// slot is pushed to it.
     pub(crate) fn complete_in_group(&self) {
         self.bits.fetch_or(DONE | RELEASED, Ordering::AcqRel);
     }
 
-    /// The driver: the timeout passed and the kernel keeps the memory. `None`: nobody waits any more.
-    /// After this, `complete` is still to be called, once, when the payload has been disposed of.
+    /// Driver side: notes that the timeout has passed while the kernel keeps the memory. Returns `None` if the future
+    /// has been dropped. `complete` has to be called once after this, when the payload has been disposed of.
     pub(crate) fn expire(&self) -> Option<Option<Waker>> {
         let bits = self.bits.fetch_or(DONE | EXPIRED, Ordering::AcqRel);
         if bits & ABANDONED != 0 {
-            // Only the driver looks at an abandoned operation's bits.
+            // Only the driver reads an abandoned operation's bits.
             self.bits.fetch_and(!(DONE | EXPIRED), Ordering::AcqRel);
             return None;
         }

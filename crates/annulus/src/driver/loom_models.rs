@@ -1,13 +1,12 @@
 //! # Safety
 //!
-//! The cross-thread protocols under a model checker that tries every order of their atomic
-//! operations, up to a number of preemptions: `ci/loom`. Each model says which mistake it finds;
-//! `loom_mutations.rs` makes the mistakes and sees them found.
+//! The cross-thread protocols under a model checker, which tries every order of their atomic operations, up to a number
+//! of preemptions (`ci/loom`). Each model names the mistakes that it finds; `loom_mutations.rs` makes these mistakes
+//! and checks that they are found.
 //!
-//! What is checked is the code itself: the driver, the future and the batch, between them a driver handle,
-//! and a kernel that answers immediately or late. Slots are watched: two threads that touch one without
-//! anything that orders them are an error, and so is a thread that nobody wakes. The models keep
-//! what the driver keeps: Lent, Once, One side.
+//! The models run the real code: the driver, the future and the batch, a driver handle between them, and a kernel that
+//! completes immediately or late. Accesses to slots are tracked: it is an error if two threads access one without
+//! ordering, and if a thread is never woken. The models uphold the driver's invariants: Lent, Once, One side.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -36,7 +35,7 @@ use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
-/// An operation that counts how often it is dropped.
+/// An operation that counts its drops.
 pub(super) struct Nothing(pub(super) Arc<Drops>);
 
 pub(super) struct Drops {
@@ -73,7 +72,7 @@ unsafe impl Op for Nothing {
     }
 }
 
-/// How a driver sleeps and is woken.
+/// The wake-up of a sleeping driver.
 pub(super) struct Bell(pub(super) Arc<Notify>);
 
 impl Wake for Bell {
@@ -82,12 +81,12 @@ impl Wake for Bell {
     }
 }
 
-/// A kernel: answers immediately, or only when it is asked to cancel, and then late.
+/// A kernel that completes immediately, or only after a cancel, and then late.
 struct Doll {
     bell: Arc<Notify>,
     late: bool,
     submitted: Vec<u64>,
-    /// A cancel has been asked, and what it was for answers at the next sleep.
+    /// True if a cancel was requested; the cancelled operation completes at the next sleep.
     cancelled: bool,
     cqes: Vec<Cqe>,
     armed: bool,
@@ -109,7 +108,7 @@ impl Kernel for Doll {
         if sqe.opcode == opcode::NOP {
             self.submitted.push(sqe.user_data);
         } else {
-            // A cancel, which always comes too late.
+            // A cancel, which always arrives too late.
             self.cancelled = true;
             self.cqes.push(Cqe {
                 user_data: sqe.user_data,
@@ -204,19 +203,19 @@ pub(super) fn poll<T: Op>(
     Pin::new(operation).poll(context)
 }
 
-/// When a driver's kernel answers, and when the driver is stopped.
+/// The time of a driver's completions, and of its stop.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
-    /// At once; when the caller is done.
+    /// Completes at once; stopped when the caller is done.
     Prompt,
-    /// Only after a cancel; when the caller is done.
+    /// Completes only after a cancel; stopped when the caller is done.
     Late,
-    /// Immediately; while the caller submits.
+    /// Completes immediately; stopped while the caller submits.
     Stopping,
 }
 
-/// Runs `caller` against a driver, and sees to it that every operation was dropped once, `operations`
-/// in all, and every slot given back.
+/// Runs `caller` against a driver, and checks that all `operations` were dropped exactly once and all slots were given
+/// back.
 fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc<Drops>)) {
     let bell = Arc::new(Notify::new());
     let handle = Arc::new(DriverHandle::new(Box::new(Bell(Arc::clone(&bell)))));
@@ -256,7 +255,7 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
         one_more: Notify::new(),
     });
     let counted = Arc::clone(&drops);
-    // The submitter goes with the caller, and its drop stops the driver.
+    // The caller thread owns the submitter, and its drop stops the driver.
     let thread = thread::spawn(move || caller(&submitter, &counted));
     if manner == Manner::Stopping {
         handle.request_stop();
@@ -272,8 +271,8 @@ fn awaits(submitter: &Submitter, drops: &Arc<Drops>) {
     assert_eq!(block_on(|context| poll(&mut operation, context)), 0);
 }
 
-/// Finds: the sleep flag looked at before the push, or raised after the look; a fence left out of
-/// either; a driver that sleeps without a second look.
+/// Finds: the sleep flag checked before the push, or raised after the check; a missing fence on either side; a driver
+/// that sleeps without a second check.
 #[test]
 fn a_caller_alone_is_not_forgotten() {
     loom::model(|| against_driver(Manner::Prompt, 1, awaits));
@@ -284,16 +283,15 @@ fn starts_and_drops(submitter: &Submitter, drops: &Arc<Drops>) {
     assert!(poll(&mut operation, &mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-/// Finds: an abandoned operation freed while its cancel request is on the list; `unqueue` that does not look for
-/// `DONE`; a payload dropped by both sides, or by neither; a cancel that nobody hears.
+/// Finds: an abandoned operation freed while its cancel request is on the list; `unqueue` that does not check for
+/// `DONE`; a payload dropped by both sides, or by neither; a cancel request that the driver does not notice.
 #[test]
 fn a_future_dropped_at_any_point_leaves_nothing() {
     loom::model(|| against_driver(Manner::Prompt, 1, starts_and_drops));
     loom::model(|| against_driver(Manner::Late, 1, starts_and_drops));
 }
 
-/// Finds: a driver that sleeps without a second look at the cancel requests, or that a request does
-/// not wake.
+/// Finds: a driver that sleeps without a second check of the cancel requests, or that a request does not wake.
 #[test]
 fn a_cancel_is_heard() {
     loom::model(|| {
@@ -306,8 +304,8 @@ fn a_cancel_is_heard() {
     });
 }
 
-/// Finds: a waker taken although `WAKER` was clear; `look` that does not look again after it has
-/// registered; the slot freed while the driver still has to take the waker out of it.
+/// Finds: a waker taken although `WAKER` was clear; `look` that does not check again after it has registered; the slot
+/// freed while the driver still has to take the waker out of it.
 #[test]
 fn the_last_waker_registered_is_woken() {
     loom::model(|| {
@@ -321,10 +319,10 @@ fn the_last_waker_registered_is_woken() {
     });
 }
 
-/// Finds: a payload that both the future and the driver take when the timeout comes with the answer;
-/// a slot freed by the first of the two; a wake-up lost between them.
+/// Finds: a payload that both the future and the driver take when the timeout and the completion coincide; a slot freed
+/// by the first of the two; a wake-up lost between them.
 #[test]
-fn a_timeout_and_an_answer_do_not_both_get_the_payload() {
+fn a_timeout_and_a_completion_do_not_both_get_the_payload() {
     loom::model(|| {
         against_driver(Manner::Late, 1, |submitter, drops| {
             let operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
@@ -344,10 +342,10 @@ fn a_timeout_and_an_answer_do_not_both_get_the_payload() {
     });
 }
 
-/// Finds: a submission to a closed list that is neither refused nor answered; a driver that ends with
-/// its list still open; a cancel request that comes after the driver's end and is lost.
+/// Finds: a submission to a closed list that is neither refused nor completed; a driver that ends with its list still
+/// open; a cancel request that arrives after the driver's end and is lost.
 #[test]
-fn an_engine_that_stops_refuses_or_answers() {
+fn an_engine_that_stops_refuses_or_completes_each_operation() {
     loom::model(|| {
         against_driver(Manner::Stopping, 1, |submitter, drops| {
             let mut operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
@@ -373,9 +371,9 @@ fn add_two<'a>(submitter: &'a Submitter, drops: &Arc<Drops>) -> Batch<'a, Nothin
     batch
 }
 
-/// Finds: a batch woken before it was given the answer.
+/// Finds: a batch woken before it was given the completion.
 #[test]
-fn a_batch_gets_every_answer() {
+fn a_batch_gets_every_completion() {
     loom::model(|| {
         against_driver(Manner::Prompt, 2, |submitter, drops| {
             let mut batch = add_two(submitter, drops);
@@ -389,16 +387,16 @@ fn a_batch_gets_every_answer() {
     });
 }
 
-/// Finds: slots not claimed before the group is closed; the rest counted after its cancels were
-/// requested, so that the group is freed too early or never; a closed group met without an acquire, so that the claim
-/// made before is not seen.
+/// Finds: slots not claimed before the group is closed; slots in flight counted after their cancels were requested, so
+/// that the group is freed too early or never; a closed group detected without an acquire, so that the earlier claim is
+/// not visible.
 #[test]
 fn a_batch_dropped_half_way_leaves_nothing() {
     let dropped = |submitter: &Submitter, drops: &Arc<Drops>| {
         let mut batch = add_two(submitter, drops);
         let _ = batch.poll_next(&mut Context::from_waker(Waker::noop()));
     };
-    // Two operations at three preemptions take minutes.
+    // Two operations with three preemptions take minutes.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = model.preemption_bound.map(|bound| bound.min(2));
     model.check(move || against_driver(Manner::Prompt, 2, dropped));
@@ -432,18 +430,18 @@ impl Element {
     }
 
     fn write(&self, value: u32) {
-        // SAFETY: Held: the model checker sees to it.
+        // SAFETY: Held: the model checker verifies it.
         self.written.with_mut(|written| unsafe { *written = value });
     }
 
     fn read(&self) -> u32 {
-        // SAFETY: Held: the model checker sees to it.
+        // SAFETY: Held: the model checker verifies it.
         self.written.with(|written| unsafe { *written })
     }
 }
 
-/// Finds: a push that does not release what was written before, or a drain that does not acquire it;
-/// a closed stack met without an acquire; an element lost or drained twice.
+/// Finds: a push that does not release earlier writes, or a drain that does not acquire them; a closed stack detected
+/// without an acquire; an element lost or drained twice.
 #[test]
 fn a_stack_passes_each_element_on_once() {
     loom::model(|| {
@@ -458,7 +456,7 @@ fn a_stack_passes_each_element_on_once() {
                     // SAFETY: Lent: `shared` is alive to the end of the model.
                     let pushed = unsafe { stack.push((&**element).into()) };
                     if pushed == Pushed::Closed {
-                        // What the closer did before is seen.
+                        // The closer's earlier writes are visible.
                         assert_eq!(shared.0.read(), 7);
                         element.write(2);
                     }
@@ -466,7 +464,7 @@ fn a_stack_passes_each_element_on_once() {
                 })
             })
             .collect();
-        // SAFETY: Lent: `shared` is alive to the end of the model; drained elements are ours.
+        // SAFETY: Lent: `shared` is alive to the end of the model; drained elements belong to this thread.
         let read = |element: std::ptr::NonNull<Element>| unsafe { element.as_ref() }.read();
         let mut drained: u32 = stack.drain().map(read).sum();
         closer.0.write(7);
@@ -477,8 +475,8 @@ fn a_stack_passes_each_element_on_once() {
     });
 }
 
-/// Finds what `a_caller_alone_is_not_forgotten` does, between two callers of whom one wakes for both;
-/// and a `must_wake` that tells neither of them.
+/// Finds the mistakes of `a_caller_alone_is_not_forgotten` between two callers of which one wakes for both, and a
+/// `must_wake` that returns `true` to neither.
 #[test]
 fn two_callers_are_not_forgotten() {
     loom::model(|| {
@@ -506,11 +504,11 @@ fn two_callers_are_not_forgotten() {
     });
 }
 
-/// Finds: a core that looks at its mailbox before it says that it sleeps, or whose flag is lowered after
-/// the messages are taken; and a message left in a mailbox that has been closed.
+/// Finds: a core that checks its mailbox before it marks itself as asleep, or whose flag is lowered after the messages
+/// are taken; a message left in a mailbox that has been closed.
 #[test]
 fn a_message_for_a_core_is_not_forgotten() {
-    // The core ends after the first message, when the other may find it gone; or only after both.
+    // The core ends after the first message, when the other thread may find it closed, or after both.
     loom::model(|| receives_messages(1));
     loom::model(|| receives_messages(2));
 }
@@ -546,12 +544,12 @@ fn receives_messages(awaited: u32) {
     assert_eq!(taken, put);
 }
 
-/// Finds: a free list without a tag, whose head came back in between (ABA): a slot given out twice.
+/// Finds: a free list without a tag, whose head was restored in between (ABA), so that a slot is given out twice.
 #[test]
-fn a_free_slot_is_given_to_one() {
+fn a_free_slot_is_given_to_one_thread() {
     loom::model(|| {
         let table = Arc::new(Table::new());
-        // SAFETY: Once: taken, so ours until it is freed; the model checker sees to it that no other thread thinks so.
+        // SAFETY: Once: taken, so it belongs to this thread until it is freed; the model checker verifies it.
         let touch = |slot: &super::slot::Slot| unsafe { slot.driver().res += 1 };
         let take = move |table: &Table| {
             let slot = table.take().unwrap();
@@ -563,7 +561,7 @@ fn a_free_slot_is_given_to_one() {
             touch(slot.as_ref());
             table.free(slot.as_ref());
         };
-        // Two chunks, made before, so that the lock is not part of the model.
+        // Two chunks are created before, so that the lock is not part of the model.
         let slots = [take(&table), take(&table), take(&table)];
         for slot in slots {
             free(&table, slot);

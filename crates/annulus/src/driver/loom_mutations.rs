@@ -1,5 +1,5 @@
-//! Breaks each protocol that the models check, in every way that `Mutation` names, and expects the model to say so.
-//! Each run is a process of its own, with the mutation chosen by its environment.
+//! Breaks each protocol that the models check, in every way that `Mutation` names, and expects the model to fail. Each
+//! run is a separate process, with the mutation selected by its environment.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::sync::{MUTATIONS, Mutation};
 
-/// This test, which is not a model.
+/// The path of this test, which is not a model.
 const SELF: &str = "driver::loom_mutations::";
 
 fn this_binary(args: &[&str], mutation: Option<Mutation>) -> Output {
@@ -20,7 +20,7 @@ fn this_binary(args: &[&str], mutation: Option<Mutation>) -> Output {
     command.output().unwrap()
 }
 
-/// All models, by the path that names them to the test harness.
+/// Returns all models, by their paths in the test harness.
 fn models() -> Vec<String> {
     let output = this_binary(&["loom", "--list", "--format=terse"], None);
     let listed = String::from_utf8(output.stdout).unwrap();
@@ -31,19 +31,19 @@ fn models() -> Vec<String> {
     models.map(str::to_owned).collect()
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn name(path: &str) -> &str {
     path.rsplit("::").next().unwrap_or(path)
 }
 
-/// `None`: the model failed, as it must.
+/// Runs a model with a mutation. Returns a description if the model did not fail as expected.
 fn overlooked(mutation: Mutation, model: &str, models: &[String]) -> Option<String> {
     let Some(path) = models.iter().find(|path| name(path) == model) else {
         return Some(format!("{mutation:?}: there is no model {model}"));
     };
     let output = this_binary(&[path, "--exact", "--test-threads=1"], Some(mutation));
     let printed = String::from_utf8_lossy(&output.stdout);
-    // A model that fails in the middle of a drop aborts, and the harness cannot count it.
+    // A model that fails during a drop aborts, and the harness cannot count it.
     let detected = printed.contains("running 1 test") && !output.status.success();
     (!detected).then(|| format!("{mutation:?} is not detected by {model}:\n{printed}"))
 }

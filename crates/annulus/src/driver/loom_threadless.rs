@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! Threadless drivers under the model checker, as `loom_models.rs` has the others: who polls them,
-//! who is seen by whom, and who ends them. An operation that is left with nobody going to look is a thread
-//! that waits without end, which the checker finds. Each model says what was broken to see it fail, and
-//! `loom_mutations.rs` repeats that. The models keep what the driver keeps: Lent, Once.
+//! Threadless drivers under the model checker, as in `loom_models.rs`: which thread polls them, which changes it sees,
+//! and which thread ends them. If no thread is going to process an operation, its waiting thread waits forever, and the
+//! checker finds that. Each model names the mistakes that it finds, and `loom_mutations.rs` makes them. The models
+//! uphold the driver's invariants: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -25,7 +25,7 @@ use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
-/// A kernel that answers immediately, or when it is asked to cancel.
+/// A kernel that completes immediately, or after a cancel.
 struct Puppet {
     bell: Arc<Notify>,
     late: bool,
@@ -125,7 +125,7 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
         armed: false,
     };
     let tuning = Tuning {
-        // What is queued stays so until another thread polls for another reason.
+        // Queued operations stay queued until another thread polls for another reason.
         chunk: Some(8),
         alone: true,
         busy_poll_ns: 0,
@@ -140,11 +140,11 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
     )
 }
 
-/// The models are longer than the checker expects.
+/// Checks a model with a higher limit, because the models are longer than the checker expects.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 20_000;
-    // One more, and the two submitting threads take minutes; what was broken was found with two.
+    // With three preemptions the two submitting threads take minutes; all mistakes are found with two.
     builder.preemption_bound = Some(2);
     builder.check(model);
 }
@@ -206,9 +206,9 @@ impl Stage {
     }
 }
 
-/// Finds: a holder of the lock that does not look for marks after it has let go, or without a fence in between.
+/// Finds: a holder of the lock that does not check for marks after unlocking, or without a fence in between.
 #[test]
-fn a_thread_that_finds_the_lock_taken_is_seen_by_its_holder() {
+fn a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
@@ -219,9 +219,9 @@ fn a_thread_that_finds_the_lock_taken_is_seen_by_its_holder() {
     });
 }
 
-/// Finds: a thread that drops an arena and does not look for marks after it has let go, or without a fence in between.
+/// Finds: a thread that drops an arena and does not check for marks after unlocking, or without a fence in between.
 #[test]
-fn who_drops_an_arena_sees_who_found_the_lock_taken() {
+fn a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
@@ -232,9 +232,9 @@ fn who_drops_an_arena_sees_who_found_the_lock_taken() {
     });
 }
 
-/// Finds: a driver whose owner counts as awake while its thread is parked: the flag stays down after the first
-/// submission, and the second is left at that; a busy-poll that holds the lock, and no fence between letting go and
-/// the look for marks.
+/// Finds: a driver whose owner counts as awake while its thread is parked, so that the flag stays down after the first
+/// submission and the second one is not polled; a busy-poll that holds the lock, without a fence between unlocking and
+/// the check for marks.
 #[test]
 fn operations_queued_around_a_park_are_submitted() {
     check(|| {
@@ -244,10 +244,10 @@ fn operations_queued_around_a_park_are_submitted() {
         let (first, second) = (stage.submit(), stage.submit());
         let thread = thread::spawn(move || {
             other.driver.before_park();
-            // It sleeps without end.
+            // It sleeps indefinitely.
         });
         drop(first);
-        // The first cancel ends both; this one is ended by a cancel of its own.
+        // The first cancel ends both operations; the second operation requests its own cancel.
         while stage.drops.count.load(SeqCst) < 1 {
             stage.drops.one_more.wait();
         }
@@ -262,9 +262,9 @@ fn operations_queued_around_a_park_are_submitted() {
     });
 }
 
-/// Finds: a driver that says nothing is in flight and does not look into the inbox afterwards.
+/// Finds: a driver that publishes that nothing is in flight and does not check the inbox afterwards.
 #[test]
-fn what_is_left_to_a_completion_is_not_left_when_it_has_come() {
+fn an_operation_left_to_a_completion_that_has_already_come_is_submitted() {
     check(|| {
         let stage = Stage::new(true);
         stage.driver.after_unpark();
@@ -274,13 +274,14 @@ fn what_is_left_to_a_completion_is_not_left_when_it_has_come() {
         drop(first);
         stage.driver.poll();
         thread.join().unwrap();
-        // Nobody parks in this model: it has been submitted by who pushed it, or by the thread that polled.
+        // No thread parks in this model: the operation was submitted by the thread that pushed it, or by the one that
+        // polled.
         assert!(stage.handle.inbox.is_empty());
         stage.ends(2);
     });
 }
 
-/// Finds: `awaited` not looked at once more after `asleep` has been raised.
+/// Finds: `awaited` not checked once more after `asleep` has been raised.
 #[test]
 fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
     check(|| {
@@ -291,7 +292,7 @@ fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
         let thread = thread::spawn(move || {
             assert_eq!(other.awaits(), 0);
             signal.0.store(true, Ordering::SeqCst);
-            // An exchange, for the checker would have a store come before one that did not see it.
+            // An exchange, because the checker would order a store before one that did not see it.
             signal.1.swap(true, Ordering::SeqCst);
             other.driver.interrupt();
         });
@@ -308,15 +309,15 @@ fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
     });
 }
 
-/// Finds: a driver that is drained and stays in place, so that the next to end it finds it again.
+/// Finds: a driver that is drained and stays in place, so that the next drain finds it again.
 #[test]
-fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
+fn operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once() {
     for late in [false, true] {
         check(move || {
             let stage = Stage::new(late);
             let other = Arc::clone(&stage);
             let thread = thread::spawn(move || {
-                // No other driver takes what this one refuses.
+                // No other driver takes the operations that this one refuses.
                 other.submitter.drain();
                 other.driver.drain();
             });
@@ -329,7 +330,7 @@ fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
     }
 }
 
-/// Finds: a driver drained once more that sets the stop flag before it holds the lock and has seen a driver.
+/// Finds: a drained driver that is drained again, and sets the stop flag before it holds the lock and has a driver.
 #[test]
 fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
     check(|| {
@@ -338,7 +339,7 @@ fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || {
             other.driver.drain();
-            // It may be the other thread that ends the driver, and not yet have done so.
+            // The other thread may be the one that ends the driver, and may not have done so yet.
             while !other.handle.reopen() {
                 thread::yield_now();
             }
@@ -347,7 +348,7 @@ fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
             new.drain();
         });
         drop(old);
-        // As the executor does, when it hears that the driver has gone.
+        // As the executor does when it is notified that the driver has ended.
         stage.driver.drain();
         thread.join().unwrap();
         stage.ends(2);

@@ -1,8 +1,8 @@
-//! What threads leave for one that looks after each piece of work: the messages of a core. Checked by loom
-//! (`ci/loom`), together with the flag that says that the core sleeps.
+//! Messages for a core, stored by other threads and read by the core between pieces of work. Checked by loom
+//! (`ci/loom`), together with the flag for the core's sleep.
 //!
-//! The thread that puts a message raises the flag after it, and then asks whether the owner sleeps; the owner says
-//! that it is about to sleep, and then looks at the flag.
+//! The sender raises the flag after it has stored a message, and then checks whether the core sleeps. The core marks
+//! itself as about to sleep, and then checks the flag.
 
 #[cfg(not(annulus_loom))]
 use std::sync::MutexGuard;
@@ -13,11 +13,11 @@ use loom::sync::MutexGuard;
 
 use crate::sync::{AtomicBool, Mutation, Mutex, Ordering, broken};
 
-/// One per core.
+/// The mailbox of a core.
 pub(crate) struct Mailbox<T> {
-    /// `None`: its owner has gone.
+    /// The messages; `None` once the owner has gone.
     messages: Mutex<Option<Vec<T>>>,
-    /// There are some, so that a look costs no lock.
+    /// True if there are messages, so that a check needs no lock.
     called: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl<T> Mailbox<T> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a message; the owner is to be woken. It comes back if the owner has gone.
+    /// Stores a message; the caller then wakes the owner. Returns the message if the owner has gone.
     pub(crate) fn put(&self, message: T) -> Result<(), T> {
         let mut messages = self.lock();
         match messages.as_mut() {
@@ -45,24 +45,24 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Whether there is something. The owner asks before it sleeps.
+    /// Returns whether there are messages. The owner checks this before it sleeps.
     #[inline]
     pub(crate) fn is_called(&self) -> bool {
         self.called.load(Ordering::Acquire)
     }
 
-    /// Whether the owner has gone.
+    /// Returns whether the owner has gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().is_none()
     }
 
-    /// All that has been left.
+    /// Takes all messages.
     #[inline]
     pub(crate) fn take(&self) -> Vec<T> {
         if !self.is_called() {
             return Vec::new();
         }
-        // Lowered first: what is left from now on raises it again.
+        // Lowered first: a message stored from now on raises it again.
         if !broken(Mutation::FlagLoweredLate) {
             self.called.store(false, Ordering::Relaxed);
         }
@@ -73,7 +73,7 @@ impl<T> Mailbox<T> {
         taken.unwrap_or_default()
     }
 
-    /// The owner has gone. What it has not taken is for the caller to drop.
+    /// Closes the mailbox. Returns the messages that were not taken, for the caller to drop.
     pub(crate) fn close(&self) -> Option<Vec<T>> {
         self.lock().take()
     }

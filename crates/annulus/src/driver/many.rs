@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! Many operations whose results go to one task: what `read_many_at` is made of. A `Batch` fills
-//! slots, chains them and submits each chain in one step; the driver returns completed slots through
-//! the `Group`, in the order of their completion, and wakes it once per completion batch.
+//! Many operations whose results go to one task, as used by `read_many_at`. A `Batch` fills slots, chains them and
+//! submits each chain in one step. The driver returns completed slots through the `Group`, in the order of their
+//! completion, and wakes the group once per completion batch.
 //!
-//! The group's memory: the batch holds it; slots in flight point to it. A batch dropped with slots in
-//! flight closes the group and leaves it to them: the last slot discarded frees it (`forget_one`).
+//! The batch holds the group's memory, and slots in flight point to it. A batch that is dropped with slots in flight
+//! closes the group and leaves it to them: the last discarded slot frees it (`forget_one`).
 //! Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
@@ -28,13 +28,13 @@ use crate::sys::errno::ECANCELED;
 /// the first while the rest are prepared.
 const SUBMIT_CHUNK: usize = 8;
 
-/// Where completed slots of one batch go.
+/// The destination of a batch's completed slots.
 pub(crate) struct Group {
     done: Stack<Slot>,
     waker: AtomicWaker,
-    /// Slots still out when the batch was dropped.
+    /// The number of slots in flight when the batch was dropped.
     left: AtomicUsize,
-    /// The errno that ended the kernel of a driver that has some of its operations, or 0.
+    /// The errno that ended the kernel of one of the batch's drivers, or 0.
     failed: AtomicI32,
     /// A group that is never freed fails the model.
     #[cfg(annulus_loom)]
@@ -53,7 +53,7 @@ impl Group {
         }
     }
 
-    /// Some answers will never come.
+    /// Notes that some operations will never complete.
     pub(super) fn fail(&self, errno: i32) {
         self.failed.store(errno, Ordering::Release);
     }
@@ -76,7 +76,7 @@ impl Group {
     ///
     /// # Safety
     ///
-    /// Once per slot that was out when its batch was dropped.
+    /// Once per slot that was in flight when its batch was dropped.
     pub(super) unsafe fn forget_one(group: Option<NonNull<Group>>) {
         let Some(group) = group else { return };
         // SAFETY: Lent: alive until the last such slot, and this one is not counted off yet.
@@ -91,14 +91,14 @@ impl Group {
     }
 }
 
-/// A slot that is in use, and the driver that it was submitted to.
+/// A slot in use, and its driver.
 #[derive(Clone, Copy)]
 struct Out<'a> {
     slot: NonNull<Slot>,
     handle: &'a DriverHandle,
 }
 
-/// Operations of type `T`, submitted together. `K` is the holder's name for each.
+/// Operations of type `T`, submitted together. `K` is the caller's key for each.
 pub(crate) struct Batch<'a, T: Op, K: Copy> {
     submitter: &'a Submitter,
     group: Arc<Group>,
@@ -109,14 +109,13 @@ pub(crate) struct Batch<'a, T: Op, K: Copy> {
     chain: Option<(NonNull<Slot>, NonNull<Slot>)>,
     chained: usize,
     handle: &'a DriverHandle,
-    /// Answered, taken off the group, not passed on yet.
+    /// Completed slots that were taken from the group but not returned yet.
     done: super::stack::Drained<Slot>,
-    /// Answered without a driver.
+    /// Results of operations that completed without a driver.
     sync_results: VecDeque<(K, T, i32)>,
 }
 
-// SAFETY: Held: the pointers are to slots that this batch owns or that are out in its name; `T` and `K`
-// travel with it.
+// SAFETY: Held: the pointers are to slots that this batch owns or has in flight; `T` and `K` move with it.
 unsafe impl<T: Op, K: Copy + Send> Send for Batch<'_, T, K> {}
 
 impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
@@ -136,7 +135,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// How many operations have no answer yet that was passed on.
+    /// Returns the number of operations whose results have not been returned yet.
     pub(crate) fn outstanding(&self) -> usize {
         self.out.len() - self.vacant.len() + self.sync_results.len()
     }
@@ -148,7 +147,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             self.sync_results.push_back((key, op, total));
             return;
         }
-        // Each chain anew: the batch may have moved to another thread.
+        // Each chain has its own choice of driver: the batch may have moved to another thread.
         let handle = match self.chain {
             None => self.submitter.handle_for(&op),
             Some(_) => self.handle,
@@ -156,7 +155,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.chain_up(op, submitted_ns, key, handle);
     }
 
-    /// Adds an operation to the chain for `handle`, which is the driver of the whole chain.
+    /// Adds an operation to the chain for `handle`; a chain has one driver.
     fn chain_up(&mut self, op: T, submitted_ns: u64, key: K, handle: &'a DriverHandle) {
         self.handle = handle;
         let Some(slot) = handle.table.take() else {
@@ -176,7 +175,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
                 to_u32(self.out.len() - 1)
             }
         };
-        // SAFETY: Once: a free slot, ours until it is submitted.
+        // SAFETY: Once: a free slot, which belongs to this batch until it is submitted.
         unsafe {
             slot.fill(op, 0, submitted_ns);
             let side = slot.driver();
@@ -188,7 +187,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
         match &mut self.chain {
             Some((_, last)) => {
-                // SAFETY: Lent: chained slots are ours until the chain is submitted.
+                // SAFETY: Lent: chained slots belong to this batch until the chain is submitted.
                 unsafe { last.as_ref().driver().chain = Some(out.slot) };
                 *last = out.slot;
             }
@@ -204,8 +203,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// Submits the chain if nothing else keeps the drivers busy with this batch, or if it is long
-    /// enough to be worth it.
+    /// Submits the chain if the drivers have no other operation of this batch, or if it is long enough to be worth it.
     pub(crate) fn flush_if_idle(&mut self) {
         if self.chained == self.out.len() - self.vacant.len() {
             self.flush();
@@ -227,7 +225,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
         let before = self.sync_results.len();
         self.take_back(first, handle.refusal());
-        // The driver has ended. If it was only this thread's own, there are others.
+        // The driver has ended. If it was the driver of this thread only, there are others.
         if let Some(other) = self.submitter.other_handle(handle, T::INFO.opcode) {
             for (key, op, _) in self.sync_results.split_off(before) {
                 self.chain_up(op, 0, key, other);
@@ -236,14 +234,14 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// The chain was not submitted, because of `refusal`, and is still ours.
+    /// Takes back a chain that was not submitted because of `refusal`.
     #[cold]
     fn take_back(&mut self, first: NonNull<Slot>, refusal: i32) {
         let mut next = Some(first);
         while let Some(slot) = next {
-            // SAFETY: Lent: never submitted, so ours.
+            // SAFETY: Lent: never submitted, so it belongs to this batch.
             let slot = unsafe { slot.as_ref() };
-            // SAFETY: Lent: never submitted, so ours.
+            // SAFETY: Lent: never submitted, so it belongs to this batch.
             let side = unsafe { slot.driver() };
             next = side.chain.take();
             side.res = -refusal;
@@ -252,16 +250,16 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// Takes the answer out of a finished slot and frees it.
+    /// Takes the result out of a finished slot and frees the slot.
     fn take_result(&mut self, slot: NonNull<Slot>) -> Option<(K, T, i32)> {
         self.take_from(slot).map(|(_, result)| result)
     }
 
-    /// The same, and whose answer it is.
+    /// Takes the result out of a finished slot, with the driver that completed it.
     fn take_from(&mut self, slot: NonNull<Slot>) -> Option<(&'a DriverHandle, (K, T, i32))> {
-        // SAFETY: Lent: given back to us by the group, or never submitted.
+        // SAFETY: Lent: returned by the group, or never submitted.
         let slot = unsafe { slot.as_ref() };
-        // SAFETY: Lent: given back to us by the group, or never submitted.
+        // SAFETY: Lent: returned by the group, or never submitted.
         let side = unsafe { slot.driver() };
         side.group = None;
         let index = side.group_key;
@@ -269,7 +267,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.vacant.push(index);
         // SAFETY: Once: `T` is what `add` filled it with, and it is taken here only.
         let (op, res) = unsafe { slot.take::<T>() };
-        // SAFETY: Once: the payload is taken, and our entry of it was the last reference.
+        // SAFETY: Once: the payload is taken, and this batch's entry was the last reference.
         unsafe { out.handle.table.free(slot) };
         Some((out.handle, (key, op, res)))
     }
@@ -290,7 +288,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             let Some(other) = self.submitter.handle_after(handle, res, T::INFO.opcode) else {
                 return Some((key, op, res));
             };
-            // A chain is for one driver.
+            // A chain has one driver.
             if self.chain.is_some() && !std::ptr::eq(self.handle, other) {
                 self.flush();
             }
@@ -298,11 +296,11 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// The next answer that is there; what is chained up is submitted first if there is none.
+    /// Returns an available result. If there is none, first submits the chain.
     fn next_or_flush(&mut self) -> Option<(K, T, i32)> {
         loop {
             let result = self.next_done();
-            // A submission, or the lack of a driver, may have left results immediately.
+            // A submission, or the lack of a driver, may have produced results immediately.
             if result.is_some() || self.chain.is_none() && self.sync_results.is_empty() {
                 return result;
             }
@@ -310,7 +308,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// The next answer, in the order they come.
+    /// Returns the next result, in the order of completion.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(K, T, i32)>> {
         if let Some(result) = self.next_or_flush() {
             return Poll::Ready(Some(result));
@@ -332,7 +330,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.group.waker.register(waker);
     }
 
-    /// The error, as a number, that ended one of its drivers: some completions will never come.
+    /// Returns the error number that ended one of the drivers: some operations will never complete.
     pub(crate) fn failed(&self) -> Option<i32> {
         match self.group.failed.load(Ordering::Acquire) {
             0 => None,
@@ -340,12 +338,12 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// Gives up on every operation that has no answer, because of `errno`; returns their names. Answers that are there
-    /// already are still to be had.
+    /// Gives up all operations without a result because of `errno`, and returns their keys. Available results can still
+    /// be taken.
     pub(crate) fn abandon(&mut self, errno: i32) -> Vec<K> {
         let before = self.sync_results.len();
         self.let_go(errno);
-        // A driver that met one between its claim and the end of the group has cancelled it.
+        // A driver that processed one between its claim and the close of the group has cancelled it.
         for (_, _, res) in self.sync_results.iter_mut().skip(before) {
             if *res == -ECANCELED {
                 *res = -errno;
@@ -358,11 +356,11 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         keys
     }
 
-    /// Leaves what is out to the drivers. The order matters:
+    /// Leaves the operations in flight to the drivers. The order matters:
     ///
     /// 1. claim every slot, so that no driver frees one before its cancel request has been processed;
     /// 2. close the group, and take back the slots returned to it until then;
-    /// 3. count the rest, so that the last of them frees the group;
+    /// 3. count the remaining slots, so that the last of them frees the group;
     /// 4. request the cancels.
     ///
     /// Operations that were never submitted complete with minus `errno`.
@@ -370,13 +368,13 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.flush_for_drop(errno);
         let claimed = !broken(Mutation::BatchUnclaimed);
         for (out, _) in self.out.iter().flatten().filter(|_| claimed) {
-            // SAFETY: Lent: out in our name, so not freed.
+            // SAFETY: Lent: in flight for this batch, so not freed.
             unsafe { out.slot.as_ref() }.lifecycle.claim();
         }
         let group = Arc::clone(&self.group);
         let returned: Vec<NonNull<Slot>> = (&mut self.done).chain(group.done.close()).collect();
         for slot in returned {
-            // SAFETY: Lent: given back to us.
+            // SAFETY: Lent: returned by the group.
             unsafe { slot.as_ref() }.lifecycle.unclaim();
             let result = self.take_result(slot);
             self.sync_results.extend(result);
@@ -389,7 +387,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         if counted {
             group.left.store(left, Ordering::Release);
         }
-        // `forget_one` takes this reference up again.
+        // `forget_one` takes this reference back.
         let group = Arc::into_raw(group);
         for (out, _) in self.out.iter().flatten() {
             // SAFETY: Once: claimed in step 1, and requested here only; the submitter keeps the driver handle.
@@ -401,7 +399,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// A chain that was never submitted is simply taken apart.
+    /// Takes apart a chain that was never submitted.
     fn flush_for_drop(&mut self, errno: i32) {
         if let Some((first, _)) = self.chain.take() {
             self.chained = 0;

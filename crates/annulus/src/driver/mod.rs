@@ -1,12 +1,11 @@
 //! # Safety
 //!
-//! Takes operations, returns completions.
+//! The drivers: they take operations and return completions.
 //!
-//! A `DriverHandle` is one driver as its callers see it: a table of slots, a list of what is submitted, a
-//! list of what is to be cancelled, and a flag that says whether the driver sleeps. Behind a handle
-//! runs either a ring (`uring.rs`, on one thread, real or simulated kernel) or blocking threads
-//! (`blocking.rs`). A `Submitter` is what files and engines hold: all driver handles of one engine, and the
-//! duty to drain them when the last holder goes. Invariant: Lent.
+//! A `DriverHandle` is the callers' side of a driver: a table of slots, a list of submissions, a list of cancel
+//! requests, and a flag for whether the driver sleeps. The driver behind a handle is a ring (`uring.rs`, on one thread,
+//! with a real or simulated kernel) or a pool of blocking threads (`blocking.rs`). Files and engines hold a
+//! `Submitter`: all driver handles of one engine. It drains the drivers when its last holder drops it. Invariant: Lent.
 #![allow(unsafe_code)]
 
 pub(crate) mod blocking;
@@ -70,7 +69,7 @@ use stack::{Pushed, Stack};
 use table::Table;
 use threadless_state::ThreadlessState;
 
-/// How many operations, and how many bytes of buffers, a driver lets the kernel hold at a time.
+/// The maximum numbers of operations, and of bytes of their buffers, that a driver has in the kernel at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) in_flight: u32,
@@ -78,7 +77,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Never more than the completion queue of `ring` has room for.
+    /// Limits the operations in flight to the size of the completion queue of `ring`.
     pub(crate) fn within(self, ring: &Ring) -> Limits {
         Limits {
             in_flight: self.in_flight.min(ring.cq_entries()),
@@ -87,20 +86,20 @@ impl Limits {
     }
 }
 
-/// How a sleeping driver is woken.
+/// The wake-up of a sleeping driver.
 pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 
-    /// An operation with a deadline has been submitted: it is not to wait until a driver whose
-    /// threads are all busy has one to spare.
+    /// Announces an operation with a deadline, which must not wait until a driver whose threads are all busy has a free
+    /// one.
     fn wake_for_deadline(&self) {}
 
-    /// The driver is to register its engine's arenas, whether or not it sleeps.
+    /// Makes the driver register its engine's arenas, whether or not it sleeps.
     fn wake_for_registration(&self) {
         self.wake();
     }
 
-    /// The handle's stop flag is set: the driver is to see it, whether or not it sleeps.
+    /// Makes the driver notice the handle's stop flag, whether or not it sleeps.
     fn end(&self) {
         self.wake();
     }
@@ -112,28 +111,28 @@ impl Wake for std::sync::Arc<crate::sys::wake::EventFd> {
     }
 }
 
-/// One driver, as its callers see it.
+/// The callers' side of a driver.
 pub(crate) struct DriverHandle {
     pub(crate) table: Table,
-    /// Heads of chains of slots, in the order they were submitted.
+    /// The heads of chains of slots, in the order of their submission.
     pub(crate) inbox: Stack<Slot>,
     pub(crate) cancels: Stack<CancelLink>,
     pub(crate) sleeper: Sleeper,
-    /// Drain and end.
+    /// True if the driver has to drain and end.
     pub(crate) stop: AtomicBool,
     pub(crate) counters: Counters,
-    /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
+    /// The errno that ended the driver's kernel, or 0. Operations that the driver cannot give back fail with it.
     pub(crate) failed: AtomicI32,
-    /// Present if the driver has no thread: its callers poll it.
+    /// Present if the driver has no thread and is polled by its callers.
     threadless: Option<ThreadlessState>,
-    /// What the driver is to register; set once, before the first operation.
+    /// The arenas that the driver registers; set once, before the first operation.
     pub(crate) arenas: OnceLock<Arc<Arenas>>,
     wake: Box<dyn Wake>,
-    /// The process it was made in; a child of a fork has no driver.
+    /// The process that created it; a child of a fork has no driver.
     process: u64,
 }
 
-/// For a threadless driver, which is polled instead of woken.
+/// The wake-up of a threadless driver, which is polled instead.
 struct NoWake;
 
 impl Wake for NoWake {
@@ -157,7 +156,7 @@ impl DriverHandle {
         }
     }
 
-    /// The handle of a threadless driver.
+    /// Creates the handle of a threadless driver.
     pub(crate) fn threadless() -> DriverHandle {
         let handle = DriverHandle::new(Box::new(NoWake));
         handle.counters.be(SourceKind::OwnRing);
@@ -167,7 +166,7 @@ impl DriverHandle {
         }
     }
 
-    /// Reopens a drained handle that has no driver. False: it has one, or left operations behind.
+    /// Reopens a drained handle without a driver. Returns `false` if it has a driver, or has operations left.
     fn reopen(&self) -> bool {
         if !self.threadless.as_ref().is_some_and(ThreadlessState::claim) {
             return false;
@@ -186,12 +185,12 @@ impl DriverHandle {
         }
     }
 
-    /// Operations that are worth a submission, where the callers decide that.
+    /// Returns the number of operations that are worth a submission, if the callers decide that.
     fn chunk(&self) -> Option<usize> {
         self.threadless.as_ref().map(ThreadlessState::chunk)
     }
 
-    /// Why an operation whose memory stays with the driver has been answered.
+    /// Returns the reason for the completion of an operation whose memory stays with the driver.
     pub(crate) fn expiry(&self) -> i32 {
         match self.failed.load(Ordering::Acquire) {
             0 => EngineError::TimedOut.code(),
@@ -199,7 +198,7 @@ impl DriverHandle {
         }
     }
 
-    /// Why the driver takes no operation: the answer of those that it has not begun, as a number.
+    /// Returns the error number for operations that the driver refuses.
     #[cold]
     pub(crate) fn refusal(&self) -> i32 {
         if self.is_elsewhere() {
@@ -211,13 +210,13 @@ impl DriverHandle {
         }
     }
 
-    /// Submits a filled slot, and the chain behind it, to the driver: `operations` in total. False:
-    /// the driver has shut down, and the chain is still the caller's.
+    /// Submits a filled slot and the chain behind it, `operations` in total. Returns `false` if the driver has shut
+    /// down; the chain then still belongs to the caller.
     ///
     /// # Safety
     ///
-    /// Lent. The caller took the slots from this handle's table, filled them, and from now on touches
-    /// nothing but their life cycles.
+    /// Lent. The caller took the slots from this handle's table, filled them, and accesses only their life cycles from
+    /// now on.
     #[must_use]
     pub(crate) unsafe fn submit(&self, chain: NonNull<Slot>, operations: u32) -> bool {
         if self.is_elsewhere() {
@@ -239,7 +238,7 @@ impl DriverHandle {
         true
     }
 
-    /// Asks for the cancel of an operation whose future is gone.
+    /// Requests the cancel of an operation whose future was dropped.
     ///
     /// # Safety
     ///
@@ -250,8 +249,8 @@ impl DriverHandle {
         match unsafe { self.cancels.push(Slot::cancel_link(slot)) } {
             Pushed::First => self.wake_if_asleep(),
             Pushed::Behind => {}
-            // The driver has ended: what it finished after the future was gone is ours to drop. What
-            // it gave up on stays as it is.
+            // The driver has ended. If it finished the operation after the future was dropped, the
+            // operation is dropped here. An operation that the driver gave up stays as it is.
             // SAFETY: Lent: while `QUEUED` is set the driver does not free the slot.
             Pushed::Closed => unsafe {
                 if slot.as_ref().lifecycle.unqueue() {
@@ -261,7 +260,7 @@ impl DriverHandle {
         }
     }
 
-    /// Sees to it that the deadline of what was just submitted is known in time.
+    /// Makes sure that the driver knows the deadline of the submitted operation in time.
     pub(crate) fn wake_for_deadline(&self) {
         self.wake.wake_for_deadline();
     }
@@ -273,7 +272,7 @@ impl DriverHandle {
         }
     }
 
-    /// Whether this is a child of the process that has the driver.
+    /// Returns whether this is a child of the process that has the driver.
     #[inline]
     fn is_elsewhere(&self) -> bool {
         forked::process() != self.process
@@ -296,7 +295,7 @@ impl DriverHandle {
         }
     }
 
-    /// Makes the driver look at its arenas, soon, even if it is about to sleep.
+    /// Makes the driver check its arenas soon, even if it is about to sleep.
     pub(crate) fn wake_for_registration(&self) {
         if self.is_elsewhere() {
             return;
@@ -307,7 +306,7 @@ impl DriverHandle {
         }
     }
 
-    /// Has the driver register these arenas. Before the first operation.
+    /// Makes the driver register these arenas. Called before the first operation.
     fn follow(self: &Arc<Self>, arenas: &Arc<Arenas>) {
         if self.arenas.set(Arc::clone(arenas)).is_ok() {
             let this: Weak<DriverHandle> = Arc::downgrade(self);
@@ -315,7 +314,7 @@ impl DriverHandle {
         }
     }
 
-    /// Asks the driver to cancel everything, and to end when nothing is in flight.
+    /// Makes the driver cancel everything, and end when nothing is in flight.
     pub(crate) fn request_stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.sleeper.awake();
@@ -333,8 +332,8 @@ impl Follow for DriverHandle {
     }
 }
 
-/// Leaks on purpose what a kernel may still touch. The address stays in sight, so that a leak checker
-/// can tell this from a leak by mistake.
+/// Leaks memory that a kernel may still use. The address stays reachable, so that a leak checker can distinguish this
+/// from an accidental leak.
 pub(crate) fn leak<T>(value: T) {
     static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let address = Box::into_raw(Box::new(value)).expose_provenance();

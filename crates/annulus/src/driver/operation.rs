@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The future of one operation. It watches; the slot owns. Dropped before the answer, it leaves the
-//! operation to the driver, which asks the kernel to cancel and disposes of it at its final CQE.
-//! Invariants: Lent, Once.
+//! The future of one operation. The slot owns the operation; the future only has a pointer to it. If the future is
+//! dropped early, the operation stays with the driver, which asks the kernel to cancel it and disposes of it at its
+//! final CQE. Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,11 +20,11 @@ use crate::op::Op;
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::ETIMEDOUT;
 
-/// An operation on its way; await it for the answer.
+/// An operation in progress; await it for the result.
 ///
-/// Nothing is asked of the kernel before the first poll. Dropping it at any point is sound: what the
-/// kernel may still touch stays with the engine until the kernel lets go, a cancel is asked for, and
-/// whatever the answer carried (a descriptor, say) is released.
+/// Nothing is submitted to the kernel before the first poll. Dropping the future at any point is sound: memory that the
+/// kernel may still use stays with the engine until the kernel has released it, a cancel is requested, and resources in
+/// the result (a descriptor, for example) are released.
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
     submitter: &'a Submitter,
@@ -33,18 +33,18 @@ pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
     map: fn(T::Output, &'a Submitter) -> A,
 }
 
-/// How long it may take.
+/// The time limit of an operation.
 #[derive(Clone, Copy)]
 enum Time {
     Unlimited,
-    /// From the first poll on.
+    /// A duration, starting with the first poll.
     Within(Duration),
-    /// Since the first poll: until then, ns on the engine's clock.
+    /// The deadline after the first poll, ns on the engine's clock.
     Until(u64),
 }
 
 enum State<'a, T: Op> {
-    /// Answered before anything was asked.
+    /// Completed without being submitted.
     Ready(T::Output),
     Fresh(T),
     /// Submitted to this driver.
@@ -52,10 +52,10 @@ enum State<'a, T: Op> {
     Over,
 }
 
-// SAFETY: Lent: the pointer is to a slot out in this future's name; the op travels with it, and
-// so does its answer (`Op` asks that both be `Send`).
+// SAFETY: Lent: the pointer is to a slot in flight for this future; the op moves with it, and so does its result (`Op`
+// requires both to be `Send`).
 unsafe impl<T: Op, A> Send for Operation<'_, T, A> {}
-// SAFETY: Held: nothing can be done through a shared reference.
+// SAFETY: Held: a shared reference gives no access.
 unsafe impl<T: Op, A> Sync for Operation<'_, T, A> {}
 
 impl<T: Op, A> Unpin for Operation<'_, T, A> {}
@@ -70,7 +70,7 @@ impl<'a, T: Op> Operation<'a, T> {
         }
     }
 
-    /// An operation whose answer is known without asking anybody.
+    /// Creates an operation whose result is already known.
     pub(crate) fn ready(submitter: &'a Submitter, output: T::Output) -> Operation<'a, T> {
         Operation {
             submitter,
@@ -80,7 +80,7 @@ impl<'a, T: Op> Operation<'a, T> {
         }
     }
 
-    /// The same operation with its answer turned into something else.
+    /// Returns the operation with its result converted by `map`.
     pub(crate) fn map<A>(self, map: fn(T::Output, &'a Submitter) -> A) -> Operation<'a, T, A> {
         let mut this = self;
         let state = std::mem::replace(&mut this.state, State::Over);
@@ -94,11 +94,11 @@ impl<'a, T: Op> Operation<'a, T> {
 }
 
 impl<'a, T: Op, A> Operation<'a, T, A> {
-    /// Gives the operation at most `timeout` from its first poll on.
+    /// Limits the operation to `timeout` from its first poll on.
     ///
-    /// When the time is up the kernel is asked to cancel. If it does, the answer is `TimedOut` with
-    /// the buffer; if it can't (a disk request that is already with the device), the answer is
-    /// `TimedOut` immediately, without the buffer, which the engine frees when the kernel lets go.
+    /// When the time is up, the kernel is asked to cancel the operation. If it does, the result is `TimedOut` with the
+    /// buffer. If it cannot (a disk request that is already at the device), the result is `TimedOut` immediately,
+    /// without the buffer; the engine frees the buffer when the kernel has released it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.time = Time::Within(timeout);
         self
@@ -131,7 +131,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         self.submit_or_fail(op, submitted_ns, handle, context)
     }
 
-    /// Submits `op` to `handle`, or to another driver if that has ended.
+    /// Submits `op` to `handle`, or to another driver if that one has ended.
     fn submit_or_fail(
         &mut self,
         mut op: T,
@@ -144,7 +144,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
                 Ok(output) => return output,
                 Err(op) => op,
             };
-            // The driver has ended. If it was only this thread's own, there are others.
+            // The driver has ended. If it was the driver of this thread only, there are others.
             match self.submitter.other_handle(handle, op.opcode()) {
                 Some(other) => handle = other,
                 None => return self.finish(op.complete(-handle.refusal())),
@@ -152,7 +152,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         }
     }
 
-    /// Submits `op`; it comes back if the driver has ended.
+    /// Submits `op`, or returns it if the driver has ended.
     fn submit(
         &mut self,
         op: T,
@@ -170,7 +170,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             Time::Unlimited | Time::Within(_) => 0,
         };
         drop(slot.lifecycle.reset(Some(waker)));
-        // SAFETY: Once: a free slot, ours until it is submitted.
+        // SAFETY: Once: a free slot, which belongs to this future until it is submitted.
         unsafe { slot.fill(op, deadline_ns, submitted_ns) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
         if unsafe { handle.submit(NonNull::from(slot), 1) } {
@@ -180,9 +180,9 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             self.state = State::Out(NonNull::from(slot), handle);
             return Ok(Poll::Pending);
         }
-        // SAFETY: Once: not submitted, so still ours, with the op just stored.
+        // SAFETY: Once: not submitted, so it still belongs to this future, with the op just stored.
         let (op, _) = unsafe { slot.take::<T>() };
-        // SAFETY: Once: empty again, and nobody else has seen it.
+        // SAFETY: Once: empty again, and no other code has seen it.
         unsafe { handle.table.free(slot) };
         Err(op)
     }
@@ -193,27 +193,27 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         handle: &'a DriverHandle,
         context: &mut Context<'_>,
     ) -> Poll<A> {
-        // SAFETY: Lent: out in our name, so not freed.
+        // SAFETY: Lent: in flight for this future, so not freed.
         let slot = unsafe { slot.as_ref() };
         let completion = match slot.lifecycle.look(context.waker()) {
             Look::Pending => return Poll::Pending,
-            // SAFETY: Once: done, so the payload is ours, and `Over` keeps us from coming again.
+            // SAFETY: Once: done, so the payload belongs to this future, and `Over` prevents a second time.
             Look::Done => Some(unsafe { slot.take::<T>() }),
             Look::Expired => None,
         };
         self.state = State::Over;
         if slot.lifecycle.take() {
-            // SAFETY: Once: the driver has released it, and we will not touch it again.
+            // SAFETY: Once: the driver has released it, and this future will not touch it again.
             unsafe { handle.table.free(slot) };
         }
-        // Last: a buffer is foreign code and may panic. By now the op is on this stack, and only here.
+        // Last: a buffer is foreign code and may panic. By now the op is on this stack, and nowhere else.
         let output = match completion {
             Some((op, res))
                 if let Some(other) = self.submitter.handle_after(handle, res, op.opcode()) =>
             {
                 return self.submit_or_fail(op, self.submitter.sample(), other, context);
             }
-            // The driver has cancelled it: its own timeout has passed.
+            // The driver has cancelled it because its timeout has passed.
             Some((op, res)) if res == -ETIMEDOUT && !matches!(self.time, Time::Unlimited) => {
                 op.complete(-EngineError::TimedOut.code())
             }
@@ -246,17 +246,17 @@ impl<T: Op, A> Drop for Operation<'_, T, A> {
             return;
         };
         let (slot, handle) = (*slot, *handle);
-        // SAFETY: Lent: out in our name, so not freed.
+        // SAFETY: Lent: in flight for this future, so not freed.
         let slot_ref = unsafe { slot.as_ref() };
         let completion = match slot_ref.lifecycle.abandon() {
             // SAFETY: Once: `QUEUED` was set just now; the submitter keeps the driver handle.
             Abandon::Request => return unsafe { handle.request_cancel(slot) },
-            // SAFETY: Once: done, so the payload is ours, and nobody takes it after a drop.
+            // SAFETY: Once: done, so the payload belongs to this future, and nothing takes it after a drop.
             Abandon::Dispose => Some(unsafe { slot_ref.take::<T>() }),
             Abandon::Leave => None,
         };
         if slot_ref.lifecycle.take() {
-            // SAFETY: Once: the driver has released it, and we are gone.
+            // SAFETY: Once: the driver has released it, and this future is gone.
             unsafe { handle.table.free(slot_ref) };
         }
         // Last, as in `watch`.

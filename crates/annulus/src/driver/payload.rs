@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! A value whose type is forgotten, in `BYTES` bytes that are aligned as a `u64`: in place
-//! itself if it fits, else boxed. The owner remembers the type, in a table of functions (Typed).
+//! A type-erased value in `BYTES` bytes that are aligned as a `u64`: stored in place if it fits, otherwise boxed. The
+//! owner remembers the type in a table of functions (Typed).
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -10,7 +10,7 @@ const fn fits<T, const BYTES: usize>() -> bool {
     size_of::<T>() <= BYTES && align_of::<T>() <= align_of::<u64>()
 }
 
-/// The op stored at `data`.
+/// Returns the op stored at `data`.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! What has been submitted and waits for its turn: chains of slots, served in turn, one slot each,
-//! so that a batch of thousands does not keep a lone read waiting. Belongs to one driver. A chain
-//! links slots through their driver side, which is this driver's (slot.rs, rule 2). Invariant: Lent.
+//! The queue of submitted operations that have not started: chains of slots, served in turn with one slot each, so that
+//! a batch of thousands does not delay a single read. It belongs to one driver. A chain links slots through their
+//! driver side, which belongs to this driver (slot.rs, rule 2). Invariant: Lent.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 use super::slot::Slot;
 
-/// Chains in the order of their turns.
+/// The chains in the order of their turns.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     chains: VecDeque<NonNull<Slot>>,
@@ -22,12 +22,12 @@ impl Pending {
         self.chains.push_back(chain);
     }
 
-    /// The slot whose turn it is.
+    /// Returns the next slot.
     pub(crate) fn peek(&self) -> Option<NonNull<Slot>> {
         self.chains.front().copied()
     }
 
-    /// Takes the slot whose turn it is; the rest of its chain queues up again at the end.
+    /// Takes the next slot. The rest of its chain is queued again at the end.
     pub(crate) fn pop(&mut self) -> Option<NonNull<Slot>> {
         let slot = self.chains.pop_front()?;
         if let Some(rest) = unchain(slot) {
@@ -40,7 +40,7 @@ impl Pending {
         self.chains.is_empty()
     }
 
-    /// Takes out every slot for which `leaves` says so.
+    /// Removes and returns every slot for which `leaves` returns `true`.
     pub(crate) fn remove(&mut self, mut leaves: impl FnMut(&Slot) -> bool) -> Vec<NonNull<Slot>> {
         let mut removed = Vec::new();
         for _ in 0..self.chains.len() {

@@ -1,5 +1,5 @@
-//! Drivers on a simulated kernel: on threads of their own, or polled by the calling thread. The
-//! driver is the ring's; what differs is who wakes it, who closes its descriptors, and its clock.
+//! Drivers on a simulated kernel, on separate threads or polled by the calling thread. The driver
+//! is the ring's; its wake-up, the closing of descriptors, and the clock differ.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -30,7 +30,7 @@ impl Clock for SimClock {
     }
 }
 
-/// A driver, and its handle.
+/// Creates a driver and its handle.
 pub(crate) fn driver(
     world: &Arc<World>,
     clock: &Arc<SimClock>,
@@ -40,7 +40,7 @@ pub(crate) fn driver(
     let bell = Arc::new(Bell::default());
     let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&bell))));
     let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), bell);
-    // On a clock that only the kernel moves, busy-polling would never end.
+    // On a clock that only the kernel advances, busy-polling would never end.
     let tuning = Tuning {
         busy_poll_ns: 0,
         ..tuning
@@ -51,7 +51,7 @@ pub(crate) fn driver(
     )
 }
 
-/// The driver handles of an engine whose kernel is simulated.
+/// Creates the driver handles of an engine with a simulated kernel.
 pub(crate) fn submitter(
     handles: Vec<DriverThread>,
     world: &Arc<World>,

@@ -1,9 +1,8 @@
-//! The flag by which a driver says that it sleeps, so that a submission pays for a wake-up only then.
-//! One per driver. Checked by loom (`ci/loom`).
+//! The flag that marks a driver as asleep, so that a submission pays for a wake-up only then. One per driver. Checked
+//! by loom (`ci/loom`).
 //!
-//! Dekker's pattern: the driver raises the flag, then looks at the submission list; a caller pushes to
-//! the list, then looks at the flag. Both orders are sequentially consistent, so at least one of the
-//! two sees the other.
+//! This is Dekker's pattern: the driver raises the flag, then checks the submission list; a caller pushes to the list,
+//! then checks the flag. Both orders are sequentially consistent, so at least one of the two sees the other.
 
 use crate::sync::{AtomicU32, Mutation, Ordering, broken, fence};
 
@@ -19,8 +18,8 @@ impl Sleeper {
         Sleeper(AtomicU32::new(AWAKE))
     }
 
-    /// The driver is about to sleep. It must look at every list of submissions once more after
-    /// this, and call `awake` if there is something.
+    /// Marks the driver as about to sleep. It must check every list of submissions once more after this, and call
+    /// `awake` if there is something.
     pub(crate) fn about_to_sleep(&self) {
         self.0.store(ASLEEP, Ordering::Relaxed);
         if !broken(Mutation::SleepUnfenced) {
@@ -28,19 +27,18 @@ impl Sleeper {
         }
     }
 
-    /// The driver is up.
+    /// Marks the driver as awake.
     pub(crate) fn awake(&self) {
         self.0.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// A caller has submitted an operation. True: the driver sleeps, and it is for this caller, and
-    /// no other, to wake it.
+    /// Returns whether the caller, which has submitted an operation, must wake the driver. Only one caller gets `true`.
     #[must_use]
     pub(crate) fn must_wake(&self) -> bool {
         if !broken(Mutation::WakeUnfenced) {
             fence(Ordering::SeqCst);
         }
-        // The load alone is the rule; only one of several callers gets as far as the exchange.
+        // The load alone would be correct; it spares all callers but one the exchange.
         self.0.load(Ordering::Relaxed) == ASLEEP
             && self
                 .0

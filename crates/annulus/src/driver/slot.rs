@@ -1,15 +1,16 @@
 //! # Safety
 //!
-//! One operation's memory, from submission to final CQE and answer. Slots live in the driver's table
-//! at a fixed address (Still) and are used again and again, so that an operation costs no heap
-//! allocation. The op itself is stored inside, its type erased behind a table of functions.
+//! The memory of one operation, from submission to final CQE and result. Slots are in the driver's table at fixed
+//! addresses (Still) and are reused, so that an operation needs no heap allocation. The op itself is stored inside, its
+//! type erased by a table of functions.
 //!
-//! Who may touch what:
+//! Access rules:
 //!
-//! 1. A free slot belongs to the table; `Table::take` gives it to one caller, who fills it.
-//! 2. From submission on, everything but `lifecycle` is the driver's (`DriverSide`, the payload). A
-//!    thread that runs an operation touches its payload, its functions and `asked_again`, and nothing else.
-//! 3. `lifecycle` says when the answer and the payload go to the future, and who frees the slot.
+//! 1. A free slot belongs to the table; `Table::take` gives it to one caller, which fills it.
+//! 2. From submission on, everything except `lifecycle` belongs to the driver (`DriverSide`, the payload). A thread
+//!    that
+//!    runs an operation accesses its payload, its functions and `retries`, and nothing else.
+//! 3. `lifecycle` determines when the result and the payload go to the future, and which side frees the slot.
 //!
 //! Invariants: Lent (the payload owns what the kernel may touch), Still, Open, Once.
 #![allow(unsafe_code)]
@@ -29,8 +30,8 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
 use crate::sys::engine_error::EngineError;
 use crate::sys::sqe::Sqe;
 
-/// Bytes of an op stored in the slot itself; a larger op is boxed (none of the library's own is,
-/// with the buffer types it implements).
+/// The number of bytes of an op that are stored in the slot itself. A larger op is boxed; none of the library's own is,
+/// with the buffer types that it implements.
 const INLINE_BYTES: usize = 128;
 
 /// The top bit of a token is free for the driver: it marks the CQE of a cancel.
@@ -44,20 +45,20 @@ pub(crate) struct Slot {
     pub(crate) lifecycle: Lifecycle,
     /// Counts the operations that lived here; part of the token (Once).
     generation: AtomicU32,
-    /// Where in the table.
+    /// The index in the table.
     index: u32,
-    /// The table's free list.
+    /// The link of the table's free list.
     pub(super) free_next: AtomicU32,
-    /// How often the op was asked again since it last came forward. The thread that runs the op counts; std's
-    /// atomic also under the model checker, for no thread goes by what another wrote.
+    /// The number of retries since the op last made progress. The thread that runs the op counts. It is std's atomic
+    /// also under the model checker, because no thread relies on another thread's count.
     retries: StdAtomicU32,
-    /// The submission list, later the group's list of what is done.
+    /// The link of the submission list, later of the group's list of completed slots.
     next: AtomicPtr<Slot>,
-    /// The list of cancel requests; wrapped, because it is a second link.
+    /// The link of the list of cancel requests; a separate type, because it is a second link.
     cancel: CancelLink,
     driver: Shared<DriverSide>,
-    /// The functions of the op in the payload. Apart from the rest, so that they can be called while
-    /// a `DriverSide` is borrowed.
+    /// The functions of the op in the payload. Separate from the rest, so that they can be called while a `DriverSide`
+    /// is borrowed.
     vtable: Shared<&'static Vtable>,
     payload: Payload,
 }
@@ -65,52 +66,54 @@ pub(crate) struct Slot {
 #[cfg(not(annulus_loom))]
 const _: () = assert!(size_of::<Slot>() == 256);
 
-/// Link of the list of cancel requests, and the way back to its slot.
+/// The link of the list of cancel requests, from which its slot can be computed.
 #[repr(transparent)]
 pub(crate) struct CancelLink(AtomicPtr<CancelLink>);
 
-/// What only the holder of the slot touches: its filler, then the driver, then the thread that takes it.
+/// The part that only the holder of the slot accesses: the filler, then the driver, then the thread that takes it.
 pub(crate) struct DriverSide {
     /// The next operation of the same submission.
     pub(crate) chain: Option<NonNull<Slot>>,
-    /// Where the answer goes, when not to the slot's own waker. Kept alive by the members count.
+    /// The group that receives the result, if it does not go to the slot's own waker. The group counts its slots and so
+    /// stays alive.
     pub(crate) group: Option<NonNull<Group>>,
-    /// The group's own name for this operation.
+    /// The group's key for this operation.
     pub(crate) group_key: u32,
     pub(crate) stage: Stage,
-    /// The answer: a count or minus an errno.
+    /// The result: a count or minus an errno.
     pub(crate) res: i32,
-    /// Counted against the in-flight limit.
+    /// The bytes that count against the in-flight limit.
     pub(crate) bytes: u32,
-    /// When to give up, ns of the monotonic clock; 0 is never.
+    /// The deadline, ns of the monotonic clock; 0 is none.
     pub(crate) deadline_ns: u64,
-    /// When it was asked for, and when it went to the kernel or a blocking thread, ns; 0: it is not timed.
+    /// The times of submission and of the start in the kernel or a blocking thread, ns; 0 if the operation is not
+    /// timed.
     pub(crate) submitted_ns: u64,
     pub(crate) begun_ns: u64,
-    /// A cancel has been asked of the kernel because of the deadline.
+    /// True if a cancel was requested because of the deadline.
     pub(crate) timed_out: bool,
-    /// It came back undone because the thread that had submitted it ended, and was submitted again.
+    /// True if it was undone because the submitting thread ended, and was submitted again.
     pub(crate) resubmitted_after_exit: bool,
 }
 
-/// Where the driver has an operation.
+/// The stage of an operation in its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Submitted to the driver; not given to the kernel.
+    /// Submitted to the driver, but not to the kernel.
     Waiting,
-    /// The kernel (or a blocking thread) may touch its memory.
+    /// The kernel (or a blocking thread) may access its memory.
     InFlight,
-    /// Waits for nothing but its deadline.
+    /// Waiting for its deadline only.
     Sleeping,
-    /// Answered.
+    /// Completed.
     Finished,
-    /// Its future has been told of the timeout; the kernel may still touch its memory.
+    /// Timed out: the future has returned because of the timeout; the kernel may still access its memory.
     Expired,
 }
 
-// SAFETY: Held: the rules above say which thread may touch what, when; ops are `Send`.
+// SAFETY: Held: the access rules above determine which thread may access which part; ops are `Send`.
 unsafe impl Send for Slot {}
-// SAFETY: Held: the rules above say which thread may touch what, when; ops are `Send`.
+// SAFETY: Held: the access rules above determine which thread may access which part; ops are `Send`.
 unsafe impl Sync for Slot {}
 
 // SAFETY: Held: one fixed field; the two lists that use it follow one another (submission, then done).
@@ -155,35 +158,35 @@ impl Slot {
         }
     }
 
-    /// Where in the table it is.
+    /// Returns the index in the table.
     pub(super) fn index(&self) -> u32 {
         self.index
     }
 
-    /// Names this operation, and no other that uses the slot later.
+    /// Returns the token of this operation, which names no later operation of the slot.
     pub(crate) fn token(&self) -> u64 {
         u64::from(self.generation.load(Relaxed) & GENERATION_MASK) << 32 | u64::from(self.index)
     }
 
-    /// Ends this operation's name. Only the one who frees the slot calls this.
+    /// Invalidates the token. Only the thread that frees the slot calls this.
     pub(super) fn next_generation(&self) {
         self.generation
             .store(self.generation.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// The slot's link in the list of cancel requests.
+    /// Returns the slot's link in the list of cancel requests.
     pub(crate) fn cancel_link(slot: NonNull<Slot>) -> NonNull<CancelLink> {
-        // SAFETY: Still: the field lies inside the slot; the pointer keeps its claim on the whole.
+        // SAFETY: Still: the field is inside the slot; the pointer keeps its provenance over the whole slot.
         unsafe { slot.byte_add(std::mem::offset_of!(Slot, cancel)).cast() }
     }
 
-    /// The slot whose cancel link this is.
+    /// Returns the slot of a cancel link.
     pub(crate) fn of_cancel(link: NonNull<CancelLink>) -> NonNull<Slot> {
         // SAFETY: Still: every `CancelLink` comes from `cancel_link`.
         unsafe { link.byte_sub(std::mem::offset_of!(Slot, cancel)).cast() }
     }
 
-    /// Puts an op in, which was asked for at `submitted_ns` if it is to be timed.
+    /// Stores an op. `submitted_ns` is the time of submission, or 0 if the operation is not timed.
     ///
     /// # Safety
     ///
@@ -191,12 +194,10 @@ impl Slot {
     pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64, submitted_ns: u64) {
         let bytes = op.bytes();
         self.retries.store(0, Relaxed);
-        // SAFETY: Held: the caller upholds the contract in `# Safety`: nobody else touches a free
-        // slot.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`: no other code accesses a free slot.
         self.vtable
             .with_mut(|vtable| unsafe { *vtable = const { &Vtable::of::<T>() } });
-        // SAFETY: Held: the caller upholds the contract in `# Safety`: nobody else touches a free
-        // slot.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`: no other code accesses a free slot.
         let side = unsafe { self.driver() };
         side.chain = None;
         side.group = None;
@@ -211,7 +212,7 @@ impl Slot {
         unsafe { payload::store::<T, INLINE_BYTES>(self.data(), op) };
     }
 
-    /// The driver's side.
+    /// Returns the driver's side.
     ///
     /// # Safety
     ///
@@ -235,7 +236,7 @@ impl Slot {
         self.vtable.with(|vtable| unsafe { *vtable })
     }
 
-    /// What the op is.
+    /// Returns the op's static description.
     ///
     /// # Safety
     ///
@@ -244,7 +245,7 @@ impl Slot {
         self.vtable().info
     }
 
-    /// What it is counted as.
+    /// Returns the number that the op is counted under.
     ///
     /// # Safety
     ///
@@ -254,7 +255,7 @@ impl Slot {
         self.vtable().operation
     }
 
-    /// The op's SQE, with its token. `None`: the buffer, asked where it is, has panicked.
+    /// Returns the op's SQE, with its token; `None` if the buffer panicked when it was asked for its address.
     ///
     /// # Safety
     ///
@@ -268,7 +269,7 @@ impl Slot {
         Some(sqe)
     }
 
-    /// Runs the op as the system call it stands for, on this thread.
+    /// Runs the op as its system call on this thread.
     ///
     /// # Safety
     ///
@@ -279,7 +280,7 @@ impl Slot {
         unsafe { (self.vtable().syscall)(self.data()) }
     }
 
-    /// Shows the op the kernel's answer.
+    /// Passes the kernel's result to the op.
     ///
     /// # Safety
     ///
@@ -294,7 +295,7 @@ impl Slot {
         }
     }
 
-    /// Tells the op that its file is not polled any more.
+    /// Makes the op's file stop polling.
     ///
     /// # Safety
     ///
@@ -305,7 +306,8 @@ impl Slot {
         unsafe { (self.vtable().stop_polling)(self.data()) }
     }
 
-    /// A shortage is retried, but not without end; a signal each time, for somebody sends it.
+    /// Decides on a retry. A shortage is retried a limited number of times; a signal always, because each one is a new
+    /// event.
     #[cold]
     fn again(&self, res: i32) -> Resume {
         if res >= 0 {
@@ -320,7 +322,7 @@ impl Slot {
         Resume::Again
     }
 
-    /// Drops the op and whatever its answer carries (a descriptor, say).
+    /// Drops the op and the resources in its result (a descriptor, for example).
     ///
     /// # Safety
     ///
@@ -331,7 +333,7 @@ impl Slot {
         unsafe { (self.vtable().dispose)(self.data(), self.driver().res) }
     }
 
-    /// Takes the op and its answer out.
+    /// Takes the op and its result out.
     ///
     /// # Safety
     ///
@@ -347,12 +349,11 @@ impl Slot {
     }
 }
 
-/// The answer of an operation whose buffer has panicked. Such a panic is the failure of that operation, and
-/// of nothing else.
+/// The result of an operation whose buffer panicked. Such a panic fails that operation, and nothing else.
 pub(crate) const PANICKED: i32 = -EngineError::Panicked.code();
 
-/// An op's functions, its type forgotten. Those that may ask the buffer, which is foreign code, contain its
-/// panics; where the compiler sees that it has none, that costs nothing.
+/// The functions of an op with its type erased. Those that may call the buffer, which is foreign code, contain its
+/// panics. That costs nothing if the compiler sees that it has none.
 struct Vtable {
     info: &'static OpInfo,
     operation: OperationNumber,
@@ -363,7 +364,7 @@ struct Vtable {
     dispose: unsafe fn(*mut u8, i32),
 }
 
-/// Of a slot that was never filled.
+/// The functions of a slot that was never filled.
 static EMPTY: Vtable = Vtable {
     info: &Nop::INFO,
     operation: Nop::INFO.number(),

@@ -1,41 +1,39 @@
 //! # Safety
 //!
-//! A lock-free list that any thread pushes to and one thread empties in one step: how operations are
-//! submitted to a driver. Checked by loom (`ci/loom`).
+//! A lock-free list that any thread pushes to and one thread empties in one step. Operations are submitted to a driver
+//! through it. Checked by loom (`ci/loom`).
 //!
-//! There is no pop of a single element, so there is no ABA problem. The elements link themselves. A
-//! closed stack takes no more: that is how callers learn that an engine has shut down, and drivers
-//! that a batch has been dropped.
+//! There is no pop of a single element, so there is no ABA problem. The elements contain their links. A closed stack
+//! accepts no elements: that tells callers that an engine has shut down, and drivers that a batch has been dropped.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
 
 use crate::sync::{AtomicPtr, Mutation, Ordering, broken};
 
-/// Something with a link of its own. Which link belongs to which stack is the implementor's to keep.
+/// An element with a link. The implementor determines which link belongs to which stack.
 ///
 /// # Safety
 ///
-/// `link` must return the same atomic each time, and while an element is on a stack nobody else may
-/// use it.
+/// `link` must return the same atomic each time, and no other code may use it while the element is on a stack.
 pub(crate) unsafe trait Linked: Sized {
     fn link(&self) -> &AtomicPtr<Self>;
 }
 
-/// The stack. Elements stay valid while they are on it: that is the pusher's promise.
+/// The stack. The pusher guarantees that elements stay valid while they are on it.
 #[derive(Debug)]
 pub(crate) struct Stack<T> {
     head: AtomicPtr<T>,
 }
 
-/// What a push met.
+/// The state of the stack before a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// An empty stack: the consumer may have to be woken.
+    /// Empty: the consumer may have to be woken.
     First,
-    /// A stack with something on it: the thread that pushed first wakes the consumer.
+    /// Not empty: the thread that pushed first wakes the consumer.
     Behind,
-    /// A closed stack: the element is still the pusher's.
+    /// Closed: the element still belongs to the pusher.
     Closed,
 }
 
@@ -51,7 +49,7 @@ impl<T: Linked> Stack<T> {
         }
     }
 
-    /// Pushes.
+    /// Pushes an element.
     ///
     /// # Safety
     ///
@@ -59,7 +57,7 @@ impl<T: Linked> Stack<T> {
     pub(crate) unsafe fn push(&self, element: NonNull<T>) -> Pushed {
         // SAFETY: Lent: valid, by the caller's promise.
         let link = unsafe { element.as_ref() }.link();
-        // Acquire, for `Closed`: who finds the stack closed sees what the closer did before.
+        // Acquire, for `Closed`: a thread that finds the stack closed sees the closer's earlier writes.
         let met = if broken(Mutation::ClosedUnacquired) {
             Ordering::Relaxed
         } else {
@@ -87,14 +85,14 @@ impl<T: Linked> Stack<T> {
         }
     }
 
-    /// Whether there is nothing to drain.
+    /// Returns whether there is nothing to drain.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         let head = self.head.load(Ordering::Acquire);
         head.is_null() || head == closed()
     }
 
-    /// Takes everything, in the order it was pushed.
+    /// Takes all elements, in the order in which they were pushed.
     pub(crate) fn drain(&self) -> Drained<T> {
         let head = self.head.load(Ordering::Relaxed);
         if head.is_null() || head == closed() {
@@ -102,11 +100,11 @@ impl<T: Linked> Stack<T> {
                 next: ptr::null_mut(),
             };
         }
-        // Only the drainer closes, so the stack is not closed meanwhile.
+        // Only the draining thread closes, so the stack is not closed meanwhile.
         Drained::reversed(self.head.swap(ptr::null_mut(), Ordering::AcqRel))
     }
 
-    /// Takes everything, and nothing more from now on. Called by the one who drains.
+    /// Takes all elements and closes the stack. Called by the draining thread.
     pub(crate) fn close(&self) -> Drained<T> {
         match self.head.swap(closed(), Ordering::AcqRel) {
             head if head == closed() => Drained {
@@ -118,13 +116,13 @@ impl<T: Linked> Stack<T> {
 }
 
 impl<T> Stack<T> {
-    /// Opens a closed stack. Called by the one who drains from now on.
+    /// Reopens a closed stack. Called by the thread that drains from now on.
     pub(crate) fn reopen(&self) {
         self.head.store(ptr::null_mut(), Ordering::Release);
     }
 }
 
-/// What was on a stack, oldest first. The elements are the holder's.
+/// The drained elements, oldest first. They belong to the holder.
 pub(crate) struct Drained<T> {
     next: *mut T,
 }
@@ -133,7 +131,7 @@ impl<T: Linked> Drained<T> {
     fn reversed(mut newest: *mut T) -> Drained<T> {
         let mut oldest = ptr::null_mut();
         while let Some(element) = NonNull::new(newest) {
-            // SAFETY: Lent: a drained element is ours until the iterator has passed it on.
+            // SAFETY: Lent: a drained element belongs to the iterator until it has been returned.
             let link = unsafe { element.as_ref() }.link();
             newest = link.load(Ordering::Relaxed);
             link.store(oldest, Ordering::Relaxed);

@@ -24,14 +24,14 @@ use crate::sys::forked;
 use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
 
-/// Operations that a thread submits to one driver before it moves to the next: enough for a chunk to stay
+/// The number of operations that a thread submits to one driver before it moves to the next: enough for a chunk to stay
 /// together.
 const DRIVER_RUN: usize = 8;
 
-/// Threads with a ring of their own, by engine; further threads submit to the engine's drivers.
+/// The maximum number of threads with their own rings per engine. Further threads submit to the engine's drivers.
 const OWN_RINGS_MAX: usize = 256;
 
-/// How the rings are made that threads keep.
+/// The configuration of the rings of threads.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadRingConfig {
     pub(crate) ring: RingConfig,
@@ -39,27 +39,27 @@ pub(crate) struct ThreadRingConfig {
     pub(crate) tuning: Tuning,
 }
 
-/// A ring that a thread keeps: the index of its driver handle, its driver, and the descriptor to poll.
+/// A ring of a thread: the index of its driver handle, its driver, and the descriptor to poll.
 pub(super) type MadeRing = (usize, Arc<ThreadlessDriver<Ring>>, OwnedFd);
-/// How long an arena's maker waits for the drivers' answers: tens of GiB are zeroed and pinned within
-/// it. A driver that is kept busy by a foreign waker is not waited for indefinitely.
+/// The time that the creator of an arena waits for the drivers to register it. Tens of GiB are zeroed and pinned within
+/// it. The limit matters for a driver that a foreign waker keeps busy.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A clock that deadlines are measured by.
 pub(crate) trait Clock: Send + Sync {
-    /// ns since some fixed moment; never goes back.
+    /// Returns ns since a fixed moment; never goes back.
     fn now_ns(&self) -> u64;
 }
 
-/// A driver handle, and the thread that drives the driver.
+/// A driver handle, and the thread that runs the driver.
 pub(crate) struct DriverThread {
     pub(crate) handle: Arc<DriverHandle>,
     pub(crate) thread: Thread,
 }
 
-/// The thread that drives a driver.
+/// The thread that runs a driver.
 pub(crate) enum Thread {
-    /// The thread that holds the driver.
+    /// The thread that owns the driver, without a handle to join.
     #[cfg(any(test, feature = "net", feature = "test-util"))]
     None,
     Running(JoinHandle<()>),
@@ -85,46 +85,46 @@ pub(crate) struct Submitter {
     polled: Option<Arc<DriverHandle>>,
     threads: Mutex<Vec<Thread>>,
     opcodes: Opcodes,
-    /// Names the engine in the cells of threads.
+    /// The number of the engine in the cells of threads.
     number: u64,
-    /// The process it was made in.
+    /// The process that created it.
     process: u64,
-    /// Driver handles of threads with a ring of their own; made on first use, and reused.
+    /// The driver handles of threads with their own rings; created on first use, and reused.
     own: OnceLock<Box<[OnceLock<Arc<DriverHandle>>]>>,
-    /// `None`: threads keep no rings.
+    /// The configuration of threads' rings; `None` if threads have none.
     pub(crate) thread_ring_config: Option<ThreadRingConfig>,
-    /// Why a thread has no ring though its executor would look after it: the first reason.
+    /// The first reason why a thread has no ring although its executor would drive it.
     refusal: OnceLock<SetupError>,
-    /// Everything is being drained.
+    /// True if the engine is being drained.
     ended: AtomicBool,
-    /// When the end is to be over, ns; 0: it has not begun.
+    /// The deadline of the drain, ns; 0 before it starts.
     drain_until_ns: AtomicU64,
-    /// For operations that the drivers' kernel has no opcode for; made on first use.
+    /// The driver for operations that the kernel has no opcode for; created on first use.
     helpers: OnceLock<blocking::Pool>,
     blocking: blocking::Config,
     pub(crate) bounces: Arc<BouncePool>,
     /// The arenas that every driver registers.
     pub(crate) arenas: Arc<Arenas>,
-    /// Who closes descriptors, where they are not the process's own.
+    /// Closes descriptors, if they are not the process's own.
     pub(crate) closer: Option<Arc<dyn CloseFd>>,
-    /// The clock of deadlines, where it is not the machine's.
+    /// The clock of deadlines, if it is not the machine's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    /// Runs the drivers to their end, where the calling thread does that itself.
+    /// Runs the drivers to their end on the calling thread, if there are no driver threads.
     pub(crate) finish_on_this_thread: Option<fn()>,
-    /// Shared by all threads; each thread starts at a different driver.
+    /// The next starting position: each thread starts at a different driver.
     threads_bound: AtomicUsize,
-    /// Operations completed without a driver, and failed attempts at that.
+    /// Counts of operations completed without a driver, and of failed attempts.
     sync: Counters,
-    /// What does the work, and why it is not what would be best; for sources that come later.
+    /// The description of the backend, and the reason if it is a fallback; for metrics sources that are added later.
     about: OnceLock<(String, Option<String>)>,
 }
 
-/// Which opcodes a kernel takes.
+/// The set of opcodes that a kernel supports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opcodes([u64; 4]);
 
 impl Opcodes {
-    /// A kernel that takes none: everything runs on blocking threads.
+    /// No opcode: everything runs on blocking threads.
     pub(crate) const NONE: Opcodes = Opcodes([0; 4]);
 
     pub(crate) fn of(takes: impl Fn(u8) -> bool) -> Opcodes {
@@ -132,7 +132,7 @@ impl Opcodes {
         for opcode in (0..=u8::MAX).filter(|&opcode| takes(opcode)) {
             bits[usize::from(opcode / 64)] |= 1 << (opcode % 64);
         }
-        // The driver's own clock does it.
+        // The driver's clock completes it.
         bits[usize::from(opcode::SLEEP / 64)] |= 1 << (opcode::SLEEP % 64);
         Opcodes(bits)
     }
@@ -144,7 +144,7 @@ impl Opcodes {
 }
 
 thread_local! {
-    /// Operations submitted by this thread, plus its starting point.
+    /// The number of operations submitted by this thread, plus its starting point.
     static POSITION: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -209,7 +209,7 @@ impl Submitter {
         self
     }
 
-    /// Whether there is a ring that polls devices.
+    /// Returns whether there is a ring that polls devices.
     pub(crate) fn has_polled(&self) -> bool {
         self.polled.is_some()
     }
@@ -221,7 +221,7 @@ impl Submitter {
             .chain(self.own_handles())
     }
 
-    /// The driver for this operation of the calling thread.
+    /// Returns the driver for this operation of the calling thread.
     #[inline]
     pub(crate) fn handle_for<T: Op>(&self, op: &T) -> &DriverHandle {
         match &self.polled {
@@ -230,7 +230,7 @@ impl Submitter {
         }
     }
 
-    /// The driver that this thread's next operation goes to.
+    /// Returns the driver for this thread's next operation.
     #[inline]
     pub(crate) fn handle(&self, opcode: u8) -> &DriverHandle {
         if !self.opcodes.has(opcode) {
@@ -242,24 +242,24 @@ impl Submitter {
         }
     }
 
-    /// The driver for an operation that `ended` has refused: `ended` was the driver of its thread, and its
-    /// executor has ended; or it was another core's. `None`: the engine has.
+    /// Returns another driver for an operation that `ended` has refused: `ended` was the driver of its thread, whose
+    /// executor has ended, or of another core. Returns `None` if the engine has ended.
     #[cold]
     pub(crate) fn other_handle(&self, ended: &DriverHandle, opcode: u8) -> Option<&DriverHandle> {
-        // A child of a fork is refused by all of them.
+        // In a child of a fork all drivers refuse.
         if self.ended.load(Ordering::Acquire) || self.process != forked::process() {
             return None;
         }
         if !self.opcodes.has(opcode) {
             return ended.threadless.is_some().then(|| self.helpers());
         }
-        // Of a runtime's cores, some may have ended before the others.
+        // Some of a runtime's cores may end before the others.
         let mut handles = self.handles.iter().map(|handle| &**handle);
         handles.find(|handle| !handle.stopping() && !std::ptr::eq(*handle, ended))
     }
 
-    /// The driver for an operation that `handle` had taken and completed with `res`, because it ended before the kernel
-    /// had the operation. `None`: that is the answer.
+    /// Returns another driver for an operation that `handle` had taken, but completed with `res` because it ended
+    /// before the kernel had the operation. Returns `None` if `res` is the result.
     #[inline]
     pub(crate) fn handle_after(
         &self,
@@ -273,7 +273,7 @@ impl Submitter {
         }
     }
 
-    /// A driver with a thread of its own.
+    /// Returns a driver with its own thread.
     fn shared_handle(&self) -> &DriverHandle {
         let handle = match self.handles.as_slice() {
             [one] => Some(one),
@@ -285,7 +285,7 @@ impl Submitter {
         }
     }
 
-    /// Counts this thread's operations, in runs that stay together.
+    /// Counts this thread's operations; consecutive ones share a position.
     fn next_position(&self) -> usize {
         let mut position = POSITION.get();
         if position == usize::MAX {
@@ -295,13 +295,13 @@ impl Submitter {
         position / DRIVER_RUN
     }
 
-    /// The driver of the blocking threads.
+    /// Returns the driver of the blocking threads.
     fn helpers(&self) -> &DriverHandle {
         let pool = self.helpers.get_or_init(|| {
             let pool = blocking::Pool::new(self.blocking);
             self.introduce(pool.handle(), 0);
             if self.ended.load(Ordering::SeqCst) {
-                // Too late for work: what is submitted is refused.
+                // Too late for work: all submissions are refused.
                 pool.drain(Some(self.drain_until_ns()));
             }
             pool
@@ -309,19 +309,19 @@ impl Submitter {
         pool.handle()
     }
 
-    /// Names the engine in the cells of threads.
+    /// Returns the number of the engine in the cells of threads.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether threads may keep rings.
+    /// Returns whether threads may have rings.
     pub(super) fn makes_rings(&self) -> bool {
         let over = self.ended.load(Ordering::Acquire) || self.process != forked::process();
         self.thread_ring_config.is_some() && !over
     }
 
-    /// A driver that `make_own` has made, or that `core_handle` names.
+    /// Returns a driver that `make_own` has created, or that `core_handle` names.
     #[inline]
     pub(super) fn own_handle(&self, index: usize) -> Option<&DriverHandle> {
         let handle = match index.checked_sub(OWN_RINGS_MAX) {
@@ -331,13 +331,13 @@ impl Submitter {
         Some(handle)
     }
 
-    /// The drivers of all threads with rings of their own.
+    /// Returns the drivers of all threads with their own rings.
     fn own_handles(&self) -> impl Iterator<Item = &Arc<DriverHandle>> {
         let handles = self.own.get().into_iter().flatten();
         handles.map_while(OnceLock::get)
     }
 
-    /// Makes a ring for the calling thread to keep.
+    /// Creates a ring for the calling thread.
     pub(crate) fn make_own(&self) -> Result<MadeRing, SetupError> {
         let Some(ThreadRingConfig {
             ring: config,
@@ -356,7 +356,7 @@ impl Submitter {
             .map_err(|error| SetupError::Os { what: "dup", error })?;
         let Some((index, handle)) = self.free_own_handle() else {
             return Err(SetupError::Config(format!(
-                "{OWN_RINGS_MAX} threads have rings of their own; further threads submit to the engine's drivers"
+                "{OWN_RINGS_MAX} threads have their own rings; further threads submit to the engine's drivers"
             )));
         };
         let interrupt = Box::new(ring.waker());
@@ -368,7 +368,7 @@ impl Submitter {
         Ok((index, driver, pollable))
     }
 
-    /// A driver handle that no thread uses.
+    /// Returns a driver handle that no thread uses.
     fn free_own_handle(&self) -> Option<(usize, &Arc<DriverHandle>)> {
         let cells = self
             .own
@@ -386,29 +386,29 @@ impl Submitter {
         })
     }
 
-    /// A thread has no ring of its own.
+    /// Notes the reason why a thread has no ring.
     pub(super) fn refused(&self, error: SetupError) {
         let _ = self.refusal.set(error);
     }
 
-    /// Why one has none, if one hasn't.
+    /// Returns the first reason why a thread has no ring.
     pub(crate) fn refusal(&self) -> Option<&SetupError> {
         self.refusal.get()
     }
 
-    /// Now, on the clock of this engine's deadlines, ns.
+    /// Returns the current time on the clock of this engine's deadlines, ns.
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock
             .as_ref()
             .map_or_else(call::now_ns, |clock| clock.now_ns())
     }
 
-    /// Whether this process is known to have rings.
+    /// Returns whether this engine has rings.
     pub(crate) fn has_rings(&self) -> bool {
         !self.handles.is_empty()
     }
 
-    /// Has the drivers register an arena that was added just now, and waits for their answers.
+    /// Makes the drivers register an arena that was just added, and waits until they have.
     pub(crate) fn register(&self, region: &RegisteredRegion) {
         for handle in &self.handles {
             handle.wake_for_registration();
@@ -419,7 +419,7 @@ impl Submitter {
         }
     }
 
-    /// The result, if the calling thread can complete the operation without a driver. `submitted_ns` is from `sample`.
+    /// Completes the operation without a driver if that is possible. `submitted_ns` is from `sample`.
     #[inline]
     pub(crate) fn try_sync<T: Op>(&self, op: &mut T, submitted_ns: u64) -> Option<i32> {
         match op.try_sync() {
@@ -436,7 +436,7 @@ impl Submitter {
         None
     }
 
-    /// When the operation is asked for that the calling thread is about to ask for; 0 if it is not timed.
+    /// Returns the time of submission for an operation that is about to be submitted; 0 if it is not timed.
     #[inline]
     pub(crate) fn sample(&self) -> u64 {
         match metrics::sample() {
@@ -445,7 +445,8 @@ impl Submitter {
         }
     }
 
-    /// Counts answers that needed no driver, of one call that was made at `submitted_ns`, if it is timed.
+    /// Counts operations of one call that completed without a driver. `submitted_ns` is the time of the call, if it is
+    /// timed.
     #[inline]
     pub(crate) fn count_sync(
         &self,
@@ -464,7 +465,7 @@ impl Submitter {
         }
     }
 
-    /// Says what does the work, and why it is not what would be best.
+    /// Stores the description of the backend, and the reason if it is a fallback.
     pub(crate) fn describe(&self, backend: String, fallback: Option<String>) {
         let (backend, fallback) = self.about.get_or_init(|| (backend, fallback));
         let handles = self.all_handles().map(|handle| &handle.counters);
@@ -481,13 +482,13 @@ impl Submitter {
         }
     }
 
-    /// Counts reads that asked the page cache and must go to a driver nevertheless.
+    /// Counts reads that were not in the page cache and go to a driver.
     #[cold]
     pub(crate) fn count_sync_missed(&self, reads: u64) {
         self.sync.missed().add_shared(reads);
     }
 
-    /// The sum of all drivers' counters.
+    /// Returns the sum of all drivers' counters.
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = Metrics {
             fast_path: self.sync.completed(),
@@ -507,8 +508,8 @@ impl Submitter {
         metrics
     }
 
-    /// A core's part of the end begins: it, and all that is still to end, has the drain timeout from now on. Returns
-    /// when that is over, ns.
+    /// Starts the end of a core: it and all drivers that are still to end have the drain timeout from now on. Returns
+    /// the deadline, ns.
     pub(crate) fn begin_end(&self) -> u64 {
         let timeout = self.blocking.drain_timeout;
         let timeout_ns = to_ns(timeout);
@@ -517,7 +518,7 @@ impl Submitter {
         until_ns
     }
 
-    /// When the end is to be over, ns. It begins with this, unless it has begun before.
+    /// Returns the deadline of the drain, ns, and starts the drain timeout unless it has already started.
     fn drain_until_ns(&self) -> u64 {
         match self.drain_until_ns.load(Ordering::SeqCst) {
             0 => self.begin_end(),
@@ -525,8 +526,8 @@ impl Submitter {
         }
     }
 
-    /// Stops every driver and waits until nothing is in flight, or the drain timeout has passed: one for all of it,
-    /// however often this is called.
+    /// Stops every driver and waits until nothing is in flight, or until the drain timeout has passed. There is one
+    /// timeout for all drivers and calls.
     pub(crate) fn drain(&self) {
         self.ended.store(true, Ordering::SeqCst);
         if self.process != forked::process() {
@@ -548,8 +549,8 @@ impl Submitter {
             threads.drain(..).collect()
         };
         for thread in threads.into_iter().filter_map(Thread::running) {
-            // A waker or a buffer's drop may run on a driver and hold the last handle: a thread can't
-            // wait for itself. It will find the stop flag when it returns to its loop.
+            // A waker or a buffer's drop may run on a driver thread and hold the last handle. A thread cannot wait for
+            // itself; it will see the stop flag when it returns to its loop.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -560,10 +561,10 @@ impl Submitter {
     }
 }
 
-/// For the cores of a runtime.
+/// Methods for the cores of a runtime.
 #[cfg(feature = "net")]
 impl Submitter {
-    /// The index of a core's driver among the drivers of threads.
+    /// Returns the index of a core's driver among the drivers of threads.
     pub(crate) fn core_handle(&self, handle: &Arc<DriverHandle>) -> Option<usize> {
         let core = self
             .handles
@@ -577,7 +578,7 @@ impl Submitter {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Has the drivers register an arena that was added just now, each in its time.
+    /// Makes the drivers register an arena that was just added, without waiting.
     pub(crate) fn register_soon(&self) {
         self.handles
             .iter()

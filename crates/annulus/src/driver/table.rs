@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! The in-flight table: every slot of a driver. Slots are made in chunks that are never moved or
-//! freed before the table is (Still), so a pointer to one is valid as long as the table is. Free
-//! slots form a list that any thread takes from and gives back to; its head carries a tag that
-//! counts the changes, so that a slot that came back in between is noticed (no ABA).
+//! The in-flight table: all slots of a driver. Slots are created in chunks that are never moved,
+//! and not freed before the table is (Still), so a pointer to a slot is valid as long as the table.
+//! Free slots form a list that any thread takes from and gives back to. Its head has a tag that
+//! counts the changes, so that a slot that was taken and given back in between is noticed (no ABA).
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -13,10 +13,11 @@ use super::slot::Slot;
 use crate::narrow::low_half;
 use crate::sync::{AtomicPtr, AtomicU64, Mutation, Mutex, Ordering, broken};
 
-/// Slots of the first chunk; each further one doubles the table. The model checker looks at each.
+/// The number of slots of the first chunk; each further one doubles the table. Small under the
+/// model checker.
 const FIRST_CHUNK: u32 = if cfg!(annulus_loom) { 2 } else { 256 };
-/// Chunks at the most: 256 << 12 is 1,048,576 slots, which is the bound on operations that one
-/// driver knows of, waiting ones included.
+/// The maximum number of chunks: 256 << 12 is 1,048,576 slots, the limit of operations per driver,
+/// including waiting ones.
 const CHUNKS: usize = 13;
 
 /// "No slot" in the free list.
@@ -39,7 +40,7 @@ impl Table {
         }
     }
 
-    /// The slot at `index`; `None` if there is no such slot.
+    /// Returns the slot at `index`, if it exists.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&Slot> {
         let (chunk, offset, _) = locate(index)?;
@@ -48,14 +49,14 @@ impl Table {
         Some(unsafe { base.add(offset).as_ref() })
     }
 
-    /// The slot that holds the operation `token` names; `None` if it has left.
+    /// Returns the slot of the operation that `token` names; `None` if it has left.
     #[inline]
     pub(crate) fn named(&self, token: u64) -> Option<&Slot> {
         self.at(low_half(token))
             .filter(|slot| slot.token() == token)
     }
 
-    /// Takes a free slot; `None` when the table has reached its bound.
+    /// Takes a free slot; `None` when the table has reached its limit.
     pub(crate) fn take(&self) -> Option<&Slot> {
         let mut head = self.free.load(Ordering::Acquire);
         loop {
@@ -74,11 +75,11 @@ impl Table {
         }
     }
 
-    /// Gives a slot back. Its name ends: CQEs that still carry it are stale.
+    /// Gives a slot back. Its token ends: CQEs that still carry it are stale.
     ///
     /// # Safety
     ///
-    /// Once. The caller holds the slot, its payload is gone, and nobody refers to it any more.
+    /// Once. The caller holds the slot, its payload is gone, and no other code refers to it.
     pub(crate) unsafe fn free(&self, slot: &Slot) {
         slot.next_generation();
         // Dropped last: foreign code, which may panic.
@@ -93,7 +94,8 @@ impl Table {
         }
     }
 
-    /// Slots that are not free. Of use only where nobody takes or frees one meanwhile.
+    /// Returns the number of slots that are not free. Only exact if no thread takes or frees one
+    /// meanwhile.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn in_use(&self) -> usize {
         let made = *self.growing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,14 +134,14 @@ impl Table {
         chunk.store(Box::into_raw(slots).cast::<Slot>(), Ordering::Release);
         *made += 1;
         for index in (first..first + count).rev() {
-            // SAFETY: Once. Fresh slots, which nobody has seen.
+            // SAFETY: Once. New slots, which no other code has seen.
             unsafe { self.free(self.at(index)?) };
         }
         Some(())
     }
 }
 
-/// First index and number of slots of a chunk.
+/// Returns the first index and the number of slots of a chunk.
 fn extent(chunk: usize) -> (u32, u32) {
     match chunk {
         0 => (0, FIRST_CHUNK),
@@ -147,7 +149,7 @@ fn extent(chunk: usize) -> (u32, u32) {
     }
 }
 
-/// Chunk, offset in it, and the chunk's size, of an index.
+/// Returns the chunk of an index, the offset in it, and the chunk's size.
 #[inline]
 fn locate(index: u32) -> Option<(usize, usize, u32)> {
     let chunk = match index / FIRST_CHUNK {
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_says_so() {
+    fn a_full_table_returns_no_slot() {
         let table = Table::new();
         let taken: Vec<_> = std::iter::from_fn(|| table.take()).take(1 << 11).collect();
         assert_eq!(taken.len(), 1 << 11);

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! What the drivers promise beyond the answers: nobody waits for nothing, nothing is dropped twice
-//! or never, and foreign code (a waker, a buffer's `Drop`) may do what it likes.
-//! The tests play a driver's part and keep its promises: Lent, Once, Drained.
+//! Promises of the drivers besides correct results: no task waits in vain, nothing is dropped twice or never, and
+//! foreign code (a waker, a buffer's `Drop`) may do anything. The tests take the driver's role and uphold its
+//! invariants: Lent, Once, Drained.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -29,10 +29,10 @@ use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// Longer than anything here takes on any machine.
 const LONG: Duration = Duration::from_secs(60);
-/// How long the end of a pool waits for what is busy: longer still, so that nothing here ends by it.
+/// The drain timeout of a pool, so long that no test ends by it.
 const DRAIN: Duration = Duration::from_secs(600);
 
-/// An operation made of closures; no kernel takes it, so it runs on a blocking thread.
+/// An operation made of closures. No kernel supports it, so it runs on a blocking thread.
 struct Call {
     run: Box<dyn FnMut() -> i32 + Send>,
     complete: fn(i32) -> i32,
@@ -59,7 +59,7 @@ impl Call {
         }
     }
 
-    /// Runs until something is sent.
+    /// Returns an operation that runs until a message is sent.
     fn blocked() -> (Call, Sender<()>) {
         let (send, receive) = channel();
         (Call::new(move || i32::from(receive.recv().is_err())), send)
@@ -98,7 +98,7 @@ unsafe impl Op for Call {
     }
 }
 
-/// Wakes by a closure.
+/// A waker that calls a closure.
 struct Then(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl WakeTask for Then {
@@ -132,12 +132,12 @@ fn poll<T: Op>(operation: &mut Operation<'_, T>, waker: &Waker) -> Poll<T::Outpu
     Pin::new(operation).poll(&mut Context::from_waker(waker))
 }
 
-/// Polls once, so that it is submitted.
+/// Polls once, which submits the operation.
 fn start<T: Op>(operation: &mut Operation<'_, T>) {
     assert!(poll(operation, Waker::noop()).is_pending());
 }
 
-/// The answer, or a panic if it does not come.
+/// Returns the result, or panics if the operation does not complete.
 fn output<T: Op>(mut operation: Operation<'_, T>) -> T::Output {
     let (woken, wait) = channel();
     let signal = Arc::new(Mutex::new(woken));
@@ -177,7 +177,7 @@ fn handle(submitter: &Submitter) -> &DriverHandle {
 }
 
 #[test]
-fn an_answer_whose_reading_panics_is_dropped_once() {
+fn a_result_whose_reading_panics_is_dropped_once() {
     let pool = pool(1);
     let drops = Arc::new(AtomicUsize::new(0));
     let mut call = Call::new(|| 0).counted(&drops);
@@ -232,7 +232,7 @@ fn a_waker_may_end_the_engine_while_more_work_waits() {
     drop(ends);
     let mut second = Operation::new(&pool, Call::new(|| 0));
     start(&mut second);
-    // Nobody but the waker holds the engine then.
+    // From here on only the waker holds the engine.
     std::mem::forget((first, second));
     drop(pool);
     drop(release);
@@ -241,7 +241,8 @@ fn a_waker_may_end_the_engine_while_more_work_waits() {
 
 #[test]
 fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
-    /// More than all threads of the pool can go to sleep if each of them leaves when it wakes up without work.
+    // More than the number of threads in the pool, so that all could fall asleep if each ended when it wakes without
+    // work.
     const SLEEPS: usize = 20;
     let pool = pool(8);
     let (call, release) = Call::blocked();
@@ -251,7 +252,7 @@ fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
     for _ in 0..SLEEPS {
         until(|| handle(&pool).sleeper.must_wake(), "all have left");
     }
-    // The last look has taken the flag from a thread that sleeps: that is for the next submission.
+    // The last check has cleared the flag of a sleeping thread; it is set again for the next submission.
     handle(&pool).sleeper.about_to_sleep();
     assert_eq!(output(Operation::new(&pool, Call::new(|| 8))), 8);
     drop(release);
@@ -267,7 +268,7 @@ fn a_cancel_that_comes_after_the_driver_has_ended_still_drops_the_payload() {
     slot.lifecycle.reset(None);
     // SAFETY: Once: just taken.
     unsafe { slot.fill(Call::new(|| 0).counted(&drops), 0, 0) };
-    // What `Operation::drop` does, and the driver ends in the middle of it.
+    // The steps of `Operation::drop`, with the end of the driver in between.
     assert_eq!(slot.lifecycle.abandon(), Abandon::Request);
     // SAFETY: Lent: filled above.
     assert!(unsafe { handle.submit(NonNull::from(slot), 1) });
@@ -294,7 +295,7 @@ fn a_timeout_passes_although_every_thread_is_busy() {
 }
 
 #[test]
-fn a_batch_dropped_with_answers_whose_reading_panics_leaves_nothing() {
+fn a_batch_dropped_with_results_whose_reading_panics_leaves_nothing() {
     let pool = pool(1);
     let drops = Arc::new(AtomicUsize::new(0));
     let mut batch = Batch::new(&pool);
@@ -317,18 +318,18 @@ fn a_batch_dropped_with_answers_whose_reading_panics_leaves_nothing() {
     assert_eq!(handle(&pool).table.in_use(), 0);
 }
 
-/// A kernel that answers when it is told to.
+/// A kernel that completes when the test says so.
 #[derive(Default)]
 struct Stub {
     pushed: Vec<Sqe>,
     cqes: Vec<Cqe>,
-    /// The submission queue is full until the next submission.
+    /// True if the submission queue is full until the next submission.
     full: bool,
-    /// Submissions that the kernel is too busy for.
+    /// The number of submissions that fail because the kernel is busy.
     refusals: u32,
     broken: bool,
     armed: bool,
-    /// Sleeps that no wake-up would have ended.
+    /// The number of sleeps that no wake-up would have ended.
     deaf: u32,
     now_ns: u64,
 }
@@ -397,7 +398,7 @@ impl Wake for Unheard {
     fn wake(&self) {}
 }
 
-/// A driver of a stub, and an operation that it has submitted.
+/// Creates a driver of a stub, and an operation that it has submitted.
 fn stub() -> (Arc<DriverHandle>, Driver<Stub>, NonNull<Slot>) {
     let handle = Arc::new(DriverHandle::new(Box::new(Unheard)));
     let (driver, slot) = stub_on(&handle);
@@ -417,7 +418,7 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
     };
     let mut driver = Driver::new(Arc::clone(handle), Stub::default(), limits, tuning);
     let slot = NonNull::from(handle.table.take().unwrap());
-    // SAFETY: Once: just taken, so ours to fill and to submit.
+    // SAFETY: Once: just taken, so it belongs to this test, which fills and submits it.
     unsafe {
         drop(slot.as_ref().lifecycle.reset(None));
         slot.as_ref().fill(Call::new(|| 0), 0, 0);
@@ -429,13 +430,13 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
 }
 
 #[test]
-fn a_drain_ends_with_the_last_answer() {
+fn a_drain_ends_with_the_last_completion() {
     let (handle, mut driver, slot) = stub();
     driver.step();
     handle.request_stop();
     let (mut end, mut steps) = (None, 0);
     while end.is_none() {
-        // The stop has completed the read that was armed when it came, and nobody completes another.
+        // The stop has completed the read that was armed when it came, and nothing completes another one.
         if steps == 0 && std::mem::take(&mut driver.kernel().armed) {
             driver.kernel().cqes.push(Cqe {
                 user_data: uring::WAKE,
@@ -444,7 +445,7 @@ fn a_drain_ends_with_the_last_answer() {
             });
         }
         if steps == 5 {
-            // SAFETY: Lent: out in our name.
+            // SAFETY: Lent: in flight for this test.
             let user_data = unsafe { slot.as_ref() }.token();
             driver.kernel().cqes.push(Cqe {
                 user_data,
@@ -482,12 +483,12 @@ fn a_driver_that_panics_leaves_no_task_waiting_and_frees_nothing() {
     let (handle, mut driver, in_flight) = stub();
     driver.kernel().broken = true;
     driver.drive();
-    // SAFETY: Lent: out in our name.
+    // SAFETY: Lent: in flight for this test.
     let lifecycle = unsafe { &in_flight.as_ref().lifecycle };
     assert_eq!(lifecycle.look(Waker::noop()), Look::Expired);
     assert_eq!(handle.counters.leaked().get(), 1);
     let late = handle.table.take().unwrap();
-    // SAFETY: Once: just taken, so ours to fill and to submit.
+    // SAFETY: Once: just taken, so it belongs to this test, which fills and submits it.
     unsafe {
         late.fill(Call::new(|| 0), 0, 0);
         assert!(
@@ -498,7 +499,7 @@ fn a_driver_that_panics_leaves_no_task_waiting_and_frees_nothing() {
 }
 
 impl Stub {
-    /// Answers all that is with it.
+    /// Completes all operations.
     fn complete(&mut self, res: i32) {
         let pushed = self.pushed.drain(..);
         self.cqes.extend(pushed.map(|sqe| Cqe {
@@ -513,12 +514,12 @@ impl Stub {
 fn an_operation_undone_by_the_end_of_the_polling_thread_is_submitted_again() {
     let handle = Arc::new(DriverHandle::threadless());
     let (mut driver, slot) = stub_on(&handle);
-    // SAFETY: Lent: out in our name.
+    // SAFETY: Lent: in flight for this test.
     let lifecycle = unsafe { &slot.as_ref().lifecycle };
     driver.kernel().complete(-ECANCELED);
     driver.poll();
     assert_eq!(lifecycle.look(Waker::noop()), Look::Pending);
-    // Once; then it is the answer.
+    // One resubmission; the next result is final.
     assert_eq!(driver.kernel().pushed.len(), 1);
     driver.kernel().complete(-ECANCELED);
     driver.poll();
@@ -526,7 +527,7 @@ fn an_operation_undone_by_the_end_of_the_polling_thread_is_submitted_again() {
 }
 
 #[test]
-fn a_call_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
+fn a_call_that_lacks_memory_is_made_twice_more_and_then_fails() {
     let pool = pool(1);
     let calls = Arc::new(AtomicUsize::new(0));
     let lacks_memory = |until: usize| {

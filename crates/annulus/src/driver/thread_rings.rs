@@ -1,9 +1,8 @@
 //! The rings of the calling thread, by engine.
 //!
-//! An executor that can drive rings on its threads is registered once (`set_ring_executor`). From then on the
-//! first operation of an engine on such a thread makes a ring there; later ones find it in a cell of
-//! the thread. A ring that can't be made is not tried again on that thread: its operations go to the
-//! engine's drivers.
+//! An executor that can drive rings on its threads is registered once (`set_ring_executor`). From then on the first
+//! operation of an engine on such a thread creates a ring there; later ones find it in a thread-local cell. If a ring
+//! cannot be created, that thread does not try again: its operations go to the engine's drivers.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -21,17 +20,17 @@ use crate::sys::ring::Ring;
 /// An executor that drives rings on its own threads. An adapter implements it; a program names
 /// the adapter.
 pub trait RingExecutor: Send + Sync {
-    /// Whether the calling thread is in the executor now. Asked at each operation until the answer is
-    /// [`Presence::Resident`], so it should be quick.
+    /// Returns whether the calling thread is in the executor. Called for each operation until it returns
+    /// [`Presence::Resident`], so it should be fast.
     fn presence(&self) -> Presence;
 
-    /// Registers a ring that was made for the calling thread: from now on
-    /// [`ThreadRing::poll`] has to be called, from any thread, whenever the ring's descriptor is
-    /// readable, until [`ThreadRing::poll_over`] is ready. Dropping the ring ends it.
+    /// Registers a ring that was created for the calling thread. From now on the executor must call
+    /// [`ThreadRing::poll`], from any thread, whenever the ring's descriptor is readable, until
+    /// [`ThreadRing::poll_over`] is ready. Dropping the ring ends it.
     ///
     /// # Errors
     ///
-    /// Whatever keeps the executor from it. The thread's operations then go to the engine's drivers.
+    /// Fails with any error that prevents the registration. The thread's operations then go to the engine's drivers.
     fn register(&self, ring: ThreadRing) -> io::Result<()>;
 }
 
@@ -39,40 +38,40 @@ pub trait RingExecutor: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Presence {
-    /// None.
+    /// The thread is not in an executor.
     Absent,
-    /// It runs in the executor of this number for now (inside `block_on`, say).
+    /// The thread is temporarily in the executor with this number (for example inside `block_on`).
     Visiting(u64),
-    /// It is one of the threads of the executor of this number, until it ends.
+    /// The thread belongs to the executor with this number until it ends.
     Resident(u64),
 }
 
 static EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
 
-/// Registers the executor that drives rings on its threads, for all engines of the process. The first
-/// to be named stays.
+/// Registers the executor that drives rings on its threads, for all engines of the process. Only the first registration
+/// takes effect.
 ///
 /// # Errors
 ///
-/// False if there was one already.
+/// Returns `false` if an executor was already registered.
 pub fn set_ring_executor(ring_executor: &'static dyn RingExecutor) -> bool {
     EXECUTOR.set(ring_executor).is_ok()
 }
 
-/// A ring of one thread, for the executor that drives it. Dropping it cancels what is in flight
-/// where that can be, and waits for the rest.
+/// A ring of one thread, for the executor that drives it. Dropping it cancels the operations in flight as far as
+/// possible, and waits for the others.
 pub struct ThreadRing {
     driver: Arc<ThreadlessDriver<Ring>>,
     descriptor: OwnedFd,
 }
 
 impl ThreadRing {
-    /// Submits what waits, and answers what has completed. Never blocks; for any thread.
+    /// Submits waiting operations and handles completions. Never blocks; may be called from any thread.
     pub fn poll(&self) {
         self.driver.poll();
     }
 
-    /// Ready when the ring has ended (its engine has, for one) and is to be dropped.
+    /// Ready when the ring has ended (because its engine has, for example) and should be dropped.
     pub fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
         self.driver.set_end_waker(context.waker());
         if self.driver.is_over() {
@@ -83,14 +82,14 @@ impl ThreadRing {
     }
 }
 
-/// Readable when the ring is to be polled; to be polled edge-triggered or not.
+/// The descriptor is readable when the ring needs to be polled; level- and edge-triggered polling both work.
 impl AsFd for ThreadRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }
 
-/// As [`AsFd`].
+/// Returns the same descriptor as [`AsFd`].
 impl AsRawFd for ThreadRing {
     fn as_raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()
@@ -109,16 +108,16 @@ impl fmt::Debug for ThreadRing {
     }
 }
 
-/// One ring of a thread.
+/// A ring of a thread.
 struct Entry {
     engine: u64,
-    /// The executor's number.
+    /// The number of the executor.
     executor: u64,
-    /// The index of the driver handle in the engine; with the driver. `None`: it could not be made.
+    /// The index of the driver handle in the engine, and the driver; `None` if the ring could not be created.
     ring: Option<(usize, Arc<ThreadlessDriver<Ring>>)>,
 }
 
-/// All of them; what a thread leaves behind when it ends is drained.
+/// All rings of a thread. When the thread ends, they are drained.
 struct ThreadRings(RefCell<Vec<Entry>>);
 
 impl Drop for ThreadRings {
@@ -128,24 +127,24 @@ impl Drop for ThreadRings {
                 driver.drain();
             }
         }
-        // Destructors that come later go to the engine's drivers. Another thread may use the handle by then.
+        // Destructors that run later use the engine's drivers. Another thread may use the handle by then.
         CURRENT.set((0, 0));
     }
 }
 
 thread_local! {
     static THREAD_RINGS: ThreadRings = const { ThreadRings(RefCell::new(Vec::new())) };
-    /// The engine and the driver index of the last operation, where they need no look-up.
+    /// The engine and the driver index of the last operation, to avoid a look-up.
     static CURRENT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// A number for an engine; never 0.
+/// Returns a number for an engine; never 0.
 pub(super) fn new_engine() -> u64 {
     static ENGINES: AtomicU64 = AtomicU64::new(1);
     ENGINES.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns the driver of `submitter` on the calling thread, if it has one or is to have one.
+/// Returns the driver of `submitter` on the calling thread. Creates one if the thread should have one.
 #[inline]
 pub(super) fn handle(submitter: &Submitter) -> Option<&DriverHandle> {
     let (engine, index) = CURRENT.get();
@@ -185,7 +184,7 @@ fn look<'a>(
     submitter.own_handle(index)
 }
 
-/// `Some(None)`: it could not be made.
+/// Looks a ring up. `Some(None)` if it could not be created.
 fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Option<usize>> {
     let mut entry = rings.try_borrow_mut().ok()?;
     let is_over = |entry: &mut Entry| {
@@ -194,7 +193,7 @@ fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Optio
     };
     let gone: Vec<_> = entry.extract_if(.., is_over).collect();
     drop(entry);
-    // With nothing borrowed: with the last reference goes the executor's waker, which is foreign.
+    // With nothing borrowed: dropping the last reference drops the executor's waker, which is foreign code.
     drop(gone);
     let entry = rings.try_borrow().ok()?;
     let existing = entry
@@ -217,7 +216,7 @@ fn make(
         ring_executor
             .register(ring)
             .map_err(|error| SetupError::Os {
-                what: "the executor, when it registered a ring",
+                what: "registering a ring with the executor",
                 error,
             })?;
         Ok((index, driver))
@@ -239,7 +238,7 @@ fn make(
     index
 }
 
-/// Does something with each ring that this thread keeps in an executor, with nothing borrowed meanwhile.
+/// Calls `act` for each ring of this thread in an executor, with nothing borrowed.
 fn each(executor: u64, act: impl Fn(&ThreadlessDriver<Ring>)) {
     let nth = |n: usize| {
         let entry = THREAD_RINGS.try_with(|rings| {
@@ -261,19 +260,19 @@ fn each(executor: u64, act: impl Fn(&ThreadlessDriver<Ring>)) {
     }
 }
 
-/// For the executor of this number: the calling thread is about to sleep. What waits in its rings is submitted, and
-/// what has completed is answered.
+/// Called by the executor with this number before the calling thread sleeps. Submits waiting operations in its rings
+/// and handles completions.
 pub fn before_park(executor: u64) {
     each(executor, ThreadlessDriver::before_park);
 }
 
-/// For the executor of this number: the calling thread is up, and will call `before_park` before it sleeps. What has
-/// completed is answered.
+/// Called by the executor with this number when the calling thread is awake; the thread will call `before_park` before
+/// it sleeps again. Handles completions.
 pub fn after_unpark(executor: u64) {
     each(executor, ThreadlessDriver::after_unpark);
 }
 
-/// While it lives, the calling thread's operations of one engine go to one driver.
+/// While it exists, the calling thread's operations of one engine go to one driver.
 pub(crate) struct Driving {
     before: (u64, usize),
 }

@@ -1,16 +1,15 @@
-//! A threadless driver: the thread that has work for it polls it, under a try-lock. One
-//! per thread that keeps a ring of its own.
+//! A threadless driver: threads that have work for it poll it, under a try-lock. Each thread with its own ring has one.
 //!
-//! Who finds the lock taken leaves a mark instead (`again`), and the holder looks for it after letting
-//! go: no submission is overlooked, and nobody blocks. Wakers and buffers are foreign
-//! code and run with the lock released. Checked by loom (`ci/loom`).
+//! A thread that finds the lock taken sets a mark (`again`), and the holder checks for marks after unlocking. No
+//! submission is overlooked, and no thread blocks. Wakers and buffers are foreign code and run with the lock released.
+//! Checked by loom (`ci/loom`).
 //!
-//! While the owner thread of a driver is awake (`owner_awake`), it has promised to poll before it sleeps: then a
-//! submission only queues, until there are enough operations for a system call. Otherwise every submission polls.
+//! While the owner thread of a driver is awake (`owner_awake`), it will poll before it sleeps. Submissions then only
+//! queue, until there are enough operations for a system call. Otherwise every submission polls.
 //!
-//! The handle outlives the driver, and may have another by the time this one is drained once more: the end of
-//! this driver is noted here (`over`), and the handle's own flag is touched only while this driver is known to be in
-//! it.
+//! The handle outlives the driver, and may have a new driver when this one is drained again. Therefore the end of this
+//! driver is stored here (`over`), and the handle's own flag is only changed while this driver is known to use the
+//! handle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, TryLockError};
@@ -24,34 +23,34 @@ use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TryMutex, broken,
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
-/// Rounds of one poll before completions are delivered, however much more there is to do.
+/// The maximum number of rounds of one poll before completions are delivered.
 const ROUNDS_MAX: u32 = 16;
 
 /// The driver, its handle and its lock.
 pub(crate) struct ThreadlessDriver<K> {
     handle: Arc<DriverHandle>,
-    /// `None` when it has been drained.
+    /// The driver; `None` once it has been drained.
     driver: TryMutex<Option<Driver<K>>>,
-    /// There may be something to do that the holder of the lock has not seen.
+    /// The mark: there may be work that the holder of the lock has not seen.
     again: AtomicBool,
-    /// The holder of the lock sleeps in the kernel, or is about to.
+    /// True if the holder of the lock sleeps in the kernel, or is about to.
     asleep: AtomicBool,
     /// Ends that sleep.
     interrupt: Box<dyn Wake>,
-    /// The thread is awake, and polls it before it sleeps.
+    /// True if the owner thread is awake, and polls the driver before it sleeps.
     owner_awake: AtomicBool,
-    /// The driver has gone, or is to go.
+    /// True if the driver has ended, or must end.
     over: AtomicBool,
-    /// The process it was made in: a child of a fork has no part in the ring (trap 54).
+    /// The process that created it: a child of a fork must not use the ring (trap 54).
     process: u64,
-    /// Who is to know that the driver has gone.
+    /// Woken when the driver has ended.
     end_waker: AtomicWaker,
     /// An empty list to deliver from, so that a poll allocates nothing.
     spare: TryMutex<Done>,
 }
 
 impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
-    /// `interrupt` ends a wait of `kernel`; `handle` is a new one, or one that has been drained.
+    /// Creates a driver. `interrupt` ends a wait of `kernel`; `handle` is a new one, or one that has been drained.
     pub(crate) fn new(
         handle: Arc<DriverHandle>,
         kernel: K,
@@ -79,7 +78,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         threadless
     }
 
-    /// Submits what waits, and answers what has completed. Never blocks.
+    /// Submits waiting operations and handles completions. Never blocks.
     pub(crate) fn poll(&self) {
         if self.is_elsewhere() {
             return;
@@ -98,7 +97,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             let done = self.collect(driver);
             drop(guard);
             self.deliver(done);
-            // Pairs with `look_again`: a thread that found the lock taken is seen here.
+            // Pairs with `look_again`: the mark of a thread that found the lock taken is seen here.
             if !broken(Mutation::UnlockUnfenced) {
                 fence(Ordering::SeqCst);
             }
@@ -106,14 +105,14 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 return;
             }
             if self.over.load(Ordering::Relaxed) {
-                // The ring is of no more use; or somebody drains it, who waits for the lock.
+                // The ring has failed, or another thread drains it and waits for the lock.
                 return self.drain();
             }
         }
     }
 
-    /// Registers new arenas, and lets go of those that have gone. Never blocks. It delivers no answers,
-    /// unless another thread has met it here, for a user's `Drop` may be the caller.
+    /// Registers new arenas and unregisters dropped ones. Never blocks. It delivers no completions, because the caller
+    /// may be a user's `Drop`, unless another thread has found the lock taken meanwhile.
     fn follow_arenas(&self) {
         if self.is_elsewhere() {
             return;
@@ -133,28 +132,28 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
     }
 
-    /// Has the holder of the lock, or the next, look. Before the lock is tried.
+    /// Makes the holder of the lock, or the next one, check again. Called before the lock is tried.
     fn look_again(&self) {
         self.again.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// After a fence.
+    /// Ends a sleep of the lock's holder. Called after a fence.
     fn end_sleep(&self) {
         if self.asleep.load(Ordering::Relaxed) {
             self.interrupt.wake();
         }
     }
 
-    /// Whether this is a child of the process that has the ring.
+    /// Returns whether this is a child of the process that has the ring.
     fn is_elsewhere(&self) -> bool {
         forked::process() != self.process
     }
 
-    /// Everything that can be done without sleeping.
+    /// Does all work that is possible without sleeping.
     fn work(&self, driver: &mut Driver<K>) {
         for _ in 0..ROUNDS_MAX {
-            // Not a store: what was submitted before the flag was raised is to be seen.
+            // Not a store: submissions from before the flag was raised must be visible.
             self.again.swap(false, Ordering::AcqRel);
             if !self.owner_awake.load(Ordering::Relaxed) {
                 // Every submission from now on polls.
@@ -162,7 +161,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             }
             match catch_unwind(AssertUnwindSafe(|| driver.work())) {
                 Ok(true) => {}
-                // Nothing that completes would have it submitted.
+                // No later completion would submit the rest.
                 Ok(false) if driver.owes() => {}
                 // The thread that waits in the ring is woken in time by its enter call.
                 Ok(false)
@@ -176,7 +175,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 }
                 Ok(false) => return driver.set_timer(),
                 Err(panic) => {
-                    // A bug. Nobody is left waiting for it.
+                    // A bug. No task is left waiting.
                     std::mem::forget(panic);
                     return driver.give_up();
                 }
@@ -193,7 +192,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             state.publish(driver.in_flight(), driver.chunk());
         }
         if driver.in_flight() == 0 {
-            // A thread that has submitted meanwhile may rely on a completion that has already come.
+            // A thread that submitted meanwhile may rely on a completion that has already arrived.
             fence(Ordering::SeqCst);
             if !self.handle.inbox.is_empty() && !broken(Mutation::InboxForgotten) {
                 self.again.store(true, Ordering::Release);
@@ -214,16 +213,15 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
     }
 
-    /// The thread is about to sleep elsewhere: nothing stays unsubmitted, and every submission while it
-    /// sleeps polls.
+    /// Prepares for a sleep of the owner thread: nothing stays unsubmitted, and every submission while it sleeps polls.
     pub(crate) fn before_park(&self) {
         if !broken(Mutation::ParkedAwake) {
             self.owner_awake.store(false, Ordering::Release);
         }
         self.poll();
         let spun = self.spin_before_sleep();
-        // Pairs with `look_again`, as in `poll`: `spin_before_sleep` held the lock, too, and a thread that found it
-        // taken left a mark.
+        // Pairs with `look_again`, as in `poll`: `spin_before_sleep` held the lock as well, and a thread that found it
+        // taken set a mark.
         if !broken(Mutation::SpinUnfenced) {
             fence(Ordering::SeqCst);
         }
@@ -232,7 +230,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
     }
 
-    /// Busy-polls for a bounded time, if that is configured and has paid recently. True: there is something to do.
+    /// Busy-polls for a limited time, if that is configured and has paid recently. Returns whether there is work.
     fn spin_before_sleep(&self) -> bool {
         match self.driver.try_lock() {
             Ok(mut guard) => guard.as_mut().is_some_and(Driver::spin_before_sleep),
@@ -240,7 +238,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
     }
 
-    /// The thread is awake: from now on it is the one that polls.
+    /// Marks the owner thread as awake: from now on it polls.
     pub(crate) fn after_unpark(&self) {
         self.owner_awake.store(true, Ordering::Release);
         if !self.over.load(Ordering::Acquire) {
@@ -249,8 +247,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.poll();
     }
 
-    /// Polls, and sleeps in the kernel if there was nothing to do, until something completes, is
-    /// submitted, or `awaited` is set and the driver woken.
+    /// Polls. If there was no work, sleeps in the kernel until an operation completes or is submitted, or until
+    /// `awaited` is set and the driver woken.
     pub(crate) fn poll_or_sleep(&self, awaited: &AtomicBool) {
         if self.is_elsewhere() {
             return;
@@ -263,7 +261,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         let done = self.collect(driver);
         if done.is_empty() {
             self.asleep.store(true, Ordering::Relaxed);
-            // Pairs with the fence of the thread that raises one of these and then looks at `asleep`.
+            // Pairs with the fence of the thread that raises one of these and then checks `asleep`.
             fence(Ordering::SeqCst);
             let awaited = awaited.load(Ordering::Acquire) && !broken(Mutation::AwaitedUnchecked);
             let called = [&self.again, &self.over].map(|flag| flag.load(Ordering::Acquire));
@@ -282,18 +280,18 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.end_sleep();
     }
 
-    /// Who is woken when the driver has gone.
+    /// Sets the waker that is woken when the driver has ended.
     pub(crate) fn set_end_waker(&self, waker: &Waker) {
         self.end_waker.register(waker);
     }
 
-    /// Whether the driver has gone, or is about to.
+    /// Returns whether the driver has ended, or is about to.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) || self.is_elsewhere()
     }
 
-    /// Marks the owner as awake: a thread that runs nothing but this driver and its futures. True: it had
-    /// started before, so the caller must leave its end to the call that started it.
+    /// Marks the owner as awake: a thread that runs nothing but this driver and its futures. Returns `true` if it
+    /// already was; the caller must then leave the end to the call that started it.
     pub(crate) fn begin_owner_polls(&self) -> bool {
         let before = self.owner_awake.swap(true, Ordering::AcqRel);
         if self.is_over() {
@@ -305,7 +303,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         before
     }
 
-    /// Ends it.
+    /// Ends the owner's polls.
     pub(crate) fn end_owner_polls(&self) {
         self.owner_awake.store(false, Ordering::Release);
         if self.is_over() {
@@ -327,20 +325,20 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         guard.as_mut().map(|driver| act(driver.kernel()))
     }
 
-    /// Refuses what waits, cancels what can be cancelled, and waits for the rest, at most as long as
-    /// the drain timeout says. Past it, what the kernel may still touch is leaked.
+    /// Refuses waiting operations, cancels those in flight as far as possible, and waits for the others, at most for
+    /// the drain timeout. After that, memory that the kernel may still use is leaked.
     pub(crate) fn drain(&self) {
         self.drain_by(None);
     }
 
-    /// The same, at most until `until_ns`.
+    /// Drains at most until `until_ns`.
     fn drain_by(&self, until_ns: Option<u64>) {
         if self.is_elsewhere() {
-            // The ring's memory is not there, and who held the lock may not be.
+            // The ring's memory is not mapped in the child, and the thread that held the lock may not exist.
             return;
         }
         self.over.store(true, Ordering::SeqCst);
-        // Ends a sleep, and a read of its eventfd that is in flight.
+        // Ends a sleep, and completes a read of its eventfd that is in flight.
         self.interrupt.wake();
         if broken(Mutation::StoppedUnlocked) {
             self.handle.stop.store(true, Ordering::SeqCst);
@@ -351,7 +349,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             until_ns
                 .into_iter()
                 .for_each(|until_ns| driver.drain_by(until_ns));
-            // Under the lock, and with the driver still here: the handle does not belong to another driver yet.
+            // Under the lock, and while the driver exists: the handle does not belong to another driver yet.
             self.handle.stop.store(true, Ordering::SeqCst);
             let ended = catch_unwind(AssertUnwindSafe(|| driver.advance()));
             let ended = ended.unwrap_or_else(|panic| {
@@ -372,7 +370,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
     }
 
-    /// The driver has ended, except for `left` operations.
+    /// Releases the driver, which has ended except for `left` operations.
     fn let_go(&self, driver: Driver<K>, left: u32) {
         let leaks = driver.has_lent(left);
         if leaks {
@@ -383,7 +381,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             drop(driver);
         }
         if let Some(state) = &self.handle.threadless {
-            // One whose kernel failed is not used again: its callers are still to be told why.
+            // A handle whose kernel failed is not reused: its callers still have to get the reason.
             state.vacate(!leaks && self.handle.failed.load(Ordering::Acquire) == 0);
         }
         contain(|| self.end_waker.wake());

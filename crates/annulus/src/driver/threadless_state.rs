@@ -1,5 +1,5 @@
-//! What callers see of a threadless driver: when to queue, when to poll it. One per thread that
-//! keeps a ring of its own; used again by another thread when the first has ended.
+//! The callers' side of a threadless driver, which decides when to queue and when to poll. Each thread with its own
+//! ring has one; another thread reuses it when the first has ended.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,28 +7,28 @@ use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 
 /// A driver that its callers poll.
 pub(crate) trait Drive: Send + Sync {
-    /// Submits what waits, and answers what has completed. Never blocks.
+    /// Submits waiting operations and handles completions. Never blocks.
     fn poll(&self);
-    /// Registers new arenas, and lets go of those that have gone. Never blocks.
+    /// Registers new arenas and unregisters dropped ones. Never blocks.
     fn follow_arenas(&self);
-    /// Refuses what waits, and sees out what is in flight, at most until `until_ns`, or for the drain timeout where
-    /// that is not said. Blocks.
+    /// Refuses waiting operations and waits for those in flight, at most until `until_ns`, or for the drain timeout if
+    /// that is `None`. Blocks.
     fn drain(&self, until_ns: Option<u64>);
 }
 
-/// The callers' side of such a driver.
+/// The callers' side of a threadless driver.
 pub(crate) struct ThreadlessState {
-    /// Submitted since the last poll.
+    /// The number of operations submitted since the last poll.
     waiting: AtomicU32,
-    /// As of the last poll.
+    /// The number of operations in flight at the last poll.
     in_flight: AtomicU32,
-    /// Operations that are worth a submission.
+    /// The number of operations that are worth a submission.
     chunk: AtomicU32,
-    /// The thread that submits is the one that will wait in the ring: what is left it submits then.
+    /// True if the submitting thread will wait in the ring, and then submits the rest.
     waits: AtomicBool,
-    /// `None` while nobody has it.
+    /// The driver; `None` while the handle is unused.
     driver: Mutex<Option<Arc<dyn Drive>>>,
-    /// Drained to the last operation, so that another driver may use the handle.
+    /// True if the handle is drained completely, so that another driver may use it.
     free: AtomicBool,
 }
 
@@ -44,13 +44,13 @@ impl ThreadlessState {
         }
     }
 
-    /// The handle has a driver from now on.
+    /// Sets the driver of the handle.
     pub(super) fn occupy(&self, driver: Arc<dyn Drive>) {
         self.publish(0, 1);
         *self.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver);
     }
 
-    /// The driver has gone. `free`: it has left nothing behind.
+    /// Removes the driver of the handle. `free`: no operation of it is left.
     pub(super) fn vacate(&self, free: bool) {
         let gone = self
             .driver
@@ -61,7 +61,7 @@ impl ThreadlessState {
         self.free.store(free, Ordering::Release);
     }
 
-    /// Takes a handle that has no driver.
+    /// Takes a handle without a driver.
     pub(super) fn claim(&self) -> bool {
         self.free
             .compare_exchange(true, false, Ordering::AcqRel, Ordering::Relaxed)
@@ -75,14 +75,14 @@ impl ThreadlessState {
             .clone()
     }
 
-    /// The driver tells how much it has to do.
+    /// Publishes the driver's load.
     pub(super) fn publish(&self, in_flight: u32, chunk: u32) {
         self.waiting.store(0, Ordering::Relaxed);
         self.in_flight.store(in_flight, Ordering::Relaxed);
         self.chunk.store(chunk, Ordering::Relaxed);
     }
 
-    /// Whether the thread that submits waits in the ring afterwards.
+    /// Sets whether the submitting thread waits in the ring afterwards.
     pub(super) fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
@@ -95,8 +95,8 @@ impl ThreadlessState {
         self.chunk.load(Ordering::Relaxed) as usize
     }
 
-    /// `operations` have been queued. True: they are worth a submission, or nothing is in
-    /// flight whose completion would have them submitted.
+    /// Counts `operations` queued operations. Returns whether they must be submitted now: they are enough, or nothing
+    /// is in flight whose completion would submit them.
     #[inline]
     pub(super) fn is_due(&self, operations: u32) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed) + operations;

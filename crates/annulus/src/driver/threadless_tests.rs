@@ -1,5 +1,5 @@
-//! Drivers without a thread, on a kernel that does nothing by itself: what is queued, when it is
-//! submitted, and who is answered when one ends.
+//! Threadless drivers on a kernel that does nothing on its own: which operations are queued, when
+//! they are submitted, and which complete when a driver ends.
 
 mod timers;
 
@@ -18,20 +18,20 @@ use crate::sys::errno::{ECANCELED, ETIME};
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
-/// What the kernel and the test both see.
+/// The state that the kernel and the test share.
 #[derive(Default)]
 struct KernelState {
-    /// SQEs taken and not answered.
+    /// SQEs that were taken and have not completed.
     taken: Vec<u64>,
-    /// Answers that are there to be reaped.
+    /// Completions to be reaped.
     completions: Vec<Cqe>,
     submissions: u32,
-    /// Timers that are armed: when each goes off, and its token.
+    /// Armed timers: the time, and the token.
     timers: Vec<(u64, u64)>,
     now_ns: u64,
 }
 
-/// Takes what is submitted; the test answers.
+/// A kernel that takes submissions, which the test completes.
 #[derive(Clone, Default)]
 struct Still {
     state: Arc<Mutex<KernelState>>,
@@ -60,7 +60,7 @@ impl Still {
             }));
     }
 
-    /// Lets time pass; timers that go off are answered.
+    /// Advances the time. Timers that fire complete.
     fn pass(&self, ns: u64) {
         let mut state = self.state.lock().unwrap();
         state.now_ns += ns;
@@ -226,7 +226,7 @@ impl Ground {
     fn new() -> Ground {
         let handle = Arc::new(DriverHandle::threadless());
         let (driver, kernel) = driver_on(&handle);
-        // To the engine it is a driver like any other.
+        // The engine treats it like any other driver.
         let handles = vec![super::DriverThread {
             handle,
             thread: super::Thread::Running(std::thread::spawn(|| {})),
@@ -239,7 +239,7 @@ impl Ground {
         }
     }
 
-    /// Submitted.
+    /// Submits an operation.
     fn submit(&self, waker: &Waker) -> Operation<'_, Nop> {
         let mut operation = Operation::new(&self.submitter, Nop);
         assert!(poll(&mut operation, waker).is_pending());
@@ -285,7 +285,7 @@ fn without_an_awake_owner_each_operation_is_submitted_immediately() {
 fn an_awake_owner_queues_until_a_chunk_is_full_or_it_parks() {
     let ground = Ground::new();
     ground.driver.after_unpark();
-    // With nothing in flight nobody would come to submit it.
+    // With nothing in flight no completion would submit it.
     let _first = ground.submit(Waker::noop());
     assert_eq!(ground.kernel.taken(), 1);
     let _queued: Vec<_> = (0..2).map(|_| ground.submit(Waker::noop())).collect();
@@ -296,7 +296,7 @@ fn an_awake_owner_queues_until_a_chunk_is_full_or_it_parks() {
     assert_eq!(ground.kernel.taken(), 4);
     ground.driver.before_park();
     assert_eq!(ground.kernel.taken(), 5);
-    // While it sleeps every submission polls.
+    // While the owner sleeps every submission polls.
     let _from_elsewhere = ground.submit(Waker::noop());
     assert_eq!(ground.kernel.taken(), 6);
     ground.driver.drain();
@@ -320,7 +320,7 @@ fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
 }
 
 #[test]
-fn a_drain_answers_what_is_queued_and_what_is_in_flight_and_refuses_the_rest() {
+fn a_drain_completes_queued_operations_and_those_in_flight_and_refuses_others() {
     let ground = Ground::new();
     ground.driver.after_unpark();
     let mut in_flight = ground.submit(Waker::noop());
@@ -337,7 +337,7 @@ fn a_drain_answers_what_is_queued_and_what_is_in_flight_and_refuses_the_rest() {
             "{error}"
         );
     }
-    // Again, by somebody else who ends: nothing more happens.
+    // A second drain has no effect.
     ground.driver.drain();
 }
 
@@ -370,7 +370,7 @@ impl WakeTask for Ends {
 }
 
 #[test]
-fn a_waker_that_ends_the_driver_while_answers_are_delivered_is_no_deadlock() {
+fn a_waker_that_ends_the_driver_during_delivery_causes_no_deadlock() {
     let ground = Ground::new();
     let waker = Waker::from(Arc::new(Ends(Arc::clone(&ground.driver))));
     let mut first = ground.submit(&waker);

@@ -2,13 +2,12 @@
 //!
 //! The driver of a ring: one thread, one kernel (real or simulated), one handle.
 //!
-//! One poll: take what was submitted; submit in small chunks, so that the device starts on the first
-//! while the rest are prepared; copy completions out; act upon them; wake who waits; sleep only when
-//! nothing is left to do. Completions are never acted upon inside the reap.
+//! One poll: take submissions; submit to the kernel in small chunks, so that the device starts on the first while the
+//! rest are prepared; copy completions out; handle them; wake tasks; sleep only when no work is left. Completions are
+//! never handled inside the reap.
 //!
-//! Invariants: Lent (slots in flight are this driver's until their final CQE), Once (a CQE counts
-//! only if its token names the slot's present generation), Drained (`run` returns only when nothing
-//! is in flight, or leaks what is).
+//! Invariants: Lent (slots in flight belong to this driver until their final CQE), Once (a CQE counts only if its token
+//! has the slot's present generation), Drained (`run` returns only when nothing is in flight, or leaks the operations).
 #![allow(unsafe_code)]
 
 mod completion;
@@ -39,42 +38,41 @@ use crate::sys::sqe::{Cqe, Sqe, opcode};
 use counting::Clocks;
 use spin::Spin;
 
-/// Token of the read that another thread's wake-up completes.
+/// The token of the eventfd read that another thread's wake-up completes.
 pub(super) const WAKE: u64 = u64::MAX;
-/// Token of the timeout that has a threadless driver polled at its next deadline.
+/// The token of the timeout that makes a threadless driver be polled at its next deadline.
 const TIMER: u64 = u64::MAX - 1;
-/// Marks the CQE of a cancel; the rest of the token names the operation it was for.
+/// The mark of a cancel's CQE; the rest of the token names the cancelled operation.
 const CANCEL: u64 = 1 << 63;
-/// The CQE of the cancel that a drain begins with; names no operation.
+/// The token of the cancel that a drain begins with; names no operation.
 const CANCEL_ALL: u64 = CANCEL | u32::MAX as u64;
-/// The CQE that says that the timer could not be moved; names no operation.
+/// The token of the CQE that reports that the timer could not be moved; names no operation.
 const TIMER_MOVED: u64 = CANCEL_ALL - 1;
-/// SQEs pushed before they are submitted, by operations in flight: few, so that the device starts on
-/// the first while the rest are prepared, and more where there are enough to keep it busy and the enter
-/// is what costs. Callers on other threads ask one by one, and are answered sooner in small chunks.
+/// The number of SQEs pushed before they are submitted, by operations in flight. It is small at a low load, so that the
+/// device starts on the first while the rest are prepared, and larger if the device is busy anyway and the enter
+/// dominates the cost. Callers on other threads submit one by one, and get their results sooner with small chunks.
 const CHUNKS: [(u32, u32); 2] = [(64, 2), (u32::MAX, 8)];
-/// The same where the thread that asks is the one that drives.
+/// The chunks for a thread that both submits and drives.
 const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
 const CHUNK_MAX: u32 = 32;
-/// Enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) before the driver
-/// pauses instead of trying again immediately.
+/// The number of enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) after which the driver
+/// pauses instead of retrying immediately.
 const REFUSALS_MAX: u32 = 64;
-/// That pause.
+/// The length of that pause.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
-/// What a driver with nothing to do sleeps at the most while a stop may be missed; a guard, not a
-/// rhythm: nothing relies on it.
+/// The maximum sleep of a driver during a drain, ns. It is only a safeguard against a missed stop.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
-/// How a driver behaves; the defaults are measured (docs/internals/design.md).
+/// The tunable parameters of a driver; the defaults are measured (docs/internals/design.md).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// SQEs pushed before they are submitted, while more are waiting; `None`: by the load.
+    /// The number of SQEs pushed before they are submitted, while more are waiting; `None` depends on the load.
     pub(crate) chunk: Option<u32>,
-    /// The thread that submits is the one that drives.
+    /// True if the submitting thread is the one that drives.
     pub(crate) alone: bool,
-    /// How long to busy-poll for new work before sleeping, ns, if busy-polling has paid recently.
+    /// The time to busy-poll for new work before sleeping, ns, if busy-polling has paid recently.
     pub(crate) busy_poll_ns: u64,
-    /// How long a stop waits for what is in flight.
+    /// The time that a stop waits for operations in flight.
     pub(crate) drain_timeout: Duration,
 }
 
@@ -85,46 +83,46 @@ pub(crate) struct Driver<K> {
     limits: Limits,
     tuning: Tuning,
     pending: Pending,
-    /// To be pushed before anything else: unfinished transfers, and what met a full queue.
+    /// To be pushed before anything else: unfinished transfers, and SQEs that did not fit into the queue.
     again: VecDeque<NonNull<Slot>>,
     /// Tokens whose cancel has not been pushed yet. Never dropped (trap 7).
     cancels: VecDeque<u64>,
     deadlines: Deadlines,
-    /// Tokens of operations in flight whose timeout has passed and whose cancel is under way.
+    /// Tokens of operations in flight whose timeout has passed and whose cancel is in progress.
     expired: HashSet<u64>,
     cqes: Vec<Cqe>,
     done: finish::Done,
-    /// The slots in flight; their number; their bytes.
+    /// The slots in flight, their number, and their bytes.
     flying: IndexSet,
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Operations in flight before the last completion batches.
+    /// The number of operations in flight before the last completion batches.
     load: u32,
     wake_armed: bool,
-    /// When the timer goes off that is with the kernel; 0 is none. There is never a second one.
+    /// The time of the timer in the kernel; 0 if there is none. There is never a second one.
     timer_ns: u64,
-    /// What is too little for a chunk is left for the wait that follows.
+    /// True if entries that do not fill a chunk are left for the wait that follows.
     keeps_rest: bool,
-    /// Callers who were answered since the last submission and have not asked again.
+    /// Tasks whose operations completed since the last submission and that have not submitted again.
     due: u32,
     refusals: u32,
     spin: Spin,
     fixed: Fixed,
     draining_until_ns: Option<u64>,
-    /// When the drain is to be over, if not after its own timeout.
+    /// The deadline of the drain, if it does not follow from the driver's timeout.
     drain_by_ns: Option<u64>,
-    /// One cancel for everything in flight is still to be pushed.
+    /// True if one cancel for all operations in flight still has to be pushed.
     cancel_all: bool,
-    /// A round of it has panicked: what it says of the kernel is not to be relied on.
+    /// True if a round has panicked: its state of the kernel is then unreliable.
     panicked: bool,
     clocks: Clocks,
 }
 
-// SAFETY: Held: the slots it points to belong to the handle; the thread that holds the driver may touch them.
+// SAFETY: Held: the slots that it points to belong to the handle; the thread that holds the driver may access them.
 unsafe impl<K: Send> Send for Driver<K> {}
 
 impl Driver<Ring> {
-    /// The calling thread is the one that drives, to the end.
+    /// Binds the ring to the calling thread, which drives it to the end.
     pub(super) fn bind_to_thread(&mut self) {
         self.kernel.bind_to_thread();
     }
@@ -173,8 +171,8 @@ impl<K: Kernel> Driver<K> {
         &mut self.kernel
     }
 
-    /// Runs until the driver is stopped and drained. Returns the number of operations that had to be
-    /// given up; then the caller must leak the handle and this driver.
+    /// Runs until the driver is stopped and drained. Returns the number of operations that had to be given up; if it is
+    /// not 0, the caller must leak the handle and this driver.
     pub(crate) fn run(&mut self) -> u32 {
         loop {
             if let Some(left) = self.step() {
@@ -183,8 +181,8 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// One poll, and a sleep if it found nothing to do. `Some`: the driver is stopped, and all is
-    /// drained except for this many operations.
+    /// Polls once, and sleeps if there was no work. Returns `Some` if the driver is stopped and drained except for this
+    /// number of operations.
     pub(crate) fn step(&mut self) -> Option<u32> {
         let worked = self.poll();
         let ended = self.ended();
@@ -196,7 +194,7 @@ impl<K: Kernel> Driver<K> {
         ended
     }
 
-    /// As `step`, but for those whom the answers go to: `swap_done` has them.
+    /// Does the same as `step` without delivering completions: the caller takes them with `swap_done`.
     pub(super) fn advance(&mut self) -> Option<u32> {
         let worked = self.work();
         let ended = self.ended();
@@ -207,7 +205,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     fn ended(&mut self) -> Option<u32> {
-        // Not `stopping`: a stop that came during the poll has not closed the inbox yet.
+        // Not `stopping`: a stop that arrived during the poll has not closed the inbox yet.
         let until = self.draining_until_ns?;
         if !self.drained() && self.kernel.now_ns() < until {
             return None;
@@ -216,7 +214,7 @@ impl<K: Kernel> Driver<K> {
         Some(self.in_flight)
     }
 
-    /// One round of everything that can be done without sleeping. False: there was nothing.
+    /// Does one round of all work that is possible without sleeping. Returns `false` if there was none.
     pub(crate) fn poll(&mut self) -> bool {
         let worked = self.work();
         let handle = Arc::clone(&self.handle);
@@ -224,7 +222,7 @@ impl<K: Kernel> Driver<K> {
         worked
     }
 
-    /// The same, but for delivering the answers.
+    /// Does the same as `poll` without delivering completions.
     pub(super) fn work(&mut self) -> bool {
         if self.handle.stopping() && self.draining_until_ns.is_none() {
             self.begin_drain();
@@ -243,12 +241,12 @@ impl<K: Kernel> Driver<K> {
         taken | issued | reaped | expired
     }
 
-    /// Whether to leave what is too little for a chunk to the wait that follows.
+    /// Sets whether entries that do not fill a chunk are left for the wait that follows.
     pub(super) fn keep_rest(&mut self, keeps: bool) {
         self.keeps_rest = keeps;
     }
 
-    /// Whether something is left that is to be submitted, and that no completion would have submitted.
+    /// Returns whether something has to be submitted that no later completion would submit.
     pub(super) fn owes(&self) -> bool {
         let refused = self.refusals > 0 && self.kernel.unsubmitted() > 0;
         !self.keeps_rest && (refused || self.is_stuck() || !self.handle.inbox.is_empty())
@@ -260,17 +258,17 @@ impl<K: Kernel> Driver<K> {
             .follow(self.handle.arenas.get(), &mut self.kernel);
     }
 
-    /// Operations with the kernel.
+    /// Returns the number of operations in the kernel.
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Whether the kernel may still touch memory, of `left` operations or the driver's own.
+    /// Returns whether the kernel may still access memory of `operations` or of the driver.
     pub(super) fn has_lent(&self, operations: u32) -> bool {
         operations > 0 || self.wake_armed || self.panicked
     }
 
-    /// Exchanges what is to be delivered for an empty list.
+    /// Exchanges the undelivered completions with an empty list.
     pub(super) fn swap_done(&mut self, done: &mut finish::Done) {
         std::mem::swap(&mut self.done, done);
     }
@@ -295,8 +293,8 @@ impl<K: Kernel> Driver<K> {
         // SAFETY: Lent: submitted, so its driver side is ours.
         let side = unsafe { chain.as_ref().driver() };
         if side.deadline_ns != 0 {
-            // Only single operations carry deadlines; a batch has one sleeper for all.
-            // SAFETY: Lent: submitted, so its driver side is ours.
+            // Only single operations have deadlines; a batch has one sleep for all of its operations.
+            // SAFETY: Lent: submitted, so its driver side belongs to this driver.
             let slot = unsafe { chain.as_ref() };
             self.deadlines.insert(side.deadline_ns, slot.token());
             // SAFETY: Lent: submitted, so its driver side is ours.
@@ -308,12 +306,12 @@ impl<K: Kernel> Driver<K> {
         self.pending.push(chain);
     }
 
-    /// A future was dropped. Its operation is the driver's alone from here on.
+    /// Handles a cancel request of a dropped future. The driver is the only owner of the operation from here on.
     fn cancel_abandoned(&mut self, slot: NonNull<Slot>) {
         // SAFETY: Lent: an abandoned operation on the cancel list is not freed before `unqueue`.
         let slot = unsafe { slot.as_ref() };
         if slot.lifecycle.unqueue() {
-            // SAFETY: Once: done, abandoned, and off the list: nobody else refers to it.
+            // SAFETY: Once: done, abandoned, and off the list: no other code refers to it.
             unsafe { self.done.discard_later(slot) };
             return;
         }
@@ -326,7 +324,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Submits what may be submitted. True: something was.
+    /// Submits operations within the limits. Returns whether there were any.
     fn issue(&mut self) -> bool {
         self.clocks.begun_ns = 0;
         self.push_cancels();
@@ -344,7 +342,7 @@ impl<K: Kernel> Driver<K> {
         issued
     }
 
-    /// SQEs to push before they are submitted.
+    /// Returns the number of SQEs to push before they are submitted.
     pub(super) fn chunk(&self) -> u32 {
         let (chunks, load): (&[(u32, u32)], _) = if self.tuning.alone {
             (&CHUNKS_ALONE, self.load)
@@ -369,7 +367,7 @@ impl<K: Kernel> Driver<K> {
         if space { self.pending.pop() } else { None }
     }
 
-    /// False: the kernel wants its completions reaped before it takes more.
+    /// Pushes one operation. Returns `false` if the kernel requires completions to be reaped first.
     fn issue_one(&mut self, slot: NonNull<Slot>) -> bool {
         // SAFETY: Lent: waiting or unfinished slots are this driver's.
         let slot_ref = unsafe { slot.as_ref() };
@@ -386,8 +384,8 @@ impl<K: Kernel> Driver<K> {
                 return true;
             }
         } else if side.timed_out || slot_ref.lifecycle.is_abandoned() {
-            // Between two parts of a transfer nothing is with the kernel: a cancel finds nothing there,
-            // and what is left of the transfer must not be submitted behind it.
+            // Between two parts of a transfer the operation is not in the kernel: a cancel would not find it, and the
+            // rest of the transfer must not be submitted after it.
             self.complete_in_flight(slot_ref, -ECANCELED);
             return true;
         }
@@ -430,22 +428,22 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Enters without waiting. False: the kernel wants its completions reaped first.
+    /// Enters without waiting. Returns `false` if the kernel requires completions to be reaped first.
     fn submit(&mut self) -> bool {
         self.clocks.begun_ns = 0;
         let result = self.kernel.submit();
         self.judge(result)
     }
 
-    /// What an enter's answer means. It never touches an operation: SQEs that were not taken are
-    /// still in the queue, and those that were have their CQEs coming (traps 1, 5, 6).
+    /// Handles the result of an enter. An error never affects an operation: SQEs that were not taken are still in the
+    /// queue, and those that were taken will have their CQEs (traps 1, 5, 6).
     fn judge(&mut self, result: io::Result<()>) -> bool {
         let Err(error) = result else {
             self.refusals = 0;
             return true;
         };
         match error.raw_os_error() {
-            // A signal, or the time is up: both are what the caller's loop is for.
+            // A signal, or a timeout: the caller's loop handles both.
             Some(EINTR | ETIME) => true,
             // Short of memory, or an overflowed completion queue: reap, then try again.
             Some(EAGAIN | EBUSY | ENOMEM) => {
@@ -455,8 +453,7 @@ impl<K: Kernel> Driver<K> {
                 }
                 false
             }
-            // EBADR: the kernel dropped a CQE, and it can't be known whose. EBADFD, ENXIO and what else
-            // there may be: the ring is gone.
+            // EBADR: the kernel lost an unknown CQE. EBADFD, ENXIO and all others: the ring is gone.
             errno => {
                 let errno = errno.unwrap_or(EBADR);
                 self.fail(EngineError::RingFailed { errno });
@@ -465,12 +462,12 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Copies CQEs out, then acts upon them. True: there were some.
+    /// Copies CQEs out, then handles them. Returns whether there were any.
     fn reap(&mut self) -> bool {
         if self.kernel.ready() {
             self.kernel.reap(&mut self.cqes);
             if self.cqes.is_empty() {
-                // Task work is due, or CQEs overflowed: both want an enter.
+                // Task work is due, or CQEs overflowed: both need an enter.
                 self.submit();
                 self.kernel.reap(&mut self.cqes);
             }
@@ -478,7 +475,7 @@ impl<K: Kernel> Driver<K> {
         if self.cqes.is_empty() {
             return false;
         }
-        // A device may answer everything immediately: what is left then says nothing of the load.
+        // A device may complete everything immediately: the number left then does not show the load.
         self.load = self.in_flight.max(self.load - self.load / 8);
         self.clocks.completed_ns = 0;
         let mut cqes = std::mem::take(&mut self.cqes);
@@ -500,8 +497,8 @@ impl<K: Kernel> Driver<K> {
         }
         let handle = Arc::clone(&self.handle);
         let token = cqe.user_data & !CANCEL;
-        // A cancel's CQE often comes after its operation's, when the slot may be somebody else's: only
-        // the driver's own list says whether the operation is still in flight.
+        // A cancel's CQE often arrives after its operation's, when another operation may use the slot. Only the
+        // driver's own list shows whether the operation is still in flight.
         let is_cancel = cqe.user_data & CANCEL != 0;
         if is_cancel && !(cqe.res < 0 && self.expired.contains(&token)) {
             return;
@@ -518,7 +515,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// A thread that drops a future from now on disposes of the operation itself.
+    /// Closes the list of cancel requests. A thread that drops a future afterwards disposes of the operation itself.
     fn close_cancels(&mut self) {
         if broken(Mutation::CancelsLeftOpen) {
             return;
@@ -530,7 +527,7 @@ impl<K: Kernel> Driver<K> {
     }
 }
 
-/// For the cores of a runtime.
+/// Methods for the cores of a runtime.
 #[cfg(feature = "net")]
 impl<K: Kernel> Driver<K> {
     /// Returns whether the driver has entries that it must push or submit itself.

@@ -47,13 +47,13 @@ mutations! {
     /// A future registers its waker without checking again.
     LookedOnce => "the_last_waker_registered_is_woken",
     /// The driver ignores that a timeout came first, and passes the slot on.
-    ExpiryForgotten => "a_timeout_and_an_answer_do_not_both_get_the_payload",
+    ExpiryForgotten => "a_timeout_and_a_completion_do_not_both_get_the_payload",
     /// A driver that ends leaves the submission list open.
-    InboxLeftOpen => "an_engine_that_stops_refuses_or_answers",
+    InboxLeftOpen => "an_engine_that_stops_refuses_or_completes_each_operation",
     /// A driver that ends leaves the list of cancel requests open.
-    CancelsLeftOpen => "an_engine_that_stops_refuses_or_answers",
+    CancelsLeftOpen => "an_engine_that_stops_refuses_or_completes_each_operation",
     /// A batch registers its waker without checking again.
-    BatchLookedOnce => "a_batch_gets_every_answer",
+    BatchLookedOnce => "a_batch_gets_every_completion",
     /// A dropped batch closes its group without claiming its slots first.
     BatchUnclaimed => "a_batch_dropped_half_way_leaves_nothing",
     /// A dropped batch counts its remaining slots after it has requested the cancels.
@@ -67,25 +67,25 @@ mutations! {
     /// A core clears its mailbox flag after it has taken the messages.
     FlagLoweredLate => "a_message_for_a_core_is_not_forgotten",
     /// The head of the free list carries no tag.
-    FreeListUntagged => "a_free_slot_is_given_to_one",
+    FreeListUntagged => "a_free_slot_is_given_to_one_thread",
     /// The holder of a threadless driver's lock does not check for marks after unlocking.
-    MarkOverlooked => "a_thread_that_finds_the_lock_taken_is_seen_by_its_holder",
+    MarkOverlooked => "a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder",
     /// The holder checks for marks without the fence after unlocking.
-    UnlockUnfenced => "a_thread_that_finds_the_lock_taken_is_seen_by_its_holder",
+    UnlockUnfenced => "a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder",
     /// A thread that parks still counts as awake.
     ParkedAwake => "operations_queued_around_a_park_are_submitted",
     /// A thread that parks does not check for marks after it has held the lock to busy-poll.
     SpinUnfenced => "operations_queued_around_a_park_are_submitted",
     /// A thread that drops an arena does not check for marks after it has held the lock.
-    FollowerOverlooks => "who_drops_an_arena_sees_who_found_the_lock_taken",
+    FollowerOverlooks => "a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken",
     /// That thread checks for marks without the fence after unlocking.
-    FollowUnfenced => "who_drops_an_arena_sees_who_found_the_lock_taken",
+    FollowUnfenced => "a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken",
     /// The inbox is not checked again once nothing is in flight.
-    InboxForgotten => "what_is_left_to_a_completion_is_not_left_when_it_has_come",
+    InboxForgotten => "an_operation_left_to_a_completion_that_has_already_come_is_submitted",
     /// A thread that sleeps in its ring does not check again whether it was awaited.
     AwaitedUnchecked => "a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions",
     /// The thread that drains a threadless driver leaves it in place.
-    DrainedInPlace => "what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once",
+    DrainedInPlace => "operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once",
     /// A handle is stopped without checking first that its driver is still the one to drain.
     StoppedUnlocked => "a_handle_with_a_new_driver_is_left_alone_by_the_old_one",
     /// A submission checks whether the poller sleeps without the fence before it.

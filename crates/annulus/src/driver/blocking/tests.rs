@@ -1,9 +1,9 @@
-//! The end of a pool of blocking threads, as its engine and its drop ask for it.
+//! The end of a pool of blocking threads, requested by its engine and by its drop.
 
 use super::*;
 
 #[test]
-fn a_pool_has_one_deadline_however_often_its_end_is_asked_for() {
+fn a_pool_has_one_drain_deadline_for_all_requests() {
     let config = Config {
         threads: 1,
         limits: Limits {

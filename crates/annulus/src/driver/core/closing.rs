@@ -1,6 +1,5 @@
-//! Streams that were dropped while something of theirs was being sent: it is sent to its end, but not for a peer that
-//! takes nothing. One list per core; nothing is done for a stream before its first look, a close timeout after its
-//! drop.
+//! Streams that were dropped during a send. The send goes on to its end unless the peer stops taking data. Each core
+//! has one list. A stream is first checked one close timeout after its drop.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -12,38 +11,38 @@ use crate::fd::Socket;
 use crate::narrow::to_ns;
 use crate::sys::{call, net};
 
-/// No look is due.
+/// The time that means that no check is due.
 const NEVER: u64 = u64::MAX;
 
 pub(super) struct Closing {
-    /// How long a peer may take nothing, ns, where the stream says nothing else.
+    /// The default time that a peer may take no data, ns.
     timeout_ns: u64,
     streams: RefCell<Slab<Dropped>>,
-    /// When the next look is due, ns.
+    /// The time of the next check, ns.
     next_ns: Cell<u64>,
-    /// No stream has had a timeout of its own.
+    /// True if all streams so far had the default timeout.
     all_usual: Cell<bool>,
 }
 
 struct Dropped {
     socket: Weak<Socket>,
-    /// Of the first look and those after it.
+    /// The progress at the last check; `None` before the first one.
     progress: Option<Progress>,
 }
 
-/// What the peer had taken when that changed last.
+/// The amount that the peer had taken, and the time when that last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Progress {
     taken: u64,
     at_ns: u64,
 }
 
-/// What a look has found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Check {
-    /// Look again at this time, ns.
+    /// The time of the next check, ns.
     Later(Progress, u64),
-    /// The peer has taken nothing for the whole timeout.
+    /// The peer has taken no data for the whole timeout.
     Stuck,
 }
 
@@ -71,7 +70,7 @@ impl Closing {
         socket.close_timeout_ns().unwrap_or(self.timeout_ns)
     }
 
-    /// Nobody has the stream any more, and something of it is being sent. Returns its index in the list.
+    /// Adds a stream that was dropped during a send. Returns its index in the list.
     pub(super) fn add(&self, socket: &Rc<Socket>) -> Option<usize> {
         let timeout_ns = self.timeout_ns(socket);
         if timeout_ns == NEVER {
@@ -79,7 +78,7 @@ impl Closing {
         }
         let is_usual = timeout_ns == self.timeout_ns;
         self.all_usual.set(self.all_usual.get() && is_usual);
-        // Else the look that is due comes early enough, and no clock need be read.
+        // Otherwise the next check is early enough, and the clock need not be read.
         if self.next_ns.get() == NEVER || !self.all_usual.get() {
             let due_ns = call::now_ns().saturating_add(timeout_ns);
             self.next_ns.set(self.next_ns.get().min(due_ns));
@@ -92,7 +91,7 @@ impl Closing {
         Some(self.streams.borrow_mut().insert(dropped))
     }
 
-    /// It is closed.
+    /// Removes a stream that is closed.
     pub(super) fn remove(&self, index: usize) {
         self.streams.borrow_mut().try_remove(index);
     }
@@ -101,7 +100,7 @@ impl Closing {
         Some(self.next_ns.get()).filter(|&at| at != NEVER)
     }
 
-    /// Looks at all of them, if it is time. Returns those whose peer takes nothing, once each.
+    /// Checks all streams if a check is due. Returns each stream whose peer takes no data, once.
     pub(super) fn stuck(&self) -> Vec<Rc<Socket>> {
         match self.next_ns().map(|due_ns| (due_ns, call::now_ns())) {
             Some((due_ns, now_ns)) if now_ns >= due_ns => self.stuck_at(now_ns),
@@ -131,7 +130,7 @@ impl Closing {
                     next_ns = next_ns.min(due_ns);
                 }
                 Check::Stuck => {
-                    // It is not looked at again: what is left of it is answered with an error.
+                    // It is not checked again: the rest of its send fails with an error.
                     dropped.socket = Weak::new();
                     stuck.push(socket);
                 }

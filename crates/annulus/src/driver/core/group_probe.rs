@@ -1,6 +1,6 @@
-//! Whether this kernel fills receive buffers as it should in the modes that are asked for: tried once per
-//! process and mode, on a small ring and two pairs of sockets, before a core relies on it. Kernels were
-//! released that mixed up the rest of a buffer (trap 29).
+//! A probe of whether the kernel fills receive buffers correctly in the requested mode. It runs once per process and
+//! mode, on a small ring and two pairs of sockets, before a core relies on the mode. Some released kernels mixed up the
+//! rest of a buffer (trap 29).
 
 use std::io::Write;
 use std::mem;
@@ -22,14 +22,14 @@ use crate::sys::polling::RingPoll;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::{Cqe, Sqe};
 
-/// Small, so that each round goes through all of them.
+/// The number of buffers; small, so that each round uses all of them.
 const BUFFERS: u16 = 4;
 const BUFFER_BYTES: u32 = 256;
 const ROUNDS: u32 = 24;
-/// A kernel that has not answered after this will not.
+/// The time limit for a completion, ns.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Whether `mode` can be relied upon; if not, why.
+/// Checks that `mode` works on this kernel. Fails with the reason if it does not.
 pub(super) fn verdict(mode: ReceiveMode) -> Result<(), String> {
     static INCREMENTAL: OnceLock<Result<(), String>> = OnceLock::new();
     let known = match mode {
@@ -45,7 +45,7 @@ fn try_mode(mode: ReceiveMode) -> Result<(), String> {
     if result.is_ok() {
         probe.group.end(Some(&mut probe.ring));
     } else {
-        // The kernel may still have a receive, and buffers for it: they stay.
+        // The kernel may still have a receive and its buffers, so they are leaked.
         probe.group.leak();
         mem::forget((probe.ring, probe.ends));
     }
@@ -56,12 +56,12 @@ struct GroupProbe {
     ring: Ring,
     group: Group,
     ends: [End; 2],
-    /// Chunks that are read for some time, so that buffers come back in another order.
+    /// Chunks that are kept for some time, so that buffers are given back in another order.
     chunks: Vec<Chunk>,
     cqes: Vec<Cqe>,
 }
 
-/// One pair of sockets: `None` when its sender has been closed.
+/// One pair of sockets. The sender is `None` once it has been closed.
 struct End {
     sender: Option<UnixStream>,
     socket: Rc<Socket>,
@@ -74,7 +74,7 @@ struct End {
 impl End {
     fn new() -> Result<End, SetupError> {
         let os = |error| SetupError::Os {
-            what: "a pair of sockets to try receive buffers with",
+            what: "a pair of sockets to test receive buffers with",
             error,
         };
         let (sender, receiver) = UnixStream::pair().map_err(os)?;
@@ -122,7 +122,7 @@ impl GroupProbe {
     fn run(&mut self) -> Result<(), String> {
         let mut chance = 1_u32;
         for round in 0..ROUNDS {
-            // Before the receive is asked for, and while it is: the data is there, or comes.
+            // Data arrives before the receive is submitted, or while it is in flight.
             if round % 2 == 0 {
                 self.send(&mut chance)?;
             }
@@ -140,11 +140,11 @@ impl GroupProbe {
         if self.group.is_whole() {
             Ok(())
         } else {
-            Err("the kernel did not say what became of each receive buffer".to_owned())
+            Err("the kernel did not report the use of each receive buffer".to_owned())
         }
     }
 
-    /// Sends both sockets something, from a byte up to more than a buffer.
+    /// Sends data on both sockets, from one byte up to more than a buffer.
     fn send(&mut self, chance: &mut u32) -> Result<(), String> {
         for end in &mut self.ends {
             *chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -160,7 +160,7 @@ impl GroupProbe {
                 continue;
             };
             let written = sender.write_all(&end.sent[from..]);
-            written.map_err(|error| format!("a pair of sockets took nothing: {error}"))?;
+            written.map_err(|error| format!("a pair of sockets accepted no data: {error}"))?;
         }
         Ok(())
     }
@@ -177,21 +177,21 @@ impl GroupProbe {
         }
     }
 
-    /// Until all that was sent has come.
+    /// Receives until all sent data has arrived.
     fn catch_up(&mut self) -> Result<(), String> {
         let until_ns = call::now_ns() + PATIENCE_NS;
         while self.ends.iter().any(End::is_behind) {
             self.arm();
             self.poll()?;
             if call::now_ns() > until_ns {
-                return Err("data that was sent did not come into receive buffers".to_owned());
+                return Err("sent data did not arrive in the receive buffers".to_owned());
             }
         }
         Ok(())
     }
 
     fn poll(&mut self) -> Result<(), String> {
-        // An answer here is a hint; the clock ends what does not come.
+        // An error is ignored: the clock limits the wait.
         let _ = self.ring.wait(Some(PATIENCE_NS / 1000));
         let mut cqes = mem::take(&mut self.cqes);
         self.ring.reap(&mut cqes);
@@ -219,16 +219,16 @@ impl GroupProbe {
         end.has_ended |= cqe.res == 0;
         if cqe.res < 0 && cqe.res != -ENOBUFS {
             let error = std::io::Error::from_raw_os_error(-cqe.res);
-            return Err(format!("a receive into such buffers failed: {error}"));
+            return Err(format!("a receive into the buffers failed: {error}"));
         }
         if cqe.res < 0 {
-            // What is held is wanted.
+            // The kernel has no buffers left, so all chunks are given back.
             chunks.clear();
         }
         if is_sound && end.sent.starts_with(&end.received) {
             Ok(())
         } else {
-            Err("the kernel mixed up what it received into such buffers".to_owned())
+            Err("the kernel mixed up the data in the receive buffers".to_owned())
         }
     }
 }
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_that_this_kernel_has_passes_its_probe_and_another_says_why() {
+    fn a_supported_mode_passes_its_probe_and_another_fails_with_the_reason() {
         let mode = ReceiveMode::Incremental;
         match verdict(mode) {
             Ok(()) => assert_eq!(try_mode(mode), Ok(()), "{mode:?} a second time"),

@@ -1,10 +1,10 @@
 //! The driver of a core: one thread that runs tasks and, between them, its ring.
 //!
-//! Everything here stays on that thread, so nothing of it is shared, locked or counted atomically; other
-//! threads reach it through a `Notifier` alone. Sockets have a table of their own (`table.rs`): an entry
-//! owns what the kernel has been pointed to until the final CQE, as a slot does for files. The core's
-//! files go through a `DriverHandle` as elsewhere, whose driver shares the same ring (`shared_ring.rs`).
-//! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
+//! Everything here stays on that thread, so nothing is shared, locked or counted atomically. Other threads reach the
+//! core only through a `Notifier`. Sockets have their own table (`table.rs`), whose entries own the memory that the
+//! kernel uses until the final CQE, as slots do for files. The core's file operations go through a `DriverHandle`,
+//! whose driver shares the ring (`shared_ring.rs`). Without a ring, `readiness.rs` waits for sockets, and blocking
+//! threads run the file operations.
 
 mod closing;
 mod group_probe;
@@ -58,27 +58,27 @@ use readiness::Readiness;
 use rings::Rings;
 use timers::Timers;
 
-/// What a core is made of.
+/// The configuration of a core.
 #[derive(Clone, Debug)]
 pub(crate) struct CoreConfig {
     pub(crate) ring: RingConfig,
     pub(crate) group: GroupChoice,
     pub(crate) limits: Limits,
     pub(crate) tuning: Tuning,
-    /// How long a stream that was dropped sends to a peer that takes nothing.
+    /// The time that a dropped stream goes on sending to a peer that takes no data.
     pub(crate) close_timeout: Duration,
 }
 
-/// The receive buffers that are wanted.
+/// The requested receive buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GroupChoice {
     pub(crate) mode: ReceiveMode,
-    /// How many, and of how many bytes; `None`: as many as the mode does well with.
+    /// The number of buffers and their size in bytes; `None` is the default of the mode.
     pub(crate) size: Option<(u16, u32)>,
 }
 
 impl GroupChoice {
-    /// The layout, if it is to be of `mode`.
+    /// Returns the layout for buffers of `mode`.
     pub(crate) fn layout(self, mode: ReceiveMode) -> GroupLayout {
         match self.size {
             Some((count, bytes)) => GroupLayout { count, bytes, mode },
@@ -87,37 +87,37 @@ impl GroupChoice {
     }
 }
 
-/// How a core learns what its sockets can do.
+/// The source of completions or readiness of a core's sockets.
 enum Backend {
     Rings(Box<Rings>),
     Readiness(Readiness),
 }
 
-/// Operations of a task that may be answered in one poll of it, before others have their poll.
+/// The number of operations that may complete within one poll of a task, before other tasks are polled.
 const BUDGET: u32 = 128;
 
-/// What goes on by itself on a core.
+/// A detached task on a core.
 pub(crate) type Background = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A core's driver.
+/// The driver of a core.
 pub(crate) struct Core {
     backend: Backend,
     group: RefCell<Option<Group>>,
-    /// Why its buffers are not filled as was wanted.
+    /// The reason why the buffers are not in the requested mode.
     mode_refused: Option<String>,
     timers: RefCell<Timers>,
     closing: Closing,
     notifier: Arc<Notifier>,
     budget: Cell<u32>,
-    /// No operation is taken any more.
+    /// True if new operations are refused because the core is ending.
     ending: Cell<bool>,
-    /// Starts a task on this core; the executor's.
+    /// Starts a task on this core; set by the executor.
     starter: Cell<Option<fn(Background)>>,
-    /// The addresses that it shares with the runtime's other cores.
+    /// The access to the addresses that the cores of the runtime share.
     seat: OnceCell<Seat>,
-    /// Where the runtime's file operations and blocking calls are submitted.
+    /// The submitter of the runtime's file operations and blocking calls.
     files: OnceCell<Arc<Submitter>>,
-    /// For what is given to others to hold.
+    /// A weak reference to itself, for values that need to hold the core.
     this: std::rc::Weak<Core>,
 }
 
@@ -127,7 +127,7 @@ thread_local! {
 }
 
 impl Core {
-    /// A core for the calling thread, on a ring, with the driver of its file operations.
+    /// Creates a core on a ring for the calling thread, with the driver of its file operations.
     pub(crate) fn with_ring(
         config: CoreConfig,
         notifier: Arc<Notifier>,
@@ -136,7 +136,7 @@ impl Core {
         let mut ring = Ring::new(config.ring)?;
         ring.bind_to_thread();
         ring.wake_by(Arc::clone(notifier.eventfd()));
-        // Only what has been seen to work is used (traps 29, 30).
+        // Only modes that passed the probe are used (traps 29, 30).
         let probed = group_probe::verdict(config.group.mode);
         let mode = match &probed {
             Ok(()) => config.group.mode,
@@ -153,7 +153,7 @@ impl Core {
         ))
     }
 
-    /// A core for the calling thread, without a ring.
+    /// Creates a core without a ring for the calling thread.
     pub(crate) fn with_readiness(
         config: &CoreConfig,
         notifier: Arc<Notifier>,
@@ -195,35 +195,35 @@ impl Core {
         })
     }
 
-    /// The calling thread's core.
+    /// Returns the calling thread's core.
     pub(crate) fn current() -> Option<Rc<Core>> {
-        // None, too, while the thread's cells are being dropped.
+        // Also `None` while the thread's cells are being dropped.
         let existing = CURRENT.try_with(|current| current.borrow().clone());
         existing.ok().flatten()
     }
 
-    /// Whether the calling thread can have a core: not while its cells are being dropped.
+    /// Returns whether the calling thread can have a core. It cannot while its cells are being dropped.
     pub(crate) fn can_be_current() -> bool {
         CURRENT.try_with(|_| ()).is_ok()
     }
 
-    /// Makes this the calling thread's core, or gives the thread none.
+    /// Sets or removes the calling thread's core.
     pub(crate) fn set_current(core: Option<Rc<Core>>) {
         let before = CURRENT.with(|current| current.replace(core));
         drop(before);
     }
 
-    /// Whether sockets are to be made so that calls on them never wait.
+    /// Returns whether new sockets must be non-blocking.
     pub(crate) fn wants_nonblocking(&self) -> bool {
         matches!(self.backend, Backend::Readiness(_))
     }
 
-    /// Whether the kernel receives by itself.
+    /// Returns whether the core has a ring, through which the kernel receives on its own.
     pub(crate) fn has_ring(&self) -> bool {
         matches!(self.backend, Backend::Rings(_))
     }
 
-    /// Takes over a socket, in the mode that `wants_nonblocking` says.
+    /// Takes over a socket, and sets the mode according to `wants_nonblocking`.
     pub(crate) fn socket(&self, fd: OwnedFd) -> Rc<Socket> {
         let closer: Rc<dyn CloseSocket> = match self.this.upgrade() {
             Some(core) => core,
@@ -232,8 +232,8 @@ impl Core {
         Socket::new(fd, closer)
     }
 
-    /// Takes one operation off the budget of the task that is being polled. False: others are to have
-    /// their poll; the task is polled again.
+    /// Takes one operation from the budget of the task that is being polled. Returns `false` if the budget is used up:
+    /// the task must yield, and is polled again.
     #[inline]
     pub(crate) fn spend(&self, context: &Context<'_>) -> bool {
         match self.budget.get().checked_sub(1) {
@@ -248,40 +248,40 @@ impl Core {
         }
     }
 
-    /// A task is about to be polled.
+    /// Resets the budget before a task is polled.
     #[inline]
     pub(crate) fn refill(&self) {
         self.budget.set(BUDGET);
     }
 
-    /// Who starts tasks here.
+    /// Sets the function that starts tasks on this core.
     pub(crate) fn set_starter(&self, starter: fn(Background)) {
         self.starter.set(Some(starter));
     }
 
-    /// Has `future` run on this core. It is dropped immediately where nothing runs any more.
+    /// Starts `future` as a detached task on this core, or drops it if the core runs no tasks any more.
     pub(crate) fn start_background(&self, future: Background) {
         if let Some(starter) = self.starter.get() {
             starter(future);
         }
     }
 
-    /// Sets where file operations and blocking calls are submitted.
+    /// Sets the submitter of file operations and blocking calls.
     pub(crate) fn set_files(&self, files: &Arc<Submitter>) {
         let _ = self.files.set(Arc::clone(files));
     }
 
-    /// Returns where to submit file operations and blocking calls; `None` before the core has started.
+    /// Returns the submitter of file operations and blocking calls; `None` before the core has started.
     pub(crate) fn files(&self) -> Option<Arc<Submitter>> {
         self.files.get().map(Arc::clone)
     }
 
-    /// Where it finds the addresses that the runtime's cores share.
+    /// Sets the access to the addresses that the runtime's cores share.
     pub(crate) fn set_seat(&self, seat: Seat) {
         let _ = self.seat.set(seat);
     }
 
-    /// Has `bind` bind a socket that the other cores may share the address of.
+    /// Binds a socket with `bind`, to an address that the other cores may share.
     pub(crate) fn claim(
         &self,
         kind: Kind,
@@ -294,13 +294,13 @@ impl Core {
         }
     }
 
-    /// Whether no operation is taken any more; in a child of a fork none is.
+    /// Returns whether operations are refused. In a child of a fork they always are.
     #[inline]
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.get() || self.is_elsewhere()
     }
 
-    /// Why it takes no operation.
+    /// Returns the reason why operations are refused.
     #[cold]
     pub(crate) fn refusal(&self) -> EngineError {
         if self.is_elsewhere() {
@@ -310,7 +310,7 @@ impl Core {
         }
     }
 
-    /// Whether this is a child of the process that the core runs in.
+    /// Returns whether this is a child of the process that the core runs in.
     #[inline]
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.notifier.is_elsewhere()
@@ -327,16 +327,16 @@ impl Core {
         }
     }
 
-    /// Counts a call that was made in place of an operation.
+    /// Counts a system call that was made in place of an operation.
     #[inline]
     pub(crate) fn count_call(&self, operation: OperationNumber, res: i32) {
         count_call(&self.notifier.counters, operation, res);
     }
 
-    // ----- what multishot receives and accepts need -----
+    // ----- multishot receives and accepts -----
 
-    /// Asks `sqe` of the kernel, an `operation` that goes on: its answers go to `handler` until one says that
-    /// none follows. `None` without a ring, or at the end.
+    /// Submits `sqe`, a multishot `operation`. Its completions go to `handler` until one reports that no more follow.
+    /// Returns `None` without a ring, or when the core is ending.
     pub(crate) fn arm(
         &self,
         operation: OperationNumber,
@@ -349,7 +349,7 @@ impl Core {
         }
     }
 
-    /// Begins an operation whose end nobody waits for. It comes back at the end of the core.
+    /// Starts a detached operation. It is returned when the core is ending.
     #[inline]
     pub(crate) fn start_detached<T: SocketOp>(&self, op: T) -> Result<(), T> {
         if self.is_ending() {
@@ -362,7 +362,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a socket's last send and its close can be asked for in one.
+    /// Returns whether a socket's last send and its close can be submitted together.
     pub(crate) fn closes_behind_sends(&self) -> bool {
         match &self.backend {
             Backend::Rings(rings) => rings.closes_behind_sends(),
@@ -370,8 +370,8 @@ impl Core {
         }
     }
 
-    /// Begins the last send of a socket that nothing else uses, and closes it behind that. Where
-    /// [`closes_behind_sends`](Core::closes_behind_sends); not at the end of the core.
+    /// Starts the last send of a socket that has no other user, and closes the socket after it. Requires
+    /// [`closes_behind_sends`](Core::closes_behind_sends), and a core that is not ending.
     #[inline]
     pub(crate) fn start_last<T: SocketOp>(&self, op: T) {
         match &self.backend {
@@ -380,14 +380,14 @@ impl Core {
         }
     }
 
-    /// Asks for the end of it; its last answer still comes.
+    /// Requests the cancel of an operation. Its final completion still arrives.
     pub(crate) fn cancel(&self, token: Token) {
         if let Backend::Rings(rings) = &self.backend {
             rings.cancel(token);
         }
     }
 
-    /// Has `waker` woken when `socket` may have become ready, on a core without a ring.
+    /// Registers `waker` to be woken when `socket` may have become ready, on a core without a ring.
     pub(crate) fn watch(
         &self,
         socket: &Socket,
@@ -400,7 +400,7 @@ impl Core {
         }
     }
 
-    /// Whether an attempt is worth it: nothing is known against it.
+    /// Returns whether an attempt can succeed: the socket is not known to be unready.
     #[inline]
     pub(crate) fn may_be_ready(&self, socket: &Socket, interest: Interest) -> bool {
         match &self.backend {
@@ -409,7 +409,7 @@ impl Core {
         }
     }
 
-    /// The last attempt took all there was: only a change makes another worth it.
+    /// Notes that the last attempt exhausted the socket, so that only a readiness event makes another useful.
     #[inline]
     pub(crate) fn not_ready(&self, socket: &Socket, interest: Interest) {
         if let Backend::Readiness(readiness) = &self.backend {
@@ -417,7 +417,7 @@ impl Core {
         }
     }
 
-    /// The last receive found less than it had room for.
+    /// Notes that the last receive got less than its buffer holds.
     #[inline]
     pub(crate) fn emptied(&self, socket: &Socket) {
         if let Backend::Readiness(readiness) = &self.backend {
@@ -427,12 +427,12 @@ impl Core {
 
     // ----- time -----
 
-    /// Now, on the clock of timers, ns.
+    /// Returns the current time on the clock of timers, ns.
     pub(crate) fn now_ns(&self) -> u64 {
         call::now_ns()
     }
 
-    /// Has `waker` woken at `at_ns`; `timer` is the one it had before, if it had one.
+    /// Arms a timer that wakes `waker` at `at_ns`. `timer` is the caller's previous timer, if it has one.
     pub(crate) fn set_timer(&self, timer: Option<Timer>, at_ns: u64, waker: &Waker) -> Timer {
         let waker = waker.clone();
         let (timer, before) = self.timers.borrow_mut().set(timer, at_ns, waker);
@@ -461,18 +461,18 @@ impl Core {
 
     // ----- the loop -----
 
-    /// Whether nothing is answered any more: the kernel has ended the ring, or this is a child of a fork.
+    /// Returns whether no operation completes any more: the ring has failed, or this is a child of a fork.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.is_elsewhere() || matches!(&self.backend, Backend::Rings(rings) if rings.failed() != 0)
     }
 
-    /// How, if it has.
+    /// Returns the error if the core has failed.
     pub(crate) fn failure(&self) -> Option<std::io::Error> {
         match &self.backend {
             _ if self.is_elsewhere() => Some(std::io::Error::other(
-                "this process is a child of a fork, and the core is its parent's; a child may call exec or \
-                 _exit, or start a runtime of its own",
+                "this process is a child of a fork, and the core belongs to its parent; a child may call exec or \
+                 _exit, or start a new runtime",
             )),
             Backend::Rings(rings) if rings.failed() != 0 => {
                 Some(std::io::Error::from_raw_os_error(rings.failed()))
@@ -481,8 +481,8 @@ impl Core {
         }
     }
 
-    /// Submits what tasks have asked for and acts upon what has come: one enter. Sleeps until there is
-    /// something, unless `busy` says that there is, which the notifier does not wake for: it is called after the
+    /// Submits the operations of the tasks and handles completions, with one enter. Sleeps until there is an event
+    /// unless `busy` returns `true`. `busy` covers work that the notifier does not announce; it is called after the
     /// notifier has been armed.
     pub(crate) fn drive(&self, busy: impl Fn() -> bool) {
         if self.is_elsewhere() {
@@ -503,7 +503,7 @@ impl Core {
         }
     }
 
-    /// Whether something is being sent that nobody need wait for. Looks at all that is in flight.
+    /// Returns whether a detached send is in flight. Checks all operations in flight.
     pub(crate) fn is_sending(&self) -> bool {
         match &self.backend {
             Backend::Rings(rings) => rings.is_sending(),
@@ -511,12 +511,12 @@ impl Core {
         }
     }
 
-    /// Nothing is taken any more; what is in flight is cancelled and seen out, at most until `until_ns`. Past it,
-    /// what the kernel may still touch is leaked. Returns how many operations that were.
+    /// Refuses new operations, and cancels and waits for those in flight, at most until `until_ns`. After that, memory
+    /// that the kernel may still use is leaked. Returns the number of leaked operations.
     pub(crate) fn end(&self, until_ns: u64) -> u32 {
         self.ending.set(true);
         if self.is_elsewhere() {
-            // The kernel uses the parent's memory. What the core has of the ring is never touched again.
+            // The kernel uses the parent's memory. The child never touches the ring again.
             let group = self.group.take();
             group.into_iter().for_each(Group::leak);
             std::mem::forget(self.this.upgrade());
@@ -530,7 +530,7 @@ impl Core {
             }
         };
         if left > 0 {
-            // The kernel may yet take a buffer of the group.
+            // The kernel may still take a buffer of the group.
             let group = self.group.take();
             group.into_iter().for_each(Group::leak);
             std::mem::forget(self.this.upgrade());
@@ -568,7 +568,7 @@ impl CloseSocket for Core {
     }
 }
 
-/// Counts a call that was made in place of an operation.
+/// Counts a system call that was made in place of an operation.
 #[inline]
 fn count_call(counters: &Counters, operation: OperationNumber, res: i32) {
     counters.submitted().add(1);
@@ -578,7 +578,7 @@ fn count_call(counters: &Counters, operation: OperationNumber, res: i32) {
     }
 }
 
-/// Closes sockets whose core has gone.
+/// Closes sockets whose core no longer exists.
 struct Plain;
 
 impl CloseSocket for Plain {

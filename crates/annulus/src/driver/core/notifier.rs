@@ -9,14 +9,14 @@ use crate::metrics::{Counters, SourceKind};
 use crate::sys::forked;
 use crate::sys::wake::EventFd;
 
-/// One per core. A thread that has left something for the core notifies it; that costs a system call only while the
-/// core sleeps.
+/// The notifier of a core. A thread that has stored something for the core notifies it. That costs a system call only
+/// while the core sleeps.
 pub(crate) struct Notifier {
     sleeper: Sleeper,
     eventfd: Arc<EventFd>,
     /// The process that the core runs in.
     process: u64,
-    /// What the core counts: here, for this is all that others have of it.
+    /// The core's counters. They are kept here because other threads only have the notifier.
     pub(crate) counters: Counters,
 }
 
@@ -30,21 +30,21 @@ impl Notifier {
         }))
     }
 
-    /// Wakes the core if it sleeps. After what it is to see has been stored.
+    /// Wakes the core if it sleeps. Called after the data for it has been stored.
     pub(crate) fn notify(&self) {
         if self.sleeper.must_wake() {
             Wake::wake(self);
         }
     }
 
-    /// Whether this is a child of the process that the core runs in. What a child does must not reach the
-    /// ring or the epoll instance, which it shares with its parent (trap 54).
+    /// Returns whether this is a child of the process that the core runs in. A child must not touch the ring or the
+    /// epoll instance, which it shares with its parent (trap 54).
     #[inline]
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.process != forked::process()
     }
 
-    /// The core is about to sleep: each notification from now on wakes it.
+    /// Marks the core as about to sleep: each later notification wakes it.
     pub(super) fn about_to_sleep(&self) {
         self.sleeper.about_to_sleep();
     }
@@ -58,7 +58,7 @@ impl Notifier {
     }
 }
 
-/// For the driver of the core's file operations: its own sleeper has decided that the core is to be woken.
+/// For the driver of the core's file operations, whose sleeper has already decided that the core must be woken.
 impl Wake for Notifier {
     fn wake(&self) {
         if self.is_elsewhere() {

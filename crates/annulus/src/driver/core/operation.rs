@@ -1,4 +1,4 @@
-//! The future of one operation on a socket. It watches; the core's table owns.
+//! The future of one operation on a socket. The core's table owns the operation; the future only has its token.
 
 use std::fmt;
 use std::future::Future;
@@ -12,10 +12,10 @@ use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::engine_error::code_of;
 use crate::sys::errno::ECANCELED;
 
-/// An operation on a socket, on its way; await it for the answer.
+/// An operation on a socket, in progress; await it for the result.
 ///
-/// Nothing is asked of the kernel before the first poll. Dropping it at any point is sound: what the
-/// kernel may still touch stays with the core until the kernel lets go of it. It stays on its thread.
+/// Nothing is submitted to the kernel before the first poll. Dropping the future at any point is sound: memory that the
+/// kernel may still use stays with the core until the kernel has released it. The future stays on its thread.
 #[must_use = "an operation does nothing until it is awaited"]
 pub(crate) struct SocketOperation<T: SocketOp> {
     core: Rc<Core>,
@@ -24,7 +24,8 @@ pub(crate) struct SocketOperation<T: SocketOp> {
 
 enum State<T> {
     Fresh(T),
-    /// Without a ring: it has been tried, and the socket was not ready. It was asked for then, ns, if it is timed.
+    /// Without a ring: tried once, and the socket was not ready. The time of that attempt, ns, if the operation is
+    /// timed.
     Attempted(T, u64),
     Out(Token),
     Over,
@@ -40,7 +41,7 @@ impl<T: SocketOp> SocketOperation<T> {
         }
     }
 
-    /// Whether it has been asked for: dropped, it is gone on with or cancelled, as is its way.
+    /// Returns whether the operation has been submitted. If so, a drop continues or cancels it, according to its kind.
     pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.state, State::Fresh(_))
     }
@@ -59,7 +60,7 @@ impl<T: SocketOp> SocketOperation<T> {
         }
     }
 
-    /// Without a ring: the system call, as often as the socket is ready for it.
+    /// Without a ring: makes the system call whenever the socket is ready.
     fn attempt(
         &mut self,
         mut op: T,
@@ -86,7 +87,7 @@ impl<T: SocketOp> SocketOperation<T> {
                     let code = code_of(&error).unwrap_or(ECANCELED);
                     return Poll::Ready(op.complete(-code));
                 }
-                // It has just been added, and may have been ready before.
+                // The socket has just been added, and may have been ready before.
                 Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
                     self.state = State::Attempted(op, submitted_ns);
@@ -133,7 +134,7 @@ impl<T: SocketOp> Future for SocketOperation<T> {
             State::Attempted(op, submitted_ns) => this.attempt(op, submitted_ns, context),
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
-                    unreachable!("without a ring nothing is in flight")
+                    unreachable!("without a ring no operation is in flight")
                 };
                 match rings.poll::<T>(token, context) {
                     Some((op, res)) => Poll::Ready(op.complete(res)),

@@ -1,7 +1,7 @@
-//! A core without a ring: tasks try their calls, and epoll says when to try again.
+//! A core without a ring: tasks try their system calls, and epoll reports when to retry.
 //!
-//! Edge-triggered, so that a socket is added once and each change is told once; what is known of each is
-//! kept here, so that a call which would only say EAGAIN is not made.
+//! Sockets are added edge-triggered, so each is added once and each change is reported once. The known readiness of
+//! each socket is kept here, so that no call is made that would only fail with EAGAIN.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -31,30 +31,30 @@ pub(super) struct Readiness {
     poller: RefCell<Poller>,
     sources: RefCell<Slab<Source>>,
     generation: Cell<u32>,
-    /// Nothing goes on by itself any more.
+    /// True if detached operations have ended.
     over: Cell<bool>,
     notifier: Arc<Notifier>,
 }
 
-/// What is known of a socket.
+/// The known readiness of a socket.
 struct Source {
     generation: u32,
     read: Side,
     write: Side,
-    /// Operations that nobody waits for, to be gone on with, in order, when the socket is writable. A stream
-    /// has one at the most, for one sends at a time; datagrams don't wait for each other.
+    /// Detached operations to be continued in order when the socket is writable. A stream has at most one, because its
+    /// sends are serialised; datagram sends are independent.
     rest: VecDeque<Box<dyn Unfinished>>,
-    /// The end has come, and has been told with the last data: it will not be told again.
+    /// True if the end of the stream was reported together with the last data. It is not reported again.
     ended: bool,
 }
 
-/// An operation that goes on by itself.
+/// A detached operation that has not completed.
 trait Unfinished {
-    /// As far as the socket allows. True: that was the end of it.
+    /// Continues as far as the socket allows. Returns whether the operation has completed.
     fn go_on(&mut self, counters: &Counters) -> bool;
 }
 
-/// `None` when it is over.
+/// `None` when it has completed.
 struct Rest<T: SocketOp>(Option<T>);
 
 impl<T: SocketOp> Unfinished for Rest<T> {
@@ -75,7 +75,7 @@ impl<T: SocketOp> Unfinished for Rest<T> {
     }
 }
 
-/// The core has ended under it.
+/// Abandons the operation if the core has ended.
 impl<T: SocketOp> Drop for Rest<T> {
     fn drop(&mut self) {
         let op = self.0.take();
@@ -85,7 +85,7 @@ impl<T: SocketOp> Drop for Rest<T> {
 
 #[derive(Debug)]
 struct Side {
-    /// Nothing is known against it.
+    /// True if an attempt may succeed.
     ready: bool,
     waiters: Waiters,
 }
@@ -96,7 +96,7 @@ impl Side {
         waiters: Waiters::NEW,
     };
 
-    /// It has become ready: who waits is to be woken.
+    /// Marks the side as ready and takes its waiters out to be woken.
     fn change(&mut self) -> Option<Woken> {
         self.ready = true;
         self.waiters.take()
@@ -139,20 +139,21 @@ impl Readiness {
             .map(|source| act(source.side(interest)))
     }
 
-    /// Whether an attempt is worth it.
+    /// Returns whether an attempt may succeed.
     #[inline]
     pub(super) fn may_be_ready(&self, socket: &Socket, interest: Interest) -> bool {
         self.with_side(socket, interest, |side| side.ready)
             .unwrap_or(true)
     }
 
-    /// The last attempt took all there was. Without effect on a socket that is not polled yet.
+    /// Notes that the last attempt exhausted the socket. Has no effect on a socket that is not polled yet.
     #[inline]
     pub(super) fn not_ready(&self, socket: &Socket, interest: Interest) {
         self.with_side(socket, interest, |side| side.ready = false);
     }
 
-    /// The last attempt found less than it had room for: that was all, unless it was the last of all.
+    /// Notes that the last receive got less than its buffer holds. The socket is then empty unless the stream has
+    /// ended.
     #[inline]
     pub(super) fn emptied(&self, socket: &Socket) {
         if let Some(index) = socket.watched()
@@ -162,8 +163,8 @@ impl Readiness {
         }
     }
 
-    /// Has `waker` woken when the socket becomes ready. After the first call for a socket it may be ready:
-    /// what happened before it was added has been missed.
+    /// Registers `waker` to be woken when the socket becomes ready. After the first call for a socket the caller must
+    /// try once more: events from before it was added are not reported.
     pub(super) fn watch(
         &self,
         socket: &Socket,
@@ -178,7 +179,7 @@ impl Readiness {
             let waker = waker.clone();
             let displaced =
                 self.with_side(socket, interest, |side| side.waiters.wait_besides(waker));
-            // Foreign code: with nothing borrowed.
+            // Foreign code runs with nothing borrowed.
             let checked = displaced.unwrap_or_default().let_go();
             let gone = self.with_side(socket, interest, |side| side.waiters.readmit(checked));
             drop(gone);
@@ -210,9 +211,9 @@ impl Readiness {
         Ok(())
     }
 
-    /// The last user of a socket has gone.
+    /// Handles the drop of a socket's last user.
     pub(super) fn close(&self, raw: i32, watched: Option<u32>) {
-        // The epoll instance is the parent's, too: from a child of a fork it would forget the parent's socket.
+        // The epoll instance is shared with the parent: a child of a fork would remove the parent's socket from it.
         if let Some(index) = watched
             && !self.notifier.is_elsewhere()
         {
@@ -235,7 +236,7 @@ impl Readiness {
             .counters
             .waits()
             .add(u64::from(timeout_ns != Some(0)));
-        // An error here is one of arguments, which are the same each time.
+        // An error can only concern the arguments, which are always the same.
         let _ = self.poller.borrow_mut().wait(timeout_ns);
         self.notifier.awake();
         for nth in 0.. {
@@ -259,7 +260,7 @@ impl Readiness {
         }
     }
 
-    /// Begins an operation whose end nobody waits for.
+    /// Starts a detached operation.
     #[inline]
     pub(super) fn start_detached<T: SocketOp>(&self, op: T) {
         let mut rest = Rest(Some(op));
@@ -271,11 +272,11 @@ impl Readiness {
         }
     }
 
-    /// Nobody waits for `op` any more, and the socket is not ready for it.
+    /// Continues the detached `op` later, because its socket is not ready for it.
     #[cold]
     pub(super) fn go_on_later<T: SocketOp>(&self, op: T) {
         let socket = Rc::clone(op.socket());
-        // At the end nobody would go on with it.
+        // When the core is ending, no later event would continue it.
         if self.over.get()
             || self.notifier.is_elsewhere()
             || socket.watched().is_none() && self.add(&socket).is_err()
@@ -288,7 +289,7 @@ impl Readiness {
         let mut rest: Box<dyn Unfinished> = Box::new(Rest(Some(op)));
         let queues = |source: &Source| !source.rest.is_empty();
         let is_first = !(self.sources.borrow().get(index)).is_some_and(queues);
-        // It may have become ready before it was added.
+        // The socket may have become ready before it was added.
         if is_first && rest.go_on(&self.notifier.counters) {
             return;
         }
@@ -302,7 +303,7 @@ impl Readiness {
     fn go_on(&self, token: u64) {
         let next = || self.with_source(token, |source| source.rest.pop_front());
         while let Some(Some(mut rest)) = next() {
-            // The buffer and the wakers are foreign code: with nothing borrowed.
+            // The buffer and the wakers are foreign code, which runs with nothing borrowed.
             let mut over = true;
             contain(|| over = rest.go_on(&self.notifier.counters));
             if !over {
@@ -320,7 +321,7 @@ impl Readiness {
         (self.sources.borrow().iter()).any(|(_, source)| sends(source))
     }
 
-    /// Nothing goes on any more.
+    /// Ends all detached operations.
     pub(super) fn end(&self) {
         self.over.set(true);
         let rests: Vec<_> = (self.sources.borrow_mut().iter_mut())
@@ -332,7 +333,7 @@ impl Readiness {
     fn change(&self, token: u64, interest: Interest) {
         let woken = self.side(token, interest, Side::change).flatten();
         let Some(woken) = woken else { return };
-        // Foreign code: with nothing borrowed.
+        // Foreign code runs with nothing borrowed.
         let waker = woken.wake();
         let another = self.side(token, interest, |side| side.waiters.keep(waker));
         drop(another);
@@ -347,7 +348,7 @@ impl Readiness {
         self.with_source(token, |source| act(source.side(interest)))
     }
 
-    /// The socket that is still the one which was added under `token`.
+    /// Calls `act` with the socket that was added under `token`, if it is still the same.
     fn with_source<T>(&self, token: u64, act: impl FnOnce(&mut Source) -> T) -> Option<T> {
         let mut sources = self.sources.borrow_mut();
         let source = sources.get_mut(low_half(token) as usize)?;

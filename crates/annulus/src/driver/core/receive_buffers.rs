@@ -1,45 +1,45 @@
-//! The buffers that a core's ring receives into, as sockets and the core itself see them.
+//! Access to the receive buffers of a core's ring.
 
 use super::Core;
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::sys::sqe::Cqe;
 
 impl Core {
-    /// The number of the receive buffers' group.
+    /// Returns the id of the buffer group.
     pub(crate) fn group_id(&self) -> u16 {
         self.with_group(Group::id).unwrap_or_default()
     }
 
-    /// How the kernel fills the receive buffers.
+    /// Returns the receive mode of the buffer group.
     pub(crate) fn receive_mode(&self) -> ReceiveMode {
         self.with_group(Group::mode).unwrap_or_default()
     }
 
-    /// The receive buffers, and why they are not as was wanted.
+    /// Returns the layout of the receive buffers, and the reason if it is not the requested one.
     pub(crate) fn group_facts(&self) -> (Option<GroupLayout>, Option<String>) {
         (self.with_group(Group::layout), self.mode_refused.clone())
     }
 
-    /// Bytes of a receive buffer.
+    /// Returns the size of a receive buffer, bytes.
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.with_group(Group::buffer_bytes).unwrap_or(4096)
     }
 
-    /// What the kernel has received into buffer `id`.
+    /// Returns the data that the kernel has received into buffer `id`.
     #[inline]
     pub(crate) fn received(&self, id: u16, bytes: u32) -> Option<Chunk> {
         self.with_group(|group| group.received(id, bytes))
     }
 
-    /// As [`received`](Core::received), where a buffer is filled bit by bit or several at a time. False: what
-    /// the kernel says makes no sense.
+    /// Passes the received data to `each` if buffers are filled incrementally or several at a time. Returns `false` if
+    /// the completion is inconsistent.
     #[inline]
     pub(crate) fn received_parts(&self, cqe: &Cqe, id: u16, each: impl FnMut(Chunk)) -> bool {
         self.with_group(|group| group.received_parts(id, cqe.bytes(), cqe.keeps_buffer(), each))
             .unwrap_or(true)
     }
 
-    /// A buffer to receive into by a call.
+    /// Returns an empty buffer for a receive by system call.
     pub(crate) fn blank(&self) -> Option<Chunk> {
         self.with_group(Group::blank)
     }

@@ -1,5 +1,5 @@
-//! A core with a ring: SQEs as tasks ask, one enter per poll, and completions copied out before they are
-//! acted upon.
+//! A core with a ring: SQEs as tasks submit them, one enter per poll, and completions that are copied out before they
+//! are handled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -27,32 +27,32 @@ use crate::sys::kernel::Kernel;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
 
-/// The read that a notifier completes.
+/// The token of the eventfd read that a notifier completes.
 const WAKE: Token = Token::special(0);
-/// CQEs that say nothing: of closes and cancels.
+/// The token of CQEs without meaning: those of closes and cancels.
 const IGNORED: Token = Token::special(1);
-/// From here on, closes that are linked to sends, by their index.
+/// The first of the tokens for closes that are linked to sends; each is followed by the index.
 const CLOSES: u32 = 2;
-/// Between two looks at what is in flight while a core ends.
+/// The interval between checks of the operations in flight while a core ends, ns.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
 pub(super) struct Rings {
     port: Rc<SubmissionPort>,
     files: RefCell<Files>,
     table: RefCell<Table>,
-    /// What met a full submission queue, in order. Never dropped (trap 7).
+    /// SQEs that did not fit into the submission queue, in order. Never dropped (trap 7).
     waiting: RefCell<VecDeque<Sqe>>,
     cqes: RefCell<Vec<Cqe>>,
     /// Sockets whose last send has a close linked to it.
     closes: RefCell<Slab<Rc<Socket>>>,
     wake_armed: Cell<bool>,
     notifier: Arc<Notifier>,
-    /// Whether the kernel goes on with a send until all is sent or it fails (MSG_WAITALL): Linux 5.19, told by an
-    /// operation of 6.0.
+    /// True if the kernel continues a send until all of it is sent or it fails (MSG_WAITALL). Since Linux 5.19,
+    /// detected by an operation of 6.0.
     sends_whole: bool,
-    /// The errno by which the ring has shown that it is of no more use, or 0.
+    /// The errno with which the ring has failed, or 0.
     failed: Cell<i32>,
-    /// When the completions at hand were reaped, ns, if that has been asked; else 0.
+    /// The time when the current completions were reaped, ns; 0 if no operation needed it.
     reaped_ns: Cell<u64>,
 }
 
@@ -86,11 +86,11 @@ impl Rings {
         act(&mut self.port.ring.borrow_mut())
     }
 
-    // ----- what futures call -----
+    // ----- interface for futures -----
 
     #[inline]
     pub(super) fn start<T: SocketOp>(&self, mut op: T, waker: Option<Waker>) -> Token {
-        // The buffer is foreign code: it is asked with nothing borrowed.
+        // The buffer is foreign code and runs with nothing borrowed.
         let sqe = op.sqe();
         let submitted_ns = metrics::sample();
         let (token, sqe) = self.table.borrow_mut().start(op, sqe, waker, submitted_ns);
@@ -98,12 +98,12 @@ impl Rings {
         token
     }
 
-    /// Begins the last send of a socket that nothing else uses, and closes it in the same enter: the close is linked to
-    /// the send, so that the kernel runs it when all is sent, and gives it back when that fails (trap 65).
+    /// Starts the last send of a socket that has no other user, and closes the socket in the same enter. The close is
+    /// linked to the send: the kernel runs it when all is sent, and cancels it when the send fails (trap 65).
     #[inline]
     pub(super) fn start_last<T: SocketOp>(&self, mut op: T) {
         if !self.has_space_for_two() {
-            // Closed when the send is over, by its drop.
+            // The socket is closed by its drop when the send has completed.
             self.start(op, None);
             return;
         }
@@ -122,7 +122,7 @@ impl Rings {
         });
     }
 
-    /// Whether the next two go to the kernel together: a link does not outlast an enter.
+    /// Returns whether the next two SQEs go to the kernel together. A link does not extend beyond one enter.
     fn has_space_for_two(&self) -> bool {
         let has_space = || self.with_ring(|ring| ring.sq_space() >= 2);
         if self.waiting.borrow().is_empty() && has_space() {
@@ -132,8 +132,8 @@ impl Rings {
         self.push_waiting() && has_space()
     }
 
-    /// Whether a close can be linked to a send, which is all sent then. The submission poller might take the one
-    /// before the other is there.
+    /// Returns whether a close can be linked to a send. That requires that the kernel sends everything (`sends_whole`),
+    /// and no submission poller, which might take the send before the close is pushed.
     pub(super) fn closes_behind_sends(&self) -> bool {
         self.sends_whole && !self.with_ring(|ring| ring.is_sq_polled())
     }
@@ -145,7 +145,7 @@ impl Rings {
         context: &Context<'_>,
     ) -> Option<(T, i32)> {
         let polled = self.table.borrow_mut().poll(token, context);
-        // The waker it had is dropped with nothing borrowed.
+        // The previous waker is dropped with nothing borrowed.
         polled.ok()
     }
 
@@ -174,14 +174,14 @@ impl Rings {
     }
 
     pub(super) fn cancel(&self, token: Token) {
-        // A child of a fork may drop what its parent has in flight.
+        // A child of a fork may drop operations that its parent has in flight.
         if !self.notifier.is_elsewhere() && self.table.borrow_mut().stop(token) {
             self.notifier.counters.cancels().add(1);
             self.push(Sqe::cancel(token.user_data(), IGNORED.user_data()));
         }
     }
 
-    /// The last user of a socket has gone: nothing of it is in flight (trap 38).
+    /// Handles the drop of a socket's last user: no operation of it is in flight (trap 38).
     pub(super) fn close(&self, raw: i32) {
         self.push(Sqe {
             user_data: IGNORED.user_data(),
@@ -203,7 +203,7 @@ impl Rings {
         self.push_waiting();
     }
 
-    /// False: the queue is full.
+    /// Pushes the waiting SQEs. Returns `false` if the queue is full.
     fn push_waiting(&self) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         while let Some(&sqe) = waiting.front() {
@@ -229,7 +229,7 @@ impl Rings {
         self.reap(core);
     }
 
-    /// Submits the pushed entries, and sees what has completed, without waiting.
+    /// Submits the pushed entries and fetches completions, without waiting.
     fn submit(&self) {
         let mut ring = self.port.ring.borrow_mut();
         if ring.unsubmitted() > 0 || ring.ready() {
@@ -269,23 +269,23 @@ impl Rings {
         self.notifier.awake();
     }
 
-    /// What an enter's answer means. It never touches an operation (traps 1, 5, 6).
+    /// Handles the result of an enter. An error never affects an operation (traps 1, 5, 6).
     fn judge(&self, result: io::Result<()>) {
         let Err(error) = result else { return };
         match error.raw_os_error() {
-            // A signal, the time is up; short of memory, or completions are to be reaped first.
+            // A signal, a timeout, a shortage of memory, or completions that must be reaped first.
             Some(EINTR | ETIME | EAGAIN | EBUSY | ENOMEM) => {}
-            // EBADR: a completion was dropped, and it can't be known whose. EBADFD, ENXIO: it is gone.
+            // EBADR: an unknown completion was lost. EBADFD, ENXIO: the ring is gone.
             errno => self.failed.set(errno.unwrap_or(EBADR)),
         }
     }
 
-    /// The errno by which the ring has shown that it is of no more use, or 0.
+    /// Returns the errno with which the ring has failed, or 0.
     pub(super) fn failed(&self) -> i32 {
         self.failed.get()
     }
 
-    /// Copies completions out, then acts upon them, until there are no more at hand.
+    /// Copies completions out and handles them until none are left.
     fn reap(&self, core: &Core) {
         let mut cqes = self.cqes.take();
         self.port.take_for_core(&mut cqes);
@@ -356,7 +356,7 @@ impl Rings {
         }
     }
 
-    /// Asks for the rest of a transfer; a buffer that panics when it is asked where it is fails its operation.
+    /// Submits the rest of a transfer. If the buffer panics when it is asked for its address, the operation fails.
     #[cold]
     fn ask_again(&self, core: &Core, token: Token, cqe: Cqe) {
         let sqe = self.table.borrow_mut().sqe(token);
@@ -367,7 +367,7 @@ impl Rings {
         self.act(core, token, cqe, act);
     }
 
-    /// Makes known what the table has counted.
+    /// Publishes the counts of the table.
     fn publish(&self) {
         let (submitted, flying) = self.table.borrow().tally();
         self.notifier.counters.submitted().set(submitted);
@@ -398,7 +398,7 @@ impl Rings {
                 return counters.cancelled().add(1);
             }
             ENOBUFS if completion.is_multishot => return counters.no_buffers().add(1),
-            // It is asked again; singly, where the kernel has no multishot form (EINVAL).
+            // The request is repeated; as a single-shot one if the kernel has no multishot form (EINVAL).
             EAGAIN | EINTR | EINVAL if completion.is_multishot => return,
             ECANCELED if completion.stopped => counters.cancelled().add(1),
             errno => counters.fail(operation, errno),
@@ -424,7 +424,7 @@ impl Rings {
 
     // ----- the end -----
 
-    /// Cancels what is in flight and sees it out. Returns what is left at `until_ns`, and leaks it.
+    /// Cancels all operations and waits for them. Returns the number that is left at `until_ns`, and leaks those.
     pub(super) fn drain(&self, core: &Core, until_ns: u64) -> u32 {
         self.files.borrow_mut().begin_end(until_ns);
         let tokens = self.table.borrow().tokens();
@@ -444,12 +444,12 @@ impl Rings {
             let result = self.with_ring(|ring| ring.wait(Some(DRAIN_POLL_NS)));
             self.judge(result);
             self.reap(core);
-            // Its own are seen out meanwhile.
+            // The file operations are waited for in the same loop.
             self.files.borrow_mut().work();
         }
         self.publish();
         for (_, socket) in self.closes.take() {
-            // The ring has failed: nobody says whether the number is still its own, so that it is closed by nobody.
+            // The ring has failed. The kernel may or may not have closed the descriptor, so it is left open.
             socket.close_ended(true);
         }
         let left = in_flight();
@@ -468,7 +468,7 @@ impl Rings {
         self.table.borrow().is_sending()
     }
 
-    /// Memory that the kernel may still touch is leaked.
+    /// Leaks memory that the kernel may still use.
     fn keep(&self) {
         let mut table = self.table.take();
         table.leave_behind();
@@ -477,7 +477,7 @@ impl Rings {
     }
 }
 
-/// A core whose thread was unwound has not been drained.
+/// A core whose thread panicked has not been drained.
 impl Drop for Rings {
     fn drop(&mut self) {
         if self.notifier.is_elsewhere() {
@@ -492,7 +492,7 @@ impl Drop for Rings {
     }
 }
 
-/// The op's buffer is foreign code.
+/// Disposes of an operation. Its buffer is foreign code.
 fn dispose(completed: Option<Abandoned>) {
     if completed.is_some() {
         contain(|| drop(completed));

@@ -1,5 +1,5 @@
-//! One operation on a socket that several tasks may poll: all of them are woken when it completes, and the task that
-//! polls it first has the answer. The others then make an operation of their own.
+//! An operation on a socket that several tasks may poll. All of them are woken when it completes. The task that polls
+//! it first gets the result; the others start another operation.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use super::waiters::Crowd;
 use super::{Core, SocketOperation};
 use crate::op::SocketOp;
 
-/// The operation. It belongs to its socket, not to a task: the futures that poll it may be dropped.
+/// A shared operation. It belongs to its socket, not to a task: the futures that poll it may be dropped.
 pub(crate) struct SharedOperation<T: SocketOp> {
     operation: SocketOperation<T>,
-    /// The task that waits, while it is the only one.
+    /// The waiting task, while there is only one.
     first: Option<Waker>,
-    /// All of them, where there are several.
+    /// All waiting tasks, if there are several.
     crowd: Option<(Arc<Crowd>, Waker)>,
 }
 
@@ -46,7 +46,7 @@ impl<T: SocketOp> SharedOperation<T> {
         crowd.join(context.waker());
         let polled = Pin::new(&mut self.operation).poll(&mut Context::from_waker(waker));
         if polled.is_ready() {
-            // Without a ring it may be ready before it is told so.
+            // Without a ring the operation may be ready before it is notified.
             crowd.wake_by_ref();
         }
         polled

@@ -1,8 +1,8 @@
-//! Which addresses the cores of a runtime share, and no other process does.
+//! The addresses that the cores of a runtime share among themselves, and with no other process.
 //!
-//! Cores share an address by `SO_REUSEPORT`, which any process of the same user could join. So the first core to ask
-//! for an address takes it without the option, which the kernel refuses if any other socket has it, and sets the
-//! option afterwards, for the other cores. There is no moment at which two runtimes could both succeed.
+//! Cores share an address by `SO_REUSEPORT`, which any process of the same user could join. Therefore the first core
+//! binds the address without the option, which the kernel refuses if any other socket has the address. It then sets the
+//! option, so that the other cores can join. At no moment could two runtimes both succeed.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::Mutex;
 use crate::sys::net::Kind;
 
-/// What the cores of one runtime have bound.
+/// The addresses that the cores of one runtime have bound.
 #[derive(Debug)]
 pub(crate) struct SharedAddresses {
     cores: usize,
@@ -25,25 +25,25 @@ struct Bound {
     core: usize,
 }
 
-/// One core's access to them.
+/// The access of one core to the shared addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     addresses: Arc<SharedAddresses>,
     core: usize,
 }
 
-/// How a socket is to be bound.
+/// The way in which a socket is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Nothing shares it: there is one core.
+    /// Not shared: the runtime has one core.
     Alone,
-    /// It is the first at its address, to be bound alone and to be opened to the other cores then.
+    /// The first socket at its address: bound alone, then opened to the other cores.
     First,
-    /// Another core has the address: it is to be shared from the start.
+    /// The address belongs to another core: shared from the start.
     Joins,
 }
 
-/// An address that a core has bound. Dropped, it is the core's no more.
+/// An address that a core has bound. Dropping the claim gives it up.
 #[derive(Debug)]
 pub(crate) struct Claim {
     seat: Seat,
@@ -51,7 +51,7 @@ pub(crate) struct Claim {
 }
 
 impl SharedAddresses {
-    /// For a runtime of `cores`.
+    /// Creates an empty list for a runtime of `cores` cores.
     pub(crate) fn new(cores: usize) -> Arc<SharedAddresses> {
         Arc::new(SharedAddresses {
             cores,
@@ -69,8 +69,7 @@ impl Seat {
         Seat { addresses, core }
     }
 
-    /// Has `bind` bind a socket to `address`; it returns the address that the socket has then. Cores bind one at a
-    /// time.
+    /// Calls `bind` to bind a socket to `address`; `bind` returns the actual address. Only one core binds at a time.
     pub(crate) fn claim<E>(
         &self,
         kind: Kind,
@@ -83,7 +82,7 @@ impl Seat {
         self.addresses.with(|all| {
             let same = |bound: &&Bound| bound.kind == kind && is_same(bound.address, address);
             let is_ours = all.iter().filter(same).any(|bound| bound.core == self.core);
-            // A core that has the address already is refused it, as by any other socket there.
+            // A core that already has the address is refused, as by any other socket.
             let share = match all.iter().find(same) {
                 Some(_) if !is_ours => Share::Joins,
                 _ => Share::First,
@@ -113,7 +112,7 @@ impl Drop for Claim {
     }
 }
 
-/// Whether they are one to `bind(2)`: a flow label is not part of it.
+/// Returns whether `bind(2)` treats the addresses as equal; the flow label does not matter.
 fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     let scope = |address| match address {
         SocketAddr::V4(_) => 0,
@@ -148,7 +147,7 @@ mod tests {
         assert_eq!(ask(&two, "127.0.0.2:80").0, Share::First);
         assert_eq!(ask(&two, "127.0.0.1:81").0, Share::First);
         assert_eq!(ask(&two, "[::1]:80").0, Share::First);
-        // It has one there: the kernel is to refuse another.
+        // The core already has a socket there: the kernel has to refuse another one.
         assert_eq!(ask(&two, "127.0.0.1:80").0, Share::First);
         drop(first);
         assert_eq!(ask(&three, "127.0.0.1:80").0, Share::Joins);

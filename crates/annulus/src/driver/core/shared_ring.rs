@@ -1,5 +1,5 @@
-//! The driver of a core's files, a client of the core's ring. It is the same driver as for every other ring; the
-//! kernel that it is given passes its SQEs on to the ring, and gets the CQEs that belong to them.
+//! The driver of a core's file operations, a client of the core's ring. It is the same driver as for other rings. Its
+//! `Kernel` passes SQEs on to the core's ring and receives the CQEs that belong to them.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,13 +17,13 @@ use crate::sys::sqe::{Cqe, Sqe};
 
 use super::table::Token;
 
-/// The ring of a core, and what has come for its files.
+/// The ring of a core, and completions for its file operations.
 pub(super) struct SubmissionPort {
     pub(super) ring: RefCell<Ring>,
-    /// SQEs so far.
+    /// The number of SQEs pushed so far.
     pushed: Cell<u64>,
     for_files: RefCell<Vec<Cqe>>,
-    /// Reaped while the files' driver waited; the core's own, to be handled in its next poll.
+    /// CQEs of the core that were reaped while the file driver waited; handled in the core's next poll.
     for_core: RefCell<Vec<Cqe>>,
 }
 
@@ -48,12 +48,12 @@ impl SubmissionPort {
         self.pushed.get()
     }
 
-    /// A CQE that is none of the core's.
+    /// Takes a CQE that does not belong to the core.
     pub(super) fn pass_on(&self, cqe: Cqe) {
         self.for_files.borrow_mut().push(cqe);
     }
 
-    /// Reaps and sorts.
+    /// Reaps CQEs and sorts them by owner.
     fn sort(&self) {
         let mut all = Vec::new();
         self.ring.borrow_mut().reap(&mut all);
@@ -66,13 +66,13 @@ impl SubmissionPort {
         }
     }
 
-    /// What the files' driver has reaped for the core.
+    /// Moves the CQEs that the file driver has reaped for the core.
     pub(super) fn take_for_core(&self, into: &mut Vec<Cqe>) {
         into.append(&mut self.for_core.borrow_mut());
     }
 }
 
-/// The ring, as the files' driver sees it.
+/// The ring in its role as the file driver's kernel.
 struct FileClient(Rc<SubmissionPort>);
 
 impl Kernel for FileClient {
@@ -88,7 +88,7 @@ impl Kernel for FileClient {
         self.0.ring.borrow_mut().submit()
     }
 
-    /// Only at the end, when the core does not poll any more.
+    /// Used only at the end, when the core does not poll any more.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let waited = self.0.ring.borrow_mut().wait(timeout_ns);
         self.0.sort();
@@ -103,7 +103,7 @@ impl Kernel for FileClient {
         into.append(&mut self.0.for_files.borrow_mut());
     }
 
-    /// The core's notifier does it.
+    /// The core's notifier takes this role.
     fn arm_wake(&mut self, _: u64) -> bool {
         false
     }
@@ -154,7 +154,7 @@ impl Files {
         tuning: Tuning,
     ) -> Files {
         let file_client = FileClient(Rc::clone(&port));
-        // What is left of a chunk goes with the core's own enter.
+        // Entries that do not fill a chunk are submitted with the core's next enter.
         let mut driver = Driver::new(Arc::clone(&handle), file_client, limits, tuning);
         driver.keep_rest(true);
         Files {
@@ -164,7 +164,7 @@ impl Files {
         }
     }
 
-    /// Does what there is to do. True: there was something.
+    /// Handles submissions, completions and deadlines. Returns whether there were any.
     pub(super) fn work(&mut self) -> bool {
         let called = !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty();
         let Some(driver) = &mut self.driver else {
@@ -178,18 +178,18 @@ impl Files {
         let polled = catch_unwind(AssertUnwindSafe(|| driver.poll()));
         if let Err(panic) = polled {
             std::mem::forget(panic);
-            // A bug takes the files' driver with it, but not the core and its sockets.
+            // A bug ends the file driver, but not the core and its sockets.
             self.driver.take().into_iter().for_each(Driver::break_off);
         }
         true
     }
 
-    /// The core was notified: there may be memory to register.
+    /// Registers new memory after a notification of the core.
     pub(super) fn follow_arenas(&mut self) {
         self.driver.iter_mut().for_each(Driver::follow_arenas);
     }
 
-    /// The core is about to sleep: every submission from now on wakes it. False: somebody has.
+    /// Prepares for a sleep of the core: every later submission wakes it. Returns `false` if there already is one.
     pub(super) fn prepare_sleep(&self) -> bool {
         self.handle.sleeper.about_to_sleep();
         self.driver.is_none() || self.handle.inbox.is_empty() && self.handle.cancels.is_empty()
@@ -199,17 +199,17 @@ impl Files {
         self.handle.sleeper.awake();
     }
 
-    /// When the next operation's time is up, ns.
+    /// Returns the time of the next deadline, ns.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.driver.as_ref()?.next_deadline_ns()
     }
 
-    /// In a child of a fork: the ring and what is in flight are the parent's.
+    /// Leaks the driver in a child of a fork: the ring and the operations in flight belong to the parent.
     pub(super) fn forsake(&mut self) {
         std::mem::forget(self.driver.take());
     }
 
-    /// Refuses what waits, and asks for the cancel of what is in flight: until `until_ns` it is waited for.
+    /// Refuses waiting operations and cancels those in flight. They are waited for until `until_ns`.
     pub(super) fn begin_end(&mut self, until_ns: u64) {
         if let Some(driver) = &mut self.driver {
             driver.drain_by(until_ns);
@@ -218,7 +218,8 @@ impl Files {
         }
     }
 
-    /// Refuses what waits and sees out what is in flight. Returns what is left, which is leaked.
+    /// Refuses waiting operations and waits for those in flight. Returns the number of operations that are left and
+    /// leaked.
     pub(super) fn end(&mut self) -> u32 {
         let Some(driver) = self.driver.take() else {
             return 0;

@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! What a core has in flight. An entry owns its op, and so everything the kernel has been pointed to, from
-//! before the push until the final CQE (Lent, Open); the future that watches it has a token, which names
-//! one operation and none after it (Once). Ops are moved when the table grows: what they point to is not
-//! (Still). All of it is one thread's (Held).
+//! The operations of a core that are in flight. An entry owns its operation, and with it all memory that the kernel
+//! uses, from before the push until the final CQE (Lent, Open). The future has a token, which names one operation and
+//! never a later one (Once). Operations are moved when the table grows, but the memory that they point to is not
+//! (Still). The table belongs to one thread (Held).
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -23,8 +23,8 @@ use crate::sys::call::now_ns;
 use crate::sys::errno::ECANCELED;
 use crate::sys::sqe::{Cqe, Sqe};
 
-/// Names an operation in flight: the user data of its SQE. Bit 31 tells it from a file's, bits 32 to 62 are
-/// its generation.
+/// The name of an operation in flight: the user data of its SQE. Bit 31 distinguishes it from a file's; bits 32 to 62
+/// are its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token(u64);
 
@@ -37,12 +37,12 @@ impl Token {
         (user_data & CORE != 0).then_some(Token(user_data))
     }
 
-    /// For CQEs that name no operation.
+    /// Returns a token that names no operation.
     pub(super) const fn special(number: u32) -> Token {
         Token(CORE | (number as u64) << 32 | (CORE - 1))
     }
 
-    /// Its number, if it names no operation.
+    /// Returns the number of a token that names no operation.
     #[inline]
     pub(super) fn special_number(self) -> Option<u32> {
         (self.0 & (CORE - 1) == CORE - 1).then(|| self.generation())
@@ -65,26 +65,26 @@ impl Token {
     }
 }
 
-/// Who the answers of a multishot operation go to.
+/// The receiver of a multishot operation's completions.
 pub(crate) trait CompletionHandler {
-    /// An answer. Nothing of the core is borrowed.
+    /// Handles a completion. Called with nothing of the core borrowed.
     fn on_completion(self: Rc<Self>, core: &Core, cqe: Cqe);
 }
 
-/// Bytes of an op that are stored in its entry; a larger one gets a box.
+/// The number of bytes of an operation that are stored in its entry; a larger one is boxed.
 const INLINE_BYTES: usize = 64;
 
 type Payload = MaybeUninit<[u64; INLINE_BYTES / 8]>;
 
 struct Entry {
     generation: u32,
-    /// Asked again so often in a row without having come forward.
+    /// The number of resubmissions in a row without progress.
     refusals: Refusals,
-    /// A cancel has been asked for: nothing is asked again.
+    /// True if a cancel was requested: nothing is submitted again.
     stopped: bool,
-    /// Which of the times is its, from 1 on; 0: it is not timed.
+    /// The index of its entry in `times` plus 1; 0 if it is not timed.
     timed: u16,
-    /// The answer of a send whose memory the kernel still has.
+    /// The result of a zero-copy send whose memory the kernel still uses.
     first_result: Option<i32>,
     stage: Stage,
 }
@@ -93,22 +93,22 @@ enum Stage {
     Oneshot {
         payload: Payload,
         vtable: &'static Vtable,
-        /// `None`: nobody waits, and what comes is disposed of.
+        /// The waiting task; `None` if the operation is detached, and its result is disposed of.
         waker: Option<Waker>,
-        /// The final answer.
+        /// The final result.
         result: Option<i32>,
     },
     Multishot(OperationNumber, Rc<dyn CompletionHandler>),
 }
 
-/// An op's functions, its type forgotten. They may ask the buffer, which is foreign code: a panic of it is
-/// the failure of that operation, and of nothing else.
+/// The functions of an operation with its type erased. They may call the buffer, which is foreign code: its panic fails
+/// that operation and nothing else.
 struct Vtable {
     operation: OperationNumber,
     sqe: unsafe fn(*mut u8) -> Option<Sqe>,
     resume: unsafe fn(*mut u8, i32) -> Resume,
     noticed: unsafe fn(*mut u8, i32),
-    /// It is one that goes on when nobody waits for it.
+    /// True if the operation continues when its future is dropped.
     goes_on: bool,
     kept_at_end: unsafe fn(*mut u8, i32),
     left_behind: unsafe fn(*mut u8),
@@ -142,8 +142,7 @@ impl Vtable {
     }
 }
 
-/// An op that has been answered when nobody waited: to be disposed of with nothing borrowed, for its
-/// buffer is foreign code.
+/// A completed operation without a future. It is disposed of with nothing borrowed, because its buffer is foreign code.
 pub(super) struct Abandoned {
     payload: Payload,
     vtable: &'static Vtable,
@@ -157,13 +156,13 @@ impl Drop for Abandoned {
     }
 }
 
-/// What a CQE asks for, when nothing of the table is borrowed any more.
+/// The action for a CQE, carried out when nothing of the table is borrowed.
 pub(super) enum Act {
     Nothing,
     Wake(Waker),
-    /// The rest of a transfer is to be asked for.
+    /// Submit the rest of the transfer.
     Again,
-    /// Nobody waits: it is to be given up with this answer.
+    /// Dispose of the detached operation with this result.
     Dispose(i32),
     Handle(Rc<dyn CompletionHandler>),
 }
@@ -172,13 +171,13 @@ pub(super) enum Act {
 #[derive(Default)]
 pub(super) struct Table {
     entries: Slab<Entry>,
-    /// Operations so far. An operation's generation is the count after it.
+    /// The number of operations so far. An operation's generation is the count at its start.
     submitted: u64,
-    /// Of those, with the kernel.
+    /// The number of operations in the kernel.
     flying: u64,
-    /// Of timed operations: the time of submission and the time it went to the kernel, ns; 0: not yet.
+    /// The times of submission and of the enter of timed operations, ns; 0 if not entered yet.
     times: Slab<(u64, u64)>,
-    /// Those that have not gone yet.
+    /// The timed operations that have not been entered yet.
     to_go: Vec<u16>,
 }
 
@@ -187,19 +186,19 @@ pub(super) struct Table {
 pub(super) struct CompletionInfo {
     pub(super) operation: OperationNumber,
     pub(super) res: i32,
-    /// Its cancel was requested.
+    /// True if its cancel was requested.
     pub(super) stopped: bool,
-    /// More may follow, or others have gone before.
+    /// True if the operation is multishot.
     pub(super) is_multishot: bool,
-    /// When it was submitted, and when it went to the kernel.
+    /// The times of submission and of the enter.
     pub(super) times: Option<(u64, u64)>,
 }
 
-/// The most operations that are timed at a time.
+/// The maximum number of operations that are timed at the same time.
 const TIMED_MAX: usize = 4096;
 
 impl Table {
-    /// Operations with the kernel.
+    /// Returns the number of operations in the kernel.
     pub(super) fn in_flight(&self) -> u32 {
         let flies = |entry: &Entry| {
             !matches!(
@@ -218,7 +217,7 @@ impl Table {
         )
     }
 
-    /// Whether something is being sent that goes on until it is sent.
+    /// Returns whether a send is in flight that continues without its future.
     pub(super) fn is_sending(&self) -> bool {
         let sends = |entry: &Entry| match &entry.stage {
             Stage::Oneshot { vtable, result, .. } => vtable.goes_on && result.is_none(),
@@ -227,8 +226,8 @@ impl Table {
         self.entries.iter().any(|(_, entry)| sends(entry))
     }
 
-    /// The core ends: what has been answered, and is the kernel's until a peer has confirmed it, is not waited for
-    /// without need.
+    /// Speeds up the end of the core: sends that are complete, but whose memory the kernel keeps until the peer has
+    /// acknowledged the data, are aborted if necessary.
     #[cold]
     pub(super) fn abort_unconfirmed(&mut self) {
         for (_, entry) in &mut self.entries {
@@ -243,7 +242,7 @@ impl Table {
         }
     }
 
-    /// The kernel will answer nothing any more: what is with it stays there.
+    /// Handles a failed ring, which posts no more completions: operations in the kernel stay there.
     #[cold]
     pub(super) fn leave_behind(&mut self) {
         for (_, entry) in &mut self.entries {
@@ -255,8 +254,8 @@ impl Table {
             } = &mut entry.stage
                 && entry.first_result.is_none()
             {
-                // SAFETY: Typed: the op is in its entry, and the vtable is its own. Lent: what the kernel was pointed
-                // to is not touched.
+                // SAFETY: Typed: the op is in its entry, and the vtable is its own. Lent: memory that the kernel uses
+                // is not touched.
                 unsafe { (vtable.left_behind)(payload.as_mut_ptr().cast()) }
             }
         }
@@ -278,9 +277,9 @@ impl Table {
         Token::new(index, generation)
     }
 
-    /// Takes an op over; its SQE, as it is returned, is to be pushed. Without a waker nobody waits for the
-    /// end. What the SQE points to stays where it is when the op is moved. `submitted_ns`: when it was asked for,
-    /// or 0 if it is not timed.
+    /// Stores an operation and returns its token and the SQE to push. Without a waker the operation is detached. The
+    /// memory that the SQE points to does not move with the operation. `submitted_ns` is the time of submission, or 0
+    /// if the operation is not timed.
     #[inline]
     pub(super) fn start<T: SocketOp>(
         &mut self,
@@ -308,7 +307,7 @@ impl Table {
         (token, sqe)
     }
 
-    /// Has a multishot operation's answers go to `handler`.
+    /// Adds a multishot operation whose completions go to `handler`.
     pub(super) fn arm(
         &mut self,
         operation: OperationNumber,
@@ -317,20 +316,20 @@ impl Table {
         self.insert(Stage::Multishot(operation, handler), 0)
     }
 
-    /// An entry for the times of an operation that was asked for at `submitted_ns`; 0: there is none.
+    /// Adds the times of an operation. Returns its index plus 1, or 0 if too many operations are timed.
     #[cold]
     fn time(&mut self, submitted_ns: u64) -> u16 {
         if self.times.len() >= TIMED_MAX {
             return 0;
         }
-        // An index below `TIMED_MAX`, so that this fits.
+        // Below `TIMED_MAX`, so it fits.
         let position = self.times.insert((submitted_ns, 0));
         let timed = u16::try_from(position + 1).unwrap_or(0);
         self.to_go.push(timed);
         timed
     }
 
-    /// What has been pushed goes to the kernel.
+    /// Notes the time at which the pushed operations enter the kernel.
     #[inline]
     pub(super) fn note_begun(&mut self) {
         if !self.to_go.is_empty() {
@@ -347,7 +346,7 @@ impl Table {
         }
     }
 
-    /// How many operations there have been, and how many of them are with the kernel.
+    /// Returns the number of operations so far, and of those in the kernel.
     #[inline]
     pub(super) fn tally(&self) -> (u64, u64) {
         (self.submitted, self.flying)
@@ -359,7 +358,7 @@ impl Table {
         (entry.generation == token.generation()).then_some(entry)
     }
 
-    /// What is to be asked for the rest of a transfer. `None`: the buffer would not say.
+    /// Returns the SQE for the rest of a transfer; `None` if the buffer panicked.
     pub(super) fn sqe(&mut self, token: Token) -> Option<Sqe> {
         let Stage::Oneshot {
             payload, vtable, ..
@@ -373,7 +372,7 @@ impl Table {
         Some(sqe)
     }
 
-    /// A cancel is about to be pushed. False: there is nothing to cancel.
+    /// Marks an operation as cancelled. Returns `false` if there is nothing to cancel.
     pub(super) fn stop(&mut self, token: Token) -> bool {
         let flies = self.is_in_flight(token);
         if let Some(entry) = self.entry(token) {
@@ -382,7 +381,7 @@ impl Table {
         flies
     }
 
-    /// Whether the operation is still with the kernel.
+    /// Returns whether the operation is still in the kernel.
     fn is_in_flight(&mut self, token: Token) -> bool {
         self.entry(token).is_some_and(|entry| {
             !matches!(
@@ -395,8 +394,8 @@ impl Table {
         })
     }
 
-    /// The op and its answer, if there is one; else `waker` is woken when there is. The waker it had is
-    /// for the caller to drop.
+    /// Returns the operation and its result if it has completed; otherwise registers `waker`. The caller drops the
+    /// previous waker.
     #[inline]
     pub(super) fn poll<T: SocketOp>(
         &mut self,
@@ -429,8 +428,7 @@ impl Table {
         ))
     }
 
-    /// Nobody waits for it any more. What has been answered is to be disposed of now; the waker is to be
-    /// dropped.
+    /// Detaches an operation. If it has completed, the returned `Abandoned` disposes of it; the caller drops the waker.
     pub(super) fn abandon(&mut self, token: Token) -> (Option<Abandoned>, Option<Waker>) {
         let Some(Entry {
             stage: Stage::Oneshot { waker, result, .. },
@@ -446,7 +444,7 @@ impl Table {
         (self.give_up(token, res), waker)
     }
 
-    /// Takes an entry out for disposal.
+    /// Removes an entry for disposal.
     #[inline]
     pub(super) fn give_up(&mut self, token: Token, res: i32) -> Option<Abandoned> {
         match self.entries.try_remove(token.index())?.stage {
@@ -461,7 +459,7 @@ impl Table {
         }
     }
 
-    /// What a CQE means. `ending`: nothing is asked again. An answer is told to `note`.
+    /// Handles a CQE. With `ending`, nothing is submitted again. A final result is reported to `note`.
     #[inline]
     pub(super) fn react(
         &mut self,
@@ -503,7 +501,7 @@ impl Table {
                 let (res, resume) = let_go(payload, vtable, entry.first_result.take(), cqe);
                 let stopped = ending || entry.stopped;
                 let res = match entry.refusals.judge(res, resume) {
-                    // It has not come to an end of its own.
+                    // It was cancelled before it came to an end.
                     _ if stopped && resume == Resume::Again => -ECANCELED,
                     Resume::Done(res) => res,
                     Resume::Again => return Act::Again,
@@ -524,7 +522,7 @@ impl Table {
         }
     }
 
-    /// Nothing more is asked of the kernel for an operation that it has let go of: this is the answer.
+    /// Completes an operation that the kernel has released with `res`, without submitting it again.
     #[cold]
     pub(super) fn fail(&mut self, token: Token, res: i32) -> Act {
         let Some(entry) = self.entries.get_mut(token.index()) else {
@@ -542,7 +540,7 @@ impl Table {
         }
     }
 
-    /// Tokens of all that is in the table.
+    /// Returns the tokens of all operations.
     pub(super) fn tokens(&self) -> Vec<Token> {
         let all = self.entries.iter();
         all.map(|(index, entry)| Token::new(index, entry.generation))
@@ -550,7 +548,7 @@ impl Table {
     }
 }
 
-/// The kernel has let go of an op, whose answer it may have `held`: what that is, and what the op says to it.
+/// Returns the result of an operation that the kernel has released, and the reaction of the operation to it.
 #[inline]
 fn let_go(
     payload: &mut Payload,
@@ -571,7 +569,7 @@ fn let_go(
     (res, unsafe { (vtable.resume)(data, res) })
 }
 
-/// Stores the final answer.
+/// Stores the final result.
 #[inline]
 fn complete_entry(result: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Act {
     *result = Some(res);
@@ -583,6 +581,6 @@ fn complete_entry(result: &mut Option<i32>, waker: &mut Option<Waker>, res: i32)
 
 /// Closes a socket without a ring.
 pub(super) fn close_now(raw: i32) {
-    // SAFETY: Open: the last holder of the socket has gone, and gives the number up.
+    // SAFETY: Open: the last holder of the socket is gone, and gives the number up.
     let _ = unsafe { crate::sys::call::close(raw) };
 }

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The table against a model of it: operations of our own making, whose SQEs are never pushed, so that nothing
-//! is lent; the test plays the kernel. Sequences of CQEs are random and their seeds are fixed.
+//! The table against a model of it. The SQEs of the operations are never pushed, so nothing is lent; the test takes the
+//! kernel's role. Sequences of CQEs are random with fixed seeds.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -29,7 +29,7 @@ use crate::sys::sqe::{Cqe, Sqe, opcode};
 const MORE: u32 = 1 << 1;
 const NOTICE: u32 = 1 << 3;
 
-/// What has become of the operations of one run.
+/// The outcomes of the operations of one run.
 #[derive(Default)]
 struct Tally {
     dropped: Cell<u32>,
@@ -55,7 +55,7 @@ impl<const PAD: usize> Drop for Probe<PAD> {
 unsafe impl<const PAD: usize> SocketOp for Probe<PAD> {
     const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
     const INTEREST: Interest = Interest::Read;
-    /// Its number, and the answer.
+    /// The number of the operation, and the result.
     type Output = (u64, i32);
 
     fn socket(&self) -> &Rc<Socket> {
@@ -117,16 +117,16 @@ impl CompletionHandler for Hears {
     fn on_completion(self: Rc<Self>, _: &Core, _: Cqe) {}
 }
 
-/// An operation, as the model has it.
+/// An operation of the model.
 struct Flying {
     token: Token,
     kind: Kind,
-    /// Its future is there; `None` for those that have none.
+    /// True if its future exists; `false` for detached operations.
     watched: bool,
     stopped: bool,
-    /// A zero-copy send has been answered so, and its notification is due.
+    /// The result of a zero-copy send whose notification is outstanding.
     first_result: Option<i32>,
-    /// The final answer has been given.
+    /// The final result.
     result: Option<i32>,
     woken: Arc<Woken>,
 }
@@ -141,7 +141,7 @@ enum Kind {
 struct Model {
     table: Table,
     flying: Vec<Flying>,
-    /// Tokens whose operation is over.
+    /// Tokens of completed operations.
     gone: VecDeque<Token>,
     socket: Rc<Socket>,
     tally: Rc<Tally>,
@@ -226,7 +226,7 @@ impl Model {
         }
     }
 
-    /// The kernel says something of the `nth`.
+    /// Posts a CQE of the `nth` operation.
     fn complete(&mut self, nth: usize, ending: bool) {
         let flying = &mut self.flying[nth];
         if flying.result.is_some() {
@@ -259,7 +259,7 @@ impl Model {
             assert_eq!(flying.woken.0.load(Ordering::Relaxed), 0);
             return;
         }
-        // The notification's own result is no answer.
+        // The notification's own result is not the result of the send.
         let act = match flying.first_result {
             Some(_) => self
                 .table
@@ -280,7 +280,7 @@ impl Model {
             }
             Act::Wake(waker) => {
                 assert!(flying.watched);
-                // The kernel's shortage has an end: after that many refusals it is the result.
+                // The kernel's shortage is not retried forever: after that many refusals it is the result.
                 flying.result = Some(expected);
                 waker.wake();
             }
@@ -318,11 +318,11 @@ impl Model {
                 self.over(nth);
             }
             (Err(_), None) => {}
-            _ => panic!("it is there when it has been completed, and not before"),
+            _ => panic!("an operation can be taken exactly when it has completed"),
         }
     }
 
-    /// Its future is dropped.
+    /// Drops the future of an operation.
     fn abandon(&mut self, nth: usize) {
         let flying = &mut self.flying[nth];
         if !std::mem::take(&mut flying.watched) {
@@ -345,7 +345,7 @@ impl Model {
         flying.stopped = true;
     }
 
-    /// What is said of an operation that is over changes nothing.
+    /// CQEs and calls for a completed operation have no effect.
     fn stale(&mut self) {
         let Some(&token) = self.gone.get(self.random.usize(0..64)) else {
             return;
@@ -408,7 +408,7 @@ fn each_operation_ends_once_in_any_order_of_completion_drop_and_cancel() {
             }
             model.check();
         }
-        // The end: all is cancelled, answered, and given up by who watches it.
+        // At the end all operations are cancelled, completed, and dropped.
         while !model.flying.is_empty() {
             model.complete(0, true);
             if !model.flying.is_empty() {
@@ -439,7 +439,7 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
     let mut again = 0;
     while let Act::Again = model.table.react(token, &cqe, false, |_| {}) {
         again += 1;
-        assert!(again < 1000, "it would be retried without end");
+        assert!(again < 1000, "it would be retried forever");
     }
     let waker = Waker::from(woken);
     let polled = model
@@ -449,7 +449,7 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
     assert_eq!(model.table.in_flight(), 0);
 }
 
-/// A call that always lacks memory.
+/// A system call that always fails for lack of memory.
 struct Starved(Rc<Socket>, Rc<Cell<u32>>);
 
 // SAFETY: Lent: points to nothing, and its SQE is never pushed.
@@ -469,7 +469,7 @@ unsafe impl SocketOp for Starved {
 
     fn attempt(&mut self) -> i32 {
         self.1.set(self.1.get() + 1);
-        assert!(self.1.get() < 1000, "it would be retried without end");
+        assert!(self.1.get() < 1000, "it would be retried forever");
         -ENOMEM
     }
 
@@ -479,7 +479,7 @@ unsafe impl SocketOp for Starved {
 }
 
 #[test]
-fn a_call_on_a_socket_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
+fn a_socket_call_that_lacks_memory_is_made_twice_more_and_then_fails() {
     let notifier = Notifier::new().unwrap();
     let readiness = Readiness::new(Arc::clone(&notifier)).unwrap();
     let group = Group::new(None, GroupLayout::of(ReceiveMode::Whole)).unwrap();
@@ -495,7 +495,7 @@ fn a_call_on_a_socket_that_lacks_memory_is_made_twice_more_and_that_is_then_the_
     let polled = Pin::new(&mut operation).poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!(polled, Poll::Ready(-ENOMEM));
     assert_eq!(calls.replace(0), 3);
-    // The same where nobody waits for it.
+    // The same for a detached operation.
     assert!(core.start_detached(starved()).is_ok());
     assert_eq!(calls.get(), 3);
     core.end(0);

@@ -1,25 +1,25 @@
-//! Who is to be woken when, on one core.
+//! The timers of one core.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-/// A timer that has been set: when, ns, and which of those at that moment.
+/// A timer: its time, ns, and a number that distinguishes timers of the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Timer {
     at_ns: u64,
     number: u64,
 }
 
-/// All of a core, soonest first.
+/// All timers of a core, soonest first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     set: BTreeMap<Timer, Waker>,
-    /// Timers ever set.
+    /// The number of timers ever set.
     numbers: u64,
 }
 
 impl Timers {
-    /// Sets a timer, or gives the one that was set another waker; the old waker is for the caller to drop.
+    /// Sets a timer, or replaces the waker of the given one. The caller drops the old waker.
     pub(super) fn set(
         &mut self,
         timer: Option<Timer>,
@@ -44,12 +44,12 @@ impl Timers {
         self.set.is_empty()
     }
 
-    /// When the soonest goes off, ns.
+    /// Returns the time of the soonest timer, ns.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.set.first_key_value().map(|(timer, _)| timer.at_ns)
     }
 
-    /// Takes one whose time has come.
+    /// Removes a timer whose time has passed.
     pub(super) fn pop_passed(&mut self, now_ns: u64) -> Option<Waker> {
         let first = self.set.first_entry()?;
         (first.key().at_ns <= now_ns).then(|| first.remove())
@@ -67,7 +67,7 @@ mod tests {
         let (late, _) = timers.set(None, 30, waker());
         let (soon, _) = timers.set(None, 10, waker());
         let (same, _) = timers.set(None, 10, waker());
-        assert_ne!(soon, same, "two at one moment are two");
+        assert_ne!(soon, same, "timers of the same time are distinct");
         assert_eq!(timers.next_ns(), Some(10));
         assert!(timers.pop_passed(9).is_none());
         assert!(timers.pop_passed(10).is_some());

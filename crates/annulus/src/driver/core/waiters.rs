@@ -1,7 +1,7 @@
-//! The tasks that wait for one thing on a core: most often one task, and most often the same again.
+//! The tasks that wait for one event on a core. Usually there is one, and usually the same again.
 //!
-//! A waker is foreign code, and so is its drop: both run with nothing borrowed, so that taking the wakers out
-//! and waking them are two steps.
+//! A waker is foreign code, and so is its drop. Both run with nothing borrowed. Therefore wakers are first taken out
+//! and then woken.
 
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
@@ -10,50 +10,50 @@ use std::task::{Wake, Waker};
 use crate::driver::finish::contain;
 use crate::sync::Mutex;
 
-/// A task whose wakers change leaves one behind with each. Beyond this many wakers besides the last, all of them are
-/// woken; those that have not registered again by the next time are let go of.
+/// The initial limit of wakers besides the last. A task whose wakers change leaves an old one behind each time. Beyond
+/// the limit all of them are woken. Those that have not registered again by the next time are dropped.
 const OTHERS_MAX: u32 = 16;
-/// The bound doubles each time, up to this: a bound below the number of tasks that do wait has them wake each other
-/// without end.
+/// The maximum of the limit, which doubles each time. A limit below the number of waiting tasks would make them wake
+/// each other endlessly.
 const OTHERS_MAX_MOST: u32 = 1024;
 
-/// Wakers, for the owner that stores them.
+/// The wakers of one event.
 #[derive(Debug)]
 pub(super) struct Waiters {
-    /// Somebody waits.
+    /// True if a task waits.
     waits: bool,
     /// The number of tasks that may wait besides the last.
     others_max: u32,
-    /// The waker of the task that waits, or waited last: kept, for it is most often the same again.
+    /// The waker of the last task that waited. It is kept, because the next is usually the same.
     waker: Option<Waker>,
-    /// The tasks that wait besides, in the order in which they came.
+    /// The other waiting tasks, in the order of their arrival.
     others: Vec<Other>,
 }
 
 #[derive(Debug)]
 struct Other {
     waker: Waker,
-    /// It has been woken to say whether it still waits, and has not said so yet.
+    /// True if it was woken to check that it still waits, and has not registered again yet.
     checked: bool,
 }
 
-/// Wakers that have been taken out to be woken.
+/// Wakers that were taken out to be woken.
 pub(super) struct Woken {
     waker: Waker,
     others: Vec<Other>,
 }
 
-/// Wakers that have been taken out when another came.
+/// Wakers that were taken out when another arrived.
 #[derive(Default)]
 pub(super) struct Displaced {
-    /// To be asked whether they still wait.
+    /// Wakers to check: they are woken, and have to register again.
     checked: Vec<Other>,
-    /// To be dropped.
+    /// Wakers to drop.
     gone: Vec<Other>,
     before: Option<Waker>,
 }
 
-/// Wakers that have been asked whether they still wait, on their way back.
+/// Wakers that were woken for the check and have to be put back.
 #[derive(Default)]
 #[must_use = "they wait, and are to be readmitted"]
 pub(super) struct CheckedWaiters(Vec<Other>);
@@ -66,7 +66,7 @@ impl Waiters {
         others: Vec::new(),
     };
 
-    /// Whether `waker` is one of those that are kept; then it waits.
+    /// Returns whether `waker` is already registered, and marks it as waiting.
     #[inline]
     pub(super) fn wait_again(&mut self, waker: &Waker) -> bool {
         let known = (self.waker.as_ref()).is_some_and(|known| known.will_wake(waker));
@@ -84,7 +84,7 @@ impl Waiters {
         })
     }
 
-    /// The task of `waker`, which is not kept yet, waits from now on, and so do those that waited before.
+    /// Registers a waker that is not registered yet. Earlier ones continue to wait.
     #[cold]
     pub(super) fn wait_besides(&mut self, waker: Waker) -> Displaced {
         let waited = std::mem::replace(&mut self.waits, true);
@@ -107,7 +107,7 @@ impl Waiters {
         displaced
     }
 
-    /// Puts back the wakers that have been asked, before those that came since. Returns what is to be dropped.
+    /// Puts the checked wakers back, before those that arrived since. Returns those to drop.
     pub(super) fn readmit(
         &mut self,
         CheckedWaiters(mut checked): CheckedWaiters,
@@ -123,7 +123,7 @@ impl Waiters {
         CheckedWaiters::default()
     }
 
-    /// Nobody waits any more: who did is to be woken.
+    /// Takes all waiting wakers out to be woken.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Woken> {
         if !std::mem::take(&mut self.waits) {
@@ -134,7 +134,7 @@ impl Waiters {
         Some(Woken { waker, others })
     }
 
-    /// Keeps a waker that was taken and woken, unless there is another by now, which it returns.
+    /// Keeps a waker that was taken and woken. If another one is registered by now, returns it.
     #[inline]
     pub(super) fn keep(&mut self, waker: Waker) -> Option<Waker> {
         if self.waker.is_some() {
@@ -146,7 +146,7 @@ impl Waiters {
 }
 
 impl Woken {
-    /// Wakes them in the order in which they came; the last is to be kept.
+    /// Wakes them in the order of their arrival. Returns the last one, to be kept.
     #[inline]
     pub(super) fn wake(self) -> Waker {
         for other in self.others {
@@ -158,7 +158,7 @@ impl Woken {
 }
 
 impl Displaced {
-    /// With nothing borrowed. What it returns is to be readmitted.
+    /// Wakes the wakers to check, and drops the others. Called with nothing borrowed; the caller readmits the result.
     pub(super) fn let_go(self) -> CheckedWaiters {
         drop((self.before, self.gone));
         for other in &self.checked {
@@ -168,7 +168,7 @@ impl Displaced {
     }
 }
 
-/// Wakers in a cell of their own.
+/// Wakers in a `RefCell`.
 #[derive(Debug)]
 pub(crate) struct WaitersCell(RefCell<Waiters>);
 
@@ -179,7 +179,7 @@ impl Default for WaitersCell {
 }
 
 impl WaitersCell {
-    /// The task of `waker` waits.
+    /// Registers `waker` as waiting.
     #[inline]
     pub(crate) fn wait(&self, waker: &Waker) {
         if !self.0.borrow_mut().wait_again(waker) {
@@ -191,7 +191,7 @@ impl WaitersCell {
         }
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting tasks.
     #[inline]
     pub(crate) fn wake(&self) {
         let Some(woken) = self.0.borrow_mut().take() else {
@@ -202,14 +202,14 @@ impl WaitersCell {
         drop(another);
     }
 
-    /// Nobody waits, and no waker is kept.
+    /// Removes all wakers.
     pub(crate) fn clear(&self) {
         let all = self.0.replace(Waiters::NEW);
         drop(all);
     }
 }
 
-/// Several tasks behind one waker, for what has room for a single one. Made only where a second task comes.
+/// Several tasks behind one waker, for places that hold a single one. Created only when a second task arrives.
 #[derive(Debug)]
 pub(crate) struct Crowd(Mutex<Waiters>);
 
@@ -222,7 +222,7 @@ impl Crowd {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The task of `waker` is woken with the others.
+    /// Registers `waker` to be woken with the others.
     pub(crate) fn join(&self, waker: &Waker) {
         if !self.with(|waiters| waiters.wait_again(waker)) {
             let waker = waker.clone();
@@ -252,7 +252,7 @@ mod tests {
 
     use super::*;
 
-    /// A task that counts how often it is woken.
+    /// A task that counts its wake-ups.
     #[derive(Default)]
     struct Sleeper(AtomicUsize);
 
@@ -269,7 +269,7 @@ mod tests {
             .collect()
     }
 
-    /// As an executor does: a task that was woken is polled, and waits again. Returns how many rounds it takes.
+    /// Polls each woken task, as an executor does; it then waits again. Returns the number of rounds.
     fn rounds(waiters: &WaitersCell, all: &[(Arc<Sleeper>, Waker)]) -> usize {
         for round in 0.. {
             let woken: Vec<_> = (all.iter())
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tasks_that_wait_for_one_thing_do_not_wake_each_other_without_end() {
+    fn many_tasks_that_wait_for_one_event_do_not_wake_each_other_endlessly() {
         let waiters = WaitersCell::default();
         let all = sleepers(1000);
         all.iter().for_each(|(_, waker)| waiters.wait(waker));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn wakers_that_are_left_behind_are_let_go_of() {
+    fn wakers_that_are_left_behind_are_dropped() {
         let waiters = WaitersCell::default();
         let (stays, rest) = (sleepers(3), sleepers(10_000));
         stays.iter().for_each(|(_, waker)| waiters.wait(waker));
@@ -302,7 +302,7 @@ mod tests {
             waiters.wait(&gone.1);
             rounds(&waiters, &stays);
         }
-        // Each has two references of this test's.
+        // The test holds two references to each.
         let kept = rest.iter().filter(|(one, _)| Arc::strong_count(one) > 2);
         let kept = kept.count();
         assert!(kept <= OTHERS_MAX_MOST as usize + 1, "{kept} are kept");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_woken_in_the_order_in_which_they_came() {
+    fn tasks_are_woken_in_the_order_of_their_arrival() {
         struct Named(usize, Arc<std::sync::Mutex<Vec<usize>>>);
         impl Wake for Named {
             fn wake(self: Arc<Self>) {
@@ -332,7 +332,7 @@ mod tests {
         let (crowd, all) = (Crowd::new(), sleepers(40));
         all.iter().for_each(|(_, waker)| crowd.join(waker));
         let woken_early: usize = (all.iter()).map(|(one, _)| one.0.swap(0, Relaxed)).sum();
-        assert!(woken_early > 0, "there are more than are kept unchecked");
+        assert!(woken_early > 0, "more tasks wait than are kept unchecked");
         all.iter().for_each(|(_, waker)| crowd.join(waker));
         Waker::from(crowd).wake();
         assert!(all.iter().all(|(one, _)| one.0.load(Relaxed) > 0));

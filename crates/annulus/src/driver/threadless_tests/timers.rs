@@ -1,5 +1,5 @@
-//! The timer that has a threadless driver polled at its next deadline: there is one at most, whatever
-//! deadlines come and go.
+//! The timer that makes a threadless driver be polled at its next deadline. There is at most one, whatever the
+//! deadlines.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -27,7 +27,7 @@ impl Clock for Still {
 }
 
 impl Ground {
-    /// As `new`, with deadlines on the kernel's clock.
+    /// Creates a ground with deadlines on the kernel's clock.
     fn timed() -> Ground {
         let mut ground = Ground::new();
         ground.submitter.clock = Some(Arc::new(ground.kernel.clone()));
@@ -40,7 +40,7 @@ fn is_completed<T: Op>(operation: &mut Operation<'_, T>) -> bool {
     std::pin::Pin::new(operation).poll(&mut context).is_ready()
 }
 
-/// A pause that has begun.
+/// Starts a sleep.
 fn begun(submitter: &Submitter, time: Duration) -> Operation<'_, Sleep> {
     let mut sleep = Operation::new(submitter, Sleep).timeout(time);
     assert!(!is_completed(&mut sleep));
@@ -72,7 +72,7 @@ fn a_long_deadline_and_many_short_ones_have_one_timer_at_a_time() {
 }
 
 #[test]
-fn deadlines_that_are_met_leave_one_timer_that_goes_off_once() {
+fn deadlines_that_are_met_leave_one_timer_that_fires_once() {
     let ground = Ground::timed();
     let long = begun(&ground.submitter, LONG);
     for n in 1..ROUNDS {
@@ -87,10 +87,10 @@ fn deadlines_that_are_met_leave_one_timer_that_goes_off_once() {
 }
 
 #[test]
-fn a_timer_that_goes_off_while_it_is_moved_is_armed_anew() {
+fn a_timer_that_fires_while_it_is_moved_is_armed_again() {
     let ground = Ground::timed();
     let _long = begun(&ground.submitter, LONG);
-    // It has gone off, and that has not been seen yet.
+    // It has fired, and the driver has not noticed yet.
     ground.kernel.pass(ns(LONG) - ns(SHORT) * 3);
     let early = ground.kernel.state.lock().unwrap().timers[0].1;
     ground.kernel.state.lock().unwrap().timers.clear();
@@ -118,7 +118,8 @@ fn a_thread_that_waits_in_its_ring_needs_no_timer() {
     ground.driver.drain();
 }
 
-/// What is with the kernel, found out by cancelling it. `None`: this kernel does not count (before Linux 5.19).
+/// Returns the number of requests in the kernel, by cancelling them; `None` if the kernel does not count (before Linux
+/// 5.19).
 fn requests(ring: &mut Ring) -> Option<i32> {
     const COUNT: u64 = 77;
     assert!(ring.push(Sqe::cancel_all(COUNT)));

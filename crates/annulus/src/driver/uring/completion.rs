@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! What becomes of an operation that the kernel has let go of: it goes on, or it is over. Invariants: Lent, Once.
+//! Handling of an operation that the kernel has released: it continues, or it has completed. Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use crate::sys::errno::{ECANCELED, EFAULT, ETIMEDOUT};
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
-    /// The final CQE of an operation.
+    /// Handles the final CQE of an operation.
     pub(super) fn complete_in_flight(&mut self, slot: &Slot, res: i32) {
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
@@ -28,7 +28,7 @@ impl<K: Kernel> Driver<K> {
                 self.again.push_back(NonNull::from(slot));
                 return;
             }
-            // SAFETY: Lent: the kernel has let go; the op is ours.
+            // SAFETY: Lent: the kernel has released the op, which belongs to this driver.
             match unsafe { slot.resume(res) } {
                 Resume::Again => {
                     self.note_again(res);
@@ -38,8 +38,8 @@ impl<K: Kernel> Driver<K> {
                 Resume::Done(total) => res = total,
             }
         } else if !expired {
-            // SAFETY: Lent: the kernel has let go; the op is ours. Interrupted for good: what was
-            // done so far counts.
+            // SAFETY: Lent: the kernel has released the op, which belongs to this driver. It was interrupted for good,
+            // so the part done so far counts.
             res = match unsafe { slot.resume(res) } {
                 Resume::Done(total) => total,
                 Resume::Again => -ECANCELED,
@@ -48,7 +48,7 @@ impl<K: Kernel> Driver<K> {
         self.conclude(slot, res, is_live);
     }
 
-    /// The kernel has let go of an operation in flight, or never had it, and nothing more is asked of it.
+    /// Completes an operation that the kernel has released, or never had, and that is not submitted again.
     pub(super) fn conclude(&mut self, slot: &Slot, res: i32, is_live: bool) {
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
@@ -65,13 +65,13 @@ impl<K: Kernel> Driver<K> {
         self.finish(slot, res);
     }
 
-    /// Whether this is what the kernel says of an operation, which nobody has cancelled, because the
-    /// thread has ended that submitted it (trap 17): any thread may have polled such a driver.
+    /// Returns whether the kernel reports this result because the submitting thread has ended (trap 17). The caller has
+    /// checked that the operation was not cancelled. Any thread may have polled a threadless driver.
     fn is_cancelled_by_exit(&self, res: i32) -> bool {
         matches!(-res, ECANCELED | EFAULT) && self.handle.threadless.is_some()
     }
 
-    /// Stores the answer and passes the slot on.
+    /// Stores the result and passes the slot on.
     pub(super) fn finish(&mut self, slot: &Slot, res: i32) {
         // SAFETY: Lent: not finished, so its driver side is ours.
         let side = unsafe { slot.driver() };

@@ -1,12 +1,12 @@
-//! What a driver counts of each operation; and, of those that are timed, when they went and came.
+//! The counters of a driver's operations, and the times of those that are sampled.
 
 use super::{Driver, ECANCELED, ETIMEDOUT};
 use crate::driver::slot::DriverSide;
 use crate::metrics::{OperationNumber, Times};
 use crate::sys::kernel::Kernel;
 
-/// When what is timed went to the kernel, and when answers came, ns; each read once for all that go, or come,
-/// together. 0: not read yet.
+/// The times, ns, at which timed operations entered the kernel and completions were reaped. Each is read once for all
+/// operations of one enter or reap; 0 if not read yet.
 #[derive(Default)]
 pub(super) struct Clocks {
     pub(super) begun_ns: u64,
@@ -14,7 +14,7 @@ pub(super) struct Clocks {
 }
 
 impl<K: Kernel> Driver<K> {
-    /// Of an operation that is about to be pushed.
+    /// Notes the start of an operation that is about to be pushed.
     #[inline]
     pub(super) fn note_begun(&mut self, side: &mut DriverSide) {
         if side.submitted_ns > 0 {
@@ -23,7 +23,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Of one that has been answered for good. `wanted`: nothing has been done to have it end before its time.
+    /// Counts a final result. `is_live`: the operation was not cancelled.
     #[inline]
     pub(super) fn note_completion(
         &mut self,
@@ -52,14 +52,14 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Of one whose rest is asked for, or that is asked for again.
+    /// Counts a resubmission: the rest of a transfer, or a retry.
     #[cold]
     pub(super) fn note_again(&self, res: i32) {
         self.handle.counters.resubmitted().add(1);
         self.handle.counters.short().add(u64::from(res > 0));
     }
 
-    /// Makes known what the kernel has counted.
+    /// Publishes the kernel's counts.
     pub(super) fn publish(&mut self) {
         let entered = self.kernel.entered();
         let counters = &self.handle.counters;

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The end of a driver: by request, when it refuses what waits and sees out what is in flight, or
-//! because its kernel is of no more use. Invariants: Drained, Lent, Once.
+//! The end of a driver. On request, it refuses waiting operations and waits for those in flight; after a failure of its
+//! kernel, it gives them up. Invariants: Drained, Lent, Once.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,8 +18,8 @@ use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
-    /// Runs to the end. What the kernel may still touch then is leaked: the operations' memory, and
-    /// the ring that they complete into.
+    /// Runs to the end. Memory that the kernel may still use then is leaked: the operations' memory, and the ring that
+    /// they complete into.
     pub(crate) fn drive(mut self) {
         let ran = catch_unwind(AssertUnwindSafe(|| self.run()));
         if let Err(panic) = ran {
@@ -32,7 +32,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// After a panic, which is a bug: those of buffers are contained. Nobody is left waiting for it.
+    /// Ends the driver after a panic, which is a bug, because panics of buffers are contained. No task is left waiting.
     pub(in crate::driver) fn break_off(mut self) {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             self.give_up();
@@ -48,7 +48,7 @@ impl<K: Kernel> Driver<K> {
         leak(self);
     }
 
-    /// When the end is to be over, ns, where it is a part of another's.
+    /// Sets the deadline of the drain, ns, if it is part of a larger one.
     pub(in crate::driver) fn drain_by(&mut self, until_ns: u64) {
         self.drain_by_ns = Some(until_ns);
     }
@@ -87,8 +87,8 @@ impl<K: Kernel> Driver<K> {
         if self.in_flight > 0 {
             self.cancel_all = true;
         }
-        // The read of the eventfd comes back too, if one is armed: `request_stop` sets its flag, then
-        // writes. A driver that armed another after that write would have seen the flag first.
+        // The read of the eventfd completes too, if one is armed: `request_stop` sets its flag, then
+        // writes. A driver that armed another read after that write would have seen the flag first.
     }
 
     pub(super) fn drained(&self) -> bool {
@@ -98,7 +98,7 @@ impl<K: Kernel> Driver<K> {
             && !self.wake_armed
     }
 
-    /// A round has panicked: nobody is left waiting, and all of it is to be leaked.
+    /// Gives up after a panic in a round: no task is left waiting, and everything is leaked.
     #[cold]
     pub(in crate::driver) fn give_up(&mut self) {
         self.panicked = true;
@@ -106,8 +106,8 @@ impl<K: Kernel> Driver<K> {
         self.close_cancels();
     }
 
-    /// The driver is of no more use. Waiting operations fail with `error`; memory that the kernel may
-    /// still touch is leaked with the ring when `run` returns. The engine takes no more operations.
+    /// Fails the driver. Waiting operations fail with `error`; memory that the kernel may still use is leaked with the
+    /// ring when `run` returns. The engine accepts no more operations.
     #[cold]
     pub(in crate::driver) fn fail(&mut self, error: EngineError) {
         let code = error.code();
@@ -126,7 +126,7 @@ impl<K: Kernel> Driver<K> {
             // SAFETY: Lent: in flight, so its driver side is ours.
             let side = unsafe { slot.driver() };
             if let Some(group) = side.group {
-                // Its batch looks at `failed` when it is woken.
+                // The batch reads `failed` when it is woken.
                 // SAFETY: Lent: this operation has not been passed to its group.
                 unsafe {
                     group.as_ref().fail(code);

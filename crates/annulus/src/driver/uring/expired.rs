@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! Deadlines: operations whose time is up, and who tells the driver. Invariants: Lent, Once.
+//! Deadlines: operations that time out, and the timer that announces them to the driver. Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::sys::errno::ETIMEDOUT;
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
-    /// Has the kernel complete something at the next deadline. For a driver that no thread polls before.
+    /// Arms a timer in the kernel for the next deadline, for a driver that no thread would poll before.
     ///
-    /// One timer is with the kernel at most, and is moved if it would go off too late. To arm another
-    /// would leave the first one there: a long deadline and many short ones would pile up timers. One
-    /// that goes off too early, because its deadline was met, only has the driver look again.
+    /// There is at most one timer in the kernel. It is moved if it would fire too late; arming a second one would let
+    /// timers accumulate with a long deadline and many short ones. A timer that fires too early, because its operation
+    /// completed in time, only makes the driver check again.
     pub(in crate::driver) fn set_timer(&mut self) {
         let Some(next) = self.deadlines.next_ns() else {
             return;
@@ -26,7 +26,7 @@ impl<K: Kernel> Driver<K> {
         let after_ns = next.saturating_sub(self.kernel.now_ns());
         let pushed = match self.timer_ns {
             0 => self.kernel.arm_timer(after_ns, TIMER),
-            // If it goes off just now, its CQE has the driver arm it anew.
+            // If it is just firing, its CQE makes the driver arm it again.
             _ => self.kernel.move_timer(after_ns, TIMER, TIMER_MOVED),
         };
         if pushed {
@@ -35,7 +35,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Deadlines that have passed. True: there were some.
+    /// Handles deadlines that have passed. Returns whether there were any.
     pub(super) fn expire(&mut self) -> bool {
         let Some(next) = self.deadlines.next_ns() else {
             return false;
@@ -78,7 +78,7 @@ impl<K: Kernel> Driver<K> {
         true
     }
 
-    /// The timeout passed and the kernel can't be stopped: the future goes, the memory stays.
+    /// Completes the future of an operation that timed out and cannot be cancelled. The memory stays with the driver.
     pub(super) fn give_up_waiting(&mut self, slot: &Slot) {
         self.expired.remove(&slot.token());
         // SAFETY: Lent: in flight, so its driver side is ours.

@@ -1,8 +1,7 @@
 //! # Safety
 //!
-//! What is different where the ring polls devices: how such a driver is started, and what is done when
-//! the kernel will not poll for a file after all. One per engine that asked for it, beside the others.
-//! Invariant: Lent.
+//! The special case of a ring that polls devices: how such a driver is started, and how operations are handled that the
+//! kernel does not poll for after all. There is one per engine that requested it, beside the others. Invariant: Lent.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -30,7 +29,7 @@ pub(crate) fn start(
         ..config
     };
     let tuning = Tuning {
-        // It never sleeps with something in flight; and without an enter there is nothing to see.
+        // It never sleeps with operations in flight, and completions appear only in an enter.
         busy_poll_ns: 0,
         ..tuning
     };
@@ -70,8 +69,8 @@ pub(crate) fn start(
 }
 
 impl<K: Kernel> Driver<K> {
-    /// Looks once at the device, in place of a sleep. Nobody has to wake a driver that does: it looks at
-    /// its submissions each time. False: this is no such driver, or nothing is in flight.
+    /// Checks the device once, in place of a sleep. Such a driver needs no wake-up, because it checks its submissions
+    /// each time. Returns `false` if this is not such a driver, or if nothing is in flight.
     pub(super) fn polls_on(&mut self) -> bool {
         let polls = self.kernel.polls_devices() && self.in_flight > 0;
         if polls {
@@ -81,9 +80,9 @@ impl<K: Kernel> Driver<K> {
         polls
     }
 
-    /// The kernel's last word on an operation, or the system call's where the kernel would not poll for
-    /// it: the device has lost its queues, or the file system took another way. That blocks this driver,
-    /// once per operation that was under way; the file's next ones go elsewhere.
+    /// Returns the final result of an operation. If the kernel refused to poll for it (the device has lost its queues,
+    /// or the file system took another path), makes the system call instead. That blocks this driver, once per
+    /// operation that was in flight; the file's later operations go elsewhere.
     pub(super) fn unless_refused(&mut self, slot: &Slot, res: i32) -> i32 {
         if res != -EOPNOTSUPP || !self.kernel.polls_devices() {
             return res;
@@ -95,7 +94,7 @@ impl<K: Kernel> Driver<K> {
             return -ECANCELED;
         }
         self.handle.counters.poll_refused().add(1);
-        // SAFETY: Lent: the kernel has let go of what the op owns, and the op is ours.
+        // SAFETY: Lent: the kernel has released the op's memory, and the op belongs to this driver.
         unsafe {
             slot.stop_polling();
             slot.syscall()

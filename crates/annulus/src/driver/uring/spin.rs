@@ -1,6 +1,6 @@
-//! Sleeping, and busy-polling before that: putting a processor to sleep and waking it costs tens of microseconds,
-//! and callers who were just answered tend to ask again within that. Always for a bounded while, and
-//! only while operations are in flight: an idle driver sleeps.
+//! Sleeping, and busy-polling before it. Putting a processor to sleep and waking it costs tens of microseconds, and
+//! tasks often submit again sooner after a completion. Busy-polling is limited in time, and only happens while
+//! operations are in flight: an idle driver sleeps.
 
 use super::{DRAIN_POLL_NS, Driver, WAKE};
 use crate::sync::{Mutation, broken};
@@ -13,7 +13,7 @@ impl<K: Kernel> Driver<K> {
     /// Sleeps in the kernel until something completes or is submitted.
     pub(in crate::driver) fn sleep(&mut self) {
         let draining = self.handle.stopping();
-        // Not during a drain: nobody would complete that read, and the end waits for it.
+        // Not during a drain: nothing would complete that read, and the drain would wait for it.
         if !self.wake_armed && !draining {
             self.wake_armed = self.kernel.arm_wake(WAKE);
         }
@@ -48,7 +48,7 @@ impl<K: Kernel> Driver<K> {
         self.judge(result);
     }
 
-    /// Busy-polls for a bounded time if that has paid recently. True: there is something to do.
+    /// Busy-polls for a limited time if that has paid recently. Returns whether there is work.
     pub(in crate::driver) fn spin_before_sleep(&mut self) -> bool {
         let watches = self.in_flight + self.kernel.unsubmitted() > 0;
         if self.tuning.busy_poll_ns == 0 || !watches || !self.spin.pays() {
@@ -62,8 +62,8 @@ impl<K: Kernel> Driver<K> {
         has_work
     }
 
-    /// Whether something could not be pushed that may be pushed: to sleep would be to wait for an
-    /// answer that has nothing to do with it.
+    /// Returns whether an entry that could not be pushed may be pushable now. A sleep would wait for an unrelated
+    /// completion.
     pub(super) fn is_stuck(&self) -> bool {
         self.cancel_all
             || !self.cancels.is_empty()
@@ -71,14 +71,14 @@ impl<K: Kernel> Driver<K> {
             || self.kernel.unsubmitted() > 0 && !self.pending.is_empty()
     }
 
-    /// Whether more operations are about to join this submission. A lone request never waits for
-    /// a batch; but tasks whose operations just completed tend to submit again immediately, one by one, and a
-    /// submission costs more than the moment they need.
+    /// Returns whether more operations are about to join this submission. A lone request never waits for a batch. But
+    /// tasks whose operations just completed tend to submit again immediately, one by one, and a submission costs more
+    /// than the time that they need.
     pub(super) fn wait_for_batch(&mut self) -> bool {
         if !self.handle.inbox.is_empty() {
             return true;
         }
-        // A thread that drives for itself submits nothing while it is in here.
+        // A thread that drives its own operations submits nothing while it is in here.
         if self.due == 0 || self.tuning.busy_poll_ns == 0 || self.tuning.alone {
             return false;
         }
@@ -97,7 +97,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Busy-polls for new work, for a bounded time. True: there is some.
+    /// Busy-polls for new work, for a limited time. Returns whether there is any.
     fn busy_poll(&mut self) -> bool {
         let until = self.kernel.now_ns() + self.tuning.busy_poll_ns;
         loop {
@@ -114,21 +114,21 @@ impl<K: Kernel> Driver<K> {
     }
 }
 
-/// Whether busy-polling before sleeping has paid recently.
+/// The recent benefit of busy-polling before sleeping.
 #[derive(Debug, Default)]
 pub(super) struct Spin {
-    /// Rises when it paid, falls when it did not.
+    /// Rises when it paid off, and falls when it did not.
     credit: i32,
     skipped: u32,
 }
 
 impl Spin {
-    /// Bounds of the credit: how fast a change of load is noticed.
+    /// The limit of the credit, which determines how fast a change of load is noticed.
     const CREDIT_MAX: i32 = 8;
-    /// Without credit, one sleep in this many tries again.
+    /// Without credit, one sleep in this number tries again.
     const RETRY_EVERY: u32 = 64;
 
-    /// Whether to busy-poll this time.
+    /// Returns whether to busy-poll this time.
     pub(super) fn pays(&mut self) -> bool {
         if self.credit >= 0 {
             return true;
@@ -137,7 +137,7 @@ impl Spin {
         self.skipped.is_multiple_of(Spin::RETRY_EVERY)
     }
 
-    /// What came of it.
+    /// Learns from the outcome of a busy-poll.
     pub(super) fn learn(&mut self, has_work: bool) {
         let step = if has_work { 1 } else { -2 };
         self.credit = (self.credit + step).clamp(-Spin::CREDIT_MAX, Spin::CREDIT_MAX);

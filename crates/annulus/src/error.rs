@@ -112,7 +112,7 @@ impl fmt::Display for SetupError {
             SetupError::Descriptors { have: Some(have) } => {
                 write!(
                     f,
-                    "no file descriptor left for a ring (RLIMIT_NOFILE is {have}); raise it with ulimit -n 65536"
+                    "no file descriptor left for a ring (the limit is {have}); raise RLIMIT_NOFILE (ulimit -n 65536)"
                 )
             }
             SetupError::Descriptors { have: None } => {

@@ -125,7 +125,7 @@ pub struct Alerts {
 pub struct AlertState {
     /// The rule.
     pub rule: Rule,
-    /// Whether the alert is raised.
+    /// `true` if the alert is raised.
     pub is_raised: bool,
 }
 

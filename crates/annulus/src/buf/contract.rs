@@ -50,8 +50,7 @@ fn broken(is_one_address: bool, has_what_it_keeps: bool) -> io::Error {
         (true, false) => "keeps more bytes than it has initialised",
         (true, true) => "has more initialised bytes than it lends",
     };
-    let what =
-        format!("the buffer {what}; its implementation of IoBufMut must keep the trait's contract");
+    let what = format!("the buffer {what}; its implementation breaks the contract of IoBufMut");
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 

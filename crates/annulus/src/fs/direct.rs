@@ -88,7 +88,7 @@ impl Direct {
             io::ErrorKind::InvalidInput,
             format!(
                 "unaligned direct {verb} of {bytes} bytes at offset {offset}, with memory {off_by} bytes past a multiple \
-                 of {memory_bytes}: this file needs lengths and offsets in multiples of {offset_bytes}, and memory \
+                 of {memory_bytes}: this file needs lengths and offsets in multiples of {offset_bytes} and memory \
                  aligned to {memory_bytes}; use AlignedBuf::with_len(bytes, {memory_bytes})"
             ),
         ))

@@ -62,7 +62,10 @@ fn a_future_that_never_ends_is_given_up() {
 fn assert_timed_out(error: &std::io::Error) {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert_eq!(EngineError::of(error), Some(EngineError::TimedOut));
-    assert!(error.to_string().contains("timeout"), "{error}");
+    assert!(
+        error.to_string().contains("the operation timed out"),
+        "{error}"
+    );
 }
 
 #[test]

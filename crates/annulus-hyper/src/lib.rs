@@ -47,7 +47,7 @@
 //! # axum and tower
 //!
 //! Call `serve(listener, TowerToHyperService::new(router))` on each core, with
-//! `hyper_util::service::TowerToHyperService` (`examples/axum_hello.rs`). axum requires handlers to
+//! `hyper_util::service::TowerToHyperService` (`tests/rigs/axum_hello.rs`). axum requires handlers to
 //! return `Send` futures, but they never leave their core.
 //!
 //! Layers that use Tokio's clock or tasks, such as `tower_http::timeout`, also need a Tokio runtime.

@@ -2,7 +2,7 @@
 //! process. Prints the median of the ratios of neighbouring slices, as text and as a line of JSON.
 //!
 //! ```text
-//! cargo run --release --example metrics_cost -- FILE [PAIRS [MILLISECONDS [WORK]]]
+//! cargo run --release -p annulus --features net --example metrics_cost -- FILE [PAIRS [MILLISECONDS [WORK]]]
 //! ```
 //!
 //! FILE is made, and read afterwards; it should lie on a file system with direct I/O. WORK is one of the names
@@ -345,8 +345,7 @@ fn main() -> io::Result<()> {
         std::process::exit(2);
     };
     let named = |name: &str| ALL.iter().find(|(known, _)| *known == name);
-    let unknown =
-        |name: &str| Error::other(format!("{name} is no work; see examples/metrics_cost.rs"));
+    let unknown = |name: &str| Error::other(format!("{name} is no work; see its source"));
     if argument(1) == Some("count") {
         let name = argument(2).unwrap_or_default();
         let (_, work) = named(name).ok_or_else(|| unknown(name))?;

@@ -2,10 +2,10 @@
 //! `churn`, `slow`, `idle` and `kept`. Exits with 1 if anything was wrong or left over; `ci/soak` runs them all.
 
 // These two need the feature `net`. A dev-dependency that enables it would enable it for tests without features, too.
-#[path = "../tests/net/kernel.rs"]
+#[path = "../net/kernel.rs"]
 #[expect(dead_code, reason = "its waits are for tests, which may panic")]
 mod kernel;
-#[path = "../tests/net/storm.rs"]
+#[path = "../net/storm.rs"]
 mod storm;
 
 use std::cell::Cell;

@@ -8,7 +8,7 @@ use std::io;
 pub enum Failure {
     /// This machine or this job does not offer what the variant needs (a kernel without io_uring, a
     /// process without `CAP_SYS_NICE`); the measurement of the others stands.
-    NotHere(String),
+    Unavailable(String),
     /// It should have run and did not: the run as a whole has failed.
     Failed(String),
 }
@@ -25,7 +25,7 @@ impl Failure {
             // ENOSYS: not in this kernel. EPERM and EACCES: a sysctl or a seccomp filter forbids it.
             // EINVAL: this kernel does not know a set-up flag.
             Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL) => {
-                Failure::NotHere(format!("{doing}: {error}"))
+                Failure::Unavailable(format!("{doing}: {error}"))
             }
             _ => Failure::failed(doing, error),
         }
@@ -35,7 +35,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::NotHere(why) | Failure::Failed(why) => f.write_str(why),
+            Failure::Unavailable(why) | Failure::Failed(why) => f.write_str(why),
         }
     }
 }

@@ -15,7 +15,7 @@ static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 // makes system calls and stores, which need nothing that would not be there yet.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = record;
+static INIT: extern "C" fn() = record;
 
 extern "C" fn record() {
     // SAFETY: plain data, for which zero bytes are a value.

@@ -136,7 +136,7 @@ impl Context {
         if code != 0 {
             let error = io::Error::last_os_error();
             return Err(match error.raw_os_error() {
-                Some(libc::EAGAIN) => Failure::NotHere(format!(
+                Some(libc::EAGAIN) => Failure::Unavailable(format!(
                     "io_setup({depth}): more than fs.aio-max-nr allows; raise it with `sysctl -w fs.aio-max-nr=1048576`"
                 )),
                 _ => Failure::of_setup(&format!("io_setup({depth})"), &error),

@@ -131,7 +131,7 @@ struct View {
 impl View {
     fn new(job: &Job, file: &File) -> Result<View, Failure> {
         let len = usize::try_from(job.size_bytes).map_err(|_| {
-            Failure::NotHere(format!(
+            Failure::Unavailable(format!(
                 "{} bytes do not fit the address space",
                 job.size_bytes
             ))
@@ -145,7 +145,7 @@ impl View {
         };
         let map = map.map_err(|error| match error.raw_os_error() {
             Some(libc::ENODEV) => {
-                Failure::NotHere("this file system lets nobody map the file".into())
+                Failure::Unavailable("this file system lets nobody map the file".into())
             }
             _ => Failure::failed(&format!("mapping {len} bytes of the file"), &error),
         })?;

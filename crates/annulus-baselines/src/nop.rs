@@ -100,7 +100,7 @@ mod tests {
                         assert_eq!(ring.round().unwrap(), 1);
                     }
                 }
-                Err(Failure::NotHere(why)) => println!("skip: {why}"),
+                Err(Failure::Unavailable(why)) => println!("skip: {why}"),
                 Err(error) => panic!("{error}"),
             }
         }

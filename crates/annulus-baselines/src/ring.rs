@@ -225,7 +225,7 @@ impl Ring {
         if self.setup != Setup::Deferred
             || !matches!(
                 build(self.setup, self.device_polled, 1),
-                Err(Failure::NotHere(_))
+                Err(Failure::Unavailable(_))
             )
         {
             return (self.clone(), None);
@@ -266,7 +266,7 @@ struct Driver {
 impl Driver {
     fn new(kind: &Ring, job: &Job, depth: usize) -> Result<Driver, Failure> {
         u32::try_from(job.block_bytes).map_err(|_| {
-            Failure::NotHere(format!(
+            Failure::Unavailable(format!(
                 "a block of {} bytes exceeds what an SQE can say",
                 job.block_bytes
             ))
@@ -355,7 +355,7 @@ impl Driver {
                 // SAFETY: this slot's CQE has just been taken and its next SQE is not pushed yet.
                 let bytes = unsafe { memory.slot(slot) };
                 let op = ops[slot];
-                worker.finish(op, answer_of(cqe.result()), &bytes[..op.bytes as usize]);
+                worker.finish(op, kernel_result(cqe.result()), &bytes[..op.bytes as usize]);
                 let next = if drains { None } else { worker.next() };
                 let Some(op) = next else {
                     idle.push(slot);
@@ -458,7 +458,7 @@ fn register_buffers(
         .collect();
     // SAFETY: the slots lie in `memory`, which the driver keeps until after the ring is dropped.
     unsafe { ring.submitter().register_buffers(&slots) }.map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOMEM) => Failure::NotHere(format!(
+        Some(libc::ENOMEM) => Failure::Unavailable(format!(
             "registering {depth} blocks of {} bytes: more than RLIMIT_MEMLOCK allows; raise it with `ulimit -l`",
             job.block_bytes
         )),
@@ -566,6 +566,6 @@ fn enter(result: io::Result<usize>) -> Result<(), Failure> {
 }
 
 #[inline]
-fn answer_of(result: i32) -> io::Result<usize> {
+fn kernel_result(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }

@@ -94,7 +94,7 @@ impl Recorder {
 
     /// A right answer at `at_ns`, not before the measured time. True if it is the first of its slice.
     #[inline]
-    pub fn answer(&mut self, at_ns: u64, latency_ns: u64) -> bool {
+    pub fn record(&mut self, at_ns: u64, latency_ns: u64) -> bool {
         self.count(at_ns, bucket(latency_ns))
     }
 
@@ -128,7 +128,7 @@ impl Recorder {
 
     #[cold]
     fn enter_slice(&mut self, at_ns: u64) {
-        self.put_away();
+        self.flush_row();
         if self.row.is_empty() {
             self.row = vec![0; ROW];
         }
@@ -138,7 +138,7 @@ impl Recorder {
     }
 
     /// Takes what the row holds to the list.
-    fn put_away(&mut self) {
+    fn flush_row(&mut self) {
         let slice = self.slice.min(self.slices.saturating_sub(1)) as u16;
         let calls = std::mem::take(&mut self.calls);
         if calls > 0 {
@@ -163,8 +163,8 @@ impl Recorder {
 
     /// Adds what another worker of the same run has seen.
     pub fn add(&mut self, mut other: Recorder) {
-        other.put_away();
-        self.put_away();
+        other.flush_row();
+        self.flush_row();
         (self.from_ns, self.slice_ns, self.slices) = match self.slices.max(other.slices) {
             0 => return,
             _ if other.slices > 0 => (other.from_ns, other.slice_ns, other.slices),
@@ -175,7 +175,7 @@ impl Recorder {
 
     /// All of it by slice; `None` if it never began.
     pub fn slices(mut self) -> Option<Slices> {
-        self.put_away();
+        self.flush_row();
         if self.slices == 0 {
             return None;
         }
@@ -254,12 +254,12 @@ mod tests {
             worker
         };
         let (mut one, mut two) = (worker(), worker());
-        assert!(one.answer(1_000, 5));
-        assert!(!one.answer(10_000_999, 5));
-        assert!(one.answer(10_001_000, 100));
+        assert!(one.record(1_000, 5));
+        assert!(!one.record(10_000_999, 5));
+        assert!(one.record(10_001_000, 100));
         one.call();
-        assert!(one.answer(1_500, 5), "an earlier slice once more");
-        two.answer(100_001_000, 7);
+        assert!(one.record(1_500, 5), "an earlier slice once more");
+        two.record(100_001_000, 7);
         two.error(10_001_001);
         let mut sum = Recorder::default();
         for part in [one, worker(), two, Recorder::default()] {

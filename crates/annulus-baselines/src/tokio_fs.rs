@@ -74,7 +74,7 @@ fn open_all(job: &Job) -> Result<Vec<File>, Failure> {
 
 fn cannot_open(error: &io::Error, path: &str, handles: usize) -> Failure {
     match error.raw_os_error() {
-        Some(libc::EMFILE) => Failure::NotHere(format!(
+        Some(libc::EMFILE) => Failure::Unavailable(format!(
             "{handles} handles are more than RLIMIT_NOFILE allows; raise it with `ulimit -n`"
         )),
         _ => Failure::failed(&format!("opening the file again through {path}"), error),

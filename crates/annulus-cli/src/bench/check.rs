@@ -58,7 +58,7 @@ pub(crate) fn stamp(tag: u64, run: u64) -> u64 {
 }
 
 /// Writes tags and stamps into `bytes`, which will be at `dataset_offset` of the data set.
-pub(crate) fn put_tags(
+pub(crate) fn write_tags(
     bytes: &mut [u8],
     dataset_offset: u64,
     seed: u64,
@@ -75,7 +75,7 @@ pub(crate) fn put_tags(
 
 /// Whether each unit of the answer from `dataset_offset` begins with its tag.
 #[inline]
-pub(crate) fn tags_hold<A: Completed + ?Sized>(
+pub(crate) fn tags_match<A: Completed + ?Sized>(
     answer: &A,
     dataset_offset: u64,
     bytes: u64,
@@ -202,13 +202,16 @@ mod tests {
     #[test]
     fn tags_hold_only_where_they_were_put() {
         let mut bytes = vec![0u8; 16384];
-        put_tags(&mut bytes, 8192, 3, 4096, 1);
-        assert!(tags_hold(&bytes[..], 8192, 16384, 3, 4096));
+        write_tags(&mut bytes, 8192, 3, 4096, 1);
+        assert!(tags_match(&bytes[..], 8192, 16384, 3, 4096));
         assert!(
-            !tags_hold(&bytes[..], 12288, 16384, 3, 4096),
+            !tags_match(&bytes[..], 12288, 16384, 3, 4096),
             "another offset"
         );
-        assert!(!tags_hold(&bytes[..], 8192, 16384, 4, 4096), "another file");
+        assert!(
+            !tags_match(&bytes[..], 8192, 16384, 4, 4096),
+            "another file"
+        );
         assert!(written_by(&bytes, 8192, Contents::tagged(3, 4096), 1));
         assert!(
             !written_by(&bytes, 8192, Contents::tagged(3, 4096), 2),
@@ -216,7 +219,7 @@ mod tests {
         );
         bytes[12288] ^= 1;
         assert!(
-            !tags_hold(&bytes[..], 8192, 16384, 3, 4096),
+            !tags_match(&bytes[..], 8192, 16384, 3, 4096),
             "a flipped bit"
         );
     }

@@ -36,7 +36,7 @@ pub(crate) enum Cache {
 }
 
 impl Cache {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Cache::Direct => "direct",
             Cache::Cold => "buffered, cold",
@@ -140,7 +140,7 @@ impl Plan {
     }
 
     /// The operations in words, for the heading: `randread 4 KiB`.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let rw = match self.rw {
             Rw::Read => "read",
             Rw::Write => "write",

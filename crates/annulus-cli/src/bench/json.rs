@@ -112,7 +112,7 @@ pub(crate) enum Outcome {
         reason: String,
     },
     /// This machine does not offer what the variant needs.
-    NotHere {
+    Unavailable {
         reason: String,
     },
     /// The page cache was not in the state that was requested, so nothing was measured.
@@ -152,7 +152,7 @@ impl Outcome {
     }
 
     /// Whether all that is wrong with it is that no answer came within the measured time.
-    pub(crate) fn is_without_answers(&self) -> bool {
+    pub(crate) fn has_no_completions(&self) -> bool {
         let Outcome::Failed { sample, .. } = self else {
             return false;
         };
@@ -166,7 +166,7 @@ impl Outcome {
         match self {
             Outcome::Measured(_) => None,
             Outcome::NotApplicable { reason } => Some(format!("not applicable: {reason}")),
-            Outcome::NotHere { reason } => Some(format!("not available here: {reason}")),
+            Outcome::Unavailable { reason } => Some(format!("not available here: {reason}")),
             Outcome::NotPrepared { reason } | Outcome::Interrupted { reason } => {
                 Some(reason.clone())
             }
@@ -233,7 +233,7 @@ pub(crate) struct Latency {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Checks {
     /// All answers of the run.
-    pub(crate) answers: u64,
+    pub(crate) completions: u64,
     /// Of these, with the right length, and in a file that the tool made the right content.
     pub(crate) right: u64,
     pub(crate) wrong: u64,

@@ -291,8 +291,8 @@ fn warm_up(
 fn heading(plan: &Plan, file: &TestFile, machine: &Machine) -> String {
     let mut text = format!(
         "{} {}, blocks of {} bytes, {}; {} s × {} repeats; seed {}\n{}\n",
-        plan.words(),
-        file.cache.word(),
+        plan.description(),
+        file.cache.label(),
         plan.block_bytes,
         file.description,
         plan.runtime.as_secs_f64(),
@@ -349,7 +349,7 @@ pub(crate) fn checks_line(report: &Report) -> String {
         if side(&run.variant) == Side::Null {
             continue;
         }
-        sum.answers += sample.checks.answers;
+        sum.completions += sample.checks.completions;
         sum.right += sample.checks.right;
         sum.compared_afterwards += sample.checks.compared_afterwards;
         sum.wrong_afterwards += sample.checks.wrong_afterwards;
@@ -359,12 +359,12 @@ pub(crate) fn checks_line(report: &Report) -> String {
     } else {
         "length"
     };
-    if sum.answers == 0 {
+    if sum.completions == 0 {
         return String::new();
     }
     let mut text = format!(
         "checked {} of {} answers: {what} right",
-        sum.right, sum.answers
+        sum.right, sum.completions
     );
     if sum.compared_afterwards > 0 {
         let right = sum.compared_afterwards - sum.wrong_afterwards;
@@ -418,13 +418,13 @@ fn report(
 
 fn load(plan: &Plan, file: &TestFile) -> Load {
     Load {
-        rw: plan.words(),
+        rw: plan.description(),
         write_percent: plan.write_percent,
         block_bytes: plan.block_bytes,
         offset_bytes: file.offset_bytes,
         size_bytes: file.total_bytes(),
         files: file.buffered.len(),
-        cache: file.cache.word().into(),
+        cache: file.cache.label().into(),
         file: file.description.clone(),
         contents_known: file.contents != check::Contents::Unknown,
         depths: plan.depths.clone(),

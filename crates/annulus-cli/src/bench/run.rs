@@ -63,7 +63,7 @@ pub(crate) enum RunFailure {
     /// It did not come back; its threads still run, so nothing measured after it would be true.
     Hangs(String),
     /// The same after a signal.
-    GivenUp(String),
+    Abandoned(String),
 }
 
 /// What all workers of a run see.
@@ -261,18 +261,18 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
     let ran_out = shared.ran_out.load(Relaxed) != 0;
     // We may have been woken late: scale what was used to the measured time. Where the run ended early the
     // process idled until we looked, and there is nothing to scale.
-    let looked_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
+    let window_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
     let cut_short = !ran_out && measured_ns < shared.runtime.as_nanos() as u64;
     let scale = if ran_out || cut_short {
         1.0
     } else {
-        measured_ns as f64 / looked_ns
+        measured_ns as f64 / window_ns
     };
     let used = after.since(&before);
     Ok(RunOutcome {
         cpu_ns_per_op: used.own_cpu_ns * scale / tally.measured.max(1) as f64,
-        others_busy: (used.machine_busy_ns - used.own_cpu_ns).max(0.0) / looked_ns,
-        stolen: used.stolen_ns / looked_ns,
+        others_busy: (used.machine_busy_ns - used.own_cpu_ns).max(0.0) / window_ns,
+        stolen: used.stolen_ns / window_ns,
         measured: Duration::from_nanos(measured_ns),
         ran_out,
         cut_short,
@@ -317,7 +317,7 @@ impl Events {
 
     fn hangs(&self, doing: &str) -> RunFailure {
         match self.stopped {
-            true => RunFailure::GivenUp(format!(
+            true => RunFailure::Abandoned(format!(
                 "given up: it took more than {} s {doing}",
                 GIVE_UP.as_secs()
             )),

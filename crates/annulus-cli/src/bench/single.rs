@@ -43,7 +43,7 @@ pub(crate) fn run_by(
     let mut stretched = plan.clone();
     loop {
         let mut done = once(&stretched, file, variant, depth, position, &mut how)?;
-        if done.outcome.is_without_answers()
+        if done.outcome.has_no_completions()
             && let Some(longer) = super::longer(stretched.runtime)
         {
             stretched.runtime = longer;
@@ -108,12 +108,14 @@ fn once(
     };
     match how(variant, spec) {
         Ok(ended) => done(judge(plan, file, ended, resident, stamp)?),
-        Err(RunFailure::Variant(Failure::NotHere(reason))) => done(Outcome::NotHere { reason }),
+        Err(RunFailure::Variant(Failure::Unavailable(reason))) => {
+            done(Outcome::Unavailable { reason })
+        }
         Err(RunFailure::Variant(Failure::Failed(reason))) => done(Outcome::Failed {
             reason,
             sample: None,
         }),
-        Err(RunFailure::GivenUp(reason)) => Ok(Done {
+        Err(RunFailure::Abandoned(reason)) => Ok(Done {
             outcome: Outcome::Interrupted { reason },
             hangs: true,
         }),
@@ -163,7 +165,7 @@ fn judge(
     if bad > 0 {
         let reason = format!(
             "{bad} of {} answers are wrong or errors; first: {}",
-            checks.answers,
+            checks.completions,
             complaint.unwrap_or_else(|| "unknown".into())
         );
         return Ok(Outcome::Failed {
@@ -247,9 +249,9 @@ fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: 
         calls_per_op: ended
             .finished
             .calls
-            .map(|calls| calls as f64 / tally.answers.max(1) as f64),
+            .map(|calls| calls as f64 / tally.completions.max(1) as f64),
         checks: Checks {
-            answers: tally.answers,
+            completions: tally.completions,
             right: tally.checked,
             wrong: tally.wrong,
             errors: tally.errors,

@@ -16,7 +16,7 @@ use rustix::fs::{
     statx,
 };
 
-use super::check::{Contents, dataset_offset, put_tags};
+use super::check::{Contents, dataset_offset, write_tags};
 use super::job::{Cache, Plan};
 use crate::fault::Fault;
 use crate::signals::Removal;
@@ -424,7 +424,7 @@ fn choose_direct(
             };
             file.notes.push(format!(
                 "{why}: measured {} instead of direct",
-                file.cache.word()
+                file.cache.label()
             ));
             Ok(())
         }
@@ -485,7 +485,7 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
             rng.fill(bytes);
             // Stamp zero: no run has written this.
             let dataset_offset = dataset_offset(index as u32, file.file_bytes, at);
-            put_tags(bytes, dataset_offset, seed, unit_bytes, 0);
+            write_tags(bytes, dataset_offset, seed, unit_bytes, 0);
             to[index]
                 .write_all_at(bytes, at)
                 .map_err(|error| failed(index, at, &error))?;

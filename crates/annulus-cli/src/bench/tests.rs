@@ -97,7 +97,7 @@ fn plan(line: &[&str], dir: &Path, runtime: &str) -> Plan {
 fn in_time_enough(run: impl Fn(&str) -> Outcome) -> Outcome {
     for runtime in ["200ms", "1", "5"] {
         let outcome = run(runtime);
-        let few = matches!(&outcome, Outcome::Measured(sample) if sample.checks.answers < 1000);
+        let few = matches!(&outcome, Outcome::Measured(sample) if sample.checks.completions < 1000);
         if !few {
             return outcome;
         }
@@ -151,7 +151,7 @@ fn an_honest_variant_passes_and_every_result_is_counted() {
         };
         let checks = &sample.checks;
         assert!(
-            checks.answers > 0 && checks.right == checks.answers,
+            checks.completions > 0 && checks.right == checks.completions,
             "{rw}: {checks:?}"
         );
         assert_eq!(
@@ -163,7 +163,7 @@ fn an_honest_variant_passes_and_every_result_is_counted() {
             rw.contains('w'),
             "{rw}: writes are read back"
         );
-        assert!(sample.ops <= checks.answers);
+        assert!(sample.ops <= checks.completions);
     }
 }
 
@@ -182,7 +182,7 @@ fn a_flipped_byte_in_the_file_is_found() {
     );
     let checks = sample.unwrap().checks;
     assert!(
-        checks.wrong >= 1 && checks.right + checks.wrong == checks.answers,
+        checks.wrong >= 1 && checks.right + checks.wrong == checks.completions,
         "{checks:?}"
     );
 }
@@ -255,7 +255,7 @@ fn the_right_block_of_the_wrong_file_is_found() {
     else {
         panic!()
     };
-    assert_eq!(sample.checks.right, sample.checks.answers);
+    assert_eq!(sample.checks.right, sample.checks.completions);
 }
 
 #[test]
@@ -311,11 +311,11 @@ fn a_variant_that_breaks_is_a_failed_row() {
 fn a_variant_that_is_not_available_is_a_row_that_says_so() {
     let outcome = run_with(
         &[],
-        Arc::new(Broken(|| Err(Failure::NotHere("no ring".into())))),
+        Arc::new(Broken(|| Err(Failure::Unavailable("no ring".into())))),
         |_| {},
     );
     assert!(
-        matches!(&outcome, Outcome::NotHere { reason } if reason == "no ring"),
+        matches!(&outcome, Outcome::Unavailable { reason } if reason == "no ring"),
         "{outcome:?}"
     );
 }
@@ -325,5 +325,5 @@ fn the_smallest_blocks_are_checked_too() {
     let Outcome::Measured(sample) = run(&["--bs", "512"], honest) else {
         panic!()
     };
-    assert_eq!(sample.checks.right, sample.checks.answers);
+    assert_eq!(sample.checks.right, sample.checks.completions);
 }

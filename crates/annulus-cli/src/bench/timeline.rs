@@ -22,7 +22,7 @@ pub(crate) struct Timeline {
     /// How long all of them are: the measured time, ns.
     pub(crate) length_ns: u64,
     /// Right answers in each slice.
-    pub(crate) answers: Vec<u64>,
+    pub(crate) completions: Vec<u64>,
     /// Wrong answers and errors in each slice; empty if there was none in any.
     pub(crate) errors: Vec<u64>,
     /// Calls that submit or wait in each slice; absent where the variant can't tell when it made them.
@@ -38,15 +38,15 @@ pub(crate) struct Timeline {
 pub(crate) struct Slice {
     pub(crate) from_ns: u64,
     pub(crate) length_ns: u64,
-    pub(crate) answers: u64,
+    pub(crate) completions: u64,
     pub(crate) errors: u64,
     pub(crate) calls: Option<u64>,
-    pub(crate) latency: Spectrum,
+    pub(crate) latency: LatencyCounts,
 }
 
 /// Latencies by bucket, in rising order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Spectrum(pub(crate) Vec<(usize, u64)>);
+pub(crate) struct LatencyCounts(pub(crate) Vec<(usize, u64)>);
 
 impl Timeline {
     /// What workers have recorded in `length_ns`; `calls` where somebody else than they has counted them.
@@ -64,13 +64,13 @@ impl Timeline {
         if errors.iter().all(|count| *count == 0) {
             errors.clear();
         }
-        let spectra: Vec<Spectrum> = (slices.iter())
-            .map(|slice| Spectrum(slice.latency.clone()))
+        let latencies: Vec<LatencyCounts> = (slices.iter())
+            .map(|slice| LatencyCounts(slice.latency.clone()))
             .collect();
         Some(Timeline {
             slice_ns: cut.slice_ns,
             length_ns,
-            answers: spectra.iter().map(Spectrum::count).collect(),
+            completions: latencies.iter().map(LatencyCounts::count).collect(),
             errors,
             calls: calls
                 .map(|mut calls| {
@@ -78,46 +78,53 @@ impl Timeline {
                     calls
                 })
                 .or(recorded),
-            latency: spectra.iter().map(Spectrum::encoded).collect(),
+            latency: latencies.iter().map(LatencyCounts::encoded).collect(),
         })
     }
 
     /// The slices in their order.
     pub(crate) fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
-        self.answers.iter().enumerate().map(|(nth, &answers)| {
-            let from_ns = nth as u64 * self.slice_ns;
-            Slice {
-                from_ns,
-                length_ns: self.length_ns.saturating_sub(from_ns).min(self.slice_ns),
-                answers,
-                errors: self.errors.get(nth).copied().unwrap_or(0),
-                calls: (self.calls.as_ref()).and_then(|calls| calls.get(nth).copied()),
-                latency: self
-                    .latency
-                    .get(nth)
-                    .map(|row| Spectrum::decoded(row))
-                    .unwrap_or_default(),
-            }
-        })
+        self.completions
+            .iter()
+            .enumerate()
+            .map(|(nth, &completions)| {
+                let from_ns = nth as u64 * self.slice_ns;
+                Slice {
+                    from_ns,
+                    length_ns: self.length_ns.saturating_sub(from_ns).min(self.slice_ns),
+                    completions,
+                    errors: self.errors.get(nth).copied().unwrap_or(0),
+                    calls: (self.calls.as_ref()).and_then(|calls| calls.get(nth).copied()),
+                    latency: self
+                        .latency
+                        .get(nth)
+                        .map(|row| LatencyCounts::decoded(row))
+                        .unwrap_or_default(),
+                }
+            })
     }
 
     /// Latencies of the whole run.
-    pub(crate) fn spectrum(&self) -> Spectrum {
+    pub(crate) fn latency_counts(&self) -> LatencyCounts {
         let mut counts = vec![0; BUCKETS];
-        for (bucket, count) in self.latency.iter().flat_map(|row| Spectrum::decoded(row).0) {
+        for (bucket, count) in self
+            .latency
+            .iter()
+            .flat_map(|row| LatencyCounts::decoded(row).0)
+        {
             counts[bucket] += count;
         }
         let bucket = counts
             .into_iter()
             .enumerate()
             .filter(|(_, count)| *count > 0);
-        Spectrum(bucket.collect())
+        LatencyCounts(bucket.collect())
     }
 
     /// The same in at most N slices: neighbours are put together.
     pub(crate) fn coarser(&self, slices_max: usize) -> Timeline {
         let mut timeline = self.clone();
-        while timeline.answers.len() > slices_max.max(1) {
+        while timeline.completions.len() > slices_max.max(1) {
             timeline = timeline.halved();
         }
         timeline
@@ -126,15 +133,15 @@ impl Timeline {
     fn halved(&self) -> Timeline {
         let pairs = |list: &[u64]| list.chunks(2).map(|pair| pair.iter().sum()).collect();
         let latency = self.latency.chunks(2).map(|pair| {
-            let sum = pair.iter().fold(Spectrum::default(), |sum, row| {
-                sum.plus(&Spectrum::decoded(row))
+            let sum = pair.iter().fold(LatencyCounts::default(), |sum, row| {
+                sum.plus(&LatencyCounts::decoded(row))
             });
             sum.encoded()
         });
         Timeline {
             slice_ns: self.slice_ns * 2,
             length_ns: self.length_ns,
-            answers: pairs(&self.answers),
+            completions: pairs(&self.completions),
             errors: pairs(&self.errors),
             calls: self.calls.as_deref().map(pairs),
             latency: latency.collect(),
@@ -142,7 +149,7 @@ impl Timeline {
     }
 }
 
-impl Spectrum {
+impl LatencyCounts {
     /// How many answers.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
@@ -161,7 +168,7 @@ impl Spectrum {
         Some(bounds(bucket.0).1)
     }
 
-    fn plus(&self, other: &Spectrum) -> Spectrum {
+    fn plus(&self, other: &LatencyCounts) -> LatencyCounts {
         let mut sum = self.0.clone();
         sum.extend(&other.0);
         sum.sort_unstable();
@@ -172,7 +179,7 @@ impl Spectrum {
             }
             same
         });
-        Spectrum(sum)
+        LatencyCounts(sum)
     }
 
     fn encoded(&self) -> Vec<u64> {
@@ -185,14 +192,14 @@ impl Spectrum {
     }
 
     /// Leaves out buckets that this tool does not write: other programs make such files, too.
-    fn decoded(row: &[u64]) -> Spectrum {
+    fn decoded(row: &[u64]) -> LatencyCounts {
         let mut bucket = 0u64;
         let pairs = row.chunks_exact(2).map_while(|pair| {
             bucket = bucket.checked_add(pair[0])?;
             let index = usize::try_from(bucket).ok()?;
             (index < BUCKETS).then_some((index, pair[1]))
         });
-        Spectrum(pairs.collect())
+        LatencyCounts(pairs.collect())
     }
 }
 
@@ -284,7 +291,7 @@ mod tests {
         let mut recorder = Recorder::default();
         recorder.begin(0, 50_000_000);
         for nth in 0..400u64 {
-            recorder.answer(nth * 100_000, 1_000 + nth);
+            recorder.record(nth * 100_000, 1_000 + nth);
         }
         recorder.error(12_000_000);
         recorder
@@ -312,7 +319,7 @@ mod tests {
     #[test]
     fn a_timeline_says_what_was_recorded_and_comes_back_from_its_json_on_one_line() {
         let timeline = Timeline::of(recorded(), 45_000_000, None).unwrap();
-        assert_eq!(timeline.answers, [100, 100, 100, 100, 0]);
+        assert_eq!(timeline.completions, [100, 100, 100, 100, 0]);
         assert_eq!(timeline.errors, [0, 1, 0, 0, 0]);
         assert_eq!(timeline.calls, None);
         let slices: Vec<Slice> = timeline.slices().collect();
@@ -320,8 +327,8 @@ mod tests {
             (slices[4].from_ns, slices[4].length_ns),
             (40_000_000, 5_000_000)
         );
-        assert_eq!(timeline.spectrum().count(), 400);
-        let p50 = timeline.spectrum().quantile_ns(0.5).unwrap();
+        assert_eq!(timeline.latency_counts().count(), 400);
+        let p50 = timeline.latency_counts().quantile_ns(0.5).unwrap();
         assert!((1_200..1_300).contains(&p50), "{p50}");
         #[derive(Serialize)]
         struct Wrapper {
@@ -342,19 +349,19 @@ mod tests {
     fn a_coarser_timeline_has_the_same_results_in_fewer_slices() {
         let fine = Timeline::of(recorded(), 50_000_000, Some(vec![9, 8, 7])).unwrap();
         let coarse = fine.coarser(2);
-        assert_eq!(coarse.answers, [400, 0]);
+        assert_eq!(coarse.completions, [400, 0]);
         assert_eq!(
             (coarse.slice_ns, coarse.errors.as_slice()),
             (40_000_000, &[1, 0][..])
         );
         assert_eq!(coarse.calls, Some(vec![24, 0]));
-        assert_eq!(coarse.spectrum(), fine.spectrum());
+        assert_eq!(coarse.latency_counts(), fine.latency_counts());
     }
 
     #[test]
     fn buckets_that_nobody_has_are_left_out_instead_of_believed() {
-        assert_eq!(Spectrum::decoded(&[5, 1, u64::MAX, 1]).0, [(5, 1)]);
-        assert_eq!(Spectrum::decoded(&[543, 2, 1, 3, 7]).0, [(543, 2)]);
+        assert_eq!(LatencyCounts::decoded(&[5, 1, u64::MAX, 1]).0, [(5, 1)]);
+        assert_eq!(LatencyCounts::decoded(&[543, 2, 1, 3, 7]).0, [(543, 2)]);
     }
 
     #[test]

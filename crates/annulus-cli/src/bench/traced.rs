@@ -110,7 +110,7 @@ impl TraceRequest {
             (&self.trace.graphs, self.graphs.iter().find(of))
             && !run.hangs
         {
-            let title = format!("{name}, depth {depth}: {}", run.plan.words());
+            let title = format!("{name}, depth {depth}: {}", run.plan.description());
             let start = || graphs.record(&[std::process::id()]);
             let recorded = run.during(RECORDED, start, |recorder| recorder.end())?;
             one.drawn(
@@ -163,7 +163,7 @@ impl TracedRun<'_> {
         )?;
         self.hangs = done.hangs;
         Ok(match done.outcome {
-            Outcome::Measured(sample) => result.map(|result| (result, sample.checks.answers)),
+            Outcome::Measured(sample) => result.map(|result| (result, sample.checks.completions)),
             other => Err(other.reason().unwrap_or_default()),
         })
     }

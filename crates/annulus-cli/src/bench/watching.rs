@@ -40,14 +40,14 @@ pub(crate) fn of_nop(rules: &[Rule], runtime: Duration) -> Result<Judge, Fault> 
     Judge::new(rules, &measured)
 }
 
-pub(crate) fn of_net(question: &net::Question) -> Result<Judge, Fault> {
+pub(crate) fn of_net(options: &net::Options) -> Result<Judge, Fault> {
     let measured = Measured {
         command: "bench net",
         operations: &["request"],
         has_latencies: true,
-        runtime: question.runtime,
+        runtime: options.runtime,
     };
-    Judge::new(&question.watch.alert, &measured)
+    Judge::new(&options.watch.alert, &measured)
 }
 
 pub(crate) fn judge_file(judge: &Judge, runs: &[json::Run]) -> Verdict {
@@ -97,7 +97,7 @@ pub(crate) fn judge_nop(judge: &Judge, runs: &[nop::Run]) -> Verdict {
 }
 
 /// What counts is the server that was given, or Annulus among those that were started.
-pub(crate) fn judge_net(judge: &Judge, question: &net::Question, runs: &[net::Run]) -> Verdict {
+pub(crate) fn judge_net(judge: &Judge, options: &net::Options, runs: &[net::Run]) -> Verdict {
     let mut verdict = Verdict::default();
     for run in runs {
         let Some(sample) = &run.sample else { continue };
@@ -108,8 +108,8 @@ pub(crate) fn judge_net(judge: &Judge, question: &net::Question, runs: &[net::Ru
             "{}, {} connections{size}, repeat {}",
             run.variant, run.connections, run.repeat
         );
-        let counts = question.is_there(&run.variant) || run.variant.starts_with("annulus");
-        let in_flight = run.connections * question.pipeline;
+        let counts = options.is_there(&run.variant) || run.variant.starts_with("annulus");
+        let in_flight = run.connections * options.pipeline;
         judge.look(
             &mut verdict,
             &name,
@@ -133,7 +133,7 @@ fn slices(timeline: Option<&Timeline>) -> Vec<Interval> {
         }
         Interval {
             length_ns: slice.length_ns,
-            answers: slice.answers + slice.errors,
+            answers: slice.completions + slice.errors,
             errors: slice.errors,
             latency,
         }

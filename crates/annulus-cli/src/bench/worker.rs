@@ -42,7 +42,7 @@ pub(crate) struct Tally {
     /// Right answers within the measured time.
     pub(crate) measured: u64,
     /// All answers, from the first to the last.
-    pub(crate) answers: u64,
+    pub(crate) completions: u64,
     /// Of these, checked for length and content or, in an unknown file, for length.
     pub(crate) checked: u64,
     /// Answers of the wrong length or with the wrong content.
@@ -60,7 +60,7 @@ impl Tally {
     pub(crate) fn new() -> Tally {
         Tally {
             measured: 0,
-            answers: 0,
+            completions: 0,
             checked: 0,
             wrong: 0,
             errors: 0,
@@ -73,7 +73,7 @@ impl Tally {
 
     pub(crate) fn add(&mut self, other: Tally) {
         self.measured += other.measured;
-        self.answers += other.answers;
+        self.completions += other.completions;
         self.checked += other.checked;
         self.wrong += other.wrong;
         self.errors += other.errors;
@@ -155,14 +155,14 @@ impl BenchWorker {
             Contents::Tagged { seed, unit_bytes } if !op.write => {
                 let units = self.block_bytes as u64 / unit_bytes;
                 let (dataset_offset, bytes) = (self.dataset_offset(op), self.block_bytes as u64);
-                let holds = check::tags_hold(answer, dataset_offset, bytes, seed, unit_bytes);
+                let holds = check::tags_match(answer, dataset_offset, bytes, seed, unit_bytes);
                 if units >= UNITS_RECLOCK {
                     self.now_ns = self.shared.now_ns();
                 }
                 holds
             }
             _ => {
-                if self.tally.answers % SAMPLE_EVERY == 1 {
+                if self.tally.completions % SAMPLE_EVERY == 1 {
                     self.sample(op, answer);
                 }
                 true
@@ -254,7 +254,7 @@ impl Worker for BenchWorker {
     #[inline]
     fn fill(&self, op: &Op, bytes: &mut [u8]) {
         if let Contents::Tagged { seed, unit_bytes } = self.shared.contents {
-            check::put_tags(
+            check::write_tags(
                 bytes,
                 self.dataset_offset(op),
                 seed,
@@ -268,7 +268,7 @@ impl Worker for BenchWorker {
     fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
         let now = self.shared.now_ns();
         self.now_ns = now;
-        self.tally.answers += 1;
+        self.tally.completions += 1;
         let whole = matches!(result, Ok(count) if count == self.block_bytes);
         if !(whole && self.holds(&op, answer)) {
             self.complain(&op, &result);
@@ -279,7 +279,7 @@ impl Worker for BenchWorker {
             let latency_ns = now - op.started_ns;
             self.tally.measured += 1;
             self.tally.latency.saturating_record(latency_ns);
-            if self.tally.recorder.answer(now, latency_ns) {
+            if self.tally.recorder.record(now, latency_ns) {
                 self.shared.calls.enter_slice(self.tally.recorder.slice());
             }
         }

@@ -88,19 +88,19 @@ fn probe(
     why_no_reads: &str,
     has_ring: bool,
 ) -> Result<Probe, Failure> {
-    let not_here = |why: &str| Err(Failure::NotHere(why.to_owned()));
+    let unavailable = |why: &str| Err(Failure::Unavailable(why.to_owned()));
     let by_ring = !matches!(
         what,
         What::CachedPread | What::CachedHop | What::DirectPread | What::DirectHop | What::EchoEpoll
     );
     if by_ring && !has_ring {
-        return not_here("there is no io_uring here");
+        return unavailable("there is no io_uring here");
     }
     let (cached, direct) = (sample.buffered.as_ref(), sample.direct.as_ref());
-    let cached = || cached.ok_or_else(|| Failure::NotHere(why_no_reads.to_owned()));
+    let cached = || cached.ok_or_else(|| Failure::Unavailable(why_no_reads.to_owned()));
     let direct = || {
         cached()?;
-        direct.ok_or_else(|| Failure::NotHere("there is no direct I/O there".to_owned()))
+        direct.ok_or_else(|| Failure::Unavailable("there is no direct I/O there".to_owned()))
     };
     let bytes = sample.bytes;
     match what {
@@ -164,7 +164,7 @@ fn nops(batch: usize) -> Result<Probe, Failure> {
 /// With deferred task work where this kernel has it, as the library's runtime sets its rings up.
 fn nop_ring(batch: usize) -> Result<NopRing, Failure> {
     match NopRing::new(batch, true) {
-        Err(Failure::NotHere(_)) => NopRing::new(batch, false),
+        Err(Failure::Unavailable(_)) => NopRing::new(batch, false),
         made => made,
     }
 }

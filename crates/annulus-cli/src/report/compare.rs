@@ -23,7 +23,7 @@ pub(super) enum Judgement {
 }
 
 impl Judgement {
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
             Judgement::Faster => "faster",
             Judgement::Slower => "slower",
@@ -72,7 +72,7 @@ impl Difference {
             us(self.p99_us[0]),
             us(self.p99_us[1]),
             p99_change,
-            self.judgement.words().into(),
+            self.judgement.text().into(),
         ]
     }
 }

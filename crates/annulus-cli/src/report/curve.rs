@@ -4,13 +4,13 @@
 
 use maud::{Markup, html};
 
-use super::format::{count, duration, percent_words};
+use super::format::{count, duration, percent_text};
 use super::heatmap::Scale;
 use super::story::{Group, Story, Strand};
 use super::svg::{
     HEIGHT, LEFT, PLOT_HEIGHT, PLOT_WIDTH, TOP, WIDTH, across, fine, step, time_axis,
 };
-use crate::bench::timeline::{Slice, Spectrum, Timeline};
+use crate::bench::timeline::{LatencyCounts, Slice, Timeline};
 
 /// Colours and dashes repeat after N variants; the style has one class for each.
 const STYLES: usize = 24;
@@ -28,37 +28,37 @@ struct Line {
     name: String,
     style: usize,
     points: Vec<Option<(f64, f64)>>,
-    words: String,
+    label: String,
 }
 
 /// Answers a second over time.
 pub(super) fn speed(story: &Story, group: &Group, length_ns: u64) -> Markup {
     let per_second =
-        |slice: &Slice| Some(slice.answers as f64 * 1e9 / slice.length_ns.max(1) as f64);
+        |slice: &Slice| Some(slice.completions as f64 * 1e9 / slice.length_ns.max(1) as f64);
     let series = over_time(story, group, per_second);
-    let caption = format!("{} a second over time", story.answers);
+    let caption = format!("{} a second over time", story.unit);
     plot_over_time(&caption, group, series, length_ns)
 }
 
 /// Calls per answer over time, of those who can tell.
 pub(super) fn calls(story: &Story, group: &Group, length_ns: u64) -> Option<Markup> {
-    let per_answer = |slice: &Slice| match slice.answers {
+    let per_completion = |slice: &Slice| match slice.completions {
         0 => None,
         answers => Some(slice.calls? as f64 / answers as f64),
     };
-    let series: Vec<Series> = over_time(story, group, per_answer)
+    let series: Vec<Series> = over_time(story, group, per_completion)
         .into_iter()
         .filter(|series| series.values.iter().any(|(_, value)| value.is_some()))
         .collect();
     let caption = format!(
         "enters (calls that submit or wait) per {} over time",
-        one(story.answers)
+        one(story.unit)
     );
     (!series.is_empty()).then(|| plot_over_time(&caption, group, series, length_ns))
 }
 
-fn one(answers: &str) -> &str {
-    match answers {
+fn one(unit: &str) -> &str {
+    match unit {
         "ops" => "operation",
         _ => "request",
     }
@@ -121,7 +121,7 @@ fn plot_over_time(caption: &str, group: &Group, series: Vec<Series>, length_ns: 
             };
             Line {
                 points: series.values.iter().map(point).collect(),
-                words: format!("{} from {} to {}", series.name, count(low), count(high)),
+                label: format!("{} from {} to {}", series.name, count(low), count(high)),
                 name: series.name,
                 style: series.style,
             }
@@ -145,11 +145,11 @@ pub(super) fn percentiles(story: &Story, group: &Group, scale: &Scale) -> Markup
     let lines = group
         .drawn()
         .filter_map(|strand| {
-            let spectrum = strand.timeline()?.spectrum();
+            let latency_counts = strand.timeline()?.latency_counts();
             Some(percentile_line(
                 &strand.variant,
                 story.number(&strand.variant) % STYLES,
-                &spectrum,
+                &latency_counts,
                 scale,
             ))
         })
@@ -164,7 +164,7 @@ pub(super) fn percentiles(story: &Story, group: &Group, scale: &Scale) -> Markup
                 line.grid x1=(x) x2=(x) y1=(TOP) y2=(TOP + PLOT_HEIGHT) {}
             }
             text x=(x) y=(TOP + PLOT_HEIGHT + 15.0) text-anchor="middle" {
-                (percent_words(*share).trim_end_matches(" %"))
+                (percent_text(*share).trim_end_matches(" %"))
                 @if nth + 1 == MARKED.len() { " %" }
             }
         }
@@ -181,36 +181,43 @@ fn nines(share: f64) -> f64 {
     -(1.0 - share).log10()
 }
 
-fn percentile_line(name: &str, style: usize, spectrum: &Spectrum, scale: &Scale) -> Line {
+fn percentile_line(
+    name: &str,
+    style: usize,
+    latency_counts: &LatencyCounts,
+    scale: &Scale,
+) -> Line {
     // A percentile beyond the one before the last answer would be that answer again.
-    let known = (spectrum.count().max(1) as f64).log10().min(NINES_MAX);
+    let known = (latency_counts.count().max(1) as f64)
+        .log10()
+        .min(NINES_MAX);
     let steps = (known / NINES_STEP) as usize;
     let point = |step: usize| {
         let nines = step as f64 * NINES_STEP;
-        let ns = spectrum.quantile_ns(1.0 - 10f64.powf(-nines))?;
+        let ns = latency_counts.quantile_ns(1.0 - 10f64.powf(-nines))?;
         Some((nines / NINES_MAX, scale.height(ns)))
     };
     let percentiles = MARKED[1..]
         .iter()
         .filter(|share| nines(**share) <= known)
         .filter_map(|share| {
-            let ns = spectrum.quantile_ns(*share)?;
-            Some(format!("{} {}", percent_words(*share), duration(ns)))
+            let ns = latency_counts.quantile_ns(*share)?;
+            Some(format!("{} {}", percent_text(*share), duration(ns)))
         });
     Line {
         name: name.to_string(),
         style,
         points: (0..=steps).map(point).collect(),
-        words: format!("{name} {}", percentiles.collect::<Vec<_>>().join(", ")),
+        label: format!("{name} {}", percentiles.collect::<Vec<_>>().join(", ")),
     }
 }
 
 fn plot(caption: &str, lines: Vec<Line>, marks: Vec<(f64, String)>, axis: Markup) -> Markup {
-    let words: Vec<&str> = lines.iter().map(|line| line.words.as_str()).collect();
-    let words = format!("Lines of {caption}. {}.", words.join("; "));
+    let label: Vec<&str> = lines.iter().map(|line| line.label.as_str()).collect();
+    let label = format!("Lines of {caption}. {}.", label.join("; "));
     html! {
         figure.chart {
-            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(words) {
+            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label) {
                 rect.paper x=(LEFT) y=(TOP) width=(PLOT_WIDTH) height=(PLOT_HEIGHT) {}
                 @for (height, text) in &marks { (across(TOP + PLOT_HEIGHT * (1.0 - height), text)) }
                 (axis)

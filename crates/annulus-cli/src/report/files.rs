@@ -51,7 +51,7 @@ impl Story {
                 .map(|depth| group(report, *depth))
                 .collect(),
             latency: "from the submission of an operation to its completion",
-            answers: "ops",
+            unit: "ops",
             no_calls: None,
             json: embedded(report, budget_bytes)?,
         })

@@ -36,7 +36,7 @@ fn digits(value: f64) -> String {
 }
 
 /// A share as people say it: `99.9 %`.
-pub(super) fn percent_words(share: f64) -> String {
+pub(super) fn percent_text(share: f64) -> String {
     let text = format!("{:.3}", share * 100.0);
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
@@ -58,11 +58,11 @@ pub(super) fn moment(unix_s: u64) -> String {
 }
 
 /// A word as it would have to be typed in a shell.
-pub(super) fn quoted(word: &str) -> String {
+pub(super) fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_string(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
+    match !argument.is_empty() && argument.chars().all(plain) {
+        true => argument.to_string(),
+        false => format!("'{}'", argument.replace('\'', "'\\''")),
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(count(1_234_567.0), "1.23M");
         assert_eq!(count(950.0), "950");
         assert_eq!(count(0.25), "0.25");
-        assert_eq!(percent_words(0.9999), "99.99 %");
+        assert_eq!(percent_text(0.9999), "99.99 %");
     }
 
     #[test]

@@ -10,8 +10,8 @@ pub(super) fn guide(stories: &[Story]) -> Markup {
     html! {
         section.guide aria-labelledby="guide" {
             h2 id="guide" { "How to read this" }
-            @if network { (network_words()) } @else { (file_words()) }
-            (picture_words())
+            @if network { (network_section()) } @else { (file_section()) }
+            (chart_section())
             h3 { "When to doubt it" }
             p {
                 "Read the warnings first. Repeats that differ by more than 20 % can't tell two variants apart that "
@@ -22,7 +22,7 @@ pub(super) fn guide(stories: &[Story]) -> Markup {
     }
 }
 
-fn file_words() -> Markup {
+fn file_section() -> Markup {
     html! {
         h3 { "The table" }
         p {
@@ -43,7 +43,7 @@ fn file_words() -> Markup {
     }
 }
 
-fn network_words() -> Markup {
+fn network_section() -> Markup {
     html! {
         h3 { "The table" }
         p {
@@ -67,7 +67,7 @@ fn network_words() -> Markup {
     }
 }
 
-fn picture_words() -> Markup {
+fn chart_section() -> Markup {
     html! {
         h3 { "Heat maps" }
         p {

@@ -38,11 +38,11 @@ pub(crate) struct Scale {
 impl Scale {
     /// The scale on which all of these can be shown; `None` if nothing was answered in any.
     pub(crate) fn over(timelines: &[&Timeline]) -> Option<Scale> {
-        let spectra: Vec<_> = timelines
+        let latencies: Vec<_> = timelines
             .iter()
-            .map(|timeline| timeline.spectrum().0)
+            .map(|timeline| timeline.latency_counts().0)
             .collect();
-        let buckets = || spectra.iter().flatten();
+        let buckets = || latencies.iter().flatten();
         let first = buckets().map(|(bucket, _)| *bucket).min()?;
         let last = buckets().map(|(bucket, _)| *bucket).max()?;
         let mut shift = 0;
@@ -75,9 +75,9 @@ impl Scale {
     }
 
     /// Answers in each row, the shortest latencies first.
-    fn column(&self, spectrum: &[(usize, u64)]) -> Vec<u64> {
+    fn column(&self, latency_counts: &[(usize, u64)]) -> Vec<u64> {
         let mut rows = vec![0; self.rows];
-        for &(bucket, count) in spectrum {
+        for &(bucket, count) in latency_counts {
             let row = (bucket >> self.shift)
                 .saturating_sub(self.low)
                 .min(self.rows - 1);
@@ -212,7 +212,7 @@ mod tests {
         let mut recorder = Recorder::default();
         recorder.begin(0, 100_000_000);
         for at_ns in (0..100_000_000).step_by(every_ns as usize) {
-            recorder.answer(at_ns, latency_ns);
+            recorder.record(at_ns, latency_ns);
         }
         Timeline::of(recorder, 100_000_000, None).unwrap()
     }
@@ -255,7 +255,7 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(7);
         for _ in 0..300_000 {
             let latency = 20_000.0 * (1.0 / (1.0 - rng.f64())).powf(0.7);
-            recorder.answer(rng.u64(..60_000_000_000), latency as u64);
+            recorder.record(rng.u64(..60_000_000_000), latency as u64);
         }
         let timeline = Timeline::of(recorder, 60_000_000_000, None).unwrap();
         let scale = Scale::over(&[&timeline]).unwrap();

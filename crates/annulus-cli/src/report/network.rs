@@ -27,7 +27,7 @@ impl Story {
         let load = &report.load;
         Ok(Story {
             kind: "net",
-            title: load.words.clone(),
+            title: load.description.clone(),
             verdict: report.verdict.clone(),
             checks: checks(report),
             warnings: report.warnings.clone(),
@@ -45,7 +45,7 @@ impl Story {
                 Some(_) => "from when a request was due to its answer, shown where it was due",
                 None => "from sending a request to its answer, in a closed loop",
             },
-            answers: "requests",
+            unit: "requests",
             no_calls: Some(
                 "The client does not see when the server enters the kernel; the table has the sum.",
             ),
@@ -81,8 +81,8 @@ fn checks(report: &Report) -> String {
             .iter()
             .filter_map(|run| Some(run.sample.as_ref()?.totals))
     };
-    let (requests, answered): (u64, u64) = totals().fold((0, 0), |sum, totals| {
-        (sum.0 + totals.requests, sum.1 + totals.answered)
+    let (requests, responses): (u64, u64) = totals().fold((0, 0), |sum, totals| {
+        (sum.0 + totals.requests, sum.1 + totals.responses)
     });
     let errors: u64 = (report.runs.iter())
         .filter_map(|run| run.sample.as_ref())
@@ -91,7 +91,7 @@ fn checks(report: &Report) -> String {
         .sum();
     let void = report.runs.iter().filter(|run| run.failed()).count();
     format!(
-        "{answered} of {requests} requests answered, each answer checked; {errors} errors; {void} of {} runs void",
+        "{responses} of {requests} requests answered, each answer checked; {errors} errors; {void} of {} runs void",
         report.runs.len()
     )
 }

@@ -84,7 +84,7 @@
     const begin = slice * line.slice_ns;
     told.textContent =
       `${duration(begin)} to ${duration(Math.min(begin + line.slice_ns, line.length_ns))}: ` +
-      `${count.toLocaleString("en")} of ${(line.answers[slice] || 0).toLocaleString("en")} answers took ` +
+      `${count.toLocaleString("en")} of ${(line.completions[slice] || 0).toLocaleString("en")} answers took ` +
       `${duration(from)} to ${duration(until)}`;
   };
   for (const map of maps.querySelectorAll("svg.map")) {

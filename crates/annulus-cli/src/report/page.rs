@@ -198,7 +198,7 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
                 "upwards, brighter where more answers were. One scale for all of them. Latency is "
                 (stories[0].latency) "."
             }
-            (svg::legend(scale, stories[0].answers))
+            (svg::legend(scale, stories[0].unit))
             div id="maps-of" data-low=(scale.low) data-shift=(scale.shift) data-rows=(scale.rows)
                 data-length=(scale.length_ns) {
                 @for (nth, story) in stories.iter().enumerate() {
@@ -222,22 +222,22 @@ fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &S
     let shots = strand.typical_first();
     let map = |index: usize| {
         let shot = shots[index];
-        let words = svg::words(story, &group.title, strand, shot);
+        let label = svg::alt_text(story, &group.title, strand, shot);
         html! {
             @if let Some(timeline) = &shot.timeline {
-                (svg::heatmap(timeline, scale, &words, Some(DataRef { story: nth, run: shot.run })))
+                (svg::heatmap(timeline, scale, &label, Some(DataRef { story: nth, run: shot.run })))
             }
         }
     };
     let summary = |index: usize| {
-        let spectrum = shots[index]
+        let latency_counts = shots[index]
             .timeline
             .as_ref()
-            .map(|timeline| timeline.spectrum());
+            .map(|timeline| timeline.latency_counts());
         let at = |quantile: f64| {
-            let ns = spectrum
+            let ns = latency_counts
                 .as_ref()
-                .and_then(|spectrum| spectrum.quantile_ns(quantile));
+                .and_then(|latency_counts| latency_counts.quantile_ns(quantile));
             ns.map_or("–".into(), duration)
         };
         format!(
@@ -351,7 +351,7 @@ fn facts(stories: &[Story]) -> Markup {
             @for (nth, story) in stories.iter().enumerate() {
                 @if let Some(name) = name(stories, nth) { h3 { span.run { (name) } " " (story.title) } }
                 pre {
-                    code { (story.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")) }
+                    code { (story.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) }
                 }
                 div.facts {
                     div { h3 { "Machine" } (list(&story.machine)) }

@@ -28,7 +28,7 @@ pub(crate) struct Story {
     /// From when to when a latency goes.
     pub(crate) latency: &'static str,
     /// What an answer is called: `ops`, `requests`.
-    pub(crate) answers: &'static str,
+    pub(crate) unit: &'static str,
     /// Why there are no calls over time, if there never are.
     pub(crate) no_calls: Option<&'static str>,
     pub(crate) json: Embedded,

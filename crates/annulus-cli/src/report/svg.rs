@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use maud::{Markup, html};
 
-use super::format::{count, duration, percent_words};
+use super::format::{count, duration, percent_text};
 use super::heatmap::{LEVELS, Map, Scale, colour};
 use super::story::{Shot, Story, Strand};
 use crate::bench::timeline::Timeline;
@@ -24,11 +24,11 @@ pub(super) struct DataRef {
     pub(super) run: usize,
 }
 
-/// One map with its axes; `words` are for who can't see it.
+/// One map with its axes; `label` are for who can't see it.
 pub(super) fn heatmap(
     timeline: &Timeline,
     scale: &Scale,
-    words: &str,
+    label: &str,
     data_ref: Option<DataRef>,
 ) -> Markup {
     let map = Map::of(timeline, scale);
@@ -38,7 +38,7 @@ pub(super) fn heatmap(
     let picture = format!("data:image/png;base64,{}", STANDARD.encode(png));
     let width = PLOT_WIDTH * map.width;
     html! {
-        svg.map viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(words)
+        svg.map viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label)
             data-story=[data_ref.map(|data_ref| data_ref.story)] data-run=[data_ref.map(|data_ref| data_ref.run)] {
             rect.plot x=(LEFT) y=(TOP) width=(PLOT_WIDTH) height=(PLOT_HEIGHT) fill="#0d1017" {}
             image x=(LEFT) y=(TOP) width=(fine(width)) height=(PLOT_HEIGHT) preserveAspectRatio="none"
@@ -98,17 +98,21 @@ pub(super) fn fine(value: f64) -> String {
 }
 
 /// What a map shows, in words.
-pub(super) fn words(story: &Story, group: &str, strand: &Strand, shot: &Shot) -> String {
+pub(super) fn alt_text(story: &Story, group: &str, strand: &Strand, shot: &Shot) -> String {
     let Some(timeline) = &shot.timeline else {
         return String::new();
     };
-    let spectrum = timeline.spectrum();
-    let at = |quantile| spectrum.quantile_ns(quantile).map_or("–".into(), duration);
+    let latency_counts = timeline.latency_counts();
+    let at = |quantile| {
+        latency_counts
+            .quantile_ns(quantile)
+            .map_or("–".into(), duration)
+    };
     let speeds = || {
         let whole = timeline
             .slices()
             .filter(|slice| slice.length_ns == timeline.slice_ns);
-        whole.map(|slice| slice.answers as f64 * 1e9 / slice.length_ns as f64)
+        whole.map(|slice| slice.completions as f64 * 1e9 / slice.length_ns as f64)
     };
     let slowest = speeds().fold(f64::INFINITY, f64::min);
     let errors: u64 = timeline.errors.iter().sum();
@@ -116,11 +120,11 @@ pub(super) fn words(story: &Story, group: &str, strand: &Strand, shot: &Shot) ->
         "Heat map of {}, {group}, repeat {}: {} {} in {}; half within {}, {} within {}, the longest {}",
         strand.variant,
         shot.repeat,
-        count(spectrum.count() as f64),
-        story.answers,
+        count(latency_counts.count() as f64),
+        story.unit,
         duration(timeline.length_ns),
         at(0.5),
-        percent_words(0.99),
+        percent_text(0.99),
         at(0.99),
         at(1.0),
     );
@@ -139,17 +143,17 @@ pub(super) fn words(story: &Story, group: &str, strand: &Strand, shot: &Shot) ->
 }
 
 /// What the colours mean.
-pub(super) fn legend(scale: &Scale, answers: &str) -> Markup {
+pub(super) fn legend(scale: &Scale, unit: &str) -> Markup {
     const CELL: f64 = 12.0;
     let width = CELL * LEVELS as f64;
     let mark = |share: f64| count(scale.per_second_at(share));
-    let words = format!(
-        "Colours: from dark, {} {answers} a second in a cell, to bright, {}; no colour is none.",
+    let label = format!(
+        "Colours: from dark, {} {unit} a second in a cell, to bright, {}; no colour is none.",
         mark(0.0),
         mark(1.0)
     );
     html! {
-        svg.legend viewBox={ "0 0 " (width + 8.0) " 40" } role="img" aria-label=(words) {
+        svg.legend viewBox={ "0 0 " (width + 8.0) " 40" } role="img" aria-label=(label) {
             @for level in 1..=LEVELS {
                 rect x=(4.0 + CELL * (level - 1) as f64) y="2" width=(CELL) height="14"
                     fill=(hex(colour(level as u8))) {}
@@ -194,7 +198,7 @@ pub(super) fn document(story: &Story, scale: &Scale) -> String {
             text x=(GAP) y="28" font-size="18" font-weight="600" { (story.title) }
             text x=(GAP) y="48" { "Latency " (story.latency) "; one scale for all" }
             g transform={ "translate(" (GAP) " 60)" } {
-                svg width="296" height="40" { (legend(scale, story.answers)) }
+                svg width="296" height="40" { (legend(scale, story.unit)) }
             }
             @for (nth, (group, shots)) in rows.iter().enumerate() {
                 @for (column, (strand, shot)) in shots.iter().enumerate() {
@@ -202,7 +206,7 @@ pub(super) fn document(story: &Story, scale: &Scale) -> String {
                         text y="20" font-weight="600" { (strand.variant) ", " (group) ", repeat " (shot.repeat) }
                         svg y="28" width=(WIDTH) height=(HEIGHT) {
                             @if let Some(timeline) = &shot.timeline {
-                                (heatmap(timeline, scale, &words(story, group, strand, shot), None))
+                                (heatmap(timeline, scale, &alt_text(story, group, strand, shot), None))
                             }
                         }
                     }

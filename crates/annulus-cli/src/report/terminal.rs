@@ -57,7 +57,7 @@ pub(crate) fn maps(story: &Story, scale: &Scale, colours: Colours) -> String {
             );
         }
     }
-    text + &key(scale, story.answers, colours)
+    text + &key(scale, story.unit, colours)
 }
 
 fn map(map: &Map, scale: &Scale, colours: Colours) -> String {
@@ -137,7 +137,7 @@ fn shade(level: u8) -> char {
     char::from(SHADES[nth])
 }
 
-fn key(scale: &Scale, answers: &str, colours: Colours) -> String {
+fn key(scale: &Scale, unit: &str, colours: Colours) -> String {
     let ramp: String = (1..=LEVELS as u8)
         .map(|level| cell(level, level, colours))
         .collect();
@@ -147,7 +147,7 @@ fn key(scale: &Scale, answers: &str, colours: Colours) -> String {
         "\x1b[0m"
     };
     format!(
-        "\n{answers} a second in a cell: {} {ramp}{end} {}\n",
+        "\n{unit} a second in a cell: {} {ramp}{end} {}\n",
         count(scale.least),
         count(scale.most)
     )

@@ -11,7 +11,7 @@ use crate::bench::variant::side;
 
 const HOSTILE: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;<!--";
 
-const ANSWERS: u64 = 20_000;
+const COMPLETIONS: u64 = 20_000;
 
 /// A run of that length with latencies as they are: a body, a second mode, and a long tail.
 fn timeline(seconds: u64, seed: u64) -> Timeline {
@@ -19,22 +19,22 @@ fn timeline(seconds: u64, seed: u64) -> Timeline {
     let mut recorder = Recorder::default();
     recorder.begin(0, length_ns);
     let mut rng = fastrand::Rng::with_seed(seed);
-    for nth in 0..ANSWERS {
+    for nth in 0..COMPLETIONS {
         let body = 20_000.0 * (1.0 / (1.0 - rng.f64())).powf(0.6);
         let latency = if rng.u8(..) < 20 { body * 30.0 } else { body };
-        recorder.answer(length_ns / ANSWERS * nth, latency as u64);
+        recorder.record(length_ns / COMPLETIONS * nth, latency as u64);
     }
     Timeline::of(recorder, length_ns, Some(vec![1_000; 240])).unwrap()
 }
 
 fn sample(timeline: &Timeline, seconds: u64, seed: u64) -> Sample {
-    let ops: u64 = timeline.answers.iter().sum();
+    let ops: u64 = timeline.completions.iter().sum();
     Sample {
         seconds: seconds as f64,
         ops,
         ops_per_second: ops as f64 / seconds as f64 + seed as f64,
         checks: Checks {
-            answers: ops,
+            completions: ops,
             right: ops,
             ..Checks::default()
         },

@@ -157,7 +157,7 @@ impl Recorder {
         let recorded = tempfile::tempfile_in(folder).map_err(unnamed)?;
         let output = recorded.try_clone().map_err(unnamed)?;
         let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-        let words = [
+        let arguments = [
             "record",
             "-F",
             HERTZ,
@@ -177,7 +177,7 @@ impl Recorder {
             "-p",
             &pids.join(","),
         ];
-        let mut tracer = Tracer::start("perf", &words.map(String::from), Some(output))?;
+        let mut tracer = Tracer::start("perf", &arguments.map(String::from), Some(output))?;
         tracer.send("enable\n")?;
         tracer
             .wait_for(|line| line == "ack")

@@ -77,7 +77,7 @@ const NAMES: [&str; 64] = [
     "sched_setaffinity",
 ];
 const EVENT: &str = "raw_syscalls:sys_enter";
-const ANSWER: &str = "raw_syscalls:sys_exit";
+const RETURN: &str = "raw_syscalls:sys_exit";
 const HINT: &str =
     "run as root, or set sysctl kernel.perf_event_paranoid=-1 and let tracefs be read";
 
@@ -120,7 +120,7 @@ impl Counter {
 
 fn arguments(pids: &[u32], names: &[Sysno]) -> Vec<String> {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-    let mut words: Vec<String> = [
+    let mut arguments: Vec<String> = [
         "stat",
         "-x,",
         "--no-merge",
@@ -139,12 +139,12 @@ fn arguments(pids: &[u32], names: &[Sysno]) -> Vec<String> {
         let id = name.id();
         for (event, filter) in [
             (EVENT, format!("id=={id}")),
-            (ANSWER, format!("id=={id} && ret<0")),
+            (RETURN, format!("id=={id} && ret<0")),
         ] {
-            words.extend(["-e", event, "--filter", &filter].map(String::from));
+            arguments.extend(["-e", event, "--filter", &filter].map(String::from));
         }
     }
-    words
+    arguments
 }
 
 /// A line for each counter, in the order in which they were requested: `3000,,raw_syscalls:sys_enter,…`.
@@ -154,7 +154,7 @@ pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
             let mut fields = line.split(',');
             let (count, event) = (fields.next()?, fields.nth(1)?);
             // What never ran has `<not counted>`.
-            [EVENT, ANSWER]
+            [EVENT, RETURN]
                 .contains(&event)
                 .then(|| count.trim().parse().unwrap_or(0))
         })

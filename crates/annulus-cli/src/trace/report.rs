@@ -101,7 +101,7 @@ impl<P> Traced<P> {
 }
 
 /// For people: a table for each depth or cell, and a line for each graph.
-pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], words: impl Fn(&P) -> String) -> String {
+pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], label: impl Fn(&P) -> String) -> String {
     let mut text = String::new();
     let mut cases: Vec<&P> = Vec::new();
     for one in traced {
@@ -111,10 +111,10 @@ pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], words: impl Fn(&P) -> S
     }
     for case in cases {
         let here: Vec<&Traced<P>> = traced.iter().filter(|one| one.case == *case).collect();
-        text += &table(&here, &words(case));
+        text += &table(&here, &label(case));
     }
     for one in traced {
-        let of = format!("{}, {}", one.variant, words(&one.case));
+        let of = format!("{}, {}", one.variant, label(&one.case));
         let note = one.flamegraph_note.as_ref();
         if let (Some(file), Some(samples)) = (&one.flamegraph, one.flamegraph_samples) {
             let note = note.map_or(String::new(), |note| format!("; {note}"));

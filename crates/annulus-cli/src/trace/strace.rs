@@ -16,13 +16,13 @@ impl Counter {
         if !is_installed("strace") {
             return Err("strace is not installed (Debian: apt install strace)".into());
         }
-        let mut words: Vec<String> = ["-f", "-c", "-U", "name,calls,errors"]
+        let mut arguments: Vec<String> = ["-f", "-c", "-U", "name,calls,errors"]
             .map(String::from)
             .into();
         for pid in pids {
-            words.extend(["-p".to_string(), pid.to_string()]);
+            arguments.extend(["-p".to_string(), pid.to_string()]);
         }
-        let mut tracer = Tracer::start("strace", &words, None)?;
+        let mut tracer = Tracer::start("strace", &arguments, None)?;
         for pid in pids {
             let attached = format!("strace: Process {pid} attached");
             tracer

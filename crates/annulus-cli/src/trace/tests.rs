@@ -155,8 +155,8 @@ fn the_table_names_what_matters_and_says_why_something_is_missing() {
     pread.counted(perf::read(PERF, &PERF_NAMES).map(|counted| (counted, 1000)));
     let mut idle = Traced::new("mmap", at);
     idle.counted(Err("not applicable: because".into()));
-    let words = |case: &AtDepth| format!("depth {}", case.depth);
-    let text = tables(&[pread, idle], words);
+    let label = |case: &AtDepth| format!("depth {}", case.depth);
+    let text = tables(&[pread, idle], label);
     let line =
         "pread          1.07  pread64 1.00, (others) 0.0420, futex 0.0140, openat 0.0140 [14]\n";
     assert!(text.contains(line), "{text}");
@@ -167,7 +167,7 @@ fn the_table_names_what_matters_and_says_why_something_is_missing() {
     // Where nobody could count there is a sentence, once.
     let mut refused = Traced::new("pread", at);
     refused.counted(Err("not available: because".into()));
-    let text = tables(&[refused.clone(), refused], words);
+    let text = tables(&[refused.clone(), refused], label);
     assert_eq!(text, "\nsystem calls, depth 8: not available: because\n");
 }
 

@@ -88,7 +88,7 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
             false => outcome,
         };
         assert_eq!(sample["ran_out_of_blocks"], true, "{outcome}");
-        assert_eq!(sample["checks"]["answers"], 7 * 256, "{outcome}");
+        assert_eq!(sample["checks"]["completions"], 7 * 256, "{outcome}");
         assert_eq!(sample["checks"]["right"], 7 * 256, "{outcome}");
     }
 }

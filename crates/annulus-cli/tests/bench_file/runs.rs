@@ -39,10 +39,13 @@ pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
             "measured" => {
                 let checks = &outcome["checks"];
                 assert!(
-                    checks["answers"].as_u64().unwrap() > 0,
+                    checks["completions"].as_u64().unwrap() > 0,
                     "{variant}: {outcome}"
                 );
-                assert_eq!(checks["answers"], checks["right"], "{variant}: {outcome}");
+                assert_eq!(
+                    checks["completions"], checks["right"],
+                    "{variant}: {outcome}"
+                );
                 assert_eq!(checks["wrong"], 0, "{variant}: {outcome}");
                 assert_eq!(checks["errors"], 0, "{variant}: {outcome}");
                 assert_eq!(checks["wrong_afterwards"], 0, "{variant}: {outcome}");
@@ -53,12 +56,12 @@ pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
             ),
             // A drive with poll queues is a rare one: the refusal is what this machine can show, and `ci/kernel`
             // shows the polling.
-            "not_here" if variant == "annulus-iopoll" => {
+            "unavailable" if variant == "annulus-iopoll" => {
                 let reason = outcome["reason"].as_str().unwrap();
                 let known = ["open it with OpenOptions::direct", "has no queues to poll"];
                 assert!(known.iter().any(|why| reason.contains(why)), "{reason}");
             }
-            "not_here" => skip(format_args!("{variant}: {}", outcome["reason"])),
+            "unavailable" => skip(format_args!("{variant}: {}", outcome["reason"])),
             _ => panic!("{variant}: {outcome}"),
         }
     }
@@ -98,7 +101,7 @@ fn every_variant_writes_what_can_be_read_back() {
         all_right(&buffered, &inapplicable[3..]);
         for (variant, kind, outcome) in outcomes(&buffered) {
             // Of 64 answers of a worker one is looked at, if it is a write: on a busy machine there may be too few.
-            let enough = outcome["checks"]["answers"].as_u64() > Some(1000);
+            let enough = outcome["checks"]["completions"].as_u64() > Some(1000);
             if kind == "measured" && variant != "null" && enough {
                 assert!(
                     outcome["checks"]["compared_afterwards"].as_u64().unwrap() > 0,

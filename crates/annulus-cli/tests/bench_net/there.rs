@@ -46,9 +46,9 @@ fn a_server_that_does_right_is_measured_and_all_counts_agree() {
     };
     let sample = &report["runs"][0]["sample"];
     let totals = &sample["totals"];
-    assert_eq!(totals["requests"], totals["answered"]);
-    assert_eq!(totals["held"], 5);
-    let answers = sample["answers"].as_u64().unwrap();
+    assert_eq!(totals["requests"], totals["responses"]);
+    assert_eq!(totals["connections_open"], 5);
+    let answers = sample["responses"].as_u64().unwrap();
     assert!(answers > 0);
     let per_second = sample["requests_per_second"].as_f64().unwrap();
     let seconds = sample["measured_seconds"].as_f64().unwrap();
@@ -99,7 +99,7 @@ fn a_wrong_byte_fails_the_run() {
         answer[100] ^= u8::from(number == 7);
         Some(answer)
     });
-    assert_fails("wrong answer", "echo", &addr, &[]);
+    assert_fails("wrong response", "echo", &addr, &[]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn an_http_status_another_body_and_a_stores_error_fail_the_run() {
     let body = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::write(body.path(), "no").unwrap();
     let body = ["--body", body.path().to_str().unwrap()];
-    assert_fails("wrong answer", "http", &addr, &body);
+    assert_fails("wrong response", "http", &addr, &body);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn http_redis_and_memcached_are_measured() {
     let memcached = report("memcached", &addr, &[], 0);
     for report in redis.iter().chain(&memcached) {
         let totals = &report["runs"][0]["sample"]["totals"];
-        assert_eq!(totals["nils"], totals["answered"]);
+        assert_eq!(totals["nils"], totals["responses"]);
     }
 }
 

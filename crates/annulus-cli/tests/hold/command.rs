@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 /// A test that takes longer hangs. It decides nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// What says which test the child is for that has mounts of its own.
 const ROLE: &str = "ANNULUS_TEST_MOUNTS";
 
@@ -139,7 +139,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "never: {what}");
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -72,7 +72,7 @@ fn timelines_are_whole(here: &Path) {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     for run in json["runs"].as_array().unwrap() {
         let (outcome, timeline) = (&run["outcome"], &run["outcome"]["timeline"]);
-        let answers = timeline["answers"].as_array().unwrap();
+        let answers = timeline["completions"].as_array().unwrap();
         let sum: u64 = answers.iter().map(|count| count.as_u64().unwrap()).sum();
         assert_eq!(
             outcome["ops"], sum,

@@ -34,7 +34,7 @@ pub(super) struct Conn<R> {
     pub(super) to_send: u32,
     /// The number of the next request sent, and of the next one answered.
     pub(super) sent: u64,
-    pub(super) answered: u64,
+    pub(super) responses: u64,
     /// When connecting began, or when the oldest request in flight was sent or the one before it answered.
     pub(super) since_ns: u64,
     pub(super) reader: R,

@@ -60,8 +60,8 @@ impl Protocol for Echo {
                 "message {sequence} of connection {connection} came back with another beginning"
             ));
         }
-        let whole = size <= WHOLE_BYTES_MAX || sequence.is_multiple_of(SAMPLE);
-        if whole && bytes[stamped..] != self.pattern[from + stamped..to] {
+        let complete = size <= WHOLE_BYTES_MAX || sequence.is_multiple_of(SAMPLE);
+        if complete && bytes[stamped..] != self.pattern[from + stamped..to] {
             return Step::Wrong(format!(
                 "message {sequence} of connection {connection} came back with other bytes within {from}..{to}"
             ));

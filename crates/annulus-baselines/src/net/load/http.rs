@@ -253,7 +253,7 @@ impl Protocol for Http {
             // 100 Continue and its kind: the answer itself follows.
             if (100..200).contains(&reader.status) {
                 return match self.read(reader, 0, sequence, &bytes[at..]) {
-                    Step::Done(used, answer) => Step::Done(at + used, answer),
+                    Step::Done(used, response) => Step::Done(at + used, response),
                     step => step,
                 };
             }
@@ -278,16 +278,16 @@ impl Protocol for Http {
                         expected.len()
                     ));
                 }
-                let answer = match reader.status {
+                let response = match reader.status {
                     200..300 => Completed::Right,
                     status => Completed::Status(status),
                 };
-                Step::Done(at + used, answer)
+                Step::Done(at + used, response)
             }
         }
     }
 
-    fn answer_bytes(&self) -> usize {
+    fn response_bytes(&self) -> usize {
         (self.expected.as_ref()).map_or(0, |body| body.len() + HEAD_BYTES)
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Reader {
 }
 
 enum Meaning {
-    Whole(Completed),
+    Complete(Completed),
     Follow(usize),
 }
 
@@ -75,13 +75,13 @@ impl Memcached {
     /// What a line means, or how long the value is that follows it.
     fn meaning(&self, has_value: bool, key: u64, line: &[u8]) -> Result<Meaning, String> {
         let shown = || format!("answered `{}`", String::from_utf8_lossy(line));
-        let whole = |answer| Ok(Meaning::Whole(answer));
+        let complete = |response| Ok(Meaning::Complete(response));
         match self.command {
-            _ if has_value && line == b"END" => whole(Completed::Right),
+            _ if has_value && line == b"END" => complete(Completed::Right),
             _ if has_value => Err(shown()),
-            MemcachedCommand::Set if line == b"STORED" => whole(Completed::Right),
+            MemcachedCommand::Set if line == b"STORED" => complete(Completed::Right),
             MemcachedCommand::Get if line == b"END" => match self.value_bytes {
-                None => whole(Completed::Nil),
+                None => complete(Completed::Nil),
                 Some(_) => Err(format!("key {key} was filled and has no value")),
             },
             MemcachedCommand::Get if line.starts_with(FOUND) => {
@@ -108,7 +108,7 @@ impl Memcached {
                 .any(|word| line.starts_with(word)) =>
             {
                 let text = String::from_utf8_lossy(line).into_owned();
-                whole(Completed::Error(Kind::MemcachedError, text))
+                complete(Completed::Error(Kind::MemcachedError, text))
             }
             _ => Err(shown()),
         }
@@ -160,9 +160,9 @@ impl Protocol for Memcached {
                 match self.line(reader, key, &bytes[at..]) {
                     Err(why) => return Step::Wrong(why),
                     Ok(None) => return Step::More,
-                    Ok(Some((used, Meaning::Whole(answer)))) => {
+                    Ok(Some((used, Meaning::Complete(response)))) => {
                         reader.has_value = false;
-                        return Step::Done(at + used, answer);
+                        return Step::Done(at + used, response);
                     }
                     Ok(Some((used, Meaning::Follow(length)))) => {
                         at += used;

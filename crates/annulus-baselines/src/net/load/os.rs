@@ -111,7 +111,7 @@ pub(super) fn ring_failure(error: &io::Error) -> Failure {
         Some(libc::ENOMEM) => "raise the limit of locked memory, `ulimit -l`",
         _ => return Failure::failed("io_uring_setup", error),
     };
-    Failure::NotHere(format!("io_uring_setup: {error}; {hint}"))
+    Failure::Unavailable(format!("io_uring_setup: {error}; {hint}"))
 }
 
 fn checked(code: i32) -> io::Result<i32> {

@@ -24,7 +24,7 @@ pub(super) trait Protocol {
     ) -> Step;
 
     /// How long an answer is, about, if that is known: it is received at once.
-    fn answer_bytes(&self) -> usize {
+    fn response_bytes(&self) -> usize {
         0
     }
 
@@ -70,9 +70,9 @@ pub(super) fn read_in_pieces<P: Protocol>(
         while at < piece.len() {
             match protocol.read(&mut reader, 0, 0, &piece[at..]) {
                 Step::More => break,
-                Step::Done(used, answer) => {
+                Step::Done(used, response) => {
                     at += used;
-                    steps.push(Step::Done(0, answer));
+                    steps.push(Step::Done(0, response));
                 }
                 wrong => return vec![wrong],
             }

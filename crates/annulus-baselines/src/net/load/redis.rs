@@ -72,16 +72,16 @@ impl Redis {
         match (line.first(), self.command) {
             (Some(b'-'), _) => {
                 let text = String::from_utf8_lossy(rest).into_owned();
-                Ok(Meaning::Whole(Completed::Error(Kind::RedisError, text)))
+                Ok(Meaning::Complete(Completed::Error(Kind::RedisError, text)))
             }
             (Some(b'+'), RedisCommand::Set) if rest == b"OK" => {
-                Ok(Meaning::Whole(Completed::Right))
+                Ok(Meaning::Complete(Completed::Right))
             }
             (Some(b'+'), RedisCommand::Ping) if rest == b"PONG" => {
-                Ok(Meaning::Whole(Completed::Right))
+                Ok(Meaning::Complete(Completed::Right))
             }
             (Some(b'$'), RedisCommand::Get) if rest == b"-1" => match self.value_bytes {
-                None => Ok(Meaning::Whole(Completed::Nil)),
+                None => Ok(Meaning::Complete(Completed::Nil)),
                 Some(_) => Err("a key that was filled has no value".into()),
             },
             (Some(b'$'), RedisCommand::Get) => {
@@ -100,7 +100,7 @@ impl Redis {
 }
 
 enum Meaning {
-    Whole(Completed),
+    Complete(Completed),
     Follow(usize),
 }
 
@@ -140,7 +140,7 @@ impl Protocol for Redis {
             };
             match meaning {
                 Err(why) => return Step::Wrong(why),
-                Ok(Meaning::Whole(answer)) => return Step::Done(at, answer),
+                Ok(Meaning::Complete(response)) => return Step::Done(at, response),
                 Ok(Meaning::Follow(length)) => {
                     reader.length = length;
                     reader.left = length.saturating_add(2);

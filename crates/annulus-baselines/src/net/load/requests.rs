@@ -17,7 +17,7 @@ pub(super) struct Times {
 /// What came of received bytes.
 pub(super) enum Parsed {
     /// N requests were answered.
-    Answers(u32),
+    Responses(u32),
     /// The connection is of no use any more.
     Wrong(String),
 }
@@ -36,8 +36,8 @@ pub(super) struct Requests<P> {
     /// Whether answers are recorded now, by when they were sent.
     pub(super) recording: bool,
     pub(super) made: u64,
-    pub(super) answered: u64,
-    pub(super) lost: u64,
+    pub(super) responses: u64,
+    pub(super) dropped: u64,
     pub(super) nils: u64,
     times: Vec<Times>,
     pipeline: u32,
@@ -60,8 +60,8 @@ impl<P: Protocol> Requests<P> {
             due_until_ns: u64::MAX,
             recording: false,
             made: 0,
-            answered: 0,
-            lost: 0,
+            responses: 0,
+            dropped: 0,
             nils: 0,
             times: vec![Times::default(); connections * pipeline],
             pipeline: pipeline as u32,
@@ -123,26 +123,26 @@ impl<P: Protocol> Requests<P> {
         bytes: &[u8],
         now_ns: u64,
     ) -> Parsed {
-        let (mut at, mut answers) = (0, 0);
+        let (mut at, mut responses) = (0, 0);
         while at < bytes.len() {
             if conn.in_flight == 0 {
                 return Parsed::Wrong(format!("{} bytes that nobody asked for", bytes.len() - at));
             }
             let step =
                 self.protocol
-                    .read(&mut conn.reader, conn_index, conn.answered, &bytes[at..]);
+                    .read(&mut conn.reader, conn_index, conn.responses, &bytes[at..]);
             match step {
                 Step::More => break,
                 Step::Wrong(why) => return Parsed::Wrong(why),
-                Step::Done(used, answer) => {
+                Step::Done(used, response) => {
                     at += used;
-                    answers += 1;
-                    self.take(answer, now_ns);
-                    self.answered(conn_index, conn, now_ns);
+                    responses += 1;
+                    self.take(response, now_ns);
+                    self.complete_oldest(conn_index, conn, now_ns);
                 }
             }
         }
-        Parsed::Answers(answers)
+        Parsed::Responses(responses)
     }
 
     /// Counts an error.
@@ -155,8 +155,8 @@ impl<P: Protocol> Requests<P> {
 
     /// Counts what an answer says.
     #[inline]
-    fn take(&mut self, answer: Completed, now_ns: u64) {
-        match answer {
+    fn take(&mut self, response: Completed, now_ns: u64) {
+        match response {
             Completed::Right => {}
             Completed::Nil => self.nils += 1,
             Completed::Status(status) => {
@@ -169,18 +169,23 @@ impl<P: Protocol> Requests<P> {
 
     /// The oldest request of a connection has its answer.
     #[inline]
-    pub(super) fn answered(&mut self, conn_index: u32, conn: &mut Conn<P::Reader>, now_ns: u64) {
+    pub(super) fn complete_oldest(
+        &mut self,
+        conn_index: u32,
+        conn: &mut Conn<P::Reader>,
+        now_ns: u64,
+    ) {
         let times = self.times[self.slot(conn_index, conn.head, 0)];
         conn.head = (conn.head + 1) % self.pipeline;
         conn.in_flight -= 1;
-        conn.answered += 1;
+        conn.responses += 1;
         conn.since_ns = now_ns;
-        self.answered += 1;
+        self.responses += 1;
         if self.recording {
             let latency_ns = now_ns.saturating_sub(times.sent_ns);
             self.latency.saturating_record(latency_ns);
             if self.due_latency.is_none() {
-                self.recorder.answer(now_ns, latency_ns);
+                self.recorder.record(now_ns, latency_ns);
             }
         }
         self.record_due(times.due_ns, now_ns);
@@ -194,12 +199,17 @@ impl<P: Protocol> Requests<P> {
         {
             let latency_ns = now_ns.saturating_sub(due_ns);
             latency.saturating_record(latency_ns);
-            self.recorder.answer(due_ns, latency_ns);
+            self.recorder.record(due_ns, latency_ns);
         }
     }
 
     /// All that this connection owes is lost. How long it was waited for counts, as the least it would have taken.
-    pub(super) fn lose(&mut self, conn_index: u32, conn: &mut Conn<P::Reader>, now_ns: u64) -> u32 {
+    pub(super) fn drop_outstanding(
+        &mut self,
+        conn_index: u32,
+        conn: &mut Conn<P::Reader>,
+        now_ns: u64,
+    ) -> u32 {
         let owed = conn.in_flight + conn.to_send;
         for nth in 0..owed {
             let times = self.times[self.slot(conn_index, conn.head, nth)];

@@ -21,9 +21,9 @@ const OPENING: Duration = Duration::from_secs(20);
 /// Descriptors that are not connections: rings, standard streams, what the program has open.
 const OTHER_FILES: u64 = 64;
 /// How often it is looked whether a thread has ended before its time.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Less than this share of a fixed rate answered in the measured time is not the asked load.
-const RATE_KEPT: f64 = 0.95;
+const RATE_MIN: f64 = 0.95;
 /// After [`run_until`] was stopped, answers are waited for no longer than this.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// The requests of all connections may take so much memory.
@@ -69,7 +69,7 @@ pub(super) struct Shared<'r> {
     /// Threads that have all their connections.
     ready: AtomicUsize,
     /// Answers of all threads so far, one iteration of the loop late.
-    answered: AtomicU64,
+    responses: AtomicU64,
     /// Somebody asks for the end.
     stop: &'r AtomicBool,
 }
@@ -81,8 +81,8 @@ pub struct Live<'r> {
 
 impl Live<'_> {
     /// Requests answered so far.
-    pub fn answered(&self) -> u64 {
-        self.shared.answered.load(Ordering::Relaxed)
+    pub fn responses(&self) -> u64 {
+        self.shared.responses.load(Ordering::Relaxed)
     }
 }
 
@@ -104,8 +104,8 @@ impl Shared<'_> {
         self.ready.fetch_add(1, Ordering::Release);
     }
 
-    pub(super) fn count_answers(&self, more: u64) {
-        self.answered.fetch_add(more, Ordering::Relaxed);
+    pub(super) fn count_responses(&self, more: u64) {
+        self.responses.fetch_add(more, Ordering::Relaxed);
     }
 
     /// How long it is waited for what is still owed at the end.
@@ -227,7 +227,7 @@ fn start<P: Protocol + Send>(
         phase: AtomicU8::new(Phase::Connecting as u8),
         start_ns: AtomicU64::new(0),
         ready: AtomicUsize::new(0),
-        answered: AtomicU64::new(0),
+        responses: AtomicU64::new(0),
         stop,
     };
     thread::scope(|scope| {
@@ -292,7 +292,7 @@ fn wait(time: Duration, handles: &[Handle<'_>], enough: impl Fn() -> bool) -> bo
         if left.is_zero() || enough() {
             return true;
         }
-        thread::sleep(left.min(LOOK));
+        thread::sleep(left.min(POLL_INTERVAL));
     }
 }
 
@@ -301,13 +301,13 @@ fn faults(plan: &Plan, outcome: &Outcome) -> Vec<String> {
     let mut faults: Vec<String> = (outcome.errors.list())
         .map(|(kind, count, first)| format!("{count} × {}; the first: {first}", kind.name()))
         .collect();
-    if !plan.reconnect && outcome.held != plan.connections {
+    if !plan.reconnect && outcome.open_at_end != plan.connections {
         faults.push(format!(
             "{} of the {} connections were open at the end",
-            outcome.held, plan.connections
+            outcome.open_at_end, plan.connections
         ));
     }
-    if outcome.answers == 0 {
+    if outcome.responses == 0 {
         faults.push("there was no answer within the measured time".into());
     }
     if outcome.unanswered > 0 {
@@ -317,24 +317,24 @@ fn faults(plan: &Plan, outcome: &Outcome) -> Vec<String> {
             plan.timeout.as_secs_f64()
         ));
     }
-    if outcome.requests != outcome.answered + outcome.lost + outcome.unanswered {
+    if outcome.requests != outcome.all_responses + outcome.dropped + outcome.unanswered {
         faults.push(format!(
             "{} requests are not {} answered, {} lost and {} unanswered: the generator has miscounted",
-            outcome.requests, outcome.answered, outcome.lost, outcome.unanswered
+            outcome.requests, outcome.all_responses, outcome.dropped, outcome.unanswered
         ));
     }
     if let Workload::Echo { bytes } = plan.workload
         && outcome.errors.total() == 0
         && outcome.unanswered == 0
-        && outcome.all_received_bytes != outcome.answered * bytes as u64
+        && outcome.all_received_bytes != outcome.all_responses * bytes as u64
     {
         faults.push(format!(
             "{} bytes came back for {} messages of {bytes}",
-            outcome.all_received_bytes, outcome.answered
+            outcome.all_received_bytes, outcome.all_responses
         ));
     }
     if let Pace::Rate(rate) = plan.pace
-        && (outcome.per_second < rate * RATE_KEPT || outcome.never_sent > 0)
+        && (outcome.per_second < rate * RATE_MIN || outcome.never_sent > 0)
     {
         faults.push(format!(
             "the rate was not kept: {:.0} of {rate:.0} answered a second, {} due and never sent",

@@ -18,7 +18,7 @@ pub enum Kind {
     /// The server closed although it owed an answer, or was to keep the connection.
     ClosedEarly,
     /// The answer is not one to what was asked.
-    WrongAnswer,
+    WrongResponse,
     /// HTTP answered with something other than 2xx.
     HttpStatus,
     /// Redis answered with an error.
@@ -38,7 +38,7 @@ impl Kind {
         Kind::Reset,
         Kind::Timeout,
         Kind::ClosedEarly,
-        Kind::WrongAnswer,
+        Kind::WrongResponse,
         Kind::HttpStatus,
         Kind::RedisError,
         Kind::MemcachedError,
@@ -53,7 +53,7 @@ impl Kind {
             Kind::Reset => "connection reset",
             Kind::Timeout => "timeout",
             Kind::ClosedEarly => "closed early",
-            Kind::WrongAnswer => "wrong answer",
+            Kind::WrongResponse => "wrong response",
             Kind::HttpStatus => "http status",
             Kind::RedisError => "redis error",
             Kind::MemcachedError => "memcached error",
@@ -119,7 +119,7 @@ impl Errors {
 #[derive(Clone)]
 pub struct Outcome {
     /// Answers within the measured time, and how long that was.
-    pub answers: u64,
+    pub responses: u64,
     /// The measured time; of several threads, the mean.
     pub measured: Duration,
     /// Requests answered a second.
@@ -141,9 +141,9 @@ pub struct Outcome {
     /// Over the whole run: requests made, answered, lost with their connection, unanswered at the end.
     pub requests: u64,
     /// As above.
-    pub answered: u64,
+    pub all_responses: u64,
     /// As above.
-    pub lost: u64,
+    pub dropped: u64,
     /// As above.
     pub unanswered: u64,
     /// At a fixed rate: requests due in the measured time that were never sent.
@@ -151,7 +151,7 @@ pub struct Outcome {
     /// Answers that were right and empty (redis).
     pub nils: u64,
     /// Connections open when the measured time ended.
-    pub held: usize,
+    pub open_at_end: usize,
     /// Connections opened again after an error.
     pub reopened: u64,
     /// How often the kernel had no buffer to receive into.
@@ -171,7 +171,7 @@ impl Outcome {
         let mut parts = parts.into_iter();
         let mut sum = parts.next()?;
         for part in parts {
-            sum.answers += part.answers;
+            sum.responses += part.responses;
             sum.measured += part.measured;
             sum.per_second += part.per_second;
             sum.client_cpu.extend(part.client_cpu);
@@ -185,12 +185,12 @@ impl Outcome {
             sum.recorder.add(part.recorder);
             sum.all_received_bytes += part.all_received_bytes;
             sum.requests += part.requests;
-            sum.answered += part.answered;
-            sum.lost += part.lost;
+            sum.all_responses += part.all_responses;
+            sum.dropped += part.dropped;
             sum.unanswered += part.unanswered;
             sum.never_sent += part.never_sent;
             sum.nils += part.nils;
-            sum.held += part.held;
+            sum.open_at_end += part.open_at_end;
             sum.reopened += part.reopened;
             sum.out_of_buffers += part.out_of_buffers;
             sum.enters += part.enters;

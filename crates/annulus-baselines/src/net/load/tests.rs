@@ -63,7 +63,7 @@ fn plan(target: Target, workload: Workload) -> Plan {
 /// Runs, unless there is no ring here.
 fn outcome(plan: &Plan) -> Option<Outcome> {
     outcome_with(plan, |outcome| {
-        outcome.answers > 0 || outcome.errors.total() > 0
+        outcome.responses > 0 || outcome.errors.total() > 0
     })
 }
 
@@ -75,7 +75,7 @@ fn outcome_with(plan: &Plan, has_happened: impl Fn(&Outcome) -> bool) -> Option<
             Ok(outcome) if has_happened(&outcome) => return Some(outcome),
             Ok(outcome) if stretched.runtime * STRETCHED > STRETCHED_MAX => return Some(outcome),
             Ok(_) => stretched.runtime *= STRETCHED,
-            Err(Failure::NotHere(why)) => {
+            Err(Failure::Unavailable(why)) => {
                 println!("skip: {why}");
                 return None;
             }
@@ -89,9 +89,9 @@ fn assert_good(plan: &Plan) {
         return;
     };
     assert_eq!(outcome.faults, Vec::<String>::new());
-    assert!(outcome.answers > 0);
-    assert_eq!(outcome.answered, outcome.requests);
-    assert_eq!(outcome.latency.len(), outcome.answers);
+    assert!(outcome.responses > 0);
+    assert_eq!(outcome.all_responses, outcome.requests);
+    assert_eq!(outcome.latency.len(), outcome.responses);
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn connections_are_shared_among_threads_and_all_are_held() {
         return;
     };
     assert_eq!(outcome.faults, Vec::<String>::new());
-    assert_eq!(outcome.held, 101);
+    assert_eq!(outcome.open_at_end, 101);
     assert_eq!(outcome.client_cpu.len(), 2);
 }
 
 /// Answers all connections together, when all have asked, or no more do. Returns when the client ends one.
-fn answer_together(streams: &[TcpStream]) {
+fn respond_together(streams: &[TcpStream]) {
     let mut pending = vec![None; streams.len()];
     let (mut count, mut silent) = (0, 0);
     loop {
@@ -167,7 +167,7 @@ fn responses_that_come_all_at_once_are_each_requested_twice_at_most() {
             for stream in &streams {
                 stream.set_nonblocking(true).unwrap();
             }
-            answer_together(&streams);
+            respond_together(&streams);
         }
     });
     let plan = Plan {
@@ -180,10 +180,10 @@ fn responses_that_come_all_at_once_are_each_requested_twice_at_most() {
     };
     assert_eq!(outcome.faults, Vec::<String>::new());
     assert!(
-        outcome.out_of_buffers <= outcome.answered,
+        outcome.out_of_buffers <= outcome.all_responses,
         "{} times no buffer, {} answers",
         outcome.out_of_buffers,
-        outcome.answered
+        outcome.all_responses
     );
 }
 
@@ -269,7 +269,7 @@ fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
     });
     let outcome = match ran {
         Ok(outcome) => outcome,
-        Err(Failure::NotHere(why)) => return println!("skip: {why}"),
+        Err(Failure::Unavailable(why)) => return println!("skip: {why}"),
         Err(error) => panic!("{error}"),
     };
     let due = outcome.due_latency.unwrap();
@@ -298,7 +298,7 @@ fn assert_counted(kind: Kind, plan: &Plan) {
     );
     assert_eq!(
         outcome.requests,
-        outcome.answered + outcome.lost + outcome.unanswered
+        outcome.all_responses + outcome.dropped + outcome.unanswered
     );
 }
 
@@ -327,7 +327,7 @@ fn wrong_bytes_are_counted() {
         true
     });
     assert_counted(
-        Kind::WrongAnswer,
+        Kind::WrongResponse,
         &plan(target, Workload::Echo { bytes: 64 }),
     );
 }
@@ -336,7 +336,7 @@ fn wrong_bytes_are_counted() {
 fn bytes_that_were_not_requested_are_counted() {
     let target = wrong_once(|stream, bytes| stream.write_all(bytes).is_ok());
     assert_counted(
-        Kind::WrongAnswer,
+        Kind::WrongResponse,
         &plan(target, Workload::Echo { bytes: 64 }),
     );
 }
@@ -383,21 +383,21 @@ fn a_server_that_is_not_there_is_reported() {
         &plan(Target::Tcp(port), Workload::Echo { bytes: 64 }),
         &mut |_, _| {},
     ) {
-        Err(Failure::NotHere(why)) => println!("skip: {why}"),
+        Err(Failure::Unavailable(why)) => println!("skip: {why}"),
         Err(Failure::Failed(why)) => assert!(why.contains("is the server running"), "{why}"),
         Ok(_) => panic!("nobody answered"),
     }
 }
 
-/// Answers each request, which ends with an empty line, with `answer`.
-fn http(answer: &'static [u8]) -> Target {
+/// Answers each request, which ends with an empty line, with `response`.
+fn http(response: &'static [u8]) -> Target {
     serve(move |mut stream, _| {
         let (mut buffer, mut observed) = ([0; 4096], Vec::new());
         while let Ok(len @ 1..) = stream.read(&mut buffer) {
             observed.extend_from_slice(&buffer[..len]);
             while let Some(end) = observed.windows(4).position(|four| four == b"\r\n\r\n") {
                 observed.drain(..end + 4);
-                if stream.write_all(answer).is_err() {
+                if stream.write_all(response).is_err() {
                     return;
                 }
             }
@@ -416,11 +416,11 @@ fn get() -> Workload {
 
 #[test]
 fn http_responses_are_read_with_a_length_and_in_chunks() {
-    for answer in [
+    for response in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"[..],
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     ] {
-        let target = http(answer);
+        let target = http(response);
         for (pipeline, reconnect) in [(1, false), (8, false), (1, true)] {
             assert_good(&Plan {
                 pipeline,
@@ -441,7 +441,7 @@ fn an_http_response_with_another_body_is_counted() {
     };
     let target = http(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc");
     assert_good(&plan(target.clone(), with(b"abc")));
-    assert_counted(Kind::WrongAnswer, &plan(target, with(b"abd")));
+    assert_counted(Kind::WrongResponse, &plan(target, with(b"abd")));
 }
 
 #[test]
@@ -449,7 +449,7 @@ fn http_errors_are_counted() {
     let target = http(b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh");
     assert_counted(Kind::HttpStatus, &plan(target, get()));
     let target = http(b"220 mail.example ESMTP\r\n");
-    assert_counted(Kind::WrongAnswer, &plan(target, get()));
+    assert_counted(Kind::WrongResponse, &plan(target, get()));
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn the_caller_is_notified_when_the_measured_time_begins_and_ends() {
     let mut moments = Vec::new();
     let plan = plan(target, Workload::Echo { bytes: 8 });
     match run(&plan, &mut |moment, _| moments.push(moment)) {
-        Err(Failure::NotHere(why)) => println!("skip: {why}"),
+        Err(Failure::Unavailable(why)) => println!("skip: {why}"),
         Err(error) => panic!("{error}"),
         Ok(_) => assert_eq!(moments, [Moment::Begin, Moment::End, Moment::After]),
     }

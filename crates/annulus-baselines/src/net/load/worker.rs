@@ -59,7 +59,7 @@ const SOURCES: u32 = 250;
 struct Mark {
     at_ns: u64,
     cpu_ns: u64,
-    answered: u64,
+    responses: u64,
     sent_bytes: u64,
     received_bytes: u64,
 }
@@ -99,7 +99,7 @@ struct Worker<'r, 'p, P: Protocol> {
     received_bytes: u64,
     reopened: u64,
     out_of_buffers: u64,
-    held: usize,
+    open_at_end: usize,
     begin: Mark,
     end: Mark,
 }
@@ -164,8 +164,8 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         for request in sends.chunks_exact_mut(template.len()) {
             request.copy_from_slice(&template);
         }
-        let answers_bytes = protocol.answer_bytes().saturating_mul(plan.pipeline);
-        let buffer_bytes = (slot_bytes.max(answers_bytes))
+        let responses_bytes = protocol.response_bytes().saturating_mul(plan.pipeline);
+        let buffer_bytes = (slot_bytes.max(responses_bytes))
             .clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
             .next_power_of_two();
         let buffers = BUFFERS.min(BUFFERS_BYTES / buffer_bytes);
@@ -204,7 +204,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             received_bytes: 0,
             reopened: 0,
             out_of_buffers: 0,
-            held: 0,
+            open_at_end: 0,
             begin: Mark::default(),
             end: Mark::default(),
             channel,
@@ -230,11 +230,12 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             let patience = Duration::from_nanos(self.patience_ns());
             self.channel.enter(patience, &mut batch)?;
             self.now_ns = self.shared.now_ns();
-            let before = self.requests.answered;
+            let before = self.requests.responses;
             for completion in batch.drain(..) {
                 self.completed(completion)?;
             }
-            self.shared.count_answers(self.requests.answered - before);
+            self.shared
+                .count_responses(self.requests.responses - before);
         }
     }
 
@@ -258,7 +259,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                     self.end = self.mark();
                     self.requests.recording = false;
                     self.requests.due_until_ns = self.now_ns;
-                    self.held = self.open;
+                    self.open_at_end = self.open;
                 }
                 Phase::Draining => {
                     let patience = self.shared.patience(self.plan.timeout);
@@ -295,14 +296,14 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         Mark {
             at_ns: self.now_ns,
             cpu_ns: os::thread_cpu_ns(),
-            answered: self.requests.answered,
+            responses: self.requests.responses,
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
         }
     }
 
     fn owed(&self) -> u64 {
-        self.requests.made - self.requests.answered - self.requests.lost
+        self.requests.made - self.requests.responses - self.requests.dropped
     }
 
     /// When the next request is due that may still be sent.
@@ -509,9 +510,9 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                 let parsed = self.requests.parse(conn_index, conn, bytes, self.now_ns);
                 self.received.give_back(buffer);
                 match parsed {
-                    Parsed::Answers(0) => {}
-                    Parsed::Answers(answers) => self.answered(conn_index, answers)?,
-                    Parsed::Wrong(why) => self.fail(conn_index, Kind::WrongAnswer, || why)?,
+                    Parsed::Responses(0) => {}
+                    Parsed::Responses(responses) => self.after_responses(conn_index, responses)?,
+                    Parsed::Wrong(why) => self.fail(conn_index, Kind::WrongResponse, || why)?,
                 }
             }
             (0, _) => self.ended(conn_index)?,
@@ -544,22 +545,22 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
     }
 
     #[inline]
-    fn answered(&mut self, conn_index: u32, answers: u32) -> io::Result<()> {
+    fn after_responses(&mut self, conn_index: u32, responses: u32) -> io::Result<()> {
         if self.plan.reconnect {
             self.close(conn_index);
             self.reuse(conn_index);
             return Ok(());
         }
-        self.queue_requests(conn_index, answers)
+        self.queue_requests(conn_index, responses)
     }
 
     /// The server has closed the connection.
     fn ended(&mut self, conn_index: u32) -> io::Result<()> {
         let conn = &mut self.conns[conn_index as usize];
         if conn.in_flight == 1 && self.requests.protocol.ends_with_connection(&conn.reader) {
-            self.requests.answered(conn_index, conn, self.now_ns);
+            self.requests.complete_oldest(conn_index, conn, self.now_ns);
             if self.plan.reconnect {
-                return self.answered(conn_index, 1);
+                return self.after_responses(conn_index, 1);
             }
         }
         let owed = self.conns[conn_index as usize].in_flight;

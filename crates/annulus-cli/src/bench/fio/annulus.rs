@@ -57,7 +57,7 @@ impl OnAnnulus {
             let buffers: Result<Vec<M>, Failure> = (0..job.depth).map(|_| make()).collect();
             let own: CurrentThreadDriver = engine
                 .current_thread_driver()
-                .map_err(|error| Failure::NotHere(error.to_string()))?;
+                .map_err(|error| Failure::Unavailable(error.to_string()))?;
             Ok((own, buffers?))
         };
         let drive = |(own, buffers): (CurrentThreadDriver, Vec<M>), worker: B::Worker| {
@@ -84,12 +84,12 @@ impl<B: Bench> Variant<B> for OnAnnulus {
             .map_err(|error| Failure::failed("giving the files to the engine", &error))?;
         if self.iopoll {
             let support = files[0].poll_support();
-            support.map_err(|why| Failure::NotHere(why.to_string()))?;
+            support.map_err(|why| Failure::Unavailable(why.to_string()))?;
         }
         if self.arena {
             let layout = BufferLayout::new(job.depth, job.block_bytes);
             let arena = engine.register_buffers(layout);
-            let arena: Arena = arena.map_err(|error| Failure::NotHere(error.to_string()))?;
+            let arena: Arena = arena.map_err(|error| Failure::Unavailable(error.to_string()))?;
             let take = || {
                 let mut buffer = arena
                     .try_take()

@@ -6,7 +6,7 @@
 
 use super::options::{Engine, Hint, Kind, Options, SyncFlag, Verify};
 use super::parse::{Complaint, Entry, Section, shown};
-use super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED, says_no};
+use super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED, is_switched_off};
 use super::value::{self, Base};
 
 /// A key that is used.
@@ -277,7 +277,7 @@ fn apply(
         return Ok(Some(format!("`{name}` has no effect here: {}", group.why)));
     }
     match REFUSED.iter().find(|group| has(group.names)) {
-        Some(_) if says_no(name, expanded.as_deref()) => Ok(None),
+        Some(_) if is_switched_off(name, expanded.as_deref()) => Ok(None),
         Some(group) => Err(format!("`{name}` is not supported: {}", group.why)),
         None => Err(unknown(name)),
     }

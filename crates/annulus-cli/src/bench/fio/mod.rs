@@ -385,10 +385,10 @@ fn checks(runs: &[Run]) -> String {
     let sides = samples()
         .flat_map(|sample| [&sample.read, &sample.write])
         .flatten();
-    let answers: u64 = sides.map(|side| side.ops).sum();
+    let completions: u64 = sides.map(|side| side.ops).sum();
     let verified: u64 = samples().map(|sample| sample.verified).sum();
     let wrong: u64 = samples().map(|sample| sample.wrong + sample.errors).sum();
-    let mut text = format!("{answers} answers of the right length, {wrong} wrong or refused");
+    let mut text = format!("{completions} answers of the right length, {wrong} wrong or refused");
     if verified > 0 {
         text += &format!("; the content of {verified} blocks was checked");
     }

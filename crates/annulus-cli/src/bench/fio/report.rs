@@ -157,7 +157,7 @@ impl Sample {
     pub(super) fn of(job: &Job, outcome: &JobOutcome, bytes_used: u64) -> Sample {
         let (sum, back) = outcome.sum();
         let list = &job.options.percentiles;
-        let answers = sum.answers + back.as_ref().map_or(0, |back| back.answers);
+        let completions = sum.completions + back.as_ref().map_or(0, |back| back.completions);
         let calls: u64 = outcome
             .clones
             .iter()
@@ -171,10 +171,10 @@ impl Sample {
         Sample {
             read,
             write: Side::of(&sum.write, sum.seconds, list),
-            cpu_us_per_op: outcome.cpu_ns / 1e3 / answers.max(1) as f64,
+            cpu_us_per_op: outcome.cpu_ns / 1e3 / completions.max(1) as f64,
             // Those of reading back are not counted apart.
             calls_per_op: (calls > 0 && back.is_none())
-                .then(|| calls as f64 / answers.max(1) as f64),
+                .then(|| calls as f64 / completions.max(1) as f64),
             verified: sum.verified + of_back(|back| back.verified),
             wrong: sum.wrong + of_back(|back| back.wrong),
             errors: sum.errors + of_back(|back| back.errors),

@@ -112,7 +112,7 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) usage: ThreadUsage,
     /// All answers, those before the measured part included.
-    pub(super) answers: u64,
+    pub(super) completions: u64,
     /// How long it was measured; of several, the longest.
     pub(super) seconds: f64,
     last_ns: u64,
@@ -129,7 +129,7 @@ impl Tally {
             complaint: None,
             errno: 0,
             usage: ThreadUsage::default(),
-            answers: 0,
+            completions: 0,
             seconds: 0.0,
             last_ns: 0,
         }
@@ -222,7 +222,7 @@ impl Tally {
         self.usage.switches += other.usage.switches;
         self.usage.major_faults += other.usage.major_faults;
         self.usage.minor_faults += other.usage.minor_faults;
-        self.answers += other.answers;
+        self.completions += other.completions;
         self.seconds = self.seconds.max(other.seconds);
     }
 

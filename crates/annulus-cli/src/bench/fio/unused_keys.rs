@@ -310,7 +310,7 @@ pub(super) const MISTAKEN: &[(&str, &str)] = &[(
 )];
 
 /// Whether a key that is refused asks for nothing.
-pub(super) fn says_no(name: &str, value: Option<&str>) -> bool {
+pub(super) fn is_switched_off(name: &str, value: Option<&str>) -> bool {
     match (name, value) {
         ("random_distribution", Some("random")) | ("rate_process", Some("linear")) => true,
         ("io_submit_mode", Some("inline"))

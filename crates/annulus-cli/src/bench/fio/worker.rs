@@ -366,7 +366,7 @@ impl Worker for JobWorker {
     fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
         let now = self.clock.now_ns();
         self.now_ns = now;
-        self.tally.answers += 1;
+        self.tally.completions += 1;
         let side = if op.write { Side::Write } else { Side::Read };
         match result {
             Ok(count) if count == op.bytes as usize => {}

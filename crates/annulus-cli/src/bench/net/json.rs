@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::question::Question;
-use super::variants::Who;
+use super::options::Options;
+use super::variants::Variant;
 use crate::bench::json::Figures;
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
@@ -58,7 +58,7 @@ impl Figures for Report {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct LoadFacts {
     pub(crate) protocol: String,
-    pub(crate) words: String,
+    pub(crate) description: String,
     pub(crate) connections: Vec<usize>,
     /// Lengths of messages or values; of HTTP those of files, or none where the server decides.
     pub(crate) sizes: Vec<Option<u64>>,
@@ -78,21 +78,21 @@ pub(crate) struct LoadFacts {
 }
 
 impl LoadFacts {
-    pub(crate) fn of(question: &Question) -> LoadFacts {
+    pub(crate) fn of(options: &Options) -> LoadFacts {
         LoadFacts {
-            protocol: question.protocol.into(),
-            words: question.words(),
-            connections: question.connections.clone(),
-            sizes: question.sizes.clone(),
-            pipeline: question.pipeline,
-            rate: question.rate,
-            reconnect: question.reconnect,
-            client_threads: question.threads,
-            client_cpus: question.client_cpus.clone(),
-            server_cpus: question.server_cpus.clone(),
-            warmup_seconds: question.warmup.as_secs_f64(),
-            runtime_seconds: question.runtime.as_secs_f64(),
-            repeats: question.repeats,
+            protocol: options.protocol.into(),
+            description: options.description(),
+            connections: options.connections.clone(),
+            sizes: options.sizes.clone(),
+            pipeline: options.pipeline,
+            rate: options.rate,
+            reconnect: options.reconnect,
+            client_threads: options.threads,
+            client_cpus: options.client_cpus.clone(),
+            server_cpus: options.server_cpus.clone(),
+            warmup_seconds: options.warmup.as_secs_f64(),
+            runtime_seconds: options.runtime.as_secs_f64(),
+            repeats: options.repeats,
         }
     }
 }
@@ -104,10 +104,10 @@ pub(crate) struct VariantFacts {
 }
 
 impl VariantFacts {
-    pub(crate) fn of(who: &Who, protocol: &str) -> VariantFacts {
-        let about = match who {
-            Who::There { target, .. } => format!("the server at {target}"),
-            Who::Own { name } => match (protocol, *name) {
+    pub(crate) fn of(variant: &Variant, protocol: &str) -> VariantFacts {
+        let about = match variant {
+            Variant::External { target, .. } => format!("the server at {target}"),
+            Variant::BuiltIn { name } => match (protocol, *name) {
                 ("http", "annulus") => "annulus serve http --backend uring",
                 ("http", "annulus-epoll") => "annulus serve http --backend epoll",
                 ("http", "nginx") => "nginx as installed: one worker, open_file_cache, no log",
@@ -119,10 +119,10 @@ impl VariantFacts {
                 _ => "level-triggered epoll by hand: the reference",
             }
             .into(),
-            Who::Command { words, .. } => words.join(" "),
+            Variant::Command { argv, .. } => argv.join(" "),
         };
         VariantFacts {
-            name: who.name().into(),
+            name: variant.name().into(),
             about,
         }
     }
@@ -162,7 +162,7 @@ impl Run {
 pub(crate) struct Sample {
     pub(crate) requests_per_second: f64,
     /// Answers within the measured time.
-    pub(crate) answers: u64,
+    pub(crate) responses: u64,
     pub(crate) measured_seconds: f64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
@@ -228,9 +228,9 @@ pub(crate) struct ServerUse {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Totals {
     pub(crate) requests: u64,
-    pub(crate) answered: u64,
+    pub(crate) responses: u64,
     /// With their connection.
-    pub(crate) lost: u64,
+    pub(crate) dropped: u64,
     /// When patience was over.
     pub(crate) unanswered: u64,
     /// With `--rate`: due in the measured time, and never sent.
@@ -238,7 +238,7 @@ pub(crate) struct Totals {
     /// Redis: keys without a value.
     pub(crate) nils: u64,
     /// Connections open when the measured time ended.
-    pub(crate) held: usize,
+    pub(crate) connections_open: usize,
     pub(crate) reopened: u64,
     /// The client's, not the server's.
     pub(crate) client_enters: u64,

@@ -20,8 +20,8 @@ use crate::signals;
 
 mod child;
 pub(crate) mod json;
+mod options;
 mod pages;
-mod question;
 mod sample;
 mod server;
 mod stats;
@@ -33,54 +33,54 @@ mod watch;
 pub(crate) use child::{net_child, net_server};
 pub(crate) use json::Run;
 use json::{LoadFacts, Report, Sample, VariantFacts};
-use question::Cell;
-pub(crate) use question::Question;
+use options::Cell;
+pub(crate) use options::Options;
 use server::Server;
-use variants::Who;
+use variants::Variant;
 use watch::Watch;
 
 /// What says "this machine cannot" to scripts.
-const NOT_HERE: u8 = 77;
+const EXIT_UNAVAILABLE: u8 = 77;
 
 /// Runs the command.
 pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     signals::listen()?;
-    let question = Question::new(&args.protocol)?;
-    let destination = (question.json.as_deref())
-        .map(|path| Destination::new(path, question.replace))
+    let options = Options::new(&args.protocol)?;
+    let destination = (options.json.as_deref())
+        .map(|path| Destination::new(path, options.replace))
         .transpose()?;
     let load = args.protocol.load();
     let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
-    let trace = traced::TraceRequest::new(&question)?;
+    let trace = traced::TraceRequest::new(&options)?;
     if let Some(failure) = load::kernel_refuses() {
-        return not_here(&failure);
+        return unavailable(&failure);
     }
-    let judge = watching::of_net(&question)?;
-    let _watching = crate::watching::begin(question.watch.metrics)?;
+    let judge = watching::of_net(&options)?;
+    let _watching = crate::watching::begin(options.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
-    super::print_text(&heading(&question, &machine))?;
-    let runs = measure(&question)?;
+    super::print_text(&heading(&options, &machine))?;
+    let runs = measure(&options)?;
     let interrupted = signals::received();
     let traced = match interrupted {
         Some(_) => Vec::new(),
-        None => trace.runs(&question)?,
+        None => trace.runs(&options)?,
     };
     let note = interrupted.map(|signal| {
-        let planned = question.cells().len() * question.repeats * question.variants.len();
+        let planned = options.cells().len() * options.repeats * options.variants.len();
         super::interruption(signal, runs.len(), planned)
     });
-    let rows = stats::rows(&question, &runs);
+    let rows = stats::rows(&options, &runs);
     let report = Report {
         version: json::VERSION,
         annulus: env!("CARGO_PKG_VERSION").into(),
         command: super::command(),
         started_unix_s: super::unix_seconds(started),
-        seed: question.seed,
+        seed: options.seed,
         machine,
-        load: LoadFacts::of(&question),
-        variants: (question.variants.iter())
-            .map(|who| VariantFacts::of(who, question.protocol))
+        load: LoadFacts::of(&options),
+        variants: (options.variants.iter())
+            .map(|variant| VariantFacts::of(variant, options.protocol))
             .collect(),
         warnings: table::warnings(&runs),
         verdict: table::verdict(&rows),
@@ -99,7 +99,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     }
     pictures.of_network(&report)?;
     printed?;
-    let alerts = watching::judge_net(&judge, &question, &report.runs);
+    let alerts = watching::judge_net(&judge, &options, &report.runs);
     if let Some(signal) = interrupted {
         return Ok(ExitCode::from(signal.exit_code()));
     }
@@ -110,55 +110,55 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     })
 }
 
-fn not_here(failure: &Failure) -> Result<ExitCode, Fault> {
+fn unavailable(failure: &Failure) -> Result<ExitCode, Fault> {
     use std::io::Write;
     let text = format!("annulus: the load generator needs io_uring: {failure}");
     // If even standard error is closed there is nobody left to tell.
     let _ = writeln!(std::io::stderr(), "{text}");
-    Ok(ExitCode::from(NOT_HERE))
+    Ok(ExitCode::from(EXIT_UNAVAILABLE))
 }
 
-fn heading(question: &Question, machine: &Machine) -> String {
+fn heading(options: &Options, machine: &Machine) -> String {
     let mut text = format!(
         "{}; {} s × {} repeats; seed {}\n{}\n",
-        question.words(),
-        question.runtime.as_secs_f64(),
-        question.repeats,
-        question.seed,
+        options.description(),
+        options.runtime.as_secs_f64(),
+        options.repeats,
+        options.seed,
         machine.line(),
     );
-    for note in &question.notes {
+    for note in &options.notes {
         text += &format!("note: {note}\n");
     }
     text
 }
 
-fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
-    let cells = question.cells();
+fn measure(options: &Options) -> Result<Vec<Run>, Fault> {
+    let cells = options.cells();
     signals::end_in_order();
-    let progress = Progress::new(cells.len() * question.repeats * question.variants.len());
-    let mut rng = fastrand::Rng::with_seed(question.seed);
+    let progress = Progress::new(cells.len() * options.repeats * options.variants.len());
+    let mut rng = fastrand::Rng::with_seed(options.seed);
     let mut runs = Vec::new();
     'runs: for cell in cells {
-        for repeat in 1..=question.repeats {
-            let mut order: Vec<&Who> = question.variants.iter().collect();
+        for repeat in 1..=options.repeats {
+            let mut order: Vec<&Variant> = options.variants.iter().collect();
             rng.shuffle(&mut order);
-            for who in order {
+            for variant in order {
                 if signals::received().is_some() {
                     break 'runs;
                 }
                 progress.begin(format!(
                     "{}, {repeat}/{}: {}",
-                    cell.words(),
-                    question.repeats,
-                    who.name()
+                    cell.label(),
+                    options.repeats,
+                    variant.name()
                 ));
-                let done = one(question, cell, who);
+                let done = one(options, cell, variant);
                 progress.step();
                 let cut_short = signals::received().is_some()
-                    && !matches!(&done, Ok(sample) if sample.measured_seconds >= question.runtime.as_secs_f64());
+                    && !matches!(&done, Ok(sample) if sample.measured_seconds >= options.runtime.as_secs_f64());
                 let (sample, reason) = match done {
-                    Ok(sample) if cut_short => cut(sample, question.runtime),
+                    Ok(sample) if cut_short => cut(sample, options.runtime),
                     Ok(sample) => (Some(sample), None),
                     Err(Fault::Failed(why)) => (None, Some(why)),
                     // Before it began.
@@ -172,7 +172,7 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
                     connections: cell.connections,
                     size: cell.size,
                     repeat,
-                    variant: who.name().to_string(),
+                    variant: variant.name().to_string(),
                     sample,
                     reason,
                     cut_short,
@@ -202,18 +202,18 @@ struct Ready {
     pid: Option<u32>,
 }
 
-fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
-    let server = match who {
-        Who::There { .. } => None,
-        who => Some(Server::start(who, question, cell)?),
+fn ready(options: &Options, cell: Cell, variant: &Variant) -> Result<Ready, Fault> {
+    let server = match variant {
+        Variant::External { .. } => None,
+        variant => Some(Server::start(variant, options, cell)?),
     };
-    let (target, pid) = match (who, &server) {
-        (Who::There { target, pid }, _) => (target.clone(), *pid),
+    let (target, pid) = match (variant, &server) {
+        (Variant::External { target, pid }, _) => (target.clone(), *pid),
         (_, Some(server)) => (server.target.clone(), Some(server.pid())),
         _ => return Err(Fault::failed("a variant without a server")),
     };
-    let plan = question.plan(cell, target);
-    if question.fill {
+    let plan = options.plan(cell, target);
+    if options.fill {
         let (target, workload) = (plan.target.clone(), plan.workload.clone());
         let doing = "the server's keys were being given values (--fill)";
         let filled = signals::unless_interrupted(doing, move || load::fill(&target, &workload))?;
@@ -225,12 +225,12 @@ fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
 }
 
 /// One variant in one cell, once.
-fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+fn one(options: &Options, cell: Cell, variant: &Variant) -> Result<Sample, Fault> {
     let Ready {
         server,
         mut plan,
         pid,
-    } = ready(question, cell, who)?;
+    } = ready(options, cell, variant)?;
     let (outcome, watch, used) = loop {
         let mut watch = pid.map(Watch::new);
         let (mut before, mut used) = (Usage::now(), None);
@@ -246,7 +246,8 @@ fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
         });
         let outcome = outcome.map_err(|failure| Fault::failed(failure.to_string()))?;
         // Answers came, but before or after the measured time.
-        let is_late = outcome.answers == 0 && outcome.answered > 0 && outcome.unanswered == 0;
+        let is_late =
+            outcome.responses == 0 && outcome.all_responses > 0 && outcome.unanswered == 0;
         match super::longer(plan.runtime) {
             Some(longer) if is_late && signals::received().is_none() => plan.runtime = longer,
             _ => break (outcome, watch, used),

@@ -35,7 +35,7 @@ pub(crate) fn sample(
     });
     Sample {
         requests_per_second: outcome.per_second,
-        answers: outcome.answers,
+        responses: outcome.responses,
         measured_seconds: seconds,
         sent_bytes: outcome.sent_bytes,
         received_bytes: outcome.received_bytes,
@@ -48,12 +48,12 @@ pub(crate) fn sample(
         server_note,
         totals: Totals {
             requests: outcome.requests,
-            answered: outcome.answered,
-            lost: outcome.lost,
+            responses: outcome.all_responses,
+            dropped: outcome.dropped,
             unanswered: outcome.unanswered,
             never_sent: outcome.never_sent,
             nils: outcome.nils,
-            held: outcome.held,
+            connections_open: outcome.open_at_end,
             reopened: outcome.reopened,
             client_enters: outcome.enters,
             client_out_of_buffers: outcome.out_of_buffers,
@@ -88,21 +88,21 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
 
 fn server(outcome: &Outcome, watch: &Watch) -> Result<ServerUse, String> {
     let used = watch.used()?;
-    if outcome.answers == 0 || used.seconds <= 0.0 {
+    if outcome.responses == 0 || used.seconds <= 0.0 {
         return Err("not available: there was no answer to divide by".into());
     }
-    let answers = outcome.answers as f64;
+    let responses = outcome.responses as f64;
     let (syscalls_per_request, syscalls_note) = match watch.syscalls_per_request() {
         Ok(calls) => (Some(calls), None),
         Err(why) => (None, Some(why)),
     };
     Ok(ServerUse {
-        cpu_us_per_request: used.cpu_ns / 1000.0 / answers,
-        busiest_thread_us_per_request: used.busiest_cpu_ns / 1000.0 / answers,
-        ring_threads_us_per_request: used.rings_cpu_ns / 1000.0 / answers,
+        cpu_us_per_request: used.cpu_ns / 1000.0 / responses,
+        busiest_thread_us_per_request: used.busiest_cpu_ns / 1000.0 / responses,
+        ring_threads_us_per_request: used.rings_cpu_ns / 1000.0 / responses,
         cpus: used.cpu_ns / 1e9 / used.seconds,
-        voluntary_switches_per_1000: used.voluntary * 1000.0 / answers,
-        involuntary_switches_per_1000: used.involuntary * 1000.0 / answers,
+        voluntary_switches_per_1000: used.voluntary * 1000.0 / responses,
+        involuntary_switches_per_1000: used.involuntary * 1000.0 / responses,
         syscalls_per_request,
         syscalls_note,
     })

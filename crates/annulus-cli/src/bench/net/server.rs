@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use annulus_baselines::net::load::Target;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::options::{Cell, Options};
 use super::pages::{Pages, find_nginx};
-use super::question::{Cell, Question};
-use super::variants::Who;
+use super::variants::Variant;
 use crate::fault::Fault;
 use crate::signals;
 
 /// How long a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Of what it says on standard error, so much is kept.
 const STDERR_BYTES_MAX: u64 = 4096;
 /// What our own servers say when they listen.
@@ -39,14 +39,14 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts it for a cell, and waits until it listens.
-    pub(crate) fn start(who: &Who, question: &Question, cell: Cell) -> Result<Server, Fault> {
-        let cpus = &question.server_cpus;
-        let name = who.name().to_string();
+    pub(crate) fn start(variant: &Variant, options: &Options, cell: Cell) -> Result<Server, Fault> {
+        let cpus = &options.server_cpus;
+        let name = variant.name().to_string();
         let failed = |why: String| Fault::failed(format!("starting {name}: {why}"));
         let own = std::env::current_exe()
             .map_err(|error| failed(format!("finding our own program: {error}")))?;
-        let fixed_address = match who {
-            Who::Command { .. } | Who::Own { name: "nginx" } => {
+        let fixed_address = match variant {
+            Variant::Command { .. } | Variant::BuiltIn { name: "nginx" } => {
                 Some(free_address().map_err(|error| failed(error.to_string()))?)
             }
             _ => None,
@@ -59,15 +59,15 @@ impl Server {
             let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
             command.arg("--cpu").arg(list.join(","));
         }
-        let pages = question.pages.as_ref();
-        let words = match (who, pages, fixed_address) {
-            (Who::Own { name }, Some(pages), fixed_address) => {
+        let pages = options.pages.as_ref();
+        let argv = match (variant, pages, fixed_address) {
+            (Variant::BuiltIn { name }, Some(pages), fixed_address) => {
                 page_server(name, own, pages, cell, fixed_address)
                     .map_err(|error| failed(error.to_string()))?
             }
-            _ => program(who, own.into(), fixed_address, pages),
+            _ => program(variant, own.into(), fixed_address, pages),
         };
-        command.arg("--").args(words);
+        command.arg("--").args(argv);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -121,9 +121,9 @@ impl Server {
                 Some(address) if TcpStream::connect_timeout(&address, PATIENCE).is_ok() => {
                     return Ok(address);
                 }
-                Some(_) => thread::sleep(LOOK),
+                Some(_) => thread::sleep(POLL_INTERVAL),
                 None => {
-                    if let Ok(line) = lines.recv_timeout(LOOK) {
+                    if let Ok(line) = lines.recv_timeout(POLL_INTERVAL) {
                         return self.address_in(&line);
                     }
                 }
@@ -159,14 +159,14 @@ impl Drop for Server {
 
 /// The program and its arguments.
 fn program(
-    who: &Who,
+    variant: &Variant,
     own: OsString,
     fixed_address: Option<SocketAddr>,
     pages: Option<&Pages>,
 ) -> Vec<OsString> {
-    let own_with = |words: &[&str]| {
-        let words = words.iter().map(OsString::from);
-        [own.clone()].into_iter().chain(words).collect()
+    let own_with = |arguments: &[&str]| {
+        let arguments = arguments.iter().map(OsString::from);
+        [own.clone()].into_iter().chain(arguments).collect()
     };
     let serve = |backend: &str| {
         own_with(&[
@@ -180,20 +180,23 @@ fn program(
             backend,
         ])
     };
-    match who {
-        Who::There { .. } => Vec::new(),
-        Who::Own { name: "annulus" } => serve("uring"),
-        Who::Own {
+    match variant {
+        Variant::External { .. } => Vec::new(),
+        Variant::BuiltIn { name: "annulus" } => serve("uring"),
+        Variant::BuiltIn {
             name: "annulus-epoll",
         } => serve("epoll"),
-        Who::Own { name } => own_with(&["bench", "net-server", name]),
-        Who::Command { words, .. } => {
+        Variant::BuiltIn { name } => own_with(&["bench", "net-server", name]),
+        Variant::Command { argv, .. } => {
             let address =
                 fixed_address.map_or(String::new(), |fixed_address| fixed_address.to_string());
             let folder = pages.map_or(String::new(), |pages| pages.files().display().to_string());
-            let words = (words.iter())
-                .map(|word| word.replace("{addr}", &address).replace("{dir}", &folder));
-            words.map(OsString::from).collect()
+            let argv = (argv.iter()).map(|argument| {
+                argument
+                    .replace("{addr}", &address)
+                    .replace("{dir}", &folder)
+            });
+            argv.map(OsString::from).collect()
         }
     }
 }
@@ -206,7 +209,7 @@ fn page_server(
     cell: Cell,
     fixed_address: Option<SocketAddr>,
 ) -> std::io::Result<Vec<OsString>> {
-    let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+    let arguments = |arguments: &[&str]| arguments.iter().map(OsString::from).collect::<Vec<_>>();
     let mut line = vec![OsString::from(own)];
     match (name, fixed_address) {
         ("nginx", Some(address)) => {
@@ -215,7 +218,7 @@ fn page_server(
             line.extend(["-c".into(), pages.nginx(address, cell.connections)?.into()]);
         }
         ("hyper", _) => {
-            line.extend(words(&["bench", "net-server", "hyper", "--body"]));
+            line.extend(arguments(&["bench", "net-server", "hyper", "--body"]));
             line.push(pages.file(cell.size).into());
         }
         (name, _) => {
@@ -223,10 +226,10 @@ fn page_server(
                 "annulus-epoll" => "epoll",
                 _ => "uring",
             };
-            line.extend(words(&["serve", "http", "--addr", "127.0.0.1:0"]));
-            line.extend(words(&["--threads", "1", "--backend", backend]));
+            line.extend(arguments(&["serve", "http", "--addr", "127.0.0.1:0"]));
+            line.extend(arguments(&["--threads", "1", "--backend", backend]));
             match cell.size {
-                None => line.extend(words(&["--respond", "200"])),
+                None => line.extend(arguments(&["--respond", "200"])),
                 Some(_) => line.push(pages.files().into()),
             }
         }

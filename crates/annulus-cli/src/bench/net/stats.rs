@@ -1,15 +1,19 @@
 //! From runs to rows: medians over the repeats, ratios inside each repeat.
 
 use super::json::{Latency, Medians, Row, Run, Sample, ServerUse};
-use super::question::{Cell, Question};
+use super::options::{Cell, Options};
 use super::variants::reference;
 use crate::bench::stats::{Spread, median};
 
 /// The rows of all cells; in a cell by falling speed.
-pub(crate) fn rows(question: &Question, runs: &[Run]) -> Vec<Row> {
-    let names: Vec<&str> = question.variants.iter().map(|who| who.name()).collect();
-    let reference = reference(question.protocol);
-    question
+pub(crate) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
+    let names: Vec<&str> = options
+        .variants
+        .iter()
+        .map(|variant| variant.name())
+        .collect();
+    let reference = reference(options.protocol);
+    options
         .cells()
         .into_iter()
         .flat_map(|cell| cell_rows(cell, &names, reference, runs))

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use annulus_baselines::net::load::{self, Live, Moment};
 
-use super::question::{Cell, Question};
-use super::variants::Who;
-use super::watch::{family, while_answering};
+use super::options::{Cell, Options};
+use super::variants::Variant;
+use super::watch::{family, while_loaded};
 use super::{Ready, ready};
 use crate::bench::progress::Progress;
 use crate::bench::traced::RECORDED;
@@ -23,17 +23,17 @@ pub(super) struct TraceRequest {
 }
 
 impl TraceRequest {
-    pub(super) fn new(question: &Question) -> Result<TraceRequest, Fault> {
-        let Some(graphs) = &question.trace.graphs else {
+    pub(super) fn new(options: &Options) -> Result<TraceRequest, Fault> {
+        let Some(graphs) = &options.trace.graphs else {
             return Ok(TraceRequest { graphs: Vec::new() });
         };
         let mut requested = Vec::new();
-        for cell in question.cells() {
-            let names = question.variants.iter().map(Who::name);
+        for cell in options.cells() {
+            let names = options.variants.iter().map(Variant::name);
             requested.extend(names.map(|name| (cell, name.to_string())));
         }
         let label = |(cell, name): &(Cell, String)| match cell.size {
-            Some(size) if question.sizes.len() > 1 => format!("{name}-{}-{size}", cell.connections),
+            Some(size) if options.sizes.len() > 1 => format!("{name}-{}-{size}", cell.connections),
             _ => format!("{name}-{}", cell.connections),
         };
         let labels: Vec<String> = requested.iter().map(label).collect();
@@ -46,17 +46,17 @@ impl TraceRequest {
     }
 
     /// The runs, if any were requested.
-    pub(super) fn runs(&self, question: &Question) -> Result<Vec<Traced<AtCell>>, Fault> {
+    pub(super) fn runs(&self, options: &Options) -> Result<Vec<Traced<AtCell>>, Fault> {
         let mut traced = Vec::new();
-        if !question.trace.is_requested() {
+        if !options.trace.is_requested() {
             return Ok(traced);
         }
-        let cells = question.cells();
-        let progress = Progress::new(cells.len() * question.variants.len());
+        let cells = options.cells();
+        let progress = Progress::new(cells.len() * options.variants.len());
         for cell in cells {
-            for who in &question.variants {
-                progress.begin(format!("{}, looked into: {}", cell.words(), who.name()));
-                traced.push(self.one(question, cell, who));
+            for variant in &options.variants {
+                progress.begin(format!("{}, looked into: {}", cell.label(), variant.name()));
+                traced.push(self.one(options, cell, variant));
                 progress.step();
             }
         }
@@ -64,10 +64,10 @@ impl TraceRequest {
         Ok(traced)
     }
 
-    fn one(&self, question: &Question, cell: Cell, who: &Who) -> Traced<AtCell> {
-        let trace = &question.trace;
+    fn one(&self, options: &Options, cell: Cell, variant: &Variant) -> Traced<AtCell> {
+        let trace = &options.trace;
         let mut one = Traced::new(
-            who.name(),
+            variant.name(),
             AtCell {
                 connections: cell.connections,
                 size: cell.size,
@@ -76,21 +76,21 @@ impl TraceRequest {
         match trace.refusal() {
             Some(why) => one.counted(Err(why)),
             None if trace.counts() => {
-                one.counted(under_load(question, cell, who, |pids, live| {
-                    while_answering(live, trace.count(pids), Counter::stop)
+                one.counted(under_load(options, cell, variant, |pids, live| {
+                    while_loaded(live, trace.count(pids), Counter::stop)
                 }));
             }
             None => {}
         }
-        let of = |(at, name, _): &&(Cell, String, PathBuf)| *at == cell && name == who.name();
+        let of = |(at, name, _): &&(Cell, String, PathBuf)| *at == cell && name == variant.name();
         if let (Some(graphs), Some((_, name, path))) = (&trace.graphs, self.graphs.iter().find(of))
         {
-            let recorded = under_load(question, cell, who, |pids, _| {
+            let recorded = under_load(options, cell, variant, |pids, _| {
                 let recorder = graphs.record(pids)?;
                 std::thread::sleep(RECORDED);
                 recorder.end()
             });
-            let title = format!("{name}: {}, {}", question.words(), cell.words());
+            let title = format!("{name}: {}, {}", options.description(), cell.label());
             one.drawn(
                 path,
                 recorded.and_then(|recorded| graphs.draw(recorded, &title, path)),
@@ -102,16 +102,16 @@ impl TraceRequest {
 
 /// Loads the server once more, and looks while the load is on.
 fn under_load<T>(
-    question: &Question,
+    options: &Options,
     cell: Cell,
-    who: &Who,
+    variant: &Variant,
     run: impl FnOnce(&[u32], &Live<'_>) -> Result<T, String>,
 ) -> Result<T, String> {
     let Ready {
         server,
         mut plan,
         pid,
-    } = ready(question, cell, who).map_err(|fault| fault.to_string())?;
+    } = ready(options, cell, variant).map_err(|fault| fault.to_string())?;
     let pid = pid.ok_or("not available: --pid PID says which process is the server's")?;
     plan.runtime = SETTLING;
     let (mut run, mut result) = (
@@ -135,6 +135,6 @@ fn under_load<T>(
 pub(super) fn text(traced: &[Traced<AtCell>]) -> String {
     tables(traced, |cell| {
         let (connections, size) = (cell.connections, cell.size);
-        Cell { connections, size }.words()
+        Cell { connections, size }.label()
     })
 }

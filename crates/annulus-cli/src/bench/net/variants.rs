@@ -27,21 +27,21 @@ pub(crate) fn reference(protocol: &str) -> &'static str {
 
 /// One variant.
 #[derive(Clone, Debug)]
-pub(crate) enum Who {
+pub(crate) enum Variant {
     /// A server that runs already.
-    There { target: Target, pid: Option<u32> },
+    External { target: Target, pid: Option<u32> },
     /// One of this binary's own.
-    Own { name: &'static str },
+    BuiltIn { name: &'static str },
     /// Any other command.
-    Command { name: String, words: Vec<String> },
+    Command { name: String, argv: Vec<String> },
 }
 
-impl Who {
+impl Variant {
     pub(crate) fn name(&self) -> &str {
         match self {
-            Who::There { .. } => "server",
-            Who::Own { name } => name,
-            Who::Command { name, .. } => name,
+            Variant::External { .. } => "server",
+            Variant::BuiltIn { name } => name,
+            Variant::Command { name, .. } => name,
         }
     }
 }
@@ -51,10 +51,10 @@ pub(super) fn variants(
     protocol: &str,
     has_path: bool,
     notes: &mut Vec<String>,
-) -> Result<Vec<Who>, Fault> {
+) -> Result<Vec<Variant>, Fault> {
     if let Some(addr) = &args.addr {
         let target = Target::parse(addr).map_err(Fault::usage)?;
-        return Ok(vec![Who::There {
+        return Ok(vec![Variant::External {
             target,
             pid: args.pid,
         }]);
@@ -67,14 +67,14 @@ pub(super) fn variants(
              and of http without --path, are built in (--server-cmd NAME=CMD starts others)"
         )));
     }
-    let mut list: Vec<Who> = Vec::new();
+    let mut list: Vec<Variant> = Vec::new();
     if args.variants.is_empty() || args.variants == ["all"] {
         list.extend(own.iter().filter_map(|&name| match name {
             "nginx" if find_nginx().is_none() => {
                 notes.push("nginx is not installed: it is left out".into());
                 None
             }
-            name => Some(Who::Own { name }),
+            name => Some(Variant::BuiltIn { name }),
         }));
     } else if args.variants != ["none"] {
         for requested in &args.variants {
@@ -86,7 +86,7 @@ pub(super) fn variants(
                     "--variants nginx: it is not installed; on Debian, `apt install nginx-light`",
                 ));
             }
-            list.push(Who::Own { name });
+            list.push(Variant::BuiltIn { name });
         }
     }
     for text in &args.server_cmd {
@@ -97,11 +97,14 @@ pub(super) fn variants(
             "--variants none: then --server-cmd NAME=CMD names at least one",
         ));
     }
-    for (index, who) in list.iter().enumerate() {
-        if list[..index].iter().any(|other| other.name() == who.name()) {
+    for (index, variant) in list.iter().enumerate() {
+        if list[..index]
+            .iter()
+            .any(|other| other.name() == variant.name())
+        {
             return Err(Fault::usage(format!(
                 "two variants are called `{}`",
-                who.name()
+                variant.name()
             )));
         }
     }
@@ -123,22 +126,22 @@ fn unknown(requested: &str, own: &[&str]) -> Fault {
 }
 
 /// `NAME=program argument {addr}`: split at spaces, no shell.
-fn command(text: &str) -> Result<Who, Fault> {
+fn command(text: &str) -> Result<Variant, Fault> {
     let wrong = |why: &str| {
         Fault::usage(format!(
             "--server-cmd {text}: {why}; write for example mine='/opt/mine --listen {{addr}}'"
         ))
     };
     let (name, command) = text.split_once('=').ok_or_else(|| wrong("no NAME="))?;
-    let words: Vec<String> = command.split_whitespace().map(str::to_string).collect();
-    if name.is_empty() || words.is_empty() {
+    let argv: Vec<String> = command.split_whitespace().map(str::to_string).collect();
+    if name.is_empty() || argv.is_empty() {
         return Err(wrong("no name or no command"));
     }
-    if !words.iter().any(|word| word.contains("{addr}")) {
+    if !argv.iter().any(|argument| argument.contains("{addr}")) {
         return Err(wrong("no {addr}, so it cannot be told where to listen"));
     }
-    Ok(Who::Command {
+    Ok(Variant::Command {
         name: name.into(),
-        words,
+        argv,
     })
 }

@@ -194,26 +194,26 @@ fn field(status: &str, name: &str) -> u64 {
 /// Counts for a while, and how many requests are answered meanwhile.
 fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
     let counter = PerfCounter::of_all(&family(pid));
-    let (counted, answers) = while_answering(live, counter, PerfCounter::stop)
+    let (counted, responses) = while_loaded(live, counter, PerfCounter::stop)
         .map_err(|why| format!("not available: {why}"))?;
-    match answers {
+    match responses {
         0 => Err("not available: nothing was answered while perf counted".into()),
-        answers => Ok(counted.all as f64 / answers as f64),
+        responses => Ok(counted.all as f64 / responses as f64),
     }
 }
 
 /// Lets what has been attached look for a while; what it saw, and how many requests were answered meanwhile. Both are
 /// of the same, slowed, server.
-pub(crate) fn while_answering<A, B>(
+pub(crate) fn while_loaded<A, B>(
     live: &Live<'_>,
     attached: Result<A, String>,
     detach: impl FnOnce(A) -> Result<B, String>,
 ) -> Result<(B, u64), String> {
     let attached = attached?;
-    let answered = live.answered();
+    let responses = live.responses();
     thread::sleep(COUNTED);
-    let answers = live.answered() - answered;
-    Ok((detach(attached)?, answers))
+    let responses = live.responses() - responses;
+    Ok((detach(attached)?, responses))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::trace::{AtDepth, Traced};
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
 /// What every layer is compared with.
-const GROUND: &str = "abi-defer";
+const REFERENCE: &str = "abi-defer";
 
 /// One comparison of `annulus bench nop`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -98,8 +98,8 @@ pub(crate) struct Medians {
     pub(crate) enters_per_op: Option<f64>,
     pub(crate) context_switches_per_op: f64,
     /// Nanoseconds more than `abi-defer` in the same repeat: of time, and of processor time.
-    pub(crate) ns_over_ground: Option<Spread>,
-    pub(crate) cpu_ns_over_ground: Option<Spread>,
+    pub(crate) ns_over_reference: Option<Spread>,
+    pub(crate) cpu_ns_over_reference: Option<Spread>,
 }
 
 /// The rows of one depth, from the ground up.
@@ -117,15 +117,15 @@ fn row(runs: &[Run], depth: usize, layer: &str) -> Row {
             .filter_map(|run| Some((run.repeat, run.sample.as_ref()?)))
             .collect()
     };
-    let (own, ground) = (of(layer), of(GROUND));
+    let (own, reference) = (of(layer), of(REFERENCE));
     let column = |value: fn(&Sample) -> f64| -> Vec<f64> {
         own.iter().map(|(_, sample)| value(sample)).collect()
     };
     let over = |value: fn(&Sample) -> f64| {
         let differences: Vec<f64> = (own.iter())
             .filter_map(|(repeat, sample)| {
-                let (_, ground) = ground.iter().find(|(same, _)| same == repeat)?;
-                Some(value(sample) - value(ground))
+                let (_, reference) = reference.iter().find(|(same, _)| same == repeat)?;
+                Some(value(sample) - value(reference))
             })
             .collect();
         Spread::of(&differences)
@@ -141,8 +141,8 @@ fn row(runs: &[Run], depth: usize, layer: &str) -> Row {
             mops_per_second: 1000.0 / ns_per_op.median,
             enters_per_op: median(&enters),
             context_switches_per_op: median(&column(|sample| sample.context_switches_per_op))?,
-            ns_over_ground: over(|sample| sample.ns_per_op),
-            cpu_ns_over_ground: over(|sample| sample.cpu_ns_per_op),
+            ns_over_reference: over(|sample| sample.ns_per_op),
+            cpu_ns_over_reference: over(|sample| sample.cpu_ns_per_op),
         })
     };
     Row {
@@ -179,14 +179,14 @@ mod tests {
             failed: false,
         };
         let runs = [
-            run(1, GROUND, 50.0),
+            run(1, REFERENCE, 50.0),
             run(1, "annulus", 150.0),
             run(2, "annulus", 300.0),
-            run(2, GROUND, 100.0),
+            run(2, REFERENCE, 100.0),
             run(3, "annulus", 70.0),
         ];
         let medians = row(&runs, 8, "annulus").medians.unwrap();
-        assert_eq!(medians.ns_over_ground, Spread::of(&[100.0, 200.0]));
+        assert_eq!(medians.ns_over_reference, Spread::of(&[100.0, 200.0]));
         assert_eq!(medians.ns_per_op.median, 150.0);
     }
 }

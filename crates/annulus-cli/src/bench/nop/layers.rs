@@ -329,7 +329,7 @@ fn on_own(
     let engine = engine()?;
     let own = engine
         .current_thread_driver()
-        .map_err(|error| Failure::NotHere(error.to_string()))?;
+        .map_err(|error| Failure::Unavailable(error.to_string()))?;
     let mut tasks: FuturesUnordered<_> = (0..depth)
         .map(|_| nops(engine.clone(), Arc::clone(stop)))
         .collect();
@@ -355,18 +355,18 @@ fn on_tokio(
         .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
     let engine = engine()?;
     let watch = start()?;
-    let answers = runtime.block_on(async {
+    let completions = runtime.block_on(async {
         let tasks: Vec<_> = (0..depth)
             .map(|_| tokio::spawn(nops(engine.clone(), Arc::clone(stop))))
             .collect();
-        let mut answers = Vec::with_capacity(depth);
+        let mut completions = Vec::with_capacity(depth);
         for task in tasks {
-            answers.push(task.await);
+            completions.push(task.await);
         }
-        answers
+        completions
     });
     let mut ops = 0;
-    for answer in answers {
+    for answer in completions {
         ops +=
             answer.map_err(|error| Failure::Failed(format!("a task ended early: {error}")))??;
     }
@@ -384,7 +384,7 @@ mod tests {
             match layer.run(depth, Duration::from_millis(milliseconds)) {
                 Ok(sample) if sample.ops > 0 => return Some(sample),
                 Ok(_) => {}
-                Err(Failure::NotHere(why)) => {
+                Err(Failure::Unavailable(why)) => {
                     println!("skip: {}: {why}", layer.name());
                     return None;
                 }

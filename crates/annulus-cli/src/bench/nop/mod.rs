@@ -170,7 +170,7 @@ fn one(layer: Layer, depth: usize, repeat: usize, runtime: Duration) -> Run {
             (Some(sample).filter(|_| enough), Some(reason), false)
         }
         Ok(sample) => (Some(sample), None, false),
-        Err(Failure::NotHere(why)) => (None, Some(format!("not available here: {why}")), false),
+        Err(Failure::Unavailable(why)) => (None, Some(format!("not available here: {why}")), false),
         Err(Failure::Failed(why)) => (None, Some(format!("FAILED: {why}")), true),
     };
     Run {

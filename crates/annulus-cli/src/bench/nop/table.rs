@@ -75,8 +75,8 @@ fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
             .enters_per_op
             .map_or_else(dash, |enters| format!("{enters:.3}")),
         format!("{:.3}", medians.context_switches_per_op),
-        signed(&medians.ns_over_ground),
-        signed(&medians.cpu_ns_over_ground),
+        signed(&medians.ns_over_reference),
+        signed(&medians.cpu_ns_over_reference),
     ])
 }
 
@@ -99,15 +99,15 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
             .medians
             .as_ref()
     };
-    let (ours, ground) = (of("annulus")?, of("abi-defer")?);
+    let (ours, reference) = (of("annulus")?, of("abi-defer")?);
     let (executor, hop) = (of("null-executor")?, of("null-hand-off")?);
     Some(format!(
         "at depth {depth} a NOP takes {} ns through Annulus and {} by hand ({} of {} ns CPU); without any kernel the \
          executor alone takes {} and a hop to a thread and back {}",
         short(ours.ns_per_op.median),
-        short(ground.ns_per_op.median),
+        short(reference.ns_per_op.median),
         short(ours.cpu_ns_per_op.median),
-        short(ground.cpu_ns_per_op.median),
+        short(reference.cpu_ns_per_op.median),
         short(executor.ns_per_op.median),
         short(hop.ns_per_op.median),
     ))

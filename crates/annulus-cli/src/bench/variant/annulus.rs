@@ -51,7 +51,7 @@ pub(crate) enum Memory {
 /// Who looks for what is new, besides the ring's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Polling {
-    Nobody,
+    Off,
     /// A kernel thread, for submissions.
     Submissions,
     /// The driver, at the device.
@@ -76,7 +76,7 @@ const PLAIN: Annulus = Annulus {
     asking: Asking::Tasks,
     driving: Driving::Handed(None),
     memory: Memory::Plain,
-    polling: Polling::Nobody,
+    polling: Polling::Off,
     backend: Backend::Auto,
 };
 
@@ -150,7 +150,7 @@ impl Annulus {
     fn builder(&self) -> EngineBuilder {
         let builder = Engine::builder().backend(self.backend);
         match self.polling {
-            Polling::Nobody => builder,
+            Polling::Off => builder,
             Polling::Submissions => builder.sqpoll(SqPoll::new().idle(SQPOLL_IDLE)),
             Polling::Completions => builder.iopoll(true),
         }
@@ -229,7 +229,7 @@ impl<B: Bench> Variant<B> for Annulus {
         let opened = Opened::new(job, drivers, self.builder())?;
         if self.polling == Polling::Completions {
             let support = opened.files[0].poll_support();
-            support.map_err(|why| Failure::NotHere(why.to_string()))?;
+            support.map_err(|why| Failure::Unavailable(why.to_string()))?;
         }
         opened.shows_calls(bench);
         let callers = match self.memory {
@@ -298,14 +298,14 @@ impl Opened {
     fn current_thread_driver(&self) -> Result<CurrentThreadDriver, Failure> {
         self.engine
             .current_thread_driver()
-            .map_err(|error| Failure::NotHere(error.to_string()))
+            .map_err(|error| Failure::Unavailable(error.to_string()))
     }
 
     /// As many registered buffers as the job keeps outstanding.
     pub(crate) fn arena(&self, job: &Job) -> Result<Arena, Failure> {
         let layout = BufferLayout::new(job.depth, job.block_bytes);
         let arena = self.engine.register_buffers(layout);
-        arena.map_err(|error| Failure::NotHere(error.to_string()))
+        arena.map_err(|error| Failure::Unavailable(error.to_string()))
     }
 
     /// What there is to say at the end: enters, the backend, and what a reader might not expect.

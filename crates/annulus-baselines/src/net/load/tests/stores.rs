@@ -46,7 +46,7 @@ fn words(stream: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
     Some(words)
 }
 
-fn answer(words: &[Vec<u8>], map: &Map) -> Vec<u8> {
+fn response(words: &[Vec<u8>], map: &Map) -> Vec<u8> {
     let mut map = map.lock().unwrap();
     let text = |parts: &[&[u8]]| parts.concat();
     let value = words.get(1).and_then(|key| map.get(key));
@@ -86,7 +86,7 @@ fn store(make: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static) -> Target {
         let mut to = stream.try_clone().unwrap();
         let mut from = BufReader::new(stream);
         while let Some(words) = words(&mut from) {
-            if to.write_all(&make(answer(&words, &map))).is_err() {
+            if to.write_all(&make(response(&words, &map))).is_err() {
                 return;
             }
         }
@@ -120,7 +120,7 @@ fn what_was_filled_is_found_with_its_value() {
             memcached(MemcachedCommand::Get, value_bytes, true),
             memcached(MemcachedCommand::Set, value_bytes, true),
         ] {
-            let target = store(|answer| answer);
+            let target = store(|response| response);
             fill(&target, &workload).unwrap();
             assert_good(&Plan {
                 pipeline: 4,
@@ -136,12 +136,12 @@ fn a_store_that_is_not_filled_has_nothing() {
         redis(RedisCommand::Get, 3, false),
         memcached(MemcachedCommand::Get, 3, false),
     ] {
-        let plan = plan(store(|answer| answer), workload);
+        let plan = plan(store(|response| response), workload);
         let Some(outcome) = outcome(&plan) else {
             return;
         };
         assert_eq!(outcome.faults, Vec::<String>::new());
-        assert_eq!(outcome.nils, outcome.answered);
+        assert_eq!(outcome.nils, outcome.all_responses);
     }
 }
 
@@ -151,15 +151,15 @@ fn a_value_that_has_changed_is_counted() {
         redis(RedisCommand::Get, 100, true),
         memcached(MemcachedCommand::Get, 100, true),
     ] {
-        let target = store(|mut answer| {
-            if answer.len() > 100 {
-                let last_of_value = answer.len() - b"?\r\nEND\r\n".len();
-                answer[last_of_value] ^= 1;
+        let target = store(|mut response| {
+            if response.len() > 100 {
+                let last_of_value = response.len() - b"?\r\nEND\r\n".len();
+                response[last_of_value] ^= 1;
             }
-            answer
+            response
         });
         fill(&target, &workload).unwrap();
-        assert_counted(Kind::WrongAnswer, &plan(target, workload));
+        assert_counted(Kind::WrongResponse, &plan(target, workload));
     }
 }
 

@@ -13,7 +13,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
     pub(super) fn outcome(&mut self) -> Outcome {
         let unanswered = self.owed();
         for conn_index in 0..self.conns.len() as u32 {
-            self.requests.lose(
+            self.requests.drop_outstanding(
                 conn_index,
                 &mut self.conns[conn_index as usize],
                 self.now_ns,
@@ -31,13 +31,13 @@ impl<P: Protocol> Worker<'_, '_, P> {
             }
         }
         let measured = Duration::from_nanos(self.end.at_ns - self.begin.at_ns);
-        let answers = self.end.answered - self.begin.answered;
+        let responses = self.end.responses - self.begin.responses;
         let seconds = measured.as_secs_f64();
         let per = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
         Outcome {
-            answers,
+            responses,
             measured,
-            per_second: per(answers as f64),
+            per_second: per(responses as f64),
             client_cpu: vec![per((self.end.cpu_ns - self.begin.cpu_ns) as f64 / 1e9)],
             sent_bytes: self.end.sent_bytes - self.begin.sent_bytes,
             received_bytes: self.end.received_bytes - self.begin.received_bytes,
@@ -46,12 +46,12 @@ impl<P: Protocol> Worker<'_, '_, P> {
             due_latency: self.requests.due_latency.clone(),
             recorder: std::mem::take(&mut self.requests.recorder),
             requests: self.requests.made,
-            answered: self.requests.answered,
-            lost: self.requests.lost,
+            all_responses: self.requests.responses,
+            dropped: self.requests.dropped,
             unanswered,
             never_sent,
             nils: self.requests.nils,
-            held: self.held,
+            open_at_end: self.open_at_end,
             reopened: self.reopened,
             out_of_buffers: self.out_of_buffers,
             enters: self.channel.enters,

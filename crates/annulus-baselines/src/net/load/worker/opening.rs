@@ -109,8 +109,10 @@ impl<P: Protocol> Worker<'_, '_, P> {
     ) -> io::Result<()> {
         self.requests.err(kind, self.now_ns, text);
         let conn = &mut self.conns[conn_index as usize];
-        let lost = self.requests.lose(conn_index, conn, self.now_ns);
-        self.requests.lost += u64::from(lost);
+        let dropped = self
+            .requests
+            .drop_outstanding(conn_index, conn, self.now_ns);
+        self.requests.dropped += u64::from(dropped);
         if let Some(socket) = &conn.socket {
             // Entries for this descriptor that have not left yet would go to the next socket of its number.
             self.channel.submit()?;
@@ -139,7 +141,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
         conn.socket = None;
         conn.generation = conn.generation.wrapping_add(1);
         (conn.armed, conn.sending) = (false, false);
-        conn.answered = conn.sent;
+        conn.responses = conn.sent;
         conn.reader = P::Reader::default();
     }
 }

@@ -8,7 +8,7 @@ use annulus_baselines::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, T
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::pages::Pages;
-use super::variants::{Who, variants};
+use super::variants::{Variant, variants};
 use crate::args::{
     BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength,
 };
@@ -31,7 +31,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         match self.size {
             Some(size) => format!("{} connections, {size} bytes", self.connections),
             None => format!("{} connections", self.connections),
@@ -40,17 +40,17 @@ impl Cell {
 }
 
 /// The whole command line, checked.
-pub(crate) struct Question {
+pub(crate) struct Options {
     pub(crate) protocol: &'static str,
     workload: Workload,
     /// Whether each key is given its value before the load.
     pub(crate) fill: bool,
     /// What is asked of HTTP servers that are compared.
     pub(crate) pages: Option<Pages>,
-    host_given: bool,
+    has_host: bool,
     pub(crate) sizes: Vec<Option<u64>>,
     pub(crate) connections: Vec<usize>,
-    pub(crate) variants: Vec<Who>,
+    pub(crate) variants: Vec<Variant>,
     pub(crate) pipeline: usize,
     pub(crate) rate: Option<f64>,
     pub(crate) reconnect: bool,
@@ -69,9 +69,9 @@ pub(crate) struct Question {
     pub(crate) trace: Trace,
 }
 
-impl Question {
-    pub(crate) fn new(requested: &NetProtocol) -> Result<Question, Fault> {
-        let (protocol, workload, sizes, args, host_given) = protocol(requested)?;
+impl Options {
+    pub(crate) fn new(requested: &NetProtocol) -> Result<Options, Fault> {
+        let (protocol, workload, sizes, args, has_host) = protocol(requested)?;
         check(args)?;
         let compared = args.addr.is_none();
         let (client_cpus, server_cpus, mut notes) = processors(args, compared)?;
@@ -86,12 +86,12 @@ impl Question {
         let mut connections = args.connections.clone();
         connections.sort_unstable();
         connections.dedup();
-        Ok(Question {
+        Ok(Options {
             protocol,
             workload,
             fill: requested.store().is_some_and(|store| store.fill),
             pages,
-            host_given,
+            has_host,
             sizes,
             connections,
             variants,
@@ -126,8 +126,9 @@ impl Question {
 
     /// Whether that is the name of a server that was there before.
     pub(crate) fn is_there(&self, name: &str) -> bool {
-        let mut there = (self.variants.iter()).filter(|who| matches!(who, Who::There { .. }));
-        there.any(|who| who.name() == name)
+        let mut external =
+            (self.variants.iter()).filter(|variant| matches!(variant, Variant::External { .. }));
+        external.any(|variant| variant.name() == name)
     }
 
     /// What one run asks of one server.
@@ -149,7 +150,7 @@ impl Question {
                     *path = Pages::path(cell.size);
                     (*body, *compared) = (Some(expected), one_of);
                 }
-                if !self.host_given {
+                if !self.has_host {
                     *host = match &target {
                         Target::Tcp(address) => address.to_string(),
                         Target::Unix(_) => "localhost".into(),
@@ -173,7 +174,7 @@ impl Question {
         }
     }
 
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let pace = match self.rate {
             Some(rate) => format!("{rate} requests/s by the clock"),
             None => format!("{} in flight per connection", self.pipeline),
@@ -187,7 +188,7 @@ impl Question {
             threads => format!("{threads} client threads"),
         };
         let target = match self.variants.first() {
-            Some(Who::There { target, .. }) => format!("{} to {target}", self.protocol),
+            Some(Variant::External { target, .. }) => format!("{} to {target}", self.protocol),
             _ => self.protocol.to_string(),
         };
         format!("{target}, {pace}, {kept}, {threads}")

@@ -185,7 +185,7 @@ mod tests {
                 .lines()
                 .last()
                 .unwrap()
-                .starts_with("mmap       not applicable: because")
+                .starts_with("mmap     not applicable: because")
         );
     }
 }

@@ -1,17 +1,17 @@
-//! Buffers that break the contract of `IoBufMut` in ways that the library can detect. The memory that they lend is always
-//! their own, so a failing test writes to the wrong bytes of the buffer and never outside it.
+//! Buffers that break the contract of `IoBufMut` in ways that the library can detect. They only lend their own memory,
+//! so a failing test writes to the wrong bytes of the buffer and never outside it.
 #![allow(unsafe_code)]
 
 use annulus::{IoBuf, IoBufMut};
 
-/// Its initialised bytes begin at its start. It lends `room` bytes that begin `gap` bytes after its start.
+/// A buffer whose initialised bytes begin at its start. It lends `space` bytes that begin `gap` bytes after its start.
 #[derive(Debug)]
 pub struct BrokenBuffer {
     /// All bytes of the buffer.
     pub memory: Box<[u8; 4096]>,
     len: usize,
     gap: usize,
-    room: usize,
+    space: usize,
 }
 
 impl BrokenBuffer {
@@ -25,12 +25,12 @@ impl BrokenBuffer {
         BrokenBuffer::new(1000, 0, 16)
     }
 
-    fn new(len: usize, gap: usize, room: usize) -> BrokenBuffer {
+    fn new(len: usize, gap: usize, space: usize) -> BrokenBuffer {
         BrokenBuffer {
             memory: Box::new([0; 4096]),
             len,
             gap,
-            room,
+            space,
         }
     }
 
@@ -58,7 +58,7 @@ unsafe impl IoBufMut for BrokenBuffer {
     }
 
     fn lent_bytes(&self) -> usize {
-        self.room
+        self.space
     }
 
     unsafe fn set_init(&mut self, bytes: usize) {

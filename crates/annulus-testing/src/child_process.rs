@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::skip::log;
 
-/// Names the test that a child runs.
+/// The environment variable that names the test of a child.
 const ROLE: &str = "ANNULUS_TEST_CHILD";
 
 /// Runs `body` in a process that runs nothing else. Panics if the child panics. Writes the child's skips to the log,
@@ -47,7 +47,7 @@ pub fn in_child(test: &str, body: impl FnOnce()) {
 /// Changes to the user "nobody", without groups and capabilities, in all threads of this process.
 pub fn become_nobody() {
     const NOBODY: libc::uid_t = 65534;
-    // SAFETY: numbers only; the C library carries the change to every thread.
+    // SAFETY: only numbers are passed; the C library applies the change to every thread.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
         assert_eq!(libc::setresgid(NOBODY, NOBODY, NOBODY), 0);

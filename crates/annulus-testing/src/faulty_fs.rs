@@ -1,7 +1,7 @@
 //! A file system in memory with faults. The test's plan receives each call first and chooses its fault.
 //!
-//! Each test mounts its own at a folder of its own; dropping it unmounts it. Reads and writes bypass the page cache, so each
-//! one of a program is one call here.
+//! Each test mounts a separate file system; dropping it unmounts it. Reads and writes bypass the page cache, so each
+//! call of a program is one call here.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -17,11 +17,11 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-/// Attributes and names are asked for anew each time.
+/// Attributes and names are not cached.
 const TTL: Duration = Duration::ZERO;
-/// The file that is there from the beginning.
+/// The inode of the initial file.
 const FIRST: u64 = 2;
-/// Calls that are answered side by side; a slow one keeps none of the others waiting.
+/// The number of calls that are handled in parallel, so that a slow one does not delay the others.
 const THREADS: usize = 2;
 
 /// A call of a program on a file.
@@ -66,7 +66,7 @@ pub struct FaultyFs {
 }
 
 impl FaultyFs {
-    /// Mounts it at `folder`, with a file `name` of these bytes.
+    /// Mounts a file system at `folder`, with a file `name` that has these bytes.
     pub fn mount(
         folder: &Path,
         name: &str,
@@ -116,7 +116,7 @@ impl Memory {
         self.files.lock().unwrap()
     }
 
-    /// Asks the test; what is left is an error or how many bytes at most.
+    /// Returns the fault from the test's plan: an error, or the maximum number of bytes.
     fn fault(&self, call: Call) -> Result<usize, Errno> {
         match (self.plan)(call) {
             Fault::None => Ok(usize::MAX),
@@ -224,7 +224,7 @@ impl Filesystem for Memory {
         reply.created(&TTL, &attributes, Generation(0), FileHandle(0), direct);
     }
 
-    // The bytes stay: a process that has it open may go on, as with any file.
+    // The bytes stay, because a process may still have the file open.
     fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         match self.files().names.remove(name) {
             Some(_) => reply.ok(),
@@ -302,7 +302,7 @@ impl Filesystem for Memory {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        // A gibibyte, free.
+        // 1 GiB, all of it free.
         let blocks = 1 << 18;
         reply.statfs(blocks, blocks, blocks, 1000, 1000, 4096, 255, 4096);
     }

@@ -1,5 +1,5 @@
-//! What the tests of several crates share: skipped tests, child processes, buffers, workloads and a file system with
-//! faults.
+//! Code shared by the tests of several crates: skipped tests, child processes, buffers, workloads and a file system
+//! with faults.
 //!
 //! Test programs use this crate as a dev-dependency. Paths that cargo knows for a test program only
 //! (`CARGO_TARGET_TMPDIR`, `CARGO_BIN_EXE_…`) are arguments here.

@@ -26,7 +26,7 @@ pub fn once_per_run(
         .truncate(false)
         .open(record)
         .unwrap();
-    // Until this process closes the file.
+    // The lock is held until this process closes the file.
     file.lock().unwrap();
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
@@ -35,7 +35,7 @@ pub fn once_per_run(
     {
         return Some(path.into());
     }
-    // An older run's, or of one that was killed while it wrote.
+    // The record of an older run, or of one that was killed while it wrote.
     file.set_len(0).unwrap();
     file.rewind().unwrap();
     let path = make()?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use annulus::{IoBuf, IoBufMut};
 
-/// Panics at the n-th call of one of its buffer methods, counted from 1; never if n is 0.
+/// A buffer that panics at the n-th call of one of its methods, counted from 1; never if n is 0.
 pub struct PanickingBuffer {
     bytes: Vec<u8>,
     calls: AtomicU32,

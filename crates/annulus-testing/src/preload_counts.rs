@@ -9,11 +9,11 @@ use serde_json::Value;
 pub struct Counts {
     /// Processes that wrote a line of counts.
     pub processes: usize,
-    /// By the kind and the name: `served:read`, `passed:blocking`, `back:duplicated`, `failed:kernel`; `enters`.
+    /// The sums by kind and name: `served:read`, `passed:blocking`, `back:duplicated`, `failed:kernel`; and `enters`.
     sums: BTreeMap<String, u64>,
 }
 
-/// How the log calls the kinds, and how the cases do.
+/// The names of the kinds in the log, and in the cases.
 const KINDS: [(&str, &str); 4] = [
     ("served", "served"),
     ("passed", "passed"),
@@ -31,7 +31,7 @@ impl Counts {
         });
         for (line, text) in lines {
             let value: Value = serde_json::from_str(text)
-                .unwrap_or_else(|error| panic!("a line of counts is no JSON: {error}\n{line}"));
+                .unwrap_or_else(|error| panic!("a line of counts is not JSON: {error}\n{line}"));
             counts.processes += 1;
             let enters = value.get("enters").and_then(Value::as_u64);
             *counts.sums.entry("enters".to_owned()).or_default() += enters.unwrap_or_default();

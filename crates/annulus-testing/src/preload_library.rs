@@ -1,5 +1,5 @@
-//! The preload library, built by cargo in the profile of the tests. Cargo does not build a `cdylib` for the tests of its own
-//! package, so this module runs cargo and takes the library's path from its messages.
+//! The preload library, built by cargo in the profile of the tests. Cargo does not build a `cdylib` for the tests of
+//! its package, so this module runs cargo and takes the library's path from its messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ fn build() -> PathBuf {
     named.unwrap_or_else(|| panic!("{cargo:?} named no library\n{stdout}"))
 }
 
-/// The shared library that one of cargo's messages names.
+/// Returns the shared library that one of cargo's messages names.
 fn artifact(message: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let files = message.get("filenames")?.as_array()?;

@@ -1,4 +1,4 @@
-//! Tests that cannot run here: each prints the reason, and is counted.
+//! Tests that cannot run here: each prints the reason and is counted.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -18,7 +18,7 @@ pub fn log(line: &str) {
         return;
     };
     let log = OpenOptions::new().create(true).append(true).open(path);
-    // One write, so that lines of tests that run side by side stay whole.
+    // A single write, so that lines of concurrent tests are not mixed.
     let line = format!("{line}\n");
     log.unwrap().write_all(line.as_bytes()).unwrap();
 }

@@ -1,7 +1,7 @@
-//! A stress load: many tasks on several executors, each with its own region of a file. The tasks read and write at random
-//! offsets, drop a part of their futures at any point, and let others time out. Each word that is read must be possible:
-//! the last one written, or one whose write was cancelled. The test programs `stress` and `tokio_stress` of the library
-//! run it briefly, and its example `stress` as long as requested.
+//! A stress load: many tasks on several executors, each with its own region of a file. The tasks read and write at
+//! random offsets, drop a part of their futures at any point, and let others time out. Each word that is read must be
+//! possible: the last one written, or one whose write was cancelled. The library's test programs `stress` and
+//! `tokio_stress` run the load briefly, and its example `stress` as long as requested.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -16,23 +16,23 @@ use std::time::Duration;
 
 use annulus::{BufError, Engine, File, IoBuf, IoBufMut, OpenOptions};
 
-/// Bytes that carry one version: half a sector, so that transfers of sectors mix versions.
+/// The number of bytes with one version: half a sector, so that transfers of sectors mix versions.
 const CELL_BYTES: usize = 256;
-/// Cells of a task's region.
+/// The number of cells in a task's region.
 const CELLS: usize = 128;
-/// Bytes of a task's region: 32 KiB.
+/// The size of a task's region: 32 KiB.
 pub const REGION_BYTES: usize = CELL_BYTES * CELLS;
-/// Bytes behind the lent part of each buffer that nobody may touch.
+/// The number of bytes behind the lent part of each buffer that must not be written.
 const GUARD_BYTES: usize = 64;
 const POISON: u8 = 0xa5;
 
-/// How long the end of an engine waits for what was dropped in flight, syncs among it: longer than any disk takes.
+/// The drain timeout of an engine: longer than any disk takes, even for a sync.
 pub const DRAIN: Duration = Duration::from_secs(600);
 
 /// Counts of events by kind, and the errors. Each kind must occur.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Operations asked for.
+    /// The number of operations started.
     pub operations: AtomicU64,
     dropped: AtomicU64,
     timed_out: AtomicU64,
@@ -44,7 +44,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns a line for people.
+    /// Returns a summary in one line.
     pub fn line(&self) -> String {
         format!(
             "{} operations, {} dropped, {} timed out, {} failed, {} batches, {} words checked",
@@ -87,7 +87,7 @@ impl Tally {
             ("checked a word", &self.words_checked),
         ] {
             if count.load(Relaxed) == 0 {
-                wrong.push(format!("nothing ever {what}"));
+                wrong.push(format!("no task ever {what}"));
             }
         }
         if wrong.is_empty() {
@@ -98,7 +98,7 @@ impl Tally {
     }
 }
 
-/// A poisoned buffer with a guard behind what it lends, counted while it lives.
+/// A poisoned buffer with a guard behind its lent bytes. The tally counts the live ones.
 struct Guarded {
     bytes: Box<[u8]>,
     tally: Arc<Tally>,
@@ -127,7 +127,7 @@ impl Drop for Guarded {
             self.tally
                 .wrong("a transfer wrote beyond its buffer".to_owned());
         }
-        // A write to this memory after its owner is gone goes to poison.
+        // A write to this memory after the drop would go to poisoned bytes.
         self.bytes.fill(POISON);
         self.tally.buffers.fetch_sub(1, Relaxed);
     }
@@ -144,7 +144,7 @@ unsafe impl IoBuf for Guarded {
     }
 }
 
-// SAFETY: Still, and the value is the block's only owner.
+// SAFETY: Still, and the value is the only owner of the block.
 unsafe impl IoBufMut for Guarded {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.as_mut_ptr()
@@ -157,26 +157,26 @@ unsafe impl IoBufMut for Guarded {
     unsafe fn set_init(&mut self, _: usize) {}
 }
 
-/// One task's part of the file, and what may be in it.
+/// One task's part of the file, and its possible contents.
 struct Region {
     file: File,
     from: u64,
     random: fastrand::Rng,
     tally: Arc<Tally>,
-    /// The versions that each cell may have, the last written at the end.
+    /// The versions that each cell may have; the last one written is at the end.
     versions: Vec<Vec<u32>>,
     next_version: u32,
 }
 
-/// The word at `word` of a cell; tells place and version.
+/// Returns the word at index `word` of a cell; it encodes the position and the version.
 fn word(position: u64, version: u32, word: usize) -> u64 {
     let mixed = (position << 20 ^ u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (word as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 enum Ended<T> {
-    Answered(T),
+    Completed(T),
     Dropped,
 }
 
@@ -207,9 +207,9 @@ impl Region {
             }
             polls += 1;
             match future.as_mut().poll(context) {
-                Poll::Ready(output) => Poll::Ready(Ended::Answered(output)),
+                Poll::Ready(output) => Poll::Ready(Ended::Completed(output)),
                 Poll::Pending if polls >= patience => {
-                    // Once more, so that the drop happens a little later than the poll.
+                    // Polled once more, so that the drop happens a little after the last poll.
                     context.waker().wake_by_ref();
                     Poll::Pending
                 }
@@ -253,16 +253,16 @@ impl Region {
             .maybe(file.write_all_at(buf, at).timeout(timeout))
             .await;
         let whole = match ended {
-            Ended::Answered(Ok(_)) => true,
-            Ended::Answered(Err(error)) => {
+            Ended::Completed(Ok(_)) => true,
+            Ended::Completed(Err(error)) => {
                 self.failed(error.error());
                 false
             }
             Ended::Dropped => false,
         };
         for versions in &mut self.versions[cell..cell + count] {
-            // A write that was given up may still come to the file, at any later time: it stays
-            // possible, and with it what came after.
+            // A write that was given up may still reach the file at any later time. It stays possible, and so do the
+            // later ones.
             if whole && versions.len() == 1 {
                 versions.clear();
             }
@@ -279,34 +279,34 @@ impl Region {
                 .maybe(file.read_exact_at(buf, at).timeout(timeout))
                 .await
             {
-                Ended::Answered(Ok(mut buf)) => self.check(cell, buf.lent()),
-                Ended::Answered(Err(error)) => self.failed(error.error()),
+                Ended::Completed(Ok(mut buf)) => self.check(cell, buf.lent()),
+                Ended::Completed(Err(error)) => self.failed(error.error()),
                 Ended::Dropped => {}
             }
             return;
         }
         let mut slice = vec![0; count * CELL_BYTES];
-        let answer = self
+        let ended = self
             .maybe(file.read_into(at, &mut slice).timeout(timeout))
             .await;
-        match answer {
-            Ended::Answered(Ok(bytes)) => {
+        match ended {
+            Ended::Completed(Ok(bytes)) => {
                 let whole = bytes / CELL_BYTES * CELL_BYTES;
                 self.check(cell, &slice[..whole]);
             }
-            Ended::Answered(Err(error)) => self.failed(&error),
+            Ended::Completed(Err(error)) => self.failed(&error),
             Ended::Dropped => {}
         }
     }
 
-    /// A batch, of which some answers may not be waited for.
+    /// Reads a batch, and does not wait for some of its results in some cases.
     async fn batch(&mut self) {
         self.tally.batches.fetch_add(1, Relaxed);
-        let asked: Vec<_> = (0..self.random.usize(1..24))
+        let requests: Vec<_> = (0..self.random.usize(1..24))
             .map(|_| self.cells())
             .collect();
         let file = self.file.clone();
-        let reads: Vec<_> = asked
+        let reads: Vec<_> = requests
             .iter()
             .map(|&(cell, count)| {
                 (
@@ -316,41 +316,41 @@ impl Region {
             })
             .collect();
         let mut many = file.read_many_at(reads).timeout(self.timeout());
-        let wanted = if self.random.u8(..5) == 0 {
-            self.random.usize(..asked.len())
+        let awaited = if self.random.u8(..5) == 0 {
+            self.random.usize(..requests.len())
         } else {
-            asked.len()
+            requests.len()
         };
-        for _ in 0..wanted {
+        for _ in 0..awaited {
             self.tally.operations.fetch_add(1, Relaxed);
             let Some(done) = many.next().await else { break };
             match done.result {
                 Ok((bytes, mut buf)) => {
                     let whole = bytes / CELL_BYTES * CELL_BYTES;
-                    self.check(asked[done.index].0, &buf.lent()[..whole]);
+                    self.check(requests[done.index].0, &buf.lent()[..whole]);
                 }
                 Err(error) => self.failed(BufError::error(&error)),
             }
         }
-        if wanted < asked.len() {
+        if awaited < requests.len() {
             self.tally
                 .dropped
-                .fetch_add((asked.len() - wanted) as u64, Relaxed);
+                .fetch_add((requests.len() - awaited) as u64, Relaxed);
         }
     }
 
     fn check(&self, first: usize, bytes: &[u8]) {
         for (cell, bytes) in (first..).zip(bytes.chunks_exact(CELL_BYTES)) {
             let position = self.position(cell);
-            for (n, found) in bytes.chunks_exact(8).enumerate() {
-                let found = u64::from_ne_bytes(found.try_into().unwrap_or_default());
+            for (n, word_bytes) in bytes.chunks_exact(8).enumerate() {
+                let read = u64::from_ne_bytes(word_bytes.try_into().unwrap_or_default());
                 let may_be = |&version: &u32| match version {
-                    0 => found == 0,
-                    version => found == word(position, version, n),
+                    0 => read == 0,
+                    version => read == word(position, version, n),
                 };
                 if !self.versions[cell].iter().any(may_be) {
                     self.tally
-                        .wrong(format!("word {n} of the cell at {position} is {found:#x}"));
+                        .wrong(format!("word {n} of the cell at {position} is {read:#x}"));
                     return;
                 }
             }
@@ -372,8 +372,8 @@ impl Region {
                         .maybe(file.sync_data().timeout(Duration::from_secs(600)))
                         .await
                     {
-                        Ended::Answered(Err(error)) => self.failed(&error),
-                        Ended::Answered(Ok(())) | Ended::Dropped => {}
+                        Ended::Completed(Err(error)) => self.failed(&error),
+                        Ended::Completed(Ok(())) | Ended::Dropped => {}
                     }
                 }
             }
@@ -387,15 +387,15 @@ pub struct Load<'a> {
     pub engine: Engine,
     /// The file, which is created.
     pub path: &'a Path,
-    /// Seed of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Number of tasks; each has its own region of the file.
+    /// The number of tasks.
     pub tasks: usize,
-    /// Steps of each task; a batch is one step and several operations.
+    /// The number of steps of each task; a batch is one step with several operations.
     pub steps: u64,
     /// Counts operations and collects errors.
     pub tally: &'a Arc<Tally>,
-    /// Makes the Tokio runtime among the executors.
+    /// Builds the Tokio runtime among the executors.
     pub tokio: fn() -> io::Result<tokio::runtime::Runtime>,
 }
 
@@ -416,7 +416,7 @@ impl Load<'_> {
             .map_err(|error| format!("opening {}: {error}", self.path.display()))?;
         let bytes = (self.tasks * REGION_BYTES) as u64;
         for _ in 0..1000 {
-            // A simulated kernel may refuse now and then.
+            // A simulated kernel may refuse at random.
             if pollster::block_on(file.set_len(bytes)).is_ok() {
                 break;
             }
@@ -459,10 +459,10 @@ impl Load<'_> {
         let mut wrong = BTreeMap::new();
         for (what, count) in [
             (
-                "operations were submitted and never completed",
+                "operations were submitted but never completed",
                 metrics.submitted - metrics.completed,
             ),
-            ("CQEs named nothing in flight", metrics.stale),
+            ("CQEs named no operation in flight", metrics.stale),
             ("operations were leaked", metrics.leaked),
         ] {
             if count != 0 {
@@ -494,9 +494,9 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Returns whether the process gets back to `before` open descriptors within 60 s. It waits because a scope can end before
-/// its threads drop their thread-locals, rings among them. Always true under ThreadSanitizer, which keeps descriptors of
-/// its own open after its first suppressed report.
+/// Returns whether the process returns to `before` open descriptors within 60 s. It waits because a scope can end
+/// before its threads drop their thread-locals, including rings. Always `true` under ThreadSanitizer, which opens
+/// descriptors itself after its first suppressed report.
 pub fn back_to(before: usize) -> bool {
     if std::env::var_os("TSAN_OPTIONS").is_some() {
         return true;

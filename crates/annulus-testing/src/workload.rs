@@ -4,7 +4,7 @@ use std::path::Path;
 
 use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
 
-/// The results of the operations, a line per step.
+/// The results of the operations, one line per step.
 const RESULTS: [&str; 9] = [
     "wrote 8192",
     "read 4096 of 7",
@@ -90,7 +90,7 @@ pub fn fallen_back() -> (Engine, String) {
     }
 }
 
-/// Returns why no ring can be set up.
+/// Returns the reason why no ring can be set up.
 #[track_caller]
 pub fn no_ring() -> SetupError {
     match Engine::builder().backend(Backend::Uring).build() {

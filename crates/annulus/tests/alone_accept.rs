@@ -140,7 +140,7 @@ async fn shortage(way: Way) {
 }
 
 #[test]
-fn a_listener_without_descriptors_waits_for_some_and_goes_on() {
+fn a_listener_without_descriptors_resumes_when_some_are_free() {
     for backend in [Backend::Uring, Backend::Fallback] {
         for way in [
             Way::Multishot,

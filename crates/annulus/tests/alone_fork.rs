@@ -157,19 +157,16 @@ where
 }
 
 #[test]
-fn a_ring_goes_on_while_children_of_a_fork_come_go_and_stay() {
-    in_child(
-        "a_ring_goes_on_while_children_of_a_fork_come_go_and_stay",
-        || {
-            forks_do_no_harm(Backend::Uring, fresh);
-        },
-    );
+fn a_ring_keeps_working_while_the_process_forks() {
+    in_child("a_ring_keeps_working_while_the_process_forks", || {
+        forks_do_no_harm(Backend::Uring, fresh);
+    });
 }
 
 #[test]
-fn blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay() {
+fn blocking_threads_keep_working_while_the_process_forks() {
     in_child(
-        "blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay",
+        "blocking_threads_keep_working_while_the_process_forks",
         || {
             forks_do_no_harm(Backend::Fallback, fresh);
         },
@@ -177,13 +174,10 @@ fn blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay() {
 }
 
 #[test]
-fn reads_into_an_arena_arrive_while_children_of_a_fork_come_go_and_stay() {
-    in_child(
-        "reads_into_an_arena_arrive_while_children_of_a_fork_come_go_and_stay",
-        || {
-            forks_do_no_harm(Backend::Uring, of_an_arena);
-        },
-    );
+fn reads_into_an_arena_arrive_while_the_process_forks() {
+    in_child("reads_into_an_arena_arrive_while_the_process_forks", || {
+        forks_do_no_harm(Backend::Uring, of_an_arena);
+    });
 }
 
 /// What a child of a fork does, ended without running anything else; true if it did it to the end.
@@ -214,9 +208,9 @@ fn a_child_is_refused(engine: Engine, file: &File) {
 }
 
 #[test]
-fn a_child_of_a_fork_is_refused_by_drivers_that_run_and_by_those_not_started_yet() {
+fn a_forked_child_is_refused_by_running_drivers_and_by_those_not_started() {
     in_child(
-        "a_child_of_a_fork_is_refused_by_drivers_that_run_and_by_those_not_started_yet",
+        "a_forked_child_is_refused_by_running_drivers_and_by_those_not_started",
         || {
             let path = std::env::current_exe().unwrap();
             for backend in [Backend::Uring, Backend::Fallback] {
@@ -247,38 +241,35 @@ fn a_child_of_a_fork_is_refused_by_drivers_that_run_and_by_those_not_started_yet
 }
 
 #[test]
-fn a_child_of_a_fork_is_refused_by_its_parents_own_ring() {
-    in_child(
-        "a_child_of_a_fork_is_refused_by_its_parents_own_ring",
-        || {
-            let engine = match Engine::builder().backend(Backend::Uring).build() {
-                Ok(engine) => engine,
-                Err(error) => return skip(error),
-            };
-            let driver = engine.current_thread_driver().unwrap();
-            let path = std::env::current_exe().unwrap();
-            let file = driver.block_on(engine.open(&path)).unwrap();
-            driver.block_on(async {
-                // In the middle of it, as well as before.
-                assert!(child_does(|| a_child_is_refused(engine.clone(), &file)));
-                file.metadata().await.unwrap();
-            });
-            let in_a_child = child_does(|| {
-                let refused = driver.block_on(file.metadata()).unwrap_err();
-                assert_eq!(
-                    EngineError::of(&refused),
-                    Some(EngineError::Forked),
-                    "{refused}"
-                );
-                engine.shutdown();
-            });
-            assert!(in_a_child);
-            driver.block_on(file.metadata()).unwrap();
-            drop((driver, file));
+fn a_forked_child_is_refused_by_its_parents_ring() {
+    in_child("a_forked_child_is_refused_by_its_parents_ring", || {
+        let engine = match Engine::builder().backend(Backend::Uring).build() {
+            Ok(engine) => engine,
+            Err(error) => return skip(error),
+        };
+        let driver = engine.current_thread_driver().unwrap();
+        let path = std::env::current_exe().unwrap();
+        let file = driver.block_on(engine.open(&path)).unwrap();
+        driver.block_on(async {
+            // In the middle of it, as well as before.
+            assert!(child_does(|| a_child_is_refused(engine.clone(), &file)));
+            file.metadata().await.unwrap();
+        });
+        let in_a_child = child_does(|| {
+            let refused = driver.block_on(file.metadata()).unwrap_err();
+            assert_eq!(
+                EngineError::of(&refused),
+                Some(EngineError::Forked),
+                "{refused}"
+            );
             engine.shutdown();
-            assert_eq!(engine.metrics().leaked, 0);
-        },
-    );
+        });
+        assert!(in_a_child);
+        driver.block_on(file.metadata()).unwrap();
+        drop((driver, file));
+        engine.shutdown();
+        assert_eq!(engine.metrics().leaked, 0);
+    });
 }
 
 /// A connection of the calling core's, both ends of it.
@@ -316,9 +307,9 @@ fn on_each_core(test: impl Fn(RuntimeBuilder)) {
 }
 
 #[test]
-fn a_child_of_a_fork_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() {
+fn a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() {
     in_child(
-        "a_child_of_a_fork_is_refused_by_its_parents_core_and_leaves_its_sockets_alone",
+        "a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone",
         || {
             on_each_core(|builder| {
                 let ended = builder.block_on(async {
@@ -354,9 +345,9 @@ fn a_child_of_a_fork_is_refused_by_its_parents_core_and_leaves_its_sockets_alone
 }
 
 #[test]
-fn a_child_of_a_fork_that_comes_back_to_its_parents_core_is_told_so() {
+fn a_forked_child_that_returns_to_its_parents_core_gets_an_error() {
     in_child(
-        "a_child_of_a_fork_that_comes_back_to_its_parents_core_is_told_so",
+        "a_forked_child_that_returns_to_its_parents_core_gets_an_error",
         || {
             on_each_core(|builder| {
                 let ended = builder.clone().block_on(async {
@@ -387,9 +378,9 @@ fn a_child_of_a_fork_that_comes_back_to_its_parents_core_is_told_so() {
 }
 
 #[test]
-fn a_child_of_a_fork_that_comes_back_to_one_of_several_cores_ends() {
+fn a_forked_child_that_returns_to_one_of_several_cores_ends() {
     in_child(
-        "a_child_of_a_fork_that_comes_back_to_one_of_several_cores_ends",
+        "a_forked_child_that_returns_to_one_of_several_cores_ends",
         || {
             on_each_core(|builder| {
                 for forks_on in 0..2 {
@@ -423,9 +414,9 @@ fn map_at(place: *mut u8, bytes: usize) {
 }
 
 #[test]
-fn a_child_of_a_fork_may_drop_what_it_inherits_and_lose_no_memory_of_its_own() {
+fn a_forked_child_may_drop_inherited_values_without_losing_its_own_memory() {
     in_child(
-        "a_child_of_a_fork_may_drop_what_it_inherits_and_lose_no_memory_of_its_own",
+        "a_forked_child_may_drop_inherited_values_without_losing_its_own_memory",
         || {
             for backend in [Backend::Uring, Backend::Fallback] {
                 let engine = match Engine::builder().backend(backend).build() {

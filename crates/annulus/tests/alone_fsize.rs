@@ -82,9 +82,9 @@ async fn check(engine: &Engine, folders: &[impl AsRef<Path>]) {
 }
 
 #[test]
-fn a_file_that_would_be_too_long_is_efbig_on_every_backend_of_an_engine() {
+fn a_write_beyond_the_file_size_limit_is_efbig_on_every_engine_backend() {
     in_child(
-        "a_file_that_would_be_too_long_is_efbig_on_every_backend_of_an_engine",
+        "a_write_beyond_the_file_size_limit_is_efbig_on_every_engine_backend",
         || {
             let folders = folders();
             limit_file_size();
@@ -109,9 +109,9 @@ fn a_file_that_would_be_too_long_is_efbig_on_every_backend_of_an_engine() {
 }
 
 #[test]
-fn a_file_that_would_be_too_long_is_efbig_on_every_backend_of_a_runtime() {
+fn a_write_beyond_the_file_size_limit_is_efbig_on_every_runtime_backend() {
     in_child(
-        "a_file_that_would_be_too_long_is_efbig_on_every_backend_of_a_runtime",
+        "a_write_beyond_the_file_size_limit_is_efbig_on_every_runtime_backend",
         || {
             let folders: &'static [tempfile::TempDir] = folders().leak();
             limit_file_size();
@@ -147,8 +147,8 @@ fn signal_state() -> (bool, bool) {
 }
 
 #[test]
-fn a_thread_that_is_lent_gets_its_signals_back() {
-    in_child("a_thread_that_is_lent_gets_its_signals_back", || {
+fn a_thread_lent_to_a_runtime_gets_its_signals_back() {
+    in_child("a_thread_lent_to_a_runtime_gets_its_signals_back", || {
         let folders = folders();
         let path = folders[0].path().join("f");
         limit_file_size();

@@ -157,8 +157,8 @@ async fn open(engine: &Engine, folder: &Path) -> File {
 }
 
 #[test]
-fn every_error_of_the_file_system_is_given_to_the_caller_once() {
-    let test = "every_error_of_the_file_system_is_given_to_the_caller_once";
+fn every_error_of_the_file_system_is_returned_once() {
+    let test = "every_error_of_the_file_system_is_returned_once";
     on_every_backend(test, async |file, script| {
         for errno in ERRNOS {
             let fails = [Fault::Error(errno)];
@@ -232,8 +232,8 @@ fn an_error_after_a_short_transfer_is_not_lost() {
 
 // What a ring's own short transfers come to is tested on the simulated kernel: files of this one are kept from rings.
 #[test]
-fn what_the_file_system_cuts_short_is_completed_where_all_is_asked_for() {
-    let test = "what_the_file_system_cuts_short_is_completed_where_all_is_asked_for";
+fn short_transfers_are_completed_if_the_whole_range_is_requested() {
+    let test = "short_transfers_are_completed_if_the_whole_range_is_requested";
     on_every_backend(test, async |file, script| {
         let short = [Fault::Short(1000), Fault::Short(1), Fault::Short(4096)];
         script.set(&short[..1]);
@@ -292,8 +292,8 @@ fn an_interrupted_call_is_made_again() {
 }
 
 #[test]
-fn a_slow_answer_is_waited_for() {
-    let test = "a_slow_answer_is_waited_for";
+fn a_slow_call_is_waited_for() {
+    let test = "a_slow_call_is_waited_for";
     on_every_backend(test, async |file, script| {
         script.set(&[Fault::Slow(Duration::from_millis(100))]);
         let slow = file.read_at(vec![0; 4096], 0).await.unwrap();

@@ -132,8 +132,8 @@ fn idle_blocking_threads_sleep() {
 
 /// The kernel's polling thread is one of the process's, so it is looked at with the others.
 #[test]
-fn a_poller_sleeps_when_there_is_nothing_to_poll_for() {
-    in_child("a_poller_sleeps_when_there_is_nothing_to_poll_for", || {
+fn a_submission_poller_sleeps_when_it_has_no_work() {
+    in_child("a_submission_poller_sleeps_when_it_has_no_work", || {
         let builder = Engine::builder().backend(Backend::Uring).iopoll(true);
         sleeps_when_idle(builder.sqpoll(SqPoll::new()));
     });

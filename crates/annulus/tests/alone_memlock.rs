@@ -23,9 +23,9 @@ fn limit_locked_memory(bytes: u64) {
 }
 
 #[test]
-fn without_locked_memory_everything_works_and_a_refusal_has_its_hint() {
+fn without_locked_memory_everything_works_and_a_refusal_has_a_hint() {
     in_child(
-        "without_locked_memory_everything_works_and_a_refusal_has_its_hint",
+        "without_locked_memory_everything_works_and_a_refusal_has_a_hint",
         || {
             if !skip::root_or_skip("becoming another user") {
                 return;
@@ -138,9 +138,9 @@ fn use_all(engine: &Engine, arena: &Arena) -> u64 {
 }
 
 #[test]
-fn an_arena_beyond_the_limit_is_registered_as_far_as_it_fits_and_says_so() {
+fn an_arena_beyond_the_limit_is_registered_in_part_and_reports_it() {
     in_child(
-        "an_arena_beyond_the_limit_is_registered_as_far_as_it_fits_and_says_so",
+        "an_arena_beyond_the_limit_is_registered_in_part_and_reports_it",
         || {
             const LIMIT: u64 = 8 << 20;
             let Some((engine, arena)) = starved_arena(LIMIT) else {
@@ -159,9 +159,9 @@ fn an_arena_beyond_the_limit_is_registered_as_far_as_it_fits_and_says_so() {
 }
 
 #[test]
-fn an_arena_that_the_limit_has_no_room_for_works_and_says_why_it_is_not_registered() {
+fn an_arena_that_exceeds_the_limit_works_unregistered_and_reports_the_reason() {
     in_child(
-        "an_arena_that_the_limit_has_no_room_for_works_and_says_why_it_is_not_registered",
+        "an_arena_that_exceeds_the_limit_works_unregistered_and_reports_the_reason",
         || {
             let Some((engine, arena)) = starved_arena(512 << 10) else {
                 return;

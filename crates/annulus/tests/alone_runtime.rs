@@ -277,9 +277,9 @@ fn assert_fallen_back(says: &str) {
 }
 
 #[test]
-fn a_runtime_that_is_forbidden_its_rings_serves_without_and_says_why() {
+fn a_runtime_without_permission_for_rings_uses_epoll_and_reports_the_reason() {
     in_child(
-        "a_runtime_that_is_forbidden_its_rings_serves_without_and_says_why",
+        "a_runtime_without_permission_for_rings_uses_epoll_and_reports_the_reason",
         || {
             refuse(libc::SYS_io_uring_setup, libc::EPERM);
             assert_fallen_back("seccomp");
@@ -314,9 +314,9 @@ fn a_runtime_without_locked_memory_serves() {
 }
 
 #[test]
-fn a_core_whose_thread_can_not_be_made_is_an_error_that_says_what_to_raise() {
+fn a_core_whose_thread_cannot_be_started_is_an_error_with_a_hint() {
     in_child(
-        "a_core_whose_thread_can_not_be_made_is_an_error_that_says_what_to_raise",
+        "a_core_whose_thread_cannot_be_started_is_an_error_with_a_hint",
         || {
             let before = holdings();
             refuse(libc::SYS_clone3, libc::ENOSYS);
@@ -350,9 +350,9 @@ fn allowed() -> String {
 }
 
 #[test]
-fn pinned_cores_keep_to_their_processors_and_nobody_else_does() {
+fn pinned_cores_keep_to_their_processors_and_other_threads_do_not() {
     in_child(
-        "pinned_cores_keep_to_their_processors_and_nobody_else_does",
+        "pinned_cores_keep_to_their_processors_and_other_threads_do_not",
         || {
             let before = allowed();
             each_way(|builder| {

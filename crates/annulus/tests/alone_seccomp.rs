@@ -47,16 +47,16 @@ fn is_missing(error: &SetupError) -> bool {
 }
 
 #[test]
-fn a_forbidden_setup_is_named_and_everything_works() {
-    in_child("a_forbidden_setup_is_named_and_everything_works", || {
+fn a_forbidden_setup_is_reported_and_everything_works() {
+    in_child("a_forbidden_setup_is_reported_and_everything_works", || {
         assert_refused(libc::SYS_io_uring_setup, libc::EPERM, is_refused);
     });
 }
 
 #[test]
-fn a_setup_that_seems_missing_is_named_and_everything_works() {
+fn a_setup_that_seems_missing_is_reported_and_everything_works() {
     in_child(
-        "a_setup_that_seems_missing_is_named_and_everything_works",
+        "a_setup_that_seems_missing_is_reported_and_everything_works",
         || {
             assert_refused(libc::SYS_io_uring_setup, libc::ENOSYS, is_missing);
         },
@@ -64,52 +64,52 @@ fn a_setup_that_seems_missing_is_named_and_everything_works() {
 }
 
 #[test]
-fn a_forbidden_enter_is_named_and_everything_works() {
-    in_child("a_forbidden_enter_is_named_and_everything_works", || {
+fn a_forbidden_enter_is_reported_and_everything_works() {
+    in_child("a_forbidden_enter_is_reported_and_everything_works", || {
         assert_refused(libc::SYS_io_uring_enter, libc::EPERM, is_refused);
     });
 }
 
 #[test]
-fn a_forbidden_register_is_named_and_everything_works() {
-    in_child("a_forbidden_register_is_named_and_everything_works", || {
-        assert_refused(libc::SYS_io_uring_register, libc::EPERM, is_refused);
-    });
+fn a_forbidden_register_is_reported_and_everything_works() {
+    in_child(
+        "a_forbidden_register_is_reported_and_everything_works",
+        || {
+            assert_refused(libc::SYS_io_uring_register, libc::EPERM, is_refused);
+        },
+    );
 }
 
 #[test]
-fn operations_for_which_no_thread_can_be_started_say_what_to_raise() {
-    in_child(
-        "operations_for_which_no_thread_can_be_started_say_what_to_raise",
-        || {
-            let engine = |backend| Engine::builder().backend(backend).build();
-            let mut engines = Vec::new();
-            // Its driver's thread starts with the first operation.
-            match engine(Backend::Uring) {
-                Ok(ring) => engines.push(("ring", ring)),
-                Err(error) => skip::skip(format_args!("io_uring: {error}")),
+fn operations_that_get_no_thread_fail_with_a_hint() {
+    in_child("operations_that_get_no_thread_fail_with_a_hint", || {
+        let engine = |backend| Engine::builder().backend(backend).build();
+        let mut engines = Vec::new();
+        // Its driver's thread starts with the first operation.
+        match engine(Backend::Uring) {
+            Ok(ring) => engines.push(("ring", ring)),
+            Err(error) => skip::skip(format_args!("io_uring: {error}")),
+        }
+        refuse(libc::SYS_clone3, libc::ENOSYS);
+        refuse(libc::SYS_clone, libc::EAGAIN);
+        engines.push(("threads", engine(Backend::Fallback).unwrap()));
+        for (name, engine) in engines {
+            let opened = pollster::block_on(engine.open("/etc/passwd"));
+            let listed = pollster::block_on(engine.read_dir("/etc")).map(drop);
+            for error in [opened.map(drop).unwrap_err(), listed.unwrap_err()] {
+                let errno = libc::EAGAIN;
+                let told = EngineError::of(&error);
+                assert_eq!(
+                    told,
+                    Some(EngineError::NoThread { errno }),
+                    "{name}: {error}"
+                );
+                let text = error.to_string();
+                assert!(
+                    text.contains("thread") && text.contains("RLIMIT_NPROC"),
+                    "{text}"
+                );
             }
-            refuse(libc::SYS_clone3, libc::ENOSYS);
-            refuse(libc::SYS_clone, libc::EAGAIN);
-            engines.push(("threads", engine(Backend::Fallback).unwrap()));
-            for (name, engine) in engines {
-                let opened = pollster::block_on(engine.open("/etc/passwd"));
-                let listed = pollster::block_on(engine.read_dir("/etc")).map(drop);
-                for error in [opened.map(drop).unwrap_err(), listed.unwrap_err()] {
-                    let errno = libc::EAGAIN;
-                    let told = EngineError::of(&error);
-                    assert_eq!(
-                        told,
-                        Some(EngineError::NoThread { errno }),
-                        "{name}: {error}"
-                    );
-                    let text = error.to_string();
-                    assert!(
-                        text.contains("thread") && text.contains("RLIMIT_NPROC"),
-                        "{text}"
-                    );
-                }
-            }
-        },
-    );
+        }
+    });
 }

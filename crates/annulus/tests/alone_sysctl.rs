@@ -25,15 +25,15 @@ fn assert_disabled(value: u32, hint: &str) {
 
 #[test]
 #[ignore = "changes kernel.io_uring_disabled of the whole machine; ci/kernel runs it in a guest"]
-fn a_machine_without_io_uring_is_named_and_everything_works() {
+fn a_machine_without_io_uring_is_reported_and_everything_works() {
     let _disabled = ChangedSysctl::to(DISABLED, "2");
     assert_disabled(2, "sysctl -w kernel.io_uring_disabled=0");
 }
 
 #[test]
 #[ignore = "changes kernel.io_uring_disabled of the whole machine; ci/kernel runs it in a guest"]
-fn io_uring_for_root_alone_is_named_and_everything_works() {
-    const NAME: &str = "io_uring_for_root_alone_is_named_and_everything_works";
+fn io_uring_for_root_only_is_reported_and_everything_works() {
+    const NAME: &str = "io_uring_for_root_only_is_reported_and_everything_works";
     // The parent changes the machine; the child, which may not, is inside.
     let child = std::env::var_os("ANNULUS_TEST_CHILD").is_some();
     let _disabled = (!child).then(|| ChangedSysctl::to(DISABLED, "1"));

@@ -63,7 +63,7 @@ fn check(runtime: &Runtime, spawned: bool) {
 }
 
 #[test]
-fn reads_on_runtimes_with_rings_start_no_thread_of_ours() {
+fn reads_on_runtimes_with_rings_start_no_library_thread() {
     let mut several = Builder::new_multi_thread();
     let several = several
         .worker_threads(2)

@@ -170,7 +170,7 @@ fn a_vectored_write_goes_out_as_one_piece() {
 }
 
 #[test]
-fn what_was_received_and_not_read_goes_back_with_the_stream() {
+fn unread_received_bytes_go_back_with_the_stream() {
     use tokio::io::AsyncReadExt;
 
     on_each(|| async {
@@ -211,7 +211,7 @@ fn a_slow_reader_stops_the_writes_at_the_limit() {
 }
 
 #[test]
-fn a_flush_waits_until_nothing_is_left_and_errors_come_up() {
+fn a_flush_waits_until_all_is_sent_and_reports_errors() {
     use tokio::io::AsyncWriteExt;
 
     on_each(|| async {

@@ -118,7 +118,7 @@ fn features_and_opcodes_are_those_of_a_ring() {
 }
 
 #[test]
-fn a_registration_works_if_a_ring_takes_it() {
+fn a_registration_works_if_a_ring_accepts_it() {
     let _alone = alone();
     let Some(support) = detect_ring() else { return };
     let ring = IoUring::new(4).unwrap();
@@ -142,7 +142,7 @@ fn a_registration_works_if_a_ring_takes_it() {
 
 /// The table of docs/reference/kernels.md is compared with the sources by the test `tidy`.
 #[test]
-fn every_operation_of_the_document_is_there_and_runs_where_its_opcode_is() {
+fn every_documented_operation_exists_and_runs_where_its_opcode_is_supported() {
     let _alone = alone();
     let support = Support::detect();
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/kernels.md");
@@ -268,7 +268,7 @@ fn fact(text: &str, label: &str) -> String {
 }
 
 #[test]
-fn a_seccomp_filter_is_named_as_who_refuses_with_the_hint() {
+fn a_seccomp_filter_is_reported_as_the_cause_with_a_hint() {
     let _alone = alone();
     for calls in [&[SETUP, ENTER, REGISTER][..], &[SETUP], &[ENTER]] {
         let support = under_a_filter(calls, libc::EPERM);
@@ -312,7 +312,7 @@ fn a_seccomp_filter_is_named_as_who_refuses_with_the_hint() {
 }
 
 #[test]
-fn a_filter_that_acts_as_an_old_kernel_is_seen_through() {
+fn a_filter_that_imitates_an_old_kernel_is_recognised() {
     let _alone = alone();
     let support = under_a_filter(&[SETUP, ENTER, REGISTER], libc::ENOSYS);
     let Err(SetupError::Missing { hint, .. }) = support.ring() else {
@@ -389,7 +389,7 @@ fn the_text_has_a_fact_per_line_a_verdict_and_a_next_step() {
 
 /// The limit of locked memory holds for a process, so this runs in one of its own.
 #[test]
-fn without_locked_memory_the_limit_and_its_hint_are_named() {
+fn without_locked_memory_the_limit_is_reported_with_a_hint() {
     let _alone = alone();
     let program = std::env::current_exe().unwrap();
     let name = "detect_without_locked_memory";

@@ -113,7 +113,7 @@ async fn begin<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 #[test]
-fn tasks_that_move_between_workers_with_reads_in_flight_get_their_answers() {
+fn tasks_that_move_between_workers_with_reads_in_flight_get_their_results() {
     let ground = Ground::new();
     let runtime = workers(4);
     runtime.block_on(async {
@@ -149,7 +149,7 @@ fn tasks_that_move_between_workers_with_reads_in_flight_get_their_answers() {
 }
 
 #[test]
-fn reads_begun_on_one_worker_are_answered_or_dropped_on_another() {
+fn reads_started_on_one_worker_complete_or_are_dropped_on_another() {
     let ground = Ground::new();
     let engine = Box::leak(Box::new(ground.engine.clone()));
     let runtime = workers(2);
@@ -187,7 +187,7 @@ fn reads_begun_on_one_worker_are_answered_or_dropped_on_another() {
 }
 
 #[test]
-fn every_thread_that_a_runtime_has_reads() {
+fn every_thread_of_a_runtime_can_read() {
     for runtime in [workers(2), current()] {
         let ground = Ground::new();
         // In `block_on`, in a task, on a blocking thread, in a `block_on` there, and on a thread of none.
@@ -347,7 +347,7 @@ fn timeouts_and_sleeps_pass_on_rings_without_a_waiting_thread() {
 }
 
 #[test]
-fn an_executor_nested_in_a_worker_gets_its_answers() {
+fn an_executor_nested_in_a_worker_gets_its_completions() {
     let ground = Arc::new(Ground::new());
     let runtime = workers(2);
     let file = runtime.block_on(ground.open());
@@ -394,7 +394,7 @@ fn a_runtime_built_elsewhere_is_adopted_with_and_without_hooks() {
 }
 
 #[test]
-fn a_future_outlives_the_runtime_that_began_it() {
+fn a_future_outlives_the_runtime_that_started_it() {
     let ground = Ground::new();
     let runtime = current();
     let file = runtime.block_on(ground.open());
@@ -478,7 +478,7 @@ thread_local! {
 }
 
 #[test]
-fn a_worker_whose_ring_has_gone_reads_in_the_destructors_of_its_thread_locals() {
+fn a_worker_without_its_ring_reads_in_the_destructors_of_its_thread_locals() {
     for direct in [false, true] {
         for used_before in [false, true] {
             let ground = Ground::new();

@@ -8,8 +8,7 @@
 //!
 //! 1. A free slot belongs to the table; `Table::take` gives it to one caller, which fills it.
 //! 2. From submission on, everything except `lifecycle` belongs to the driver (`DriverSide`, the payload). A thread
-//!    that
-//!    runs an operation accesses its payload, its functions and `retries`, and nothing else.
+//!    that runs an operation accesses its payload, its functions and `retries`, and nothing else.
 //! 3. `lifecycle` determines when the result and the payload go to the future, and which side frees the slot.
 //!
 //! Invariants: Lent (the payload owns what the kernel may touch), Still, Open, Once.

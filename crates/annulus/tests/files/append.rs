@@ -19,7 +19,7 @@ fn with_spare(head: &[u8], spare: usize) -> BytesMut {
 }
 
 #[test]
-fn a_read_appends_to_what_a_buffer_has() {
+fn a_read_appends_to_the_contents_of_a_buffer() {
     for_each_backend(async |ground| {
         let contents = bytes(1, 9_000);
         let file = ground.file("f", &contents).await;
@@ -85,7 +85,7 @@ fn a_buffer_without_spare_capacity_is_refused() {
 }
 
 #[test]
-fn an_exact_read_fills_the_spare_capacity_or_says_how_much_there_was() {
+fn an_exact_read_fills_the_spare_capacity_or_reports_how_much_there_was() {
     for_each_backend(async |ground| {
         let contents = bytes(4, 1_000);
         let file = ground.file("f", &contents).await;
@@ -232,7 +232,7 @@ fn a_read_into_a_part_overwrites_it() {
 }
 
 #[test]
-fn the_halves_of_a_split_buffer_are_filled_apart() {
+fn the_halves_of_a_split_buffer_are_filled_separately() {
     for_each_backend(async |ground| {
         let contents = bytes(9, 100);
         let file = ground.file("f", &contents).await;

@@ -40,7 +40,7 @@ fn is_registered(ground: &Ground, arena: &Arena) -> bool {
 }
 
 #[test]
-fn transfers_of_an_arenas_buffers_use_the_registration_and_no_others_do() {
+fn only_transfers_of_an_arenas_buffers_use_the_registration() {
     for_each_backend(async |ground| {
         let contents = bytes(1, 16 * PAGE);
         let file = ground.file("f", &contents).await;
@@ -88,7 +88,7 @@ fn transfers_of_an_arenas_buffers_use_the_registration_and_no_others_do() {
 }
 
 #[test]
-fn direct_reads_into_an_arena_answer_what_the_file_holds() {
+fn direct_reads_into_an_arena_return_the_contents_of_the_file() {
     for_each_backend(async |ground| {
         let contents = bytes(3, 64 * PAGE);
         let file = ground.file("f", &contents).await;
@@ -118,7 +118,7 @@ fn direct_reads_into_an_arena_answer_what_the_file_holds() {
 }
 
 #[test]
-fn several_arenas_come_and_go_while_two_drivers_run() {
+fn several_arenas_are_created_and_dropped_while_two_drivers_run() {
     for_each_backend_with(
         |builder| builder.threads(2),
         async |ground| {
@@ -165,7 +165,7 @@ fn memory(arena: &Arena) -> (usize, usize) {
 const LARGE: usize = 16 << 20;
 
 #[test]
-fn the_memory_of_a_dropped_arena_is_given_back_by_rings_that_are_idle() {
+fn idle_rings_give_back_the_memory_of_a_dropped_arena() {
     for_each_backend_with(
         |builder| builder.threads(2),
         async |ground| {
@@ -203,7 +203,7 @@ fn contents(pages: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_lease_of_a_dropped_read_is_given_back_and_its_arena_may_be_gone_by_then() {
+fn a_lease_of_a_dropped_read_is_given_back_even_after_its_arena_is_gone() {
     for_each_backend(async |ground| {
         let file = ground.file("f", &bytes(5, 64 * PAGE)).await;
         let arena = arena(&ground.engine, 16, 4 * PAGE);
@@ -238,7 +238,7 @@ fn a_lease_of_a_dropped_read_is_given_back_and_its_arena_may_be_gone_by_then() {
 
 #[cfg(feature = "test-util")]
 #[test]
-fn a_lease_that_the_kernel_still_has_is_given_back_by_the_final_answer_and_not_before() {
+fn a_lease_in_use_by_the_kernel_is_given_back_at_the_final_completion() {
     use annulus::sim::{Sim, SimConfig};
     use std::time::Duration;
 
@@ -280,7 +280,7 @@ impl Wake for Bell {
 }
 
 #[test]
-fn who_waits_for_a_buffer_is_served_in_order_and_may_give_up() {
+fn tasks_that_wait_for_a_buffer_are_served_in_order_and_may_give_up() {
     for_each_backend(async |ground| {
         let arena = arena(&ground.engine, 1, 100);
         let bell = Arc::new(Bell::default());
@@ -376,7 +376,7 @@ fn invalid_layouts_are_refused_with_the_reason() {
 }
 
 #[test]
-fn an_arena_of_any_pages_works_and_says_which_it_has() {
+fn an_arena_of_any_pages_works_and_reports_which_it_has() {
     for_each_backend(async |ground| {
         let contents = bytes(7, 3 << 20);
         let file = ground.file("f", &contents).await;

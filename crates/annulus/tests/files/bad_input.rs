@@ -33,7 +33,7 @@ fn invalid<T: Debug, B>(result: Result<T, BufError<B>>) -> B {
 }
 
 #[test]
-fn what_is_not_there_is_enoent_and_is_not_made() {
+fn a_missing_file_is_enoent_and_is_not_created() {
     for_each_backend(async |ground| {
         let engine = &ground.engine;
         let gone = ground.path("gone");
@@ -59,7 +59,7 @@ fn what_is_not_there_is_enoent_and_is_not_made() {
 }
 
 #[test]
-fn a_name_that_is_too_long_is_the_kernels_to_refuse() {
+fn a_name_that_is_too_long_is_refused_by_the_kernel() {
     for_each_backend(async |ground| {
         if ground.machine_has("longest name") {
             let path = ground.path(&"x".repeat(300));
@@ -313,7 +313,7 @@ fn a_full_simulated_disk_gives_enospc_and_the_buffer_back() {
 
 /// 0 means the end, so it is not the answer to a read that had nowhere to put anything.
 #[test]
-fn a_read_into_a_buffer_without_room_is_refused_within_a_file_and_beyond_its_end() {
+fn a_read_into_a_buffer_without_space_is_refused_at_any_offset() {
     for_each_backend(async |ground| {
         let file = ground.file("f", b"abc").await;
         for offset in [1, 99] {

@@ -75,7 +75,7 @@ async fn cold_attempts(ground: &Ground, file: &File, reads: usize) -> Option<(u6
 }
 
 #[test]
-fn never_asks_nothing_and_always_asks_everything() {
+fn the_policy_never_tries_no_cached_read_and_always_tries_every_one() {
     for_each_backend(async |ground| {
         let Some((file, pinned)) = hot_file(ground, "f").await else {
             return;
@@ -98,7 +98,7 @@ fn never_asks_nothing_and_always_asks_everything() {
 }
 
 #[test]
-fn what_is_learned_follows_the_file_from_hot_to_cold_and_back() {
+fn the_adaptive_policy_follows_a_file_from_hot_to_cold_and_back() {
     for_each_backend(async |ground| {
         let Some((file, pinned)) = hot_file(ground, "f").await else {
             return;

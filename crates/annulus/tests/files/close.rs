@@ -6,7 +6,7 @@ use crate::grounds::{bytes, for_each_backend};
 use crate::wait::eventually;
 
 #[test]
-fn the_last_handle_closes_and_says_so() {
+fn the_last_handle_closes_and_reports_it() {
     for_each_backend(async |ground| {
         let file = ground.file("f", &bytes(1, 100)).await;
         let clone = file.clone();

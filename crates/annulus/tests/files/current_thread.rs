@@ -49,7 +49,7 @@ fn a_future_that_is_woken_while_its_driver_runs_another_is_polled_again() {
 }
 
 #[test]
-fn an_operation_that_is_answered_while_its_driver_runs_another_future_wakes_its_own() {
+fn an_operation_that_completes_while_its_driver_runs_another_future_wakes_its_task() {
     let Some(engine) = engine() else { return };
     in_time("a nested call of block_on", move || {
         let driver = engine.current_thread_driver().unwrap();

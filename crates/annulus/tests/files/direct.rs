@@ -30,7 +30,7 @@ async fn direct(ground: &Ground) -> Option<(File, Vec<u8>)> {
 }
 
 #[test]
-fn the_alignment_of_a_direct_file_is_the_one_statx_gives() {
+fn the_alignment_of_a_direct_file_is_the_one_that_statx_reports() {
     for_each_backend(async |ground| {
         let Some((file, _)) = direct(ground).await else {
             return;
@@ -94,7 +94,7 @@ fn a_read_that_is_not_aligned_is_rounded_out_and_trimmed() {
 }
 
 #[test]
-fn a_rounded_read_at_the_end_gives_exactly_what_is_there() {
+fn a_rounded_read_at_the_end_returns_exactly_the_remaining_bytes() {
     for_each_backend(async |ground| {
         let Some((file, contents)) = direct(ground).await else {
             return;

@@ -19,7 +19,7 @@ async fn listed(ground: &Ground, name: &str) -> BTreeMap<OsString, (FileKind, u6
 }
 
 #[test]
-fn a_directory_is_made_listed_and_removed() {
+fn a_directory_is_created_listed_and_removed() {
     for_each_backend(async |ground| {
         let engine = &ground.engine;
         engine.create_dir(ground.path("d")).await.unwrap();
@@ -74,7 +74,7 @@ fn only_a_directory_is_listed() {
 }
 
 #[test]
-fn a_rename_moves_a_file_and_replaces_what_is_there() {
+fn a_rename_moves_a_file_and_replaces_an_existing_one() {
     for_each_backend(async |ground| {
         let engine = &ground.engine;
         let file = ground.file("a", &bytes(1, 100)).await;

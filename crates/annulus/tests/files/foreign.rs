@@ -90,7 +90,7 @@ fn for_each(test: impl AsyncFn(&Ground)) {
 }
 
 #[test]
-fn a_buffer_that_panics_is_the_failure_of_its_own_read() {
+fn a_panicking_buffer_fails_only_its_own_read() {
     for_each(async |ground| {
         let failed = at_each_call(ground, async |file, buffers, panics_at| {
             let (_, buf) = file.read_at(buffers.buffer(BYTES, panics_at), 0).await?;
@@ -102,7 +102,7 @@ fn a_buffer_that_panics_is_the_failure_of_its_own_read() {
 }
 
 #[test]
-fn a_buffer_that_panics_is_the_failure_of_its_own_write() {
+fn a_panicking_buffer_fails_only_its_own_write() {
     for_each(async |ground| {
         let failed = at_each_call(ground, async |file, buffers, panics_at| {
             let buf = file
@@ -116,7 +116,7 @@ fn a_buffer_that_panics_is_the_failure_of_its_own_write() {
 }
 
 #[test]
-fn a_buffer_that_panics_is_the_failure_of_its_own_vectored_read() {
+fn a_panicking_buffer_fails_only_its_own_vectored_read() {
     for_each(async |ground| {
         at_each_call(ground, async |file, buffers, panics_at| {
             let bufs = vec![
@@ -131,7 +131,7 @@ fn a_buffer_that_panics_is_the_failure_of_its_own_vectored_read() {
 }
 
 #[test]
-fn a_buffer_that_panics_fails_its_own_read_of_a_batch_and_no_other() {
+fn a_panicking_buffer_fails_only_its_own_read_of_a_batch() {
     for_each(async |ground| {
         let failed = at_each_call(ground, async |file, buffers, panics_at| {
             let bad = |n| if n == 3 { panics_at } else { 0 };

@@ -24,7 +24,7 @@ async fn open(engine: &Engine, path: &Path, direct: bool) -> Option<File> {
 }
 
 #[test]
-fn a_loaded_file_is_what_std_reads() {
+fn a_loaded_file_has_the_contents_that_std_reads() {
     for_each_backend(async |ground| {
         for size in SIZES {
             let contents = bytes(size as u64, size);

@@ -24,7 +24,7 @@ fn block(contents: &[u8], offset: u64) -> &[u8] {
 }
 
 #[test]
-fn a_stream_answers_every_read_once_with_its_index_and_offset() {
+fn a_stream_returns_every_read_once_with_its_index_and_offset() {
     for_each_backend(async |ground| {
         let contents = bytes(1, 300 * BLOCK);
         let file = ground.file("f", &contents).await;
@@ -85,7 +85,7 @@ fn an_empty_batch_ends_immediately() {
 }
 
 #[test]
-fn reads_are_added_while_others_are_answered() {
+fn reads_are_added_while_others_complete() {
     for_each_backend(async |ground| {
         let contents = bytes(3, 64 * BLOCK);
         let file = ground.file("f", &contents).await;
@@ -139,7 +139,7 @@ fn direct_buf() -> AlignedBuf {
 }
 
 #[test]
-fn pushed_reads_come_behind_the_whole_iterator() {
+fn pushed_reads_follow_the_whole_iterator() {
     for_each_backend(async |ground| {
         let contents = bytes(11, 2000 * BLOCK);
         let hot = ground.file("f", &contents).await;
@@ -164,7 +164,7 @@ fn pushed_reads_come_behind_the_whole_iterator() {
 }
 
 #[test]
-fn reads_that_wait_behind_an_iterator_are_answered_when_the_time_is_up() {
+fn reads_that_are_queued_behind_an_iterator_time_out() {
     for_each_backend(async |ground| {
         let contents = bytes(12, 100 * BLOCK);
         let file = ground.file("f", &contents).await;
@@ -283,7 +283,7 @@ fn cached_and_uncached_reads_mix_in_one_batch() {
 }
 
 #[test]
-fn a_batch_within_its_time_answers_in_full() {
+fn a_batch_within_its_time_completes() {
     for_each_backend(async |ground| {
         let contents = bytes(8, 100 * BLOCK);
         let file = ground.file("f", &contents).await;
@@ -294,7 +294,7 @@ fn a_batch_within_its_time_answers_in_full() {
 }
 
 #[test]
-fn a_batch_without_time_answers_every_read_one_way_or_the_other() {
+fn a_batch_without_time_completes_or_times_out_every_read() {
     for_each_backend(async |ground| {
         let contents = bytes(9, 100 * BLOCK);
         let file = ground.file("f", &contents).await;

@@ -93,7 +93,7 @@ fn the_end_of_the_file_inside_a_merged_range_shortens_only_what_lies_beyond() {
 }
 
 #[test]
-fn merged_reads_fill_buffers_that_only_have_room() {
+fn merged_reads_fill_buffers_that_only_have_spare_capacity() {
     for_each_backend(async |ground| {
         let contents = bytes(4, 1000);
         let file = ground.file("f", &contents).await;
@@ -111,7 +111,7 @@ fn merged_reads_fill_buffers_that_only_have_room() {
 }
 
 #[test]
-fn a_merged_stream_names_every_read_once_and_refuses_bad_offsets() {
+fn a_merged_stream_returns_every_read_once_and_refuses_bad_offsets() {
     for_each_backend(async |ground| {
         let contents = bytes(5, 100_000);
         let file = ground.file("f", &contents).await;
@@ -149,7 +149,7 @@ fn a_merged_stream_names_every_read_once_and_refuses_bad_offsets() {
 }
 
 #[test]
-fn an_empty_merged_batch_and_a_dropped_one_are_no_trouble() {
+fn an_empty_merged_batch_and_a_dropped_one_work() {
     for_each_backend(async |ground| {
         let file = ground.file("f", &bytes(6, 100_000)).await;
         let none = std::iter::empty::<(Vec<u8>, u64)>();

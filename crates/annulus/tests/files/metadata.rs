@@ -53,7 +53,7 @@ fn metadata_by_path_and_by_descriptor_agree_with_stds() {
 }
 
 #[test]
-fn a_files_descriptor_is_there_for_other_calls() {
+fn the_descriptor_of_a_file_can_be_used_for_other_calls() {
     for_each_backend(async |ground| {
         let file = ground.file("f", &bytes(1, 12_345)).await;
         assert_eq!(file.descriptor().is_some(), ground.is_real());
@@ -112,7 +112,7 @@ fn the_length_follows_what_is_done_to_the_file() {
 }
 
 #[test]
-fn storage_is_reserved_zeroed_and_given_up() {
+fn storage_is_reserved_zeroed_and_released() {
     for_each_backend(async |ground| {
         let file = ground.file("f", &bytes(3, 65_536)).await;
         file.sync_all().await.unwrap();

@@ -113,7 +113,7 @@ fn every_combination_of_options_does_what_stds_does() {
 }
 
 #[test]
-fn refused_options_say_what_is_missing() {
+fn refused_options_name_the_missing_one() {
     for_each_backend(async |ground| {
         let open = async |options: &OpenOptions| {
             let error = ground
@@ -135,7 +135,7 @@ fn refused_options_say_what_is_missing() {
 }
 
 #[test]
-fn create_makes_a_file_or_cuts_the_one_that_is_there() {
+fn create_creates_a_file_or_truncates_an_existing_one() {
     for_each_backend(async |ground| {
         for _ in 0..2 {
             let file = ground.engine.create(ground.path("f")).await.unwrap();
@@ -213,7 +213,7 @@ fn the_mode_is_given_to_a_new_file_less_the_umask_and_to_no_old_one() {
 }
 
 #[test]
-fn custom_flags_are_passed_on_but_for_the_access_mode() {
+fn custom_flags_are_passed_on_except_the_access_mode() {
     for_each_backend(async |ground| {
         ground.put("f", BEFORE);
         let mut options = OpenOptions::new();

@@ -63,7 +63,7 @@ async fn works(engine: &Engine, dir: &tempfile::TempDir, direct: bool) -> Option
 }
 
 #[test]
-fn files_that_cannot_be_polled_for_say_why_and_work() {
+fn files_that_cannot_be_polled_report_the_reason_and_work() {
     let Some(engine) = build(Engine::builder().iopoll(true)) else {
         return;
     };
@@ -94,7 +94,7 @@ fn files_that_cannot_be_polled_for_say_why_and_work() {
 }
 
 #[test]
-fn a_refused_poller_of_submissions_is_named_with_a_hint_and_everything_works_without() {
+fn a_refused_submission_poller_is_reported_with_a_hint_and_everything_works() {
     let poll = SqPoll::new().cpu(4095);
     let Some(engine) = build(Engine::builder().threads(2).sqpoll(poll)) else {
         return;
@@ -128,7 +128,7 @@ fn a_refused_poller_of_submissions_is_named_with_a_hint_and_everything_works_wit
 }
 
 #[test]
-fn a_poller_of_submissions_is_shared_woken_and_advised_against_on_few_processors() {
+fn a_submission_poller_is_shared_woken_and_advised_against_with_few_processors() {
     let poll = SqPoll::new().idle(Duration::from_millis(1));
     let Some(engine) = build(Engine::builder().threads(2).sqpoll(poll)) else {
         return;
@@ -161,7 +161,7 @@ fn a_poller_of_submissions_is_shared_woken_and_advised_against_on_few_processors
 }
 
 #[test]
-fn polling_is_nothing_to_an_engine_without_a_ring() {
+fn polling_options_have_no_effect_on_an_engine_without_a_ring() {
     let builder = Engine::builder().backend(Backend::Fallback);
     let engine = builder.sqpoll(SqPoll::new()).iopoll(true).build().unwrap();
     let file = pollster::block_on(works(&engine, &dir(), false)).unwrap();

@@ -9,7 +9,7 @@ use annulus::{EngineBackend, IoBuf, OpenOptions};
 use crate::grounds::{bytes, for_each_backend, uncache};
 
 #[test]
-fn a_read_gives_the_bytes_at_its_offset_cached_or_not() {
+fn a_read_returns_the_bytes_at_its_offset_cached_or_not() {
     for_each_backend(async |ground| {
         let contents = bytes(1, 40_960);
         let file = ground.file("f", &contents).await;
@@ -45,7 +45,7 @@ fn a_read_at_the_end_is_short_and_leaves_the_rest_of_the_buffer_alone() {
 }
 
 #[test]
-fn an_exact_read_that_meets_the_end_says_how_far_it_came() {
+fn an_exact_read_that_reaches_the_end_reports_how_much_it_read() {
     for_each_backend(async |ground| {
         let contents = bytes(3, 10_000);
         let file = ground.file("f", &contents).await;
@@ -193,7 +193,7 @@ fn a_borrowed_slice_is_filled_cached_or_not() {
 }
 
 #[test]
-fn a_write_is_seen_by_std_immediately_and_a_gap_reads_as_zeroes() {
+fn a_write_is_visible_to_std_immediately_and_a_gap_reads_as_zeroes() {
     for_each_backend(async |ground| {
         let file = ground.file("f", b"").await;
         let (n, buf) = file.write_at(b"abc".to_vec(), 0).await.unwrap();
@@ -226,7 +226,7 @@ fn a_durable_write_and_both_syncs_leave_the_bytes_in_the_file() {
 }
 
 #[test]
-fn durable_writes_of_buffered_files_are_for_blocking_threads_and_no_others_are() {
+fn only_durable_writes_of_buffered_files_run_on_blocking_threads() {
     for_each_backend(async |ground| {
         let without_rings = matches!(ground.engine.backend(), EngineBackend::Blocking { .. });
         let file = ground.file("f", b"").await;
@@ -276,7 +276,7 @@ fn transfers_of_many_megabytes_arrive_whole() {
 }
 
 #[test]
-fn a_round_trip_that_asks_nothing_is_answered_and_counted() {
+fn a_nop_completes_and_is_counted() {
     for_each_backend(async |ground| {
         let before = ground.engine.metrics().completed;
         ground.engine.nop().await.unwrap();

@@ -48,7 +48,7 @@ thread_local! {
 }
 
 #[test]
-fn destructors_of_thread_locals_read_files_before_and_after_the_threads_own_rings_have_gone() {
+fn destructors_of_thread_locals_read_files_before_and_after_the_rings_are_dropped() {
     for_each_ground(
         |builder| builder,
         |ground| {

@@ -48,7 +48,7 @@ fn a_sleep_is_at_least_as_long_as_requested() {
 }
 
 #[test]
-fn a_future_that_never_ends_is_given_up() {
+fn a_future_that_never_completes_times_out() {
     for_each_backend(async |ground| {
         for time in [Duration::ZERO, Duration::from_millis(3)] {
             let result = ground.engine.timeout(time, pending::<()>()).await;
@@ -69,7 +69,7 @@ fn assert_timed_out(error: &std::io::Error) {
 }
 
 #[test]
-fn no_time_at_all_still_has_one_answer() {
+fn a_zero_timeout_still_has_one_result() {
     for_each_backend(async |ground| {
         let file = ground.file("f", &bytes(2, 4096)).await;
         for _ in 0..20 {
@@ -121,7 +121,7 @@ mod simulated {
     }
 
     #[test]
-    fn an_operation_that_cant_be_cancelled_answers_in_time_without_its_buffer() {
+    fn an_operation_that_cannot_be_cancelled_times_out_without_its_buffer() {
         let sim = slow(SimConfig::new(1).late(1000, Duration::from_secs(20)));
         sim.run(async |engine| {
             let file = engine.open("/f").await.unwrap();
@@ -136,7 +136,7 @@ mod simulated {
     }
 
     #[test]
-    fn a_batch_whose_time_passes_answers_the_rest_without_buffers() {
+    fn a_batch_that_times_out_returns_the_rest_without_buffers() {
         let sim = slow(SimConfig::new(1).late(1000, Duration::from_secs(20)));
         sim.run(async |engine| {
             let file = engine.open("/f").await.unwrap();
@@ -161,7 +161,7 @@ mod simulated {
     }
 
     #[test]
-    fn a_sleep_takes_the_simulations_time_and_none_of_ours() {
+    fn a_sleep_takes_simulated_time_and_no_real_time() {
         let sim = Sim::new(SimConfig::new(1));
         sim.run(async |engine| {
             engine.sleep(1000 * HOUR).await.unwrap();

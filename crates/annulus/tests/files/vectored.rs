@@ -44,7 +44,7 @@ fn a_vectored_read_at_the_end_fills_the_first_buffers_only() {
 }
 
 #[test]
-fn buffers_with_room_only_are_filled_one_after_another() {
+fn buffers_with_spare_capacity_only_are_filled_one_after_another() {
     for_each_backend(async |ground| {
         let contents = bytes(5, 1000);
         let file = ground.file("f", &contents).await;
@@ -98,7 +98,7 @@ fn no_buffers_and_empty_buffers_write_nothing() {
 
 /// One transfer takes 1,024 buffers: of nothing but empty ones its 0 would say that the file ends, or takes no more.
 #[test]
-fn empty_buffers_before_the_others_are_no_end() {
+fn empty_buffers_before_others_are_not_taken_for_the_end() {
     for_each_backend(async |ground| {
         let file = ground.file("f", b"abc").await;
         let behind = |last: &[u8]| {

@@ -115,7 +115,7 @@ fn a_known_load_is_counted_exactly_on_every_backend() {
 }
 
 #[test]
-fn what_is_answered_from_the_page_cache_is_counted_where_it_is_answered() {
+fn reads_from_the_page_cache_are_counted_by_the_source_that_completes_them() {
     let _alone = alone();
     for backend in [Backend::Uring, Backend::Fallback] {
         let engine = match Engine::builder().backend(backend).build() {
@@ -146,7 +146,7 @@ fn what_is_answered_from_the_page_cache_is_counted_where_it_is_answered() {
 }
 
 #[test]
-fn entries_of_a_batch_go_by_several_an_enter() {
+fn several_entries_of_a_batch_go_into_one_enter() {
     let _alone = alone();
     let engine = match Engine::builder().backend(Backend::Uring).build() {
         Ok(engine) => engine,
@@ -174,7 +174,7 @@ fn entries_of_a_batch_go_by_several_an_enter() {
 }
 
 #[test]
-fn an_operation_is_timed_while_somebody_watches_and_its_parts_are_the_whole() {
+fn an_operation_is_timed_while_a_reader_is_attached_and_its_parts_add_up() {
     let _alone = alone();
     for (_, engine) in engines() {
         let dir = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn an_operation_is_timed_while_somebody_watches_and_its_parts_are_the_whole() {
 }
 
 #[test]
-fn what_has_ended_stays_counted() {
+fn the_counts_of_ended_sources_are_kept() {
     let _alone = alone();
     let before = snapshot();
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +244,7 @@ fn what_has_ended_stays_counted() {
 }
 
 #[test]
-fn what_leaks_at_the_end_of_an_engine_is_counted_once() {
+fn operations_leaked_at_the_end_of_an_engine_are_counted_once() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fifo");

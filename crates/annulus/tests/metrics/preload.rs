@@ -71,7 +71,7 @@ fn is_busy(snapshot: &Snapshot) {
 }
 
 #[test]
-fn calls_reasons_and_what_a_ring_has_are_in_a_snapshot_and_what_has_ended_has_no_gauges() {
+fn a_snapshot_has_calls_reasons_and_gauges_but_no_gauges_of_ended_rings() {
     let _alone = alone();
     let before = snapshot();
     let (ring, process) = busy();
@@ -124,7 +124,7 @@ fn a_process_on_rings() {
 }
 
 #[test]
-fn another_process_sees_it_and_the_descriptor_is_out_of_the_way() {
+fn another_process_reads_the_counters_and_the_descriptor_number_is_high() {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["preload::a_process_on_rings", "--exact", "--nocapture"])
         .env(ROLE, "")
@@ -149,9 +149,9 @@ fn another_process_sees_it_and_the_descriptor_is_out_of_the_way() {
 }
 
 #[test]
-fn a_child_of_a_fork_writes_nothing_into_its_parents_numbers_and_shares_its_own() {
+fn a_forked_child_shares_its_own_counters_and_leaves_its_parents_unchanged() {
     in_child(
-        "preload::a_child_of_a_fork_writes_nothing_into_its_parents_numbers_and_shares_its_own",
+        "preload::a_forked_child_shares_its_own_counters_and_leaves_its_parents_unchanged",
         || {
             metrics::share_above(500).unwrap();
             let (ring, process) = busy();

@@ -20,7 +20,7 @@ use crate::{count, since};
 const VERSION: u64 = 1;
 const NAMES: u64 = 7;
 
-/// A process that does what it is told: this test binary, started again for `a_process_that_is_looked_at`.
+/// A process that does what it is told: this test binary, started again for `the_observed_process`.
 struct Looked {
     child: Child,
     tell: ChildStdin,
@@ -32,7 +32,7 @@ const ROLE: &str = "ANNULUS_TEST_LOOKED_AT";
 
 impl Looked {
     fn new(shares: bool) -> Looked {
-        let test = "sharing::a_process_that_is_looked_at";
+        let test = "sharing::the_observed_process";
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, if shares { "shares" } else { "does not" })
@@ -99,7 +99,7 @@ pub(crate) fn shared_files(process: u32) -> Vec<PathBuf> {
 
 /// Not a test, but what a test looks at.
 #[test]
-fn a_process_that_is_looked_at() {
+fn the_observed_process() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
@@ -130,7 +130,7 @@ async fn open(engine: &Engine, path: &Path) -> annulus::File {
 }
 
 #[test]
-fn what_another_process_counts_is_read_and_it_times_its_operations_from_then_on() {
+fn counters_of_another_process_are_read_and_its_operations_are_timed_from_then_on() {
     let mut looked = Looked::new(true);
     looked.read(10);
     let first = looked.look();
@@ -160,7 +160,7 @@ fn what_another_process_counts_is_read_and_it_times_its_operations_from_then_on(
 }
 
 #[test]
-fn nobody_can_cut_off_what_is_mapped_and_whatever_is_written_there_harms_nobody() {
+fn mapped_counters_cannot_be_truncated_and_writes_to_them_do_no_harm() {
     let mut looked = Looked::new(true);
     let file = looked.file();
     let bytes = file.metadata().unwrap().len();
@@ -208,12 +208,12 @@ fn each_reason_why_a_process_cannot_be_read_has_its_own_error() {
 }
 
 #[test]
-fn a_process_of_another_user_says_who_may_look() {
+fn the_error_for_a_process_of_another_user_names_the_permitted_users() {
     if !root_or_skip("becoming another user") {
         return;
     }
     in_child(
-        "sharing::a_process_of_another_user_says_who_may_look",
+        "sharing::the_error_for_a_process_of_another_user_names_the_permitted_users",
         || {
             let looked = Looked::new(true);
             become_nobody();
@@ -263,9 +263,9 @@ pub(crate) fn forked(body: impl FnOnce()) -> libc::pid_t {
 }
 
 #[test]
-fn a_child_of_a_fork_counts_for_itself_and_one_that_is_executed_has_nothing_of_it() {
+fn a_forked_child_counts_for_itself_and_an_executed_program_inherits_nothing() {
     in_child(
-        "sharing::a_child_of_a_fork_counts_for_itself_and_one_that_is_executed_has_nothing_of_it",
+        "sharing::a_forked_child_counts_for_itself_and_an_executed_program_inherits_nothing",
         || {
             metrics::share().unwrap();
             let engine = Engine::builder()
@@ -305,12 +305,15 @@ fn a_child_of_a_fork_counts_for_itself_and_one_that_is_executed_has_nothing_of_i
 }
 
 #[test]
-fn who_never_shares_has_no_descriptor_of_it() {
+fn a_process_that_never_shares_has_no_descriptor_for_it() {
     // Who looks at another process has its file open for a moment: other tests do.
-    in_child("sharing::who_never_shares_has_no_descriptor_of_it", || {
-        let _engine = Engine::new().unwrap();
-        let _watch = metrics::watch();
-        let _ = snapshot();
-        assert_eq!(shared_files(std::process::id()), [] as [PathBuf; 0]);
-    });
+    in_child(
+        "sharing::a_process_that_never_shares_has_no_descriptor_for_it",
+        || {
+            let _engine = Engine::new().unwrap();
+            let _watch = metrics::watch();
+            let _ = snapshot();
+            assert_eq!(shared_files(std::process::id()), [] as [PathBuf; 0]);
+        },
+    );
 }

@@ -37,7 +37,7 @@ async fn connection() -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn what_a_core_does_with_sockets_is_counted_by_operation() {
+fn the_socket_calls_of_a_core_are_counted_by_operation() {
     let _alone = alone();
     each_way(|backend, builder| {
         let run = builder.block_on(async move {
@@ -116,7 +116,7 @@ fn a_dropped_stream_that_is_reset_because_its_peer_takes_nothing_is_counted_once
 }
 
 #[test]
-fn a_receive_that_finds_no_buffer_is_counted_and_is_no_error() {
+fn a_receive_that_finds_no_buffer_is_counted_and_is_not_an_error() {
     let _alone = alone();
     let builder = Runtime::builder().backend(Backend::Uring).threads(1);
     let run = builder.receive_buffers(1, 64).block_on(async {
@@ -191,7 +191,7 @@ fn a_burst_that_takes_all_buffers_does_not_keep_itself_alive() {
 }
 
 #[test]
-fn the_files_of_a_core_are_a_source_of_their_own_beside_it() {
+fn the_file_operations_of_a_core_are_a_separate_source() {
     let _alone = alone();
     each_way(|backend, builder| {
         let dir = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ fn stuck() -> (
 }
 
 #[test]
-fn what_leaks_at_the_end_of_a_runtime_is_counted_once() {
+fn operations_leaked_at_the_end_of_a_runtime_are_counted_once() {
     let _alone = alone();
     for backend in [Backend::Uring, Backend::Fallback] {
         let before = snapshot();

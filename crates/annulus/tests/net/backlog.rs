@@ -10,7 +10,7 @@ use crate::grounds::for_each_way;
 const CLIENTS: usize = 20;
 
 #[test]
-fn with_little_room_connections_wait_in_the_backlog_and_with_more_all_are_accepted() {
+fn connections_above_the_limit_wait_in_the_backlog_until_it_is_raised() {
     for_each_way(|_| async {
         let (listener, address) = listen();
         let mut incoming = listener.accept_multishot();

@@ -29,7 +29,7 @@ pub(crate) async fn come_and_go(address: std::net::SocketAddr, count: u64, abrea
 }
 
 #[test]
-fn of_twenty_thousand_connections_nothing_is_left() {
+fn twenty_thousand_connections_leave_nothing_behind() {
     for_each_way(|way| async move {
         let count = if way.is_large() { 20_000 } else { 2_000 };
         let (listener, address) = listen();

@@ -18,7 +18,7 @@ fn refused<T, B>(result: Result<T, BufError<B>>) -> B {
 }
 
 #[test]
-fn no_receive_touches_a_buffer_that_breaks_its_contract_nor_loses_what_has_come() {
+fn a_refused_broken_buffer_is_untouched_and_no_received_data_is_lost() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         for make in [BrokenBuffer::apart, BrokenBuffer::too_full] {
@@ -58,7 +58,7 @@ fn no_datagram_is_received_into_a_buffer_that_breaks_its_contract() {
 
 /// 0 means the end, so it is not the answer to a receive that had nowhere to put anything.
 #[test]
-fn a_stream_refuses_to_receive_into_a_buffer_without_room_before_with_and_after_data() {
+fn a_stream_refuses_a_receive_into_a_buffer_without_space_before_with_and_after_data() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         refused(server.recv(Vec::new()).await);

@@ -158,7 +158,7 @@ fn each_builder(test: impl Fn(Way, RuntimeBuilder)) {
 }
 
 #[test]
-fn what_was_begun_is_sent_whole_within_the_grace_and_the_end_comes_behind_it() {
+fn sends_in_progress_complete_within_the_grace_period_and_the_end_follows() {
     each_builder(|way, builder| {
         for begins in GO_ON {
             let (tell, receiver) = mpsc::channel::<Peer>();
@@ -182,7 +182,7 @@ fn what_was_begun_is_sent_whole_within_the_grace_and_the_end_comes_behind_it() {
 }
 
 #[test]
-fn what_was_not_sent_when_the_grace_is_over_ends_in_a_reset() {
+fn sends_that_exceed_the_grace_period_end_in_a_reset() {
     each_builder(|way, builder| {
         for begins in GO_ON.into_iter().chain([File]) {
             let ended = builder.clone().block_on(async move {
@@ -219,7 +219,7 @@ fn a_runtime_that_ends_in_a_splice_into_a_stream_ends() {
 }
 
 #[test]
-fn what_is_in_the_kernel_when_the_runtime_ends_arrives_whole() {
+fn data_in_the_kernel_when_the_runtime_ends_arrives_completely() {
     each_builder(|way, builder| {
         for begins in ["try_send", "close_with", "send_all"] {
             let ended = builder.clone().block_on(async move {
@@ -274,7 +274,7 @@ fn a_dropped_stream_whose_peer_takes_nothing_is_reset_and_its_descriptor_closed(
 }
 
 #[test]
-fn a_stream_that_somebody_has_is_not_reset_however_long_its_peer_takes_nothing() {
+fn a_stream_in_use_is_not_reset_however_long_its_peer_takes_nothing() {
     each_builder(|way, builder| {
         let builder = builder.close_timeout(Duration::from_millis(1));
         let ended = builder.grace(PATIENCE).block_on(async move {
@@ -299,7 +299,7 @@ fn a_stream_that_somebody_has_is_not_reset_however_long_its_peer_takes_nothing()
 }
 
 #[test]
-fn a_stream_has_a_close_timeout_of_its_own() {
+fn a_stream_can_have_its_own_close_timeout() {
     for_each_way(|way| async move {
         let (stream, peer) = connection();
         stream.set_close_timeout(Duration::from_millis(5));

@@ -40,7 +40,7 @@ fn a_datagram_arrives_whole_with_the_address_of_its_sender() {
 }
 
 #[test]
-fn a_buffer_that_is_too_small_gets_the_start_and_says_so() {
+fn a_buffer_that_is_too_small_gets_the_start_and_the_result_is_truncated() {
     for_each_way(|_| async {
         let (one, other, address) = two();
         one.send_to("0123456789", address).await.unwrap();
@@ -71,7 +71,7 @@ fn a_connected_socket_exchanges_datagrams_with_that_address_only() {
 }
 
 #[test]
-fn a_datagram_to_nobody_is_an_error_of_a_later_call_and_the_socket_goes_on() {
+fn a_datagram_to_a_closed_port_fails_a_later_call_and_the_socket_keeps_working() {
     for_each_way(|_| async {
         let (one, other, address) = two();
         drop(other);
@@ -95,7 +95,7 @@ fn a_datagram_to_nobody_is_an_error_of_a_later_call_and_the_socket_goes_on() {
 }
 
 #[test]
-fn a_multishot_receive_gives_datagram_by_datagram_with_its_sender() {
+fn a_multishot_receive_returns_each_datagram_with_its_sender() {
     for_each_way(|way| async move {
         let (one, other, address) = two();
         let capacity = capacity(way);
@@ -127,7 +127,7 @@ fn a_multishot_receive_gives_datagram_by_datagram_with_its_sender() {
 }
 
 #[test]
-fn a_multishot_receive_says_of_a_datagram_that_it_was_cut_short() {
+fn a_multishot_receive_marks_a_truncated_datagram() {
     for_each_way(|way| async move {
         let (one, other, address) = two();
         let mut datagrams = other.recv_multishot();
@@ -159,7 +159,7 @@ fn a_task_that_keeps_all_chunks_still_receives() {
 }
 
 #[test]
-fn buffers_without_room_for_a_header_are_refused_with_what_to_change() {
+fn buffers_without_space_for_a_header_are_refused_with_a_hint() {
     for backend in [annulus::Backend::Auto, annulus::Backend::Fallback] {
         let builder = Runtime::builder().backend(backend);
         let message = builder.receive_buffers(1, 64).block_on(async {
@@ -192,7 +192,7 @@ fn a_receive_that_is_dropped_leaves_its_datagram_to_the_next() {
 }
 
 #[test]
-fn a_receive_after_a_multishot_one_gets_what_that_has_taken() {
+fn a_receive_after_a_multishot_one_gets_the_datagrams_it_has_taken() {
     for_each_way(|_| async {
         let (one, other, address) = two();
         one.send_to("first", address).await.unwrap();
@@ -234,7 +234,7 @@ fn an_address_that_is_taken_is_refused_unless_both_share_it() {
 }
 
 #[test]
-fn unix_datagrams_say_from_which_path_they_come() {
+fn unix_datagrams_have_the_path_of_their_sender() {
     for_each_way(|_| async {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (here, there) = (dir.path().join("here"), dir.path().join("there"));
@@ -254,7 +254,7 @@ fn unix_datagrams_say_from_which_path_they_come() {
 }
 
 #[test]
-fn a_unix_datagram_waits_until_its_receiver_has_room() {
+fn a_unix_datagram_waits_until_its_receiver_has_space() {
     for_each_way(|_| async {
         let (one, other) = UnixDatagram::pair().unwrap();
         let sends = spawn(async move {

@@ -36,7 +36,7 @@ pub(crate) async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output
 }
 
 #[test]
-fn receives_that_are_dropped_lose_nothing_and_change_no_order() {
+fn dropped_receives_lose_no_data_and_keep_the_order() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         let sending = spawn(async move {
@@ -79,7 +79,7 @@ fn receives_that_are_dropped_lose_nothing_and_change_no_order() {
 
 /// The first is dropped with its request before the kernel; both have data waiting.
 #[test]
-fn a_receive_after_one_that_was_dropped_gets_what_that_one_received() {
+fn a_receive_after_a_dropped_one_gets_the_data_it_received() {
     for_each_way(|_| async {
         for round in 0..50 {
             let (client, server) = connection().await;

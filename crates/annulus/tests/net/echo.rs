@@ -77,7 +77,7 @@ async fn there_and_back(stream: Rc<TcpStream>, seed: u64, size: usize) {
 }
 
 #[test]
-fn an_echo_of_any_size_gives_back_every_byte() {
+fn an_echo_of_any_size_returns_every_byte() {
     for_each_way(|_| async {
         for with_a_buffer in [false, true] {
             let (client, server) = connection().await;
@@ -97,7 +97,7 @@ fn an_echo_of_any_size_gives_back_every_byte() {
 }
 
 #[test]
-fn a_unix_stream_gives_back_every_byte_and_then_its_end() {
+fn a_unix_stream_returns_every_byte_and_then_its_end() {
     for_each_way(|_| async {
         let (client, server) = UnixStream::pair().unwrap();
         let serving = spawn(async move {
@@ -147,7 +147,7 @@ fn segments_of_one_byte_are_put_together_again() {
 }
 
 #[test]
-fn several_tasks_that_receive_from_one_stream_are_all_answered() {
+fn several_tasks_that_receive_from_one_stream_all_get_data() {
     for_each_way(|_| async {
         let (sender, receiver) = connection().await;
         let receiver = Rc::new(receiver);

@@ -15,7 +15,7 @@ use crate::grounds::for_each_way;
 use crate::kernel::{all_but, close_wait};
 
 #[test]
-fn who_has_said_all_still_hears_the_whole_answer() {
+fn a_client_that_has_ended_its_direction_still_receives_the_whole_response() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         let serving = spawn(async move {
@@ -30,7 +30,7 @@ fn who_has_said_all_still_hears_the_whole_answer() {
 }
 
 #[test]
-fn a_server_that_has_said_all_still_hears_the_client() {
+fn a_server_that_has_ended_its_direction_still_receives_from_the_client() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         let serving = spawn(async move {

@@ -47,7 +47,7 @@ fn a_head_and_a_part_of_a_file_arrive_in_order_however_slowly_they_are_read() {
 }
 
 #[test]
-fn what_a_file_does_not_have_is_not_sent_and_others_go_on_meanwhile() {
+fn a_range_beyond_a_file_is_not_sent_and_other_tasks_continue() {
     for_each_way(|_| async {
         let (witness, other) = connection().await;
         drop(spawn(echo_all(other)));
@@ -75,7 +75,7 @@ fn what_a_file_does_not_have_is_not_sent_and_others_go_on_meanwhile() {
 }
 
 #[test]
-fn behind_half_a_file_nothing_can_be_sent() {
+fn nothing_can_be_sent_after_a_part_of_a_file() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         let file = file(7);
@@ -100,7 +100,7 @@ fn a_part_of_a_file_from_an_offset_that_no_file_has_is_refused() {
 }
 
 #[test]
-fn a_listener_that_defers_gives_connections_with_their_first_bytes() {
+fn a_deferring_listener_returns_connections_with_their_first_bytes() {
     for_each_way(|_| async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.options().set_defer_accept(1).unwrap();

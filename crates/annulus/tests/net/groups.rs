@@ -110,7 +110,7 @@ async fn all_receive_what_was_sent(elsewhere: mpsc::Sender<Chunk>) {
 }
 
 #[test]
-fn streams_of_pieces_of_all_sizes_arrive_whole_whatever_is_kept_and_wherever_it_is_dropped() {
+fn streams_arrive_whole_however_long_chunks_are_kept_and_wherever_they_are_dropped() {
     for group in GROUPS {
         let (elsewhere, given) = mpsc::channel::<Chunk>();
         let dropping = thread::spawn(move || given.iter().map(|chunk| chunk.len()).sum::<usize>());
@@ -155,7 +155,7 @@ fn chunks_outlive_their_core() {
 }
 
 #[test]
-fn a_core_reports_how_its_buffers_are_filled_or_why_not_as_configured() {
+fn a_core_reports_its_receive_mode_or_why_it_differs_from_the_configured_one() {
     let mode = ReceiveMode::Incremental;
     let builder = Runtime::builder().threads(2).receive_mode(mode);
     let ran = builder.run(move |core| async move {

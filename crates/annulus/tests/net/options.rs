@@ -9,7 +9,7 @@ use annulus_testing::skip;
 use crate::grounds::for_each_way;
 
 #[test]
-fn what_is_set_on_a_stream_is_what_is_read() {
+fn options_set_on_a_stream_are_read_back() {
     for_each_way(|_| async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -58,7 +58,7 @@ fn an_option_that_a_kind_of_socket_does_not_have_is_refused() {
 }
 
 #[test]
-fn what_is_set_on_a_datagram_socket_is_what_is_read() {
+fn options_set_on_a_datagram_socket_are_read_back() {
     for_each_way(|_| async {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let options = socket.options();
@@ -74,7 +74,7 @@ fn what_is_set_on_a_datagram_socket_is_what_is_read() {
 }
 
 #[test]
-fn what_is_sent_to_a_group_is_heard_until_it_is_left() {
+fn multicast_datagrams_are_received_until_the_group_is_left() {
     for_each_way(|_| async {
         let (group, here) = (Ipv4Addr::new(239, 255, 77, 3), Ipv4Addr::LOCALHOST);
         let one = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -120,7 +120,7 @@ fn options_of_ipv6_are_set_where_the_machine_has_it() {
 }
 
 #[test]
-fn a_unix_stream_knows_who_is_at_the_other_end() {
+fn a_unix_stream_returns_the_credentials_of_its_peer() {
     for_each_way(|_| async {
         let (one, other) = UnixStream::pair().unwrap();
         let peer = one.peer_cred().unwrap();

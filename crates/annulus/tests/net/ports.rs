@@ -134,7 +134,7 @@ fn cores_of_one_runtime_share_an_address_and_its_connections() {
 }
 
 #[test]
-fn what_is_not_this_runtimes_is_refused_the_address_until_it_ends() {
+fn other_sockets_are_refused_the_address_until_this_runtime_ends() {
     for backend in BACKENDS {
         for cores in [1, 2] {
             let meeting = Meeting::new(cores);
@@ -239,7 +239,7 @@ async fn lingering(listener: &TcpListener) {
 }
 
 #[test]
-fn an_address_whose_connections_linger_is_had_again_unless_that_is_refused() {
+fn an_address_with_lingering_connections_can_be_bound_again_unless_disabled() {
     for_each_way(|_| async {
         let listener = TcpListener::bind(ANY).unwrap();
         let address = listener.local_addr().unwrap();
@@ -256,7 +256,7 @@ fn an_address_whose_connections_linger_is_had_again_unless_that_is_refused() {
 }
 
 #[test]
-fn a_port_is_shared_with_anybody_only_if_both_ask_for_it() {
+fn a_port_is_shared_with_other_processes_only_if_both_request_it() {
     let shared = || ListenOptions::new().reuse_port(true);
     for backend in BACKENDS {
         run(backend, 1, |_| {
@@ -277,7 +277,7 @@ fn a_port_is_shared_with_anybody_only_if_both_ask_for_it() {
 }
 
 #[test]
-fn cores_share_nothing_if_that_is_refused() {
+fn cores_share_nothing_if_sharing_is_disabled() {
     let alone = ListenOptions::new().shared_by_cores(false);
     for backend in BACKENDS {
         let (meeting, taken) = (Meeting::new(2), AtomicUsize::new(0));

@@ -13,7 +13,7 @@ const BYTES: usize = 4 << 20;
 const BUFFER_BYTES: usize = 64 << 10;
 
 #[test]
-fn what_the_peer_has_taken_of_a_send_is_told_before_its_end() {
+fn the_bytes_taken_by_the_peer_are_reported_during_a_send() {
     for_each_way(|_| async {
         let (near, far) = connection().await;
         near.options().set_send_buffer_bytes(BUFFER_BYTES).unwrap();

@@ -51,7 +51,7 @@ enum EndOf {
 }
 
 #[test]
-fn what_has_come_together_with_an_end_is_told_with_it_though_there_was_no_buffer() {
+fn data_that_arrives_with_the_end_is_received_although_no_buffer_was_free() {
     for end in [EndOf::Unix, EndOf::Tcp, EndOf::TcpReset] {
         for count in COUNTS {
             for_each_builder(

@@ -15,7 +15,7 @@ use crate::grounds::for_each_way;
 const BYTES: usize = 16 << 20;
 
 #[test]
-fn who_waits_for_what_was_begun_may_end_the_direction_then() {
+fn a_task_that_waits_for_started_sends_may_then_end_the_direction() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         server.sent().await.unwrap();
@@ -31,7 +31,7 @@ fn who_waits_for_what_was_begun_may_end_the_direction_then() {
 }
 
 #[test]
-fn a_send_that_nobody_waited_for_and_failed_is_told_to_who_waits() {
+fn a_failed_detached_send_is_reported_to_a_waiting_task() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         server.try_send(bytes(1, 0, BYTES)).unwrap();
@@ -88,7 +88,7 @@ fn the_last_bytes_and_the_end_come_together() {
 }
 
 #[test]
-fn who_has_the_stream_too_ends_it_after_the_last_bytes() {
+fn another_holder_of_the_stream_ends_it_after_the_last_bytes() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         let mut writer = server.writer();
@@ -106,7 +106,7 @@ fn who_has_the_stream_too_ends_it_after_the_last_bytes() {
 }
 
 #[test]
-fn a_stream_is_not_closed_before_what_is_under_way() {
+fn a_stream_is_not_closed_before_its_sends_in_progress() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         server.try_send(bytes(1, 0, BYTES)).unwrap();

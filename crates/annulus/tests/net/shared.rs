@@ -23,7 +23,7 @@ async fn fill(sender: &UnixDatagram) -> u32 {
 
 /// With the datagram that did not fit, its future dropped, there are two more in the line behind it.
 #[test]
-fn datagrams_whose_senders_have_gone_are_all_sent_when_there_is_room() {
+fn datagrams_of_dropped_senders_are_all_sent_when_there_is_space() {
     for_each_way(|_| async {
         let (sender, receiver) = UnixDatagram::pair().unwrap();
         let sent = fill(&sender).await;
@@ -43,7 +43,7 @@ fn datagrams_whose_senders_have_gone_are_all_sent_when_there_is_room() {
 }
 
 #[test]
-fn each_of_several_tasks_that_wait_for_room_is_woken() {
+fn each_of_several_tasks_that_wait_for_space_is_woken() {
     for_each_way(|_| async {
         let (sender, receiver) = UnixDatagram::pair().unwrap();
         let sender = Rc::new(sender);
@@ -68,7 +68,7 @@ fn each_of_several_tasks_that_wait_for_room_is_woken() {
 
 /// A connect either waits until there is room, and is then made, or says that there is none.
 #[test]
-fn a_connect_to_a_full_backlog_does_not_wait_for_what_never_comes() {
+fn a_connect_to_a_full_backlog_does_not_wait_forever() {
     for_each_way(|_| async {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");

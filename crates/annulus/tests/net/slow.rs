@@ -107,7 +107,7 @@ fn an_echo_that_is_not_read_takes_no_more_from_its_client() {
 
 /// Its socket has been told to stop while receives are armed; the task has many pieces to take.
 #[test]
-fn a_task_that_always_has_data_leaves_others_their_turn() {
+fn a_task_that_always_has_data_lets_other_tasks_run() {
     for_each_way(|way| async move {
         let (witness, other) = connection().await;
         drop(spawn(echo_all(other)));

@@ -59,7 +59,7 @@ fn a_stream_is_moved_through_a_pipe_to_another_stream() {
 }
 
 #[test]
-fn a_file_is_moved_into_a_pipe_from_where_it_is() {
+fn a_file_is_moved_into_a_pipe_from_its_current_position() {
     for_each_way(|_| async {
         let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         file.write_all(b"0123456789").unwrap();
@@ -91,7 +91,7 @@ fn two_ends_without_a_pipe_are_refused() {
 }
 
 #[test]
-fn bytes_that_have_been_received_already_are_not_passed_over() {
+fn bytes_that_have_already_been_received_are_not_skipped() {
     for_each_way(|_| async {
         let (one, other) = UnixStream::pair().unwrap();
         one.send_all("hello").await.unwrap();

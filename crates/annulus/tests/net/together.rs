@@ -33,7 +33,7 @@ fn acceptors(listener: TcpListener, count: usize) -> Vec<JoinHandle<annulus::net
 }
 
 #[test]
-fn as_many_clients_are_accepted_as_tasks_wait_for_one() {
+fn each_waiting_task_accepts_one_client() {
     for count in [2, 40] {
         for_each_way(move |_| async move {
             let (listener, address) = listen();
@@ -183,7 +183,7 @@ fn each_of_many_tasks_that_receive_on_one_stream_is_woken() {
 }
 
 #[test]
-fn many_tasks_that_wait_until_a_stream_is_readable_are_all_told() {
+fn many_tasks_that_wait_until_a_stream_is_readable_are_all_woken() {
     for_each_way(|_| async {
         let (near, far) = UnixStream::pair().unwrap();
         let tasks = forty(far, async |far| far.readable().await.unwrap());
@@ -229,7 +229,7 @@ fn a_datagram_of_a_receive_that_was_dropped_comes_before_the_next() {
 }
 
 #[test]
-fn tasks_that_receive_datagrams_in_a_loop_have_one_each_in_turn() {
+fn tasks_that_receive_datagrams_in_a_loop_take_turns() {
     const TASKS: usize = 5;
     const EACH: usize = 20;
     for_each_way(|_| async {

@@ -99,7 +99,7 @@ fn a_vectored_send_that_is_dropped_goes_on() {
 }
 
 #[test]
-fn nothing_at_all_is_sent_immediately() {
+fn an_empty_send_completes_immediately() {
     for_each_way(|_| async {
         let (one, _other) = UnixStream::pair().unwrap();
         let none: Vec<Vec<u8>> = Vec::new();
@@ -124,7 +124,7 @@ fn buffers_behind_more_empty_ones_than_a_send_takes_arrive() {
 }
 
 #[test]
-fn a_peer_that_is_gone_gives_the_buffers_back_with_the_error() {
+fn a_send_to_a_closed_peer_returns_the_buffers_with_the_error() {
     for_each_way(|_| async {
         let (one, other) = UnixStream::pair().unwrap();
         drop(other);

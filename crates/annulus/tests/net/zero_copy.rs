@@ -32,7 +32,7 @@ fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_sent_without_a_copy_arrives_whole_and_in_order() {
+fn zero_copy_sends_arrive_whole_and_in_order() {
     for_each_way(|way| async move {
         let (one, other) = pair().await;
         let reads = spawn(read_all(other));
@@ -56,7 +56,7 @@ fn what_is_sent_without_a_copy_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn memory_of_a_dropped_send_is_kept_until_the_kernel_has_let_go() {
+fn memory_of_a_dropped_send_is_kept_until_the_kernel_releases_it() {
     for_each_way(|way| async move {
         let (one, other) = pair().await;
         let bytes = if way.is_tiny() { 40_000 } else { 8 << 20 };
@@ -84,7 +84,7 @@ fn memory_of_a_dropped_send_is_kept_until_the_kernel_has_let_go() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_it_with_an_error() {
+fn a_zero_copy_send_to_a_closed_peer_fails() {
     for_each_way(|_| async {
         let (one, other) = pair().await;
         other

@@ -55,7 +55,7 @@ fn a_task_runs_on_the_core_it_was_sent_to() {
 }
 
 #[test]
-fn a_panic_of_what_was_sent_is_its_handles() {
+fn a_panic_of_a_sent_task_is_reported_by_its_handle() {
     each_way(|builder| {
         beside(builder, |handle| {
             let start = || {
@@ -145,7 +145,7 @@ fn two_cores_wake_each_other_in_turn() {
 }
 
 #[test]
-fn an_error_of_one_core_ends_all_and_is_the_callers() {
+fn an_error_of_one_core_ends_all_and_is_returned_to_the_caller() {
     each_way(|builder| {
         let error = builder.threads(3).run(|core| async move {
             if core.index() == 2 {
@@ -158,7 +158,7 @@ fn an_error_of_one_core_ends_all_and_is_the_callers() {
 }
 
 #[test]
-fn a_panic_of_one_core_ends_all_and_is_the_callers() {
+fn a_panic_of_one_core_ends_all_and_reaches_the_caller() {
     for broken in [0, 1] {
         for immediately in [true, false] {
             each_way(|builder| {

@@ -10,7 +10,7 @@ use annulus::runtime;
 use crate::ways::{Drops, each_way};
 
 #[test]
-fn blocking_work_gives_its_value_off_the_core_and_a_panic_is_its_handles() {
+fn blocking_work_runs_off_the_core_and_a_panic_is_reported_by_its_handle() {
     each_way(|builder| {
         let ended = builder.block_on(async {
             let here = thread::current().id();
@@ -30,7 +30,7 @@ fn blocking_work_gives_its_value_off_the_core_and_a_panic_is_its_handles() {
 }
 
 #[test]
-fn no_more_work_runs_at_a_time_than_there_may_be_threads() {
+fn no_more_work_runs_at_a_time_than_the_limit_on_threads() {
     each_way(|builder| {
         let running = Arc::new(AtomicUsize::new(0));
         let most = Arc::new(AtomicUsize::new(0));

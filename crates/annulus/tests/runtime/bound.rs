@@ -71,7 +71,7 @@ fn a_core_that_ends_drops_what_other_threads_still_hold() {
 }
 
 #[test]
-fn a_place_that_is_taken_again_is_not_that_of_another_handle() {
+fn a_reused_slot_does_not_belong_to_an_old_handle() {
     each_way(|builder| {
         let run = builder.threads(1).run(|_| async {
             let (first, second) = (CoreBound::new(Rc::new(1))?, CoreBound::new(Rc::new(2))?);

@@ -9,7 +9,7 @@ use annulus::runtime::{self, fs};
 use crate::ways::{ask_and_wait, each_way, listener};
 
 #[test]
-fn a_core_enters_once_per_poll_and_wakes_itself_by_no_system_call() {
+fn a_core_enters_once_per_poll_and_wakes_itself_without_a_system_call() {
     const ROUNDS: u32 = 500;
     each_way(|builder| {
         let ended = builder.block_on(async {

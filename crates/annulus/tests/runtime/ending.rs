@@ -54,7 +54,7 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
 }
 
 #[test]
-fn tasks_that_outlast_the_grace_are_dropped_and_their_handles_say_so() {
+fn tasks_that_outlast_the_grace_period_are_dropped_and_their_handles_report_it() {
     each_way(|builder| {
         let drops = Drops::default();
         let guard = drops.guard();
@@ -151,7 +151,7 @@ fn wakers_and_handles_may_outlive_their_runtime() {
 }
 
 #[test]
-fn a_runtime_ends_while_others_wake_its_tasks() {
+fn a_runtime_ends_while_other_threads_wake_its_tasks() {
     const ROUNDS: usize = 15;
     const TASKS: usize = 16;
     fn once(builder: RuntimeBuilder) {
@@ -258,7 +258,7 @@ thread_local! {
 }
 
 #[test]
-fn a_destructor_of_a_thread_local_runs_a_runtime_or_is_told_that_its_thread_ends() {
+fn a_destructor_of_a_thread_local_runs_a_runtime_or_gets_an_error() {
     each_way(|builder| {
         for used_before in [false, true] {
             let (sender, receiver) = mpsc::channel();

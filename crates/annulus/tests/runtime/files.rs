@@ -34,7 +34,7 @@ async fn uncached(path: &Path) -> File {
 }
 
 #[test]
-fn everything_that_is_done_by_path_is_done_on_a_core() {
+fn all_path_operations_work_on_a_core() {
     each_way(|builder| {
         let dir = folder();
         let root = dir.path().to_owned();
@@ -213,7 +213,7 @@ fn operations_queued_on_a_core_that_ends_are_done_by_another() {
 }
 
 #[test]
-fn a_timeout_on_a_file_gives_the_bytes_or_says_that_the_time_is_up() {
+fn a_file_operation_with_a_timeout_returns_the_bytes_or_times_out() {
     each_way(|builder| {
         let dir = folder();
         let path = dir.path().join("f");
@@ -338,7 +338,7 @@ fn idle_cores_give_the_memory_of_a_dropped_arena_back() {
 }
 
 #[test]
-fn what_is_in_flight_when_the_runtime_ends_is_seen_out() {
+fn operations_in_flight_when_the_runtime_ends_are_completed() {
     each_way(|builder| {
         let dir = folder();
         let path = dir.path().join("f");

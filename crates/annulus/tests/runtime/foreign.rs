@@ -48,7 +48,7 @@ async fn send_moodily(panics_at: u32) -> u32 {
 }
 
 #[test]
-fn a_buffer_that_panics_is_the_failure_of_its_own_send() {
+fn a_panicking_buffer_fails_only_its_own_send() {
     each_way(|builder| {
         let ended = builder.block_on(async {
             let (client, server) = pair().await.unwrap();
@@ -68,7 +68,7 @@ fn a_buffer_that_panics_is_the_failure_of_its_own_send() {
 }
 
 #[test]
-fn a_buffer_that_panics_under_a_file_leaves_the_sockets_and_other_files_of_its_core_alone() {
+fn a_panicking_file_buffer_leaves_the_sockets_and_other_files_of_its_core_alone() {
     let dir = tempfile::tempdir().unwrap();
     for panics_at in 1..=6 {
         each_way(|builder| {

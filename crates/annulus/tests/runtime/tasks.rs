@@ -11,7 +11,7 @@ use annulus::time;
 use crate::ways::{DropGuard, Drops, each_way};
 
 #[test]
-fn a_task_gives_its_value_and_a_panic_is_its_handles_alone() {
+fn a_task_returns_its_value_and_a_panic_is_reported_only_by_its_handle() {
     each_way(|builder| {
         let ended = builder.block_on(async {
             let fine = runtime::spawn(async { 7 });
@@ -26,7 +26,7 @@ fn a_task_gives_its_value_and_a_panic_is_its_handles_alone() {
 }
 
 #[test]
-fn an_aborted_task_is_dropped_also_when_its_handle_goes_immediately() {
+fn an_aborted_task_is_dropped_even_if_its_handle_is_dropped_immediately() {
     each_way(|builder| {
         let drops = Drops::default();
         let guard = drops.guard();
@@ -103,7 +103,7 @@ impl Wake for Explosive {
 }
 
 #[test]
-fn a_waker_that_panics_hurts_no_core() {
+fn a_panicking_waker_harms_no_core() {
     each_way(|builder| {
         let drops = Drops::default();
         let guard = drops.guard();
@@ -128,7 +128,7 @@ fn a_waker_that_panics_hurts_no_core() {
 }
 
 #[test]
-fn a_core_is_no_other_runtimes_core() {
+fn a_core_cannot_run_another_runtime() {
     each_way(|builder| {
         let inner = builder.clone();
         let ended = builder.block_on(async move {
@@ -150,7 +150,7 @@ fn a_core_is_no_other_runtimes_core() {
 }
 
 #[test]
-fn outside_a_runtime_its_functions_say_so() {
+fn runtime_functions_fail_outside_of_a_runtime_with_a_hint() {
     for (name, call) in [
         ("spawn", (|| drop(runtime::spawn(async {}))) as fn()),
         ("spawn_blocking", || drop(runtime::spawn_blocking(|| ()))),
@@ -166,7 +166,7 @@ fn outside_a_runtime_its_functions_say_so() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_what_would() {
+fn invalid_options_are_refused_with_the_valid_ones() {
     for (builder, says) in [
         (Runtime::builder().threads(0), "threads is 0"),
         (

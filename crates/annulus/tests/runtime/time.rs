@@ -51,7 +51,7 @@ fn sleeps_end_in_their_order_and_none_too_early() {
 }
 
 #[test]
-fn a_hundred_thousand_timers_all_go_off() {
+fn a_hundred_thousand_timers_all_fire() {
     const TIMERS: u64 = 100_000;
     each_way(|builder| {
         let ended = builder.block_on(async {
@@ -96,7 +96,7 @@ fn dropped_timers_wake_no_task() {
 }
 
 #[test]
-fn a_timeout_gives_the_value_or_says_that_the_time_is_up() {
+fn a_timeout_returns_the_value_or_an_error() {
     each_way(|builder| {
         let ended = builder.block_on(async {
             let never = std::future::pending::<()>();
@@ -113,7 +113,7 @@ fn a_timeout_gives_the_value_or_says_that_the_time_is_up() {
 }
 
 #[test]
-fn an_interval_keeps_its_rhythm_and_leaves_out_what_was_missed() {
+fn an_interval_keeps_its_period_and_skips_missed_ticks() {
     each_way(|builder| {
         let ended = builder.block_on(async {
             let period = Duration::from_millis(10);
@@ -138,7 +138,7 @@ fn an_interval_keeps_its_rhythm_and_leaves_out_what_was_missed() {
 }
 
 #[test]
-fn a_receive_whose_time_is_up_loses_nothing() {
+fn a_receive_that_times_out_loses_nothing() {
     const BYTES: usize = 20_000;
     each_way(|builder| {
         let ended = builder.block_on(async {

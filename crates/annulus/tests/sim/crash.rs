@@ -40,7 +40,7 @@ async fn keep_log(
 }
 
 #[test]
-fn what_was_acknowledged_as_durable_survives_a_crash_at_any_point() {
+fn data_acknowledged_as_durable_survives_a_crash_at_any_point() {
     for_each_seed(100, |seed| {
         for durable_writes in [false, true] {
             let config = SimConfig::new(seed)
@@ -68,7 +68,7 @@ fn what_was_acknowledged_as_durable_survives_a_crash_at_any_point() {
 }
 
 #[test]
-fn what_was_not_synced_is_sometimes_lost_and_sometimes_not() {
+fn unsynced_data_is_sometimes_lost_and_sometimes_kept() {
     let seen = RefCell::new(BTreeSet::new());
     for_each_seed(40, |seed| {
         let sim = Sim::new(SimConfig::new(seed));
@@ -104,7 +104,7 @@ fn what_was_not_synced_is_sometimes_lost_and_sometimes_not() {
 }
 
 #[test]
-fn a_new_name_is_safe_when_its_directory_has_been_synced_and_not_before() {
+fn a_new_name_is_durable_only_after_a_sync_of_its_directory() {
     let lost = Cell::new(0);
     for_each_seed(40, |seed| {
         for sync_dir in [false, true] {
@@ -161,7 +161,7 @@ fn a_file_replaced_by_rename_is_whole_after_a_crash_at_any_point() {
 
 /// Linux forgets what a failed fsync did not write: the next one succeeds and proves nothing.
 #[test]
-fn a_sync_that_failed_is_not_made_good_by_one_that_succeeds() {
+fn a_later_sync_does_not_repair_a_failed_one() {
     let failed = Cell::new(0);
     for_each_seed(60, |seed| {
         let sim = Sim::new(SimConfig::new(seed).errors(&[OpKind::Sync], Errno::Eio, 500));
@@ -185,7 +185,7 @@ fn a_sync_that_failed_is_not_made_good_by_one_that_succeeds() {
 }
 
 #[test]
-fn a_crash_in_the_middle_leaves_no_future_without_an_end_and_nothing_open() {
+fn a_crash_leaves_no_future_pending_and_nothing_open() {
     for_each_seed(60, |seed| {
         let sim = Sim::new(SimConfig::chaos(seed));
         sim.put("/f", vec![1; 10_000]).unwrap();

@@ -28,7 +28,7 @@ fn slow_disk(seed: u64, most: Duration) -> SimConfig {
 
 /// The wake-up that a sleeping driver has armed must not keep its drain waiting.
 #[test]
-fn an_engine_that_ends_waits_for_what_is_in_flight_and_no_longer() {
+fn an_engine_that_ends_waits_only_for_operations_in_flight() {
     for_each_seed(30, |seed| {
         for deferred in [false, true] {
             let most = Duration::from_secs(5);
@@ -130,7 +130,7 @@ fn in_flight(sim: &Sim) -> usize {
 }
 
 #[test]
-fn a_shutdown_answers_everybody_and_returns_when_nothing_is_in_flight() {
+fn a_shutdown_completes_all_operations_and_returns_when_none_is_in_flight() {
     for_each_seed(30, |seed| {
         let config = SimConfig::new(seed)
             .delays(Duration::from_millis(5))

@@ -141,7 +141,7 @@ fn survives_errors(
 const SHORT: Duration = Duration::from_micros(60);
 
 #[test]
-fn a_kernel_at_its_best_is_survived() {
+fn an_ideal_kernel_is_survived() {
     for_each_seed(10, |seed| {
         let sim = Sim::new(SimConfig::new(seed));
         work(&sim, seed, None);
@@ -213,7 +213,7 @@ fn cancels_that_come_too_late_are_survived() {
 }
 
 #[test]
-fn cancels_answered_before_or_after_their_operation_are_survived() {
+fn cancels_that_complete_before_or_after_their_operation_are_survived() {
     survives(
         |config| config.delays(SHORT).slow_cancels(300),
         |counts| counts.cancelled_before,
@@ -291,7 +291,7 @@ fn a_shortage_of_memory_is_retried_twice_and_is_then_the_result() {
 }
 
 #[test]
-fn a_full_disk_and_a_file_too_long_answer_so() {
+fn a_full_disk_and_a_file_too_long_return_their_errors() {
     let sim = Sim::new(
         SimConfig::new(1)
             .capacity_bytes(10_000)

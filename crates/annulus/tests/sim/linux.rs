@@ -307,7 +307,7 @@ impl Ground {
 }
 
 #[test]
-fn the_simulated_file_system_answers_as_linux_does() {
+fn the_simulated_file_system_behaves_like_linux() {
     let real = Engine::builder()
         .backend(Backend::Fallback)
         .build()

@@ -69,7 +69,7 @@ fn completions_that_overflow_are_all_delivered() {
 /// 2. The kernel refuses to take it while completions wait for room (`EBUSY`).
 /// 3. There is room when the driver reaps, which it must therefore do before it pushes again.
 #[test]
-fn a_kernel_that_wants_its_completions_reaped_first_gets_its_way() {
+fn a_kernel_that_requires_reaping_first_gets_it() {
     let met = Tally::default();
     for_each_seed(20, |seed| {
         for deferred in [false, true] {

@@ -32,7 +32,7 @@ struct Worker {
 }
 
 #[test]
-fn whatever_is_dropped_delayed_cut_short_or_failed_every_answer_is_true_and_nothing_leaks() {
+fn random_faults_and_drops_give_correct_results_and_leak_nothing() {
     // Ten seconds; less thorough in a debug build, which is ten times as slow.
     let seeds = if cfg!(debug_assertions) { 20 } else { 300 };
     for_each_seed(seeds, |seed| {

@@ -90,12 +90,12 @@ fn a_timeout_of_half_a_minute_takes_no_time() {
 
 #[test]
 #[should_panic(expected = "the simulation cannot continue")]
-fn a_future_that_waits_for_the_outside_world_is_told_so() {
+fn a_future_that_waits_for_the_outside_world_panics() {
     Sim::new(SimConfig::new(1)).run(async |_| std::future::pending::<()>().await);
 }
 
 #[test]
-fn a_panic_in_a_run_passes_through_and_the_machine_goes_on() {
+fn a_panic_in_a_run_propagates_and_the_simulation_remains_usable() {
     let sim = Sim::new(SimConfig::new(1).delays(Duration::from_millis(1)));
     let run = std::panic::AssertUnwindSafe(|| {
         sim.run(async |engine| {

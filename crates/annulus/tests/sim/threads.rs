@@ -63,7 +63,7 @@ async fn read_blocks(engine: &Engine, caller: u64) {
 }
 
 #[test]
-fn the_backend_can_be_named_to_the_builder_and_says_so() {
+fn the_backend_can_be_selected_in_the_builder_and_is_reported() {
     let engine = Engine::builder()
         .backend(Backend::Sim(SimConfig::new(5)))
         .build()
@@ -97,7 +97,7 @@ fn a_descriptor_of_the_process_is_refused_with_a_reason() {
 }
 
 #[test]
-fn engines_that_come_and_go_on_one_machine_see_the_same_files() {
+fn successive_engines_on_one_simulation_see_the_same_files() {
     let sim = Arc::new(Sim::new(SimConfig::new(9)));
     for round in 0..20u8 {
         let engine = sim.engine(&Engine::builder()).unwrap();

@@ -74,7 +74,7 @@ fn hundreds_of_sends_on_one_socket_arrive_whole_and_in_the_order_of_their_first_
 }
 
 #[test]
-fn of_sends_that_are_dropped_each_arrives_whole_or_not_at_all() {
+fn each_dropped_send_arrives_whole_or_not_at_all() {
     on_each(|| async {
         let mut random = fastrand::Rng::with_seed(41);
         let (near, far) = tcp_pair().await?;

@@ -70,7 +70,7 @@ fn borrowed_halves_work_side_by_side() {
 }
 
 #[test]
-fn halves_of_one_stream_make_it_again_and_those_of_two_do_not() {
+fn halves_of_one_stream_reunite_and_those_of_two_do_not() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let (other_near, _other_far) = tcp_pair().await?;
@@ -89,7 +89,7 @@ fn halves_of_one_stream_make_it_again_and_those_of_two_do_not() {
 }
 
 #[test]
-fn a_write_half_that_goes_ends_its_direction_behind_what_is_to_be_sent() {
+fn a_dropped_write_half_ends_its_direction_after_the_queued_sends() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let (read, write) = near.into_split();
@@ -113,7 +113,7 @@ fn a_write_half_that_goes_ends_its_direction_behind_what_is_to_be_sent() {
 }
 
 #[test]
-fn a_read_half_that_goes_leaves_the_write_half_to_work() {
+fn a_dropped_read_half_leaves_the_write_half_working() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let (read, write) = near.into_split();
@@ -160,7 +160,7 @@ fn an_exact_receive_puts_pieces_together_and_leaves_what_follows() {
 }
 
 #[test]
-fn an_end_before_the_buffer_is_full_is_an_error_with_what_came() {
+fn an_end_before_the_buffer_is_full_is_an_error_with_the_received_bytes() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         near.send_all("abc").await?;
@@ -179,7 +179,7 @@ fn an_end_before_the_buffer_is_full_is_an_error_with_what_came() {
 }
 
 #[test]
-fn what_is_put_back_is_received_next() {
+fn bytes_that_are_put_back_are_received_next() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         near.send_all("header, body").await?;

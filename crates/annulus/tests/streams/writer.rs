@@ -124,7 +124,7 @@ fn large_buffers_and_small_ones_keep_their_order() {
 }
 
 #[test]
-fn a_writer_that_is_dropped_sends_what_it_has() {
+fn a_dropped_writer_sends_its_data() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let mut writer = near.writer().with_limit(5_000_000);
@@ -185,7 +185,7 @@ fn a_failed_send_is_reported_by_the_calls_after_it() {
 }
 
 #[test]
-fn a_writer_that_waits_learns_that_the_peer_has_gone() {
+fn a_waiting_writer_fails_when_the_peer_closes() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let mut writer = near.writer();
@@ -229,7 +229,7 @@ fn the_streams_own_sends_go_between_the_writers() {
 }
 
 #[test]
-fn writing_nothing_is_done_immediately() {
+fn an_empty_write_completes_immediately() {
     on_each(|| async {
         let (near, _far) = tcp_pair().await?;
         let mut writer = near.writer();
@@ -243,7 +243,7 @@ fn writing_nothing_is_done_immediately() {
 }
 
 #[test]
-fn a_buffer_is_given_without_waiting_unless_as_many_bytes_as_the_limit_wait() {
+fn a_buffer_is_accepted_without_waiting_while_the_unsent_bytes_are_below_the_limit() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let mut writer = near.writer().with_limit(10_000);

@@ -1,4 +1,4 @@
-//! No descriptor left for an accept: the listener says so, waits, and goes on when there are some again.
+//! Accepts without free descriptors: the listener reports the error, waits, and continues when descriptors are free.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -13,17 +13,17 @@ use annulus::runtime::{JoinHandle, Runtime, spawn};
 use annulus::time::sleep;
 use annulus_testing::skip;
 
-/// A limit on descriptors; the old one comes back at the end.
+/// A lowered limit on descriptors; dropping it restores the old one.
 struct Limited(libc::rlimit);
 
 impl Limited {
-    /// Leaves none that is not open now.
+    /// Leaves no free descriptor.
     fn to_what_is_open() -> Limited {
         let mut old = libc::rlimit {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: fills the struct given.
+        // SAFETY: writes the given struct.
         let done = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut old) };
         assert_eq!(done, 0);
         // The lowest free number.
@@ -32,7 +32,7 @@ impl Limited {
             rlim_cur: next as u64,
             rlim_max: old.rlim_max,
         };
-        // SAFETY: reads the struct given.
+        // SAFETY: reads the given struct.
         let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const new) };
         assert_eq!(done, 0);
         Limited(old)
@@ -41,16 +41,16 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // SAFETY: reads the struct given.
+        // SAFETY: reads the given struct.
         let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.0) };
         assert_eq!(done, 0);
     }
 }
 
-/// What has become of the accepts so far.
+/// The results of the accepts so far.
 #[derive(Debug, Default)]
 struct Counts {
-    /// They stay open.
+    /// Accepted streams, which stay open.
     accepted: RefCell<Vec<TcpStream>>,
     errors: Cell<usize>,
 }
@@ -71,12 +71,12 @@ impl Counts {
     }
 }
 
-/// How connections are accepted.
+/// The way in which connections are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Multishot,
     Singly,
-    /// By two tasks, of which this one ends in the shortage.
+    /// Two tasks accept, of which the one with this index ends during the shortage.
     Together(usize),
 }
 
@@ -103,13 +103,13 @@ fn accept(listener: TcpListener, way: Way, counts: &Rc<Counts>) -> Vec<JoinHandl
     (0..tasks).map(task).collect()
 }
 
-/// Clients wait, and there is no descriptor for them; then there are some.
+/// Clients wait without a free descriptor; then descriptors become free.
 async fn shortage(way: Way) {
     const CLIENTS: usize = 8;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let counts = Rc::new(Counts::default());
-    // An accept in flight has looked at the limit already (trap 32), so this one begins below it.
+    // An accept in flight has already checked the limit (trap 32), so this one starts below it.
     let clients: Vec<Client> = (0..CLIENTS)
         .map(|_| Client::connect(address).unwrap())
         .collect();
@@ -119,7 +119,7 @@ async fn shortage(way: Way) {
     while counts.errors.get() < 5 * accepting.len() {
         sleep(Duration::from_millis(1)).await;
     }
-    // Each task has had five, and a pause of 10 ms between two of them.
+    // Each task has had five errors, with a pause of 10 ms between two of them.
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(40), "{took:?}: it spins");
     assert_eq!(counts.count(), 0);
@@ -130,7 +130,7 @@ async fn shortage(way: Way) {
     while counts.count() < CLIENTS {
         sleep(Duration::from_millis(1)).await;
     }
-    // And it accepts what comes later.
+    // Later connections are accepted as well.
     let late = Client::connect(address).unwrap();
     while counts.count() < CLIENTS + 1 {
         sleep(Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! No heap allocation per operation in the steady state: buffers and slots are used again.
+//! No heap allocation per operation in the steady state, because buffers and slots are reused.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,12 +11,12 @@ use annulus::{Backend, Engine, File, IoBuf, IoBufMut, OpenOptions};
 use annulus_testing::child_process::in_child;
 use annulus_testing::skip::skip;
 
-/// Counts what all threads ask for.
+/// Counts the allocations of all threads.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is the system allocator's, with what the caller gave.
+// SAFETY: every call goes to the system allocator with the caller's arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, SeqCst);
@@ -47,11 +47,11 @@ static COUNTING: Counting = Counting;
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 64;
-/// Operations per round. The first rounds warm up; a spare thread may be started in a later one; one without any
-/// allocation proves that operations need none.
+/// The number of operations per round. The first rounds warm up, and a spare thread may be started in a later one. A
+/// round without any allocation proves that operations need none.
 const OPERATIONS: u64 = 1000;
 const ROUNDS: usize = 10;
-/// Reads of the stream under way at a time.
+/// The number of reads of the stream in flight at a time.
 const DEPTH: usize = 32;
 
 /// Runs rounds of operations until one of them allocates nothing.
@@ -93,7 +93,7 @@ async fn writes<B: IoBufMut>(file: &File, kept: &mut Option<B>) {
     }
 }
 
-/// A stream that is kept full: every answer's buffer is pushed again.
+/// A stream that is kept full: the buffer of every result is pushed again.
 async fn stream(engine: &Engine, file: &File) {
     let mut many = file.read_many_at(iter::empty());
     for operation in 0..DEPTH as u64 {
@@ -109,7 +109,7 @@ async fn stream(engine: &Engine, file: &File) {
     .await;
 }
 
-/// A buffer taken and given back for each read, now the whole and now a part of it.
+/// Takes and gives back a buffer for each read, alternately the whole buffer and a part of it.
 async fn leases(file: &File, arena: &Arena) {
     for operation in 0..OPERATIONS {
         let buf = arena.take().await;

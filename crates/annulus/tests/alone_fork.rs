@@ -1,4 +1,4 @@
-//! A process that forks with an engine alive: the child has no part in the ring, and the parent's reads arrive.
+//! A process that forks while an engine is alive: the child cannot use the ring, and the parent's reads arrive.
 #![allow(unsafe_code)]
 
 use std::future::poll_fn;
@@ -18,14 +18,14 @@ const READS: usize = 64;
 const READ_BYTES: usize = 256 << 10;
 const FORKS: usize = 10;
 
-/// A child of `fork`; killed, where it has not ended by itself, and waited for.
+/// A child of `fork`. Dropping it kills the child if it is still running, and waits for it.
 struct Forked(libc::pid_t);
 
 impl Forked {
-    /// A child that ends immediately, or stays until it is killed.
+    /// Forks a child that ends immediately, or that stays until it is killed.
     fn new(stays: bool) -> Forked {
-        // SAFETY: the child calls nothing but `pause` and `_exit`, which are safe after a fork of a process with
-        // several threads.
+        // SAFETY: the child only calls `pause` and `_exit`, which are safe after a fork of a process with several
+        // threads.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             if stays {
@@ -34,7 +34,7 @@ impl Forked {
                     unsafe { libc::pause() };
                 }
             }
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running any code of the parent.
             unsafe { libc::_exit(0) };
         }
         assert!(pid > 0, "{}", std::io::Error::last_os_error());
@@ -45,7 +45,7 @@ impl Forked {
         self.status();
     }
 
-    /// As `waitpid` has it, when it has ended.
+    /// Waits for the end of the child. Returns the status of `waitpid`.
     fn status(&self) -> i32 {
         let mut status = 0;
         // SAFETY: a child of this process, not waited for yet.
@@ -54,7 +54,7 @@ impl Forked {
     }
 
     fn kill(&self) {
-        // SAFETY: a child of this process, not waited for yet, so that the number is still its own.
+        // SAFETY: a child of this process that has not been waited for, so the number is still its own.
         assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
         self.wait();
     }
@@ -64,7 +64,7 @@ fn byte_at(offset: usize) -> u8 {
     (offset / 512 % 251) as u8
 }
 
-/// The file, past the page cache where the file system can.
+/// Opens the file, with direct I/O if the file system supports it.
 async fn open(engine: &Engine, path: &Path) -> File {
     let mut options = OpenOptions::new();
     match engine
@@ -76,7 +76,7 @@ async fn open(engine: &Engine, path: &Path) -> File {
     }
 }
 
-/// Reads all of the file in one batch; `meanwhile` is called when reads are in flight.
+/// Reads all of the file in one batch; calls `meanwhile` while reads are in flight.
 async fn read_all<B: IoBufMut + Deref<Target = [u8]>>(
     file: &File,
     contents: &[u8],
@@ -111,7 +111,7 @@ async fn read_all<B: IoBufMut + Deref<Target = [u8]>>(
     }
 }
 
-/// Memory of its own for each read.
+/// Returns a function that allocates memory for each read.
 fn fresh(_: &Engine) -> impl Fn() -> AlignedBuf + use<> {
     || AlignedBuf::with_len(READ_BYTES, 4096)
 }
@@ -131,7 +131,7 @@ where
         Err(error) => return skip(error),
     };
     let buf = bufs(&engine);
-    // Next to the binary: the directory for temporary files is often in memory, and has no disk.
+    // Next to the binary: the directory for temporary files is often in memory, without a disk.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("data");
     let contents: Vec<u8> = (0..READS * READ_BYTES).map(byte_at).collect();
@@ -180,9 +180,9 @@ fn reads_into_an_arena_arrive_while_the_process_forks() {
     });
 }
 
-/// What a child of a fork does, ended without running anything else; true if it did it to the end.
+/// Runs `what` in a forked child, and ends the child without running anything else. Returns whether `what` completed.
 fn child_does(what: impl FnOnce()) -> bool {
-    // SAFETY: the calling thread is the only one that goes on in the child; the C library's memory is in order there.
+    // SAFETY: the calling thread is the only one in the child; the C library's memory is consistent there.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).is_ok();
@@ -196,7 +196,7 @@ fn child_does(what: impl FnOnce()) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// A child may use what it inherits, and is refused.
+/// A child may call the inherited engine, and is refused.
 fn a_child_is_refused(engine: Engine, file: &File) {
     let refused = pollster::block_on(file.metadata()).unwrap_err();
     assert_eq!(
@@ -222,13 +222,13 @@ fn a_forked_child_is_refused_by_running_drivers_and_by_those_not_started() {
                 let file = pollster::block_on(used.open(&path)).unwrap();
                 assert!(child_does(|| a_child_is_refused(used.clone(), &file)));
                 assert!(child_does(|| {
-                    // Threads that block start with the first operation, in the child as elsewhere.
+                    // Blocking threads start with the first operation, in the child as well.
                     let opened = pollster::block_on(fresh.open(&path));
                     assert_eq!(opened.is_err(), backend == Backend::Uring);
                     drop(opened);
                     fresh.shutdown();
                 }));
-                // One of the child's own serves.
+                // An engine that the child creates works.
                 assert!(child_does(|| {
                     let own = build().unwrap();
                     assert!(pollster::block_on(own.open(&path)).is_ok());
@@ -251,7 +251,7 @@ fn a_forked_child_is_refused_by_its_parents_ring() {
         let path = std::env::current_exe().unwrap();
         let file = driver.block_on(engine.open(&path)).unwrap();
         driver.block_on(async {
-            // In the middle of it, as well as before.
+            // The child is refused during the driver's run, as well as before.
             assert!(child_does(|| a_child_is_refused(engine.clone(), &file)));
             file.metadata().await.unwrap();
         });
@@ -272,7 +272,7 @@ fn a_forked_child_is_refused_by_its_parents_ring() {
     });
 }
 
-/// A connection of the calling core's, both ends of it.
+/// A connection of the calling core; returns both ends.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -280,7 +280,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.unwrap())
 }
 
-/// What a child does with an operation: it is answered immediately, or waits without end.
+/// Checks that an operation in the child is refused immediately; otherwise it would wait forever.
 #[track_caller]
 fn refused<T, E: Into<std::io::Error>>(operation: impl Future<Output = Result<T, E>>) {
     let polled = pin!(operation).poll(&mut Context::from_waker(Waker::noop()));
@@ -314,7 +314,7 @@ fn a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() 
             on_each_core(|builder| {
                 let ended = builder.block_on(async {
                     let (client, server) = pair().await;
-                    // With receives in flight, or waiting, and a chunk that is still held.
+                    // Receives are in flight or waiting, and a chunk is still held.
                     client.send_all(b"one".as_slice()).await.unwrap();
                     let mut chunks = server.recv_multishot();
                     let chunk = chunks.next().await.unwrap().unwrap();
@@ -326,7 +326,7 @@ fn a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() 
                         refused(client.send_all(b"child".as_slice()));
                         refused(TcpStream::connect(client.peer_addr().unwrap()));
                         refused(async { chunks.next().await.unwrap() });
-                        // Whatever it drops, the parent keeps.
+                        // The parent keeps everything that the child drops.
                         drop(all.take());
                     });
                     assert!(in_a_child);
@@ -354,10 +354,10 @@ fn a_forked_child_that_returns_to_its_parents_core_gets_an_error() {
                     let (client, server) = pair().await;
                     let reading = runtime::spawn(async move { server.recv(vec![0; 9]).await });
                     runtime::yield_now().await;
-                    // SAFETY: the child goes on with this thread, which is the only one it has.
+                    // SAFETY: the child continues on this thread, which is its only one.
                     let pid = unsafe { libc::fork() };
                     if pid == 0 {
-                        // What it asks for is never answered: the core is the parent's.
+                        // Never completes, because the core belongs to the parent.
                         std::future::pending::<()>().await;
                     }
                     assert_eq!(Forked(pid).status(), 0, "the child was told");
@@ -388,7 +388,7 @@ fn a_forked_child_that_returns_to_one_of_several_cores_ends() {
                         if core.index() != forks_on {
                             return Ok(());
                         }
-                        // SAFETY: the child goes on with this thread, which is the only one it has.
+                        // SAFETY: the child continues on this thread, which is its only one.
                         let pid = unsafe { libc::fork() };
                         if pid == 0 {
                             std::future::pending::<()>().await;
@@ -404,11 +404,11 @@ fn a_forked_child_that_returns_to_one_of_several_cores_ends() {
     );
 }
 
-/// Maps memory where nothing is mapped.
+/// Maps memory at an address where nothing is mapped.
 fn map_at(place: *mut u8, bytes: usize) {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: the flag refuses a place where something is mapped.
+    // SAFETY: the flag refuses an address where something is mapped.
     let mapped = unsafe { libc::mmap(place.cast(), bytes, access, flags, -1, 0) };
     assert_eq!(mapped, place.cast(), "{}", std::io::Error::last_os_error());
 }
@@ -428,10 +428,10 @@ fn a_forked_child_may_drop_inherited_values_without_losing_its_own_memory() {
                 let place = arena.try_take().unwrap().as_mut_ptr();
                 let mut inherited = Some((arena, engine));
                 let in_a_child = child_does(|| {
-                    // The parent has its arena there, and the child has nothing.
+                    // The parent's arena is at this address, where nothing is mapped in the child.
                     map_at(place, bytes);
                     drop(inherited.take());
-                    // SAFETY: mapped above; it is nobody else's in this process.
+                    // SAFETY: mapped above, and not used elsewhere in this process.
                     unsafe { place.write_bytes(9, bytes) };
                 });
                 assert!(in_a_child);

@@ -1,6 +1,6 @@
-//! Beyond the limit on the size of files (RLIMIT_FSIZE) the kernel sends SIGXFSZ, which kills, and answers EFBIG:
-//! what is asked of the library gets the answer only, on every backend and on every thread. Each test in a process
-//! of its own.
+//! The limit on the size of files (RLIMIT_FSIZE). For a write beyond it the kernel sends SIGXFSZ, which kills the
+//! process, and returns EFBIG. Operations of the library only return the error, on every backend and thread. Each test
+//! runs in a separate process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,19 +15,19 @@ use annulus_testing::skip::skip;
 
 const LIMIT: u64 = 1 << 20;
 
-/// Lowers the limit for this process, once it has made what it needs.
+/// Lowers the limit for this process, after the test has created its files.
 fn limit_file_size() {
     let limit = libc::rlimit {
         rlim_cur: LIMIT,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: reads the struct given.
+    // SAFETY: reads the given struct.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// The disk of temporary files, where a ring's buffered writes go to worker threads on ext4, and memory, where they
-/// are done while they are submitted.
+/// The disk of temporary files, where a ring's buffered writes go to worker threads on ext4, and memory, where they are
+/// made during the submission.
 fn folders() -> Vec<tempfile::TempDir> {
     let mut folders = vec![tempfile::tempdir().unwrap()];
     match tempfile::tempdir_in("/dev/shm") {
@@ -56,7 +56,7 @@ async fn everything_beyond_is_refused(file: &File) {
     assert_eq!(file.metadata().await.unwrap().len(), LIMIT);
 }
 
-/// Past the page cache, a ring does what it can while it takes the entry, on the thread that submits.
+/// Direct writes: a ring carries them out while it takes the entry, on the submitting thread.
 async fn everything_beyond_is_refused_past_the_cache(file: &File) {
     let buf = |bytes| AlignedBuf::with_len(bytes, 4096);
     let at_limit = file.write_at(buf(4096), LIMIT).await;
@@ -135,7 +135,7 @@ fn a_write_beyond_the_file_size_limit_is_efbig_on_every_runtime_backend() {
     );
 }
 
-/// Whether SIGXFSZ is blocked on the calling thread, and whether one waits for it.
+/// Returns whether SIGXFSZ is blocked on the calling thread, and whether one is pending.
 fn signal_state() -> (bool, bool) {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let has = |field: &str| {
@@ -156,7 +156,7 @@ fn a_thread_lent_to_a_runtime_gets_its_signals_back() {
             let path = path.clone();
             let run = Runtime::builder().backend(backend).block_on(async move {
                 let mut file = std::fs::File::create(&path).unwrap();
-                // A task may write by itself, too.
+                // A task may also write without the library.
                 io::Seek::seek(&mut file, io::SeekFrom::Start(LIMIT)).unwrap();
                 assert_too_big(io::Write::write(&mut file, b"x"), "std's");
                 assert_eq!(signal_state(), (true, true));

@@ -1,4 +1,4 @@
-//! Files on a file system that fails: what it answers is what the caller gets, once, on every backend.
+//! Files on a failing file system: its errors are returned to the caller, once, on every backend.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use annulus_testing::skip::{root_or_skip, skip};
 
 const NAME: &str = "file";
 const BYTES: usize = 64 << 10;
-/// How a disk, a quota, a network or a file system may fail.
+/// Typical errors of a disk, a quota, a network or a file system.
 const ERRNOS: [i32; 6] = [
     libc::EIO,
     libc::ENOSPC,
@@ -32,7 +32,7 @@ const BACKENDS: [(Backend, SetupMode); 4] = [
     (Backend::Fallback, SetupMode::Plain),
 ];
 
-/// What goes wrong next, and what was asked so far.
+/// The next faults, and the calls so far.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<Lines>>);
 
@@ -59,12 +59,12 @@ impl Script {
         lines.next.pop_front().unwrap_or(lines.then)
     }
 
-    /// From here on these go wrong, one call each, and nothing after them.
+    /// Sets the faults of the next calls, one per call; later calls succeed.
     fn set(&self, faults: &[Fault]) {
         self.set_then(faults, Fault::None);
     }
 
-    /// From here on these go wrong, one call each, and this with every one after them.
+    /// Sets the faults of the next calls, one per call, and the fault of all later ones.
     fn set_then(&self, faults: &[Fault], then: Fault) {
         *self.0.lock().unwrap() = Lines {
             next: faults.iter().copied().collect(),
@@ -73,7 +73,7 @@ impl Script {
         };
     }
 
-    /// What was asked since; every fault must have been given out.
+    /// Returns the calls since the faults were set. Every fault must have been used.
     #[track_caller]
     fn calls(&self) -> Vec<Call> {
         let lines = self.0.lock().unwrap();
@@ -90,9 +90,9 @@ fn contents() -> Vec<u8> {
     (0..BYTES).map(pattern).collect()
 }
 
-/// In a mount namespace of this process, from which nothing comes out and which goes with it.
+/// Enters a mount namespace of this process. Mounts in it are invisible outside, and end with the process.
 fn in_own_mounts() -> Result<(), String> {
-    // SAFETY: a number; from here on this thread and those it starts see mounts of their own.
+    // SAFETY: only a number is passed; this thread and those it starts get separate mounts.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Err(format!("unshare: {}", io::Error::last_os_error()));
     }
@@ -105,7 +105,7 @@ fn in_own_mounts() -> Result<(), String> {
     }
 }
 
-/// Runs `body` on every backend, each with a file system of its own.
+/// Runs `body` on every backend, each with a separate file system.
 fn on_every_backend(test: &str, body: impl AsyncFn(&File, &Script)) {
     on(&BACKENDS, test, body);
 }
@@ -206,8 +206,8 @@ fn every_error_of_the_file_system_is_returned_once() {
     });
 }
 
-// `read(2)` keeps an error to itself that comes after bytes: the next call reports it, if it still holds. So the file
-// system here goes on failing.
+// `read(2)` does not report an error that follows some bytes; the next call reports it if it still holds. So the file
+// system in this test continues to fail.
 #[test]
 fn an_error_after_a_short_transfer_is_not_lost() {
     let test = "an_error_after_a_short_transfer_is_not_lost";
@@ -230,7 +230,7 @@ fn an_error_after_a_short_transfer_is_not_lost() {
     });
 }
 
-// What a ring's own short transfers come to is tested on the simulated kernel: files of this one are kept from rings.
+// A ring's own short transfers are tested on the simulated kernel, because files of FUSE are not sent to rings.
 #[test]
 fn short_transfers_are_completed_if_the_whole_range_is_requested() {
     let test = "short_transfers_are_completed_if_the_whole_range_is_requested";
@@ -304,7 +304,7 @@ fn a_slow_call_is_waited_for() {
     });
 }
 
-/// A ring's kernel would ask for the rest at the offset of the first part, and the end would read as whole.
+/// In a ring, the kernel would read the rest at the offset of the first part, and the end would read as a full read.
 #[test]
 fn the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes() {
     let test = "the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes";

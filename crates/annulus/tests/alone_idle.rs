@@ -1,4 +1,4 @@
-//! An engine with nothing to do sleeps: none of its threads is switched to or uses the processor.
+//! An idle engine sleeps: none of its threads is scheduled or uses the processor.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,14 @@ use annulus::{Backend, Engine, EngineBuilder};
 use annulus_testing::child_process::in_child;
 use annulus_testing::skip::skip;
 
-/// How long an idle engine is looked at.
+/// The time for which an idle engine is observed.
 const LOOK: Duration = Duration::from_secs(1);
-/// Context switches of all threads together that pass for idle.
+/// The maximum number of context switches of all threads together that counts as idle.
 const SWITCHES_MAX: u64 = 2;
-/// Spare threads may end in the first seconds; only what never sleeps reaches this.
+/// Spare threads may end in the first seconds; only a thread that never sleeps reaches this deadline.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What one thread has done so far.
+/// The activity of a thread so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Done {
     name: String,
@@ -25,7 +25,7 @@ struct Done {
     ticks: u64,
 }
 
-/// All threads of this process but the calling one.
+/// Returns the activity of all other threads of this process.
 fn others() -> BTreeMap<u32, Done> {
     let me = fs::read_link("/proc/thread-self").unwrap();
     let me: u32 = me.file_name().unwrap().to_str().unwrap().parse().unwrap();
@@ -36,7 +36,7 @@ fn others() -> BTreeMap<u32, Done> {
         .collect()
 }
 
-/// `None` if the thread has ended.
+/// Returns the activity of a thread; `None` if it has ended.
 fn done(id: u32) -> Option<Done> {
     let status = fs::read_to_string(format!("/proc/self/task/{id}/status")).ok()?;
     let switches = status.lines().filter(|line| line.contains("ctxt_switches"));
@@ -44,7 +44,7 @@ fn done(id: u32) -> Option<Done> {
         .map(|line| line.rsplit('\t').next().unwrap().parse::<u64>().unwrap())
         .sum();
     let stat = fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?;
-    // "1 (name) S …"; utime and stime are the 14th and 15th of all, the 12th and 13th behind the name.
+    // "1 (name) S …"; utime and stime are the 14th and 15th fields, and the 12th and 13th after the name.
     let (name, rest) = stat.rsplit_once(')')?;
     let ticks = rest
         .split_whitespace()
@@ -112,7 +112,7 @@ fn sleeps_when_idle(builder: EngineBuilder) {
             "not asleep within {DEADLINE:?}: {before:?}, a second later {after:?}"
         );
     }
-    // Still there.
+    // The engine still works.
     pollster::block_on(engine.nop()).unwrap();
 }
 
@@ -130,7 +130,7 @@ fn idle_blocking_threads_sleep() {
     });
 }
 
-/// The kernel's polling thread is one of the process's, so it is looked at with the others.
+/// The kernel's polling thread belongs to this process, so it is observed with the others.
 #[test]
 fn a_submission_poller_sleeps_when_it_has_no_work() {
     in_child("a_submission_poller_sleeps_when_it_has_no_work", || {

@@ -1,4 +1,4 @@
-//! No locked memory: rings are charged to the user on some kernels, and everything works without them.
+//! No locked memory: some kernels charge rings to the user, and everything works without rings.
 #![allow(unsafe_code)]
 
 use annulus::buf::{Arena, BufferLayout};
@@ -6,7 +6,7 @@ use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
 use annulus_testing::child_process::{become_nobody, in_child};
 use annulus_testing::{skip, workload};
 
-/// Takes away all locked memory, and the right to do without.
+/// Removes all locked memory, and the capability that waives the limit.
 fn forbid_locked_memory() {
     limit_locked_memory(0);
 }
@@ -16,7 +16,7 @@ fn limit_locked_memory(bytes: u64) {
         rlim_cur: bytes,
         rlim_max: bytes,
     };
-    // SAFETY: reads the struct given.
+    // SAFETY: reads the given struct.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
     assert_eq!(set, 0);
     become_nobody();
@@ -83,7 +83,7 @@ fn without_locked_memory_blocking_threads_work() {
     });
 }
 
-/// An engine with a ring for a user who may lock so much, and an arena of 16 MiB; `None`, said so, without.
+/// Creates an engine with a ring for a user with this limit, and an arena of 16 MiB. Returns `None` after a skip.
 fn starved_arena(limit_bytes: u64) -> Option<(Engine, Arena)> {
     if !skip::root_or_skip("becoming another user") {
         return None;
@@ -116,7 +116,7 @@ fn starved_arena(limit_bytes: u64) -> Option<(Engine, Arena)> {
     Some((engine, arena))
 }
 
-/// Writes and reads through every buffer; returns how many transfers were with registered ones.
+/// Writes and reads through every buffer. Returns the number of transfers with registered buffers.
 fn use_all(engine: &Engine, arena: &Arena) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     pollster::block_on(async {

@@ -1,4 +1,4 @@
-//! No descriptor left: a ring needs two (itself and its eventfd).
+//! No free descriptors. A ring needs two: its own and that of its eventfd.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -7,20 +7,21 @@ use annulus::{Engine, SetupError};
 use annulus_testing::child_process::in_child;
 use annulus_testing::workload;
 
-/// A limit on descriptors; the old one comes back at the end.
+/// A lowered limit on descriptors; dropping it restores the old one.
 struct Limited(libc::rlimit);
 
 impl Limited {
-    /// Leaves room for `free` more descriptors.
+    /// Leaves `free` free descriptors.
     fn to(free: usize) -> Limited {
         let mut old = libc::rlimit {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: fills the struct given.
+        // SAFETY: writes the given struct.
         let done = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut old) };
         assert_eq!(done, 0);
-        // Takes the lowest free number: below it all are taken, as far as this process opened them.
+        // Opening takes the lowest free number, so this fills the gaps in the process's
+        // descriptors.
         let mut gaps: Vec<File> = Vec::new();
         while (gaps.len() as u64) < 3 {
             gaps.push(File::open("/dev/null").unwrap());
@@ -35,7 +36,7 @@ impl Limited {
             rlim_max: old.rlim_max,
         };
         drop(gaps);
-        // SAFETY: reads the struct given.
+        // SAFETY: reads the given struct.
         let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const new) };
         assert_eq!(done, 0);
         Limited(old)
@@ -44,7 +45,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // SAFETY: reads the struct given.
+        // SAFETY: reads the given struct.
         let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.0) };
         assert_eq!(done, 0);
     }
@@ -87,11 +88,11 @@ fn with_no_descriptor_left_a_file_can_not_be_opened_and_the_reason_is_the_limit(
             let path = dir.path().join("data");
             let error = pollster::block_on(engine.create(&path)).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
-            // What needs no descriptor works.
+            // Operations without a descriptor work.
             pollster::block_on(engine.create_dir(&path)).unwrap();
             assert!(pollster::block_on(engine.metadata(&path)).unwrap().is_dir());
             drop(limited);
-            // The engine stays what it is, and serves again.
+            // The engine works again.
             pollster::block_on(engine.remove_dir(&path)).unwrap();
             workload::assert_all_works(&engine, dir.path());
         },

@@ -1,5 +1,5 @@
-//! What a runtime does to its process and to the machine: idle, it does nothing; ended, it has left nothing behind;
-//! refused its ring, or a thread, it says so. Each in a process of its own.
+//! The effects of a runtime on its process and the machine: an idle runtime does nothing, one that has ended leaves
+//! nothing behind, and one that gets no ring or thread reports that. Each test runs in a separate process.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,9 +18,9 @@ use annulus_testing::child_process::{become_nobody, in_child};
 use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// How long an idle runtime is looked at.
+/// The time for which an idle runtime is observed.
 const LOOK: Duration = Duration::from_secs(2);
-/// By then it is idle.
+/// The time limit for a runtime to become idle.
 const DEADLINE: Duration = Duration::from_secs(40);
 
 fn each_way(test: impl Fn(RuntimeBuilder)) {
@@ -33,7 +33,7 @@ fn each_way(test: impl Fn(RuntimeBuilder)) {
     }
 }
 
-/// A server on all cores, run on a thread of its own while `act` has its handle and its address.
+/// Runs a server on all cores, on a separate thread, while `act` runs with its handle and its address.
 fn serving<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle, SocketAddr) -> T) -> T {
     let first = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = first.local_addr().unwrap();
@@ -52,7 +52,7 @@ fn serving<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle, SocketAddr) -> 
     value
 }
 
-/// An echo; core 0 has the listener, and shares what it accepts with nobody.
+/// An echo server; core 0 has the listener, and does not share its connections.
 async fn serve(core: CoreInfo, first: Arc<Mutex<Option<std::net::TcpListener>>>) -> io::Result<()> {
     let listener = match core.index() {
         0 => TcpListener::from_std(first.lock().unwrap().take().unwrap())?,
@@ -78,7 +78,7 @@ fn ask(stream: &mut TcpStream) {
     assert_eq!(&answer, b"hello");
 }
 
-/// Threads of this process but the calling one: context switches and ticks of the processor.
+/// Returns the context switches and processor ticks of all other threads of this process.
 fn others() -> BTreeMap<u32, (u64, u64)> {
     let me = fs::read_link("/proc/thread-self").unwrap();
     let me: u32 = me.file_name().unwrap().to_str().unwrap().parse().unwrap();
@@ -99,7 +99,7 @@ fn others() -> BTreeMap<u32, (u64, u64)> {
         .collect()
 }
 
-/// Tasks of the whole machine that count as waiting for a disk, at the quietest of many looks.
+/// Returns the minimum number of tasks of the whole machine that count as waiting for a disk, over many samples.
 fn fewest_blocked(look: Duration) -> u64 {
     let until = Instant::now() + look;
     let mut fewest = u64::MAX;
@@ -133,7 +133,7 @@ fn an_idle_runtime_with_a_hundred_connections_does_nothing_at_all() {
                         let after = (others(), handle.metrics(0), handle.metrics(1));
                         if before == after {
                             println!("asleep for {LOOK:?}: {after:?}");
-                            // Two cores that sleep as if for a disk would be seen at every look.
+                            // Two cores that sleep as if for a disk would be visible in every sample.
                             if kernel_at_least(6, 15) {
                                 assert!(blocked < blocked_before + 2, "{blocked} tasks in iowait");
                             }
@@ -141,7 +141,7 @@ fn an_idle_runtime_with_a_hundred_connections_does_nothing_at_all() {
                         }
                         assert!(Instant::now() < until, "{before:?}, then {after:?}");
                     }
-                    // Still there.
+                    // The connections still work.
                     streams.iter_mut().for_each(ask);
                 });
             });
@@ -161,7 +161,7 @@ fn kernel_at_least(major: u32, minor: u32) -> bool {
     have >= (major, minor)
 }
 
-/// Descriptors, threads and mappings of rings of this process.
+/// Returns the numbers of descriptors, threads and mapped rings of this process.
 fn holdings() -> (usize, usize, usize) {
     let count = |path: &str| fs::read_dir(path).unwrap().count();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -172,7 +172,7 @@ fn holdings() -> (usize, usize, usize) {
     (count("/proc/self/fd"), count("/proc/self/task"), rings)
 }
 
-/// Connections, files, blocking work and timers, all in the middle of something when the runtime ends.
+/// Connections, files, blocking work and timers that are all in progress when the runtime ends.
 async fn busy(core: CoreInfo, path: std::path::PathBuf) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -217,7 +217,7 @@ fn a_runtime_that_ends_in_the_middle_of_everything_leaves_nothing_behind() {
                     let path = path.clone();
                     let run = builder.clone().run(move |core| busy(core, path.clone()));
                     run.unwrap();
-                    // A socket's last use may end a little after its descriptor's.
+                    // A socket may be released a little later than its descriptor.
                     let until = Instant::now() + DEADLINE;
                     while holdings() != before {
                         assert!(Instant::now() < until, "{before:?}, then {:?}", holdings());
@@ -238,7 +238,7 @@ fn refuse(call: libc::c_long, errno: i32) {
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
-/// Without a ring it serves all the same, and its cores say why.
+/// The runtime works without a ring, and its cores report the reason.
 #[track_caller]
 fn assert_fallen_back(says: &str) {
     let builder = Runtime::builder().backend(Backend::Auto).threads(2);
@@ -297,7 +297,7 @@ fn a_runtime_without_locked_memory_serves() {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: reads the struct given.
+        // SAFETY: reads the given struct.
         let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
         assert_eq!(set, 0);
         become_nobody();
@@ -325,7 +325,7 @@ fn a_core_whose_thread_cannot_be_started_is_an_error_with_a_hint() {
             let error = error.unwrap_err().to_string();
             assert!(error.contains("RLIMIT_NPROC"), "{error}");
             assert_eq!(holdings(), before);
-            // One core needs none; but blocking work does, and says so.
+            // A single core needs no thread, but blocking work does, and fails with the reason.
             let ended = Runtime::builder().block_on(async {
                 runtime::spawn_blocking(|| ())
                     .await
@@ -340,7 +340,7 @@ fn a_core_whose_thread_cannot_be_started_is_an_error_with_a_hint() {
     );
 }
 
-/// Where the calling thread may run, as the kernel writes it.
+/// Returns the processors of the calling thread, in the kernel's format.
 fn allowed() -> String {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status

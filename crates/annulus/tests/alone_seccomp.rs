@@ -1,5 +1,5 @@
-//! Filters that refuse io_uring the way containers do: the same answers without it, and a reason that names the
-//! filter and the hint.
+//! Seccomp filters that refuse io_uring as containers do: the results are the same without it, and the reason names the
+//! filter and a hint.
 
 use annulus::{Backend, Engine, EngineError, SetupError};
 use annulus_testing::child_process::in_child;
@@ -15,7 +15,7 @@ fn refuse(call: libc::c_long, errno: i32) {
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
-/// Everything works on threads, and both backends say what the reason is.
+/// Everything works on threads, and both backends report the reason.
 #[track_caller]
 fn assert_refused(call: libc::c_long, errno: i32, is_right: fn(&SetupError) -> bool) {
     let dir = tempfile::tempdir().unwrap();
@@ -34,7 +34,7 @@ fn assert_refused(call: libc::c_long, errno: i32, is_right: fn(&SetupError) -> b
     assert!(is_right(&error), "{error:?}");
     assert_eq!(error.to_string(), reason);
     assert!(error.allows_fallback());
-    // An engine from before the filter has its ring and goes on.
+    // An engine from before the filter keeps its ring and works.
     workload::assert_all_works(&before, dir.path());
 }
 
@@ -85,7 +85,7 @@ fn operations_that_get_no_thread_fail_with_a_hint() {
     in_child("operations_that_get_no_thread_fail_with_a_hint", || {
         let engine = |backend| Engine::builder().backend(backend).build();
         let mut engines = Vec::new();
-        // Its driver's thread starts with the first operation.
+        // The thread of its driver starts with the first operation.
         match engine(Backend::Uring) {
             Ok(ring) => engines.push(("ring", ring)),
             Err(error) => skip::skip(format_args!("io_uring: {error}")),

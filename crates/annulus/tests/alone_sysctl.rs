@@ -1,5 +1,5 @@
-//! Engines where `kernel.io_uring_disabled` is 1 and 2 (Linux 6.6 or later, as root). It holds for the whole machine,
-//! so `ci/kernel` runs these tests in a guest, one at a time.
+//! Engines with `kernel.io_uring_disabled` set to 1 and 2 (Linux 6.6 or later, as root). The setting applies to the
+//! whole machine, so `ci/kernel` runs these tests in a virtual machine, one at a time.
 
 use annulus::{Engine, SetupError};
 use annulus_testing::child_process::{become_nobody, in_child};
@@ -34,7 +34,7 @@ fn a_machine_without_io_uring_is_reported_and_everything_works() {
 #[ignore = "changes kernel.io_uring_disabled of the whole machine; ci/kernel runs it in a guest"]
 fn io_uring_for_root_only_is_reported_and_everything_works() {
     const NAME: &str = "io_uring_for_root_only_is_reported_and_everything_works";
-    // The parent changes the machine; the child, which may not, is inside.
+    // The parent changes the setting; the child, which is not allowed to, runs the test.
     let child = std::env::var_os("ANNULUS_TEST_CHILD").is_some();
     let _disabled = (!child).then(|| ChangedSysctl::to(DISABLED, "1"));
     if !child {

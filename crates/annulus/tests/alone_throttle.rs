@@ -1,5 +1,5 @@
-//! The end of an engine with reads in flight on a disk that is slow: after it, no memory changes any more, or what
-//! may still change is never freed. The disk is made slow for one child process only, by a control group.
+//! The end of an engine with reads in flight on a slow disk: after it, either no memory changes any more, or the memory
+//! that may still change is never freed. The disk is slowed down for a single child process, by a control group.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc};
@@ -21,23 +21,23 @@ use annulus_testing::skip::{root_or_skip, skip};
 const READS_PER_SECOND: u32 = 12;
 const READS: usize = 64;
 const READ_BYTES: usize = 4096;
-/// How long the memory is watched.
+/// The time for which the memory is observed.
 const WATCH: Duration = Duration::from_secs(3);
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Where this process did not get to run for seconds every read may be answered before the end begins: then again.
+/// If this process did not run for seconds, every read may complete before the end begins; then the test tries again.
 const ATTEMPTS: usize = 10;
-/// What no read has touched.
+/// The value of bytes that no read has written.
 const BLANK: u8 = 0xee;
 const FILE: u8 = 0x5a;
 
-/// A control group of its own for this process; the process leaves it and it goes at the end.
+/// A control group for this process. The process leaves it at the end, and the group is removed.
 struct Slow {
     group: PathBuf,
     parent: PathBuf,
 }
 
 impl Slow {
-    /// Slows reads of the disk under `path` for this process; `None` after a skip.
+    /// Slows reads of the disk under `path` for this process. Returns `None` after a skip.
     fn disk_under(path: &Path) -> Option<Slow> {
         match Slow::try_disk_under(path) {
             Ok(slow) => Some(slow),
@@ -74,7 +74,7 @@ impl Slow {
         fs::create_dir(&group).map_err(|error| failed("a control group", error))?;
         let slow = Slow { group, parent };
         if file == "io.max" {
-            // Where the controller is not handed down yet; whether that worked, the next write tells.
+            // If the controller is not delegated yet. The next write shows whether this worked.
             let _ = fs::write(slow.parent.join("cgroup.subtree_control"), "+io");
         }
         fs::write(slow.group.join(file), limit).map_err(|error| failed(file, error))?;
@@ -91,7 +91,7 @@ impl Drop for Slow {
             self.parent.join("cgroup.procs"),
             std::process::id().to_string(),
         );
-        // Busy until the last thread has left.
+        // The group is busy until the last thread has left.
         for _ in 0..6000 {
             match fs::remove_dir(&self.group) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -103,7 +103,7 @@ impl Drop for Slow {
     }
 }
 
-/// Major and minor number of the whole disk that holds a file.
+/// Returns the major and minor number of the whole disk that holds a file.
 fn disk_under(path: &Path) -> Result<String, String> {
     let device = fs::metadata(path).map_err(|error| error.to_string())?.dev();
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
@@ -123,11 +123,11 @@ fn disk_under(path: &Path) -> Result<String, String> {
     Ok(number.trim().to_owned())
 }
 
-/// Memory that is never freed, so that a late write is seen and harms nobody.
+/// Memory that is never freed, so that a late write is noticed and does no harm.
 #[derive(Clone, Copy)]
 struct Arena(*mut u8);
 
-// SAFETY: the library writes to the part of a buffer while it is lent; all others read, each byte volatile.
+// SAFETY: the library writes to the part of a buffer while it is lent; other code reads each byte volatile.
 unsafe impl Send for Arena {}
 
 impl Arena {
@@ -145,20 +145,20 @@ impl Arena {
         (0..READS).flat_map(|number| self.look_at(number)).collect()
     }
 
-    /// One buffer's part.
+    /// Returns the contents of one buffer.
     fn look_at(self, number: usize) -> Vec<u8> {
         let part = number * READ_BYTES..(number + 1) * READ_BYTES;
-        // SAFETY: inside the block, which is never freed and was written from end to end.
+        // SAFETY: inside the block, which is never freed and was initialised completely.
         part.map(|at| unsafe { self.0.add(at).read_volatile() })
             .collect()
     }
 }
 
-/// What became of one buffer.
+/// The history of one buffer.
 #[derive(Default)]
 struct Fate {
     drops: AtomicUsize,
-    /// What its memory held when it was dropped, added up.
+    /// The sum of the buffer's bytes when it was dropped.
     sum: AtomicU64,
 }
 
@@ -182,12 +182,12 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|&byte| u64::from(byte)).sum()
 }
 
-/// How often each buffer was dropped.
+/// Returns the number of drops of each buffer.
 fn dropped(fates: &[Fate]) -> Vec<usize> {
     fates.iter().map(|fate| fate.drops.load(SeqCst)).collect()
 }
 
-/// No buffer was dropped twice, and nobody has written to one since.
+/// Checks that no buffer was dropped twice, or written after its drop.
 #[track_caller]
 fn assert_dropped_for_good(arena: Arena, fates: &[Fate]) {
     for (number, fate) in fates.iter().enumerate() {
@@ -203,7 +203,7 @@ fn assert_dropped_for_good(arena: Arena, fates: &[Fate]) {
     }
 }
 
-// SAFETY: a part of the arena, which is never freed; no other buffer has the same.
+// SAFETY: a part of the arena, which is never freed; no other buffer uses the same part.
 unsafe impl IoBuf for Counted {
     fn stable_ptr(&self) -> *const u8 {
         // SAFETY: inside the block.
@@ -215,7 +215,7 @@ unsafe impl IoBuf for Counted {
     }
 }
 
-// SAFETY: a part of the arena, which is never freed; no other buffer has the same.
+// SAFETY: a part of the arena, which is never freed; no other buffer uses the same part.
 unsafe impl IoBufMut for Counted {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.stable_ptr().cast_mut()
@@ -228,7 +228,7 @@ unsafe impl IoBufMut for Counted {
     unsafe fn set_init(&mut self, _: usize) {}
 }
 
-/// Reads in flight on the slow disk, whose futures are gone.
+/// Reads in flight on the slow disk, whose futures are dropped.
 struct InFlight {
     engine: Engine,
     arena: Arena,
@@ -238,7 +238,7 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// `None` after a skip.
+    /// Starts the reads. Returns `None` after a skip.
     fn new(builder: EngineBuilder) -> Option<InFlight> {
         let engine = match builder.build() {
             Ok(engine) => engine,
@@ -300,7 +300,7 @@ fn skip_none<T>(reason: impl std::fmt::Display) -> Option<T> {
     None
 }
 
-/// Each read happened as a whole, or not at all.
+/// Checks that each read has happened completely, or not at all.
 #[track_caller]
 fn assert_whole(memory: &[u8]) {
     for (number, part) in memory.chunks(READ_BYTES).enumerate() {
@@ -311,7 +311,7 @@ fn assert_whole(memory: &[u8]) {
     }
 }
 
-/// Begins reads, and ends their engine in the way given, until there was something in flight at the end.
+/// Starts reads and ends their engine with `end`, until reads were in flight at the end.
 fn with_reads_in_flight(builder: &EngineBuilder, end: impl Fn(InFlight) -> bool) {
     if !root_or_skip("making a disk slow") {
         return;
@@ -328,7 +328,7 @@ fn with_reads_in_flight(builder: &EngineBuilder, end: impl Fn(InFlight) -> bool)
     panic!("the disk is not slow: nothing was in flight in {ATTEMPTS} attempts");
 }
 
-/// Drops an engine that has the patience to wait. True: reads were in flight.
+/// Drops an engine with a long drain timeout. Returns whether reads were in flight.
 fn end_waits_for_the_disk(in_flight: InFlight) -> bool {
     let InFlight {
         engine,
@@ -353,8 +353,8 @@ fn end_waits_for_the_disk(in_flight: InFlight) -> bool {
     before != after
 }
 
-/// Ends an engine that has not. A ring's buffers are never given back; a blocking thread's are when its read has
-/// ended. True: reads were in flight.
+/// Ends an engine with a short drain timeout. A ring never gives the buffers back; a blocking thread does so when its
+/// read has ended. Returns whether reads were in flight.
 fn end_leaves_what_the_disk_keeps(in_flight: InFlight, is_ring: bool) -> bool {
     let InFlight {
         engine,
@@ -383,14 +383,14 @@ fn end_leaves_what_the_disk_keeps(in_flight: InFlight, is_ring: bool) -> bool {
     leaked > 0 && before != after
 }
 
-/// With more patience than any disk asks for.
+/// Returns a builder with a drain timeout that no disk needs.
 fn patient(backend: Backend) -> EngineBuilder {
     Engine::builder()
         .backend(backend)
         .drain_timeout(10 * DEADLINE)
 }
 
-/// Without the patience to wait for reads.
+/// Returns a builder with a drain timeout that is too short for the reads.
 fn impatient(backend: Backend) -> EngineBuilder {
     Engine::builder()
         .backend(backend)

@@ -1,5 +1,5 @@
-//! Workers whose rings are refused submit to the engine's drivers, and the reason is there to be read. Alone in its
-//! process, because it lowers a limit of all of it.
+//! Workers whose rings are refused submit to the engine's drivers, and the reason can be read. In a separate process,
+//! because the test lowers a limit of the whole process.
 
 use annulus::tokio::Rings;
 use annulus::{Backend, Engine};

@@ -1,5 +1,5 @@
-//! A program that reads only from threads of adapted runtimes starts no thread of the library. Alone in its process,
-//! because it looks at all of its threads.
+//! A program that reads only from threads of adapted runtimes starts no thread of the library. In a separate process,
+//! because the test checks all of its threads.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use annulus::tokio::Rings;
 use annulus::{Backend, Engine, OpenOptions};
 use tokio::runtime::{Builder, Runtime};
 
-/// Names of our own threads.
+/// Returns the names of the library's threads.
 fn ours() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -71,7 +71,7 @@ fn reads_on_runtimes_with_rings_start_no_library_thread() {
         .build_with_rings()
         .unwrap();
     check(&several, true);
-    // From the thread in `block_on`, which is no worker.
+    // From the thread in `block_on`, which is not a worker.
     check(&several, false);
     let one = Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! Our streams behind the traits of futures-io and of Tokio, on both backends.
+//! The library's streams behind the traits of futures-io and of Tokio, on both backends.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use annulus::Backend;
 use annulus::net::{AsyncStream, TcpListener, TcpStream, UnixStream};
 use annulus::runtime::{self, Runtime};
 
-/// Runs a test on a core of either kind.
+/// Runs a test on a core of each kind.
 fn on_each<F>(test: impl Fn() -> F)
 where
     F: Future<Output = io::Result<()>> + 'static,
@@ -56,7 +56,7 @@ fn both_directions_together_through_tokios_traits() {
         });
         let (mut read, mut write) = split(near);
         let writes = runtime::spawn(async move {
-            // In pieces of many sizes; the last goes with the end.
+            // In pieces of different sizes; the last one is followed by the end.
             for piece in bytes_of(3_000_000).chunks(7_001) {
                 write.write_all(piece).await?;
             }
@@ -103,7 +103,7 @@ fn both_directions_together_through_the_traits_of_futures() {
 fn one_task_reads_and_writes_in_the_same_poll() {
     use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-    // As a protocol of frames in both directions does: whichever can go on does.
+    // As a protocol with frames in both directions does: whichever direction is ready continues.
     on_each(|| async {
         let (mut near, mut far) = tcp_pair().await?;
         let sent = bytes_of(2_000_000);
@@ -200,7 +200,7 @@ fn a_slow_reader_stops_the_writes_at_the_limit() {
         }
         let shown = format!("{near:?}");
         assert!(shown.contains("unsent: 20000"), "{shown}");
-        // The rest goes out although the adapter has gone.
+        // The rest is sent although the adapter is dropped.
         drop(near);
         let mut all = Vec::new();
         far.read_to_end(&mut all).await?;
@@ -221,7 +221,7 @@ fn a_flush_waits_until_all_is_sent_and_reports_errors() {
         near.flush().await?;
         assert!(format!("{near:?}").contains("unsent: 0"));
         drop(far);
-        // With bytes unread the peer's end is a reset; what is written after it fails.
+        // The peer has unread bytes, so its end is a reset, and later writes fail.
         let error = loop {
             near.write_all(b"more").await?;
             if let Err(error) = near.flush().await {

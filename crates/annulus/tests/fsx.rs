@@ -1,4 +1,4 @@
-//! Random work on one file, compared step by step with a vector of bytes, in the manner of fsx; on every backend,
+//! Random operations on one file, compared step by step with a vector of bytes, in the manner of fsx; on every backend,
 //! buffered and direct.
 //!
 //! `SEED=` repeats a run, `OPS=` makes it longer. A failure prints the command that repeats it, and the last steps.
@@ -17,15 +17,15 @@ use annulus::fs::{AllocateMode, Merge};
 use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
 use annulus_testing::skip::skip;
 
-/// The model grows no further, so that steps meet one another.
+/// The maximum length of the file, so that steps overlap.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 const TRANSFER_BYTES_MAX: u64 = 48 << 10;
-/// Parts of a vectored transfer, ranges of a batch.
+/// The maximum number of parts of a vectored transfer, or of ranges of a batch.
 const PARTS_MAX: u64 = 12;
 const OPS: u64 = 600;
-/// Steps that a failure prints.
+/// The number of steps that a failure prints.
 const LAST: usize = 20;
-/// What direct steps are multiples of: enough for any device.
+/// The alignment of direct steps: sufficient for any device.
 const SECTOR: u64 = 4096;
 
 /// Splitmix64.
@@ -40,13 +40,13 @@ impl Dice {
         bits ^ (bits >> 31)
     }
 
-    /// Below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
     fn bytes(&mut self, count: u64) -> Vec<u8> {
-        // A byte of the step, and the place: both a lost and a shifted write are seen.
+        // Bytes depend on the step and the position, so that lost and shifted writes are both noticed.
         let first = self.next();
         (0..count)
             .map(|at| (first.wrapping_add(at * 167) >> (at % 8)) as u8)
@@ -92,7 +92,7 @@ enum Step {
     Length,
 }
 
-/// Draws steps: anywhere, or on sectors where writes must be aligned.
+/// Generates steps at any offset, or on sectors if writes must be aligned.
 struct Author {
     dice: Dice,
     unit: u64,
@@ -114,7 +114,7 @@ impl Author {
         }
     }
 
-    /// Lengths that follow on one another.
+    /// Returns an offset and consecutive lengths.
     fn parts(&mut self) -> (u64, Vec<u64>) {
         let offset = self.offset();
         let mut left = (FILE_BYTES_MAX - offset) / self.unit;
@@ -133,7 +133,7 @@ impl Author {
         (offset, parts)
     }
 
-    /// Reads go anywhere, too where writes must be aligned: what is not goes around.
+    /// Returns ranges of reads, which may be unaligned in any case: the library rounds them.
     fn ranges(&mut self) -> Vec<Range> {
         let odd = self.dice.below(2) == 0;
         let unit = std::mem::replace(&mut self.unit, if odd { 1 } else { SECTOR });
@@ -181,7 +181,7 @@ impl Author {
     }
 }
 
-/// The file, and what it must hold.
+/// The file and its expected contents.
 struct Subject<'a> {
     engine: &'a Engine,
     path: PathBuf,
@@ -207,7 +207,7 @@ async fn open(engine: &Engine, path: &Path, direct: bool) -> io::Result<File> {
 }
 
 impl Subject<'_> {
-    /// The bytes of a range, up to the end of the file.
+    /// Returns the expected bytes of a range, up to the end of the file.
     fn expected(&self, range: Range) -> &[u8] {
         let end = (range.end() as usize).min(self.model.len());
         &self.model[(range.offset as usize).min(end)..end]
@@ -353,7 +353,7 @@ impl Subject<'_> {
     async fn allocate(&mut self, mode: AllocateMode, range: Range) -> io::Result<()> {
         match self.file.allocate(mode, range.offset, range.bytes).await {
             Ok(()) => {}
-            // Not every file system can.
+            // Not every file system supports it.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -390,10 +390,10 @@ fn seed() -> u64 {
     })
 }
 
-/// The steps a run took last.
+/// The most recent steps of a run.
 type Last = Mutex<VecDeque<Step>>;
 
-/// Runs the steps of a seed; what the file must hold then, or `None` if it can't be opened so.
+/// Runs the steps of a seed. Returns the expected contents, or `None` if the file cannot be opened this way.
 async fn exercise(
     engine: &Engine,
     path: &Path,
@@ -445,7 +445,7 @@ async fn exercise(
     Some(subject.model)
 }
 
-/// Says how to repeat what fails.
+/// Runs `body`. If it panics, prints the command that repeats it, and the last steps.
 fn reported(test: &str, seed: u64, body: impl FnOnce(&Last)) {
     let last = Last::default();
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(&last))) {
@@ -471,7 +471,7 @@ fn agrees_with_the_model(test: &str, builder: &EngineBuilder) {
         Err(error) if error.allows_fallback() => return skip(error),
         Err(error) => panic!("{error}"),
     };
-    // Next to the binary: the directory for temporary files is often in memory, and has no disk.
+    // Next to the binary: the directory for temporary files is often in memory, without a disk.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (name, direct) in [("buffered", false), ("direct", true)] {
         let path = dir.path().join(name);

@@ -28,7 +28,7 @@ const MODULES: [&str; 11] = [
 /// Public modules that the documentation does not show.
 const HIDDEN: [&str; 2] = ["preload", "thread"];
 
-/// Reads the names that `lib.rs` exports: of items, and of modules.
+/// Reads the names of the items and modules that `lib.rs` exports.
 fn exports() -> (BTreeSet<String>, BTreeSet<String>) {
     let text = include_str!("../src/lib.rs");
     let (mut items, mut modules) = (BTreeSet::new(), BTreeSet::new());

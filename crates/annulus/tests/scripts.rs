@@ -1,4 +1,4 @@
-//! The scripts that run tests. `ci/lib/bounded` costs a test that ends nothing and names one that hangs.
+//! The scripts that run tests. `ci/lib/bounded` adds no delay to a test that ends, and reports one that hangs.
 //! `ci/lib/nextest` lists flaky tests and fails if there are too many.
 
 use std::fs;
@@ -36,8 +36,8 @@ fn complaints(child: &mut Child) -> String {
     text
 }
 
-/// As rustdoc does it: the output is read to its end first. A watcher that held it open, or that took the zombie for
-/// a running process, would let the limit pass and complain.
+/// Runs the script as rustdoc does, which first reads the output to its end. A watcher that held the output open, or took a zombie for a
+/// running process, would let the time limit pass and report the test.
 #[test]
 fn a_test_that_has_ended_is_not_waited_for_by_its_watcher() {
     let mut child = watched("60", &["true"]);
@@ -53,12 +53,12 @@ fn a_test_that_hangs_is_killed_and_its_threads_are_listed() {
         text.contains("still running after 1 s, and killed: sh"),
         "{text}"
     );
-    // Its child, too.
+    // Its child is killed as well.
     assert!(text.contains("sleep 1000"), "{text}");
     assert_eq!(child.wait().unwrap().signal(), Some(9), "{text}");
 }
 
-/// Runs `ci/lib/nextest` with a cargo that only writes a report, with that number of flaky tests and one that passes.
+/// Runs `ci/lib/nextest` with a cargo that only writes a report of `count` flaky tests and one that passes.
 fn with_flaky(count: usize) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     let profile = format!("runner-{}-{count}", std::process::id());

@@ -1,4 +1,4 @@
-//! `Support` against what a ring really does here, and against filters and limits of our own making.
+//! `Support`, compared with a real ring, and under filters and limits that the tests set.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,13 +19,13 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-/// One test at a time: some count what the process holds.
+/// One test at a time, because some count resources of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is here, where there is a ring at all.
+/// Detects the support, if rings are available here.
 fn detect_ring() -> Option<Support> {
     let support = Support::detect();
     if let Err(error) = support.ring() {
@@ -136,11 +136,11 @@ fn a_registration_works_if_a_ring_accepts_it() {
     );
     let limited = takes.register_iowq_max_workers(&mut [0, 0]).is_ok();
     assert_eq!(works(probes, "a limit of worker threads"), limited);
-    // Buffers and groups are tried with memory of their own in src/sys/register/tests.rs.
+    // Buffers and groups are tried with separate memory in src/sys/register/tests.rs.
     assert!(works(probes, "registered buffers"));
 }
 
-/// The table of docs/reference/kernels.md is compared with the sources by the test `tidy`.
+/// The test `tidy` compares the table of docs/reference/kernels.md with the sources.
 #[test]
 fn every_documented_operation_exists_and_runs_where_its_opcode_is_supported() {
     let _alone = alone();
@@ -190,8 +190,8 @@ fn limits_and_policy_are_those_of_the_process() {
     assert!(release.starts_with(&format!("{major}.{minor}")));
 }
 
-/// Descriptors and mapped rings, once our threads are gone: the kernel lists one that was joined a
-/// moment longer.
+/// Returns the numbers of descriptors and mapped rings, after the library's threads are gone. The kernel lists a joined
+/// thread a moment longer.
 fn held() -> (usize, usize) {
     let patience = Instant::now() + Duration::from_secs(60);
     while threads() > 0 {
@@ -209,7 +209,7 @@ fn threads() -> usize {
     names.filter(|name| name.starts_with("annulus")).count()
 }
 
-/// A thread can register 16 rings: the loop is longer, should one stay behind each time.
+/// A thread can register 16 rings. The loop is longer, so that leaked ones would be noticed.
 #[test]
 fn detection_leaves_nothing_behind() {
     let _alone = alone();
@@ -223,20 +223,20 @@ fn detection_leaves_nothing_behind() {
     }
     assert_eq!(held(), before);
     times.sort();
-    // For people; how quick it is on a machine that is busy with other things is not up to us.
+    // Only printed: the time depends on the load of the machine.
     println!(
         "{:?} at least, {:?} mostly, {:?} at most",
         times[0], times[10], times[20]
     );
 }
 
-/// Detects on a thread where `calls` answer with `errno`.
+/// Detects on a thread where `calls` fail with `errno`.
 fn under_a_filter(calls: &[i64], errno: i32) -> Support {
     filtered(calls.iter().map(|&call| (call, Vec::new())), errno)
 }
 
-/// Detects on a thread where calls by these rules answer with `errno`. Filters belong to a thread and
-/// those that it starts.
+/// Detects on a thread where calls that match these rules fail with `errno`. Filters apply to a thread and those it
+/// starts.
 fn filtered(rules: impl Iterator<Item = (i64, Vec<SeccompRule>)>, errno: i32) -> Support {
     let rules = rules.collect();
     let answer = SeccompAction::Errno(errno as u32);
@@ -254,7 +254,7 @@ const SETUP: i64 = libc::SYS_io_uring_setup;
 const ENTER: i64 = libc::SYS_io_uring_enter;
 const REGISTER: i64 = libc::SYS_io_uring_register;
 
-/// The text of a row, with its continuation lines.
+/// Returns the text of a row, with its continuation lines.
 fn fact(text: &str, label: &str) -> String {
     let mut lines = text.lines().skip_while(|line| !line.starts_with(label));
     let first = lines
@@ -387,7 +387,7 @@ fn the_text_has_a_fact_per_line_a_verdict_and_a_next_step() {
     assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
 }
 
-/// The limit of locked memory holds for a process, so this runs in one of its own.
+/// The limit of locked memory applies to a process, so this runs in a separate one.
 #[test]
 fn without_locked_memory_the_limit_is_reported_with_a_hint() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Rings on the threads of Tokio runtimes: who may be where when an answer comes.
+//! Rings on the threads of Tokio runtimes: operations that are started, polled and dropped on different threads.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 512;
 
-/// A file whose blocks tell where they are, and an engine of rings.
+/// A file whose blocks encode their positions, and an engine of rings.
 struct Ground {
     dir: TempDir,
     engine: Engine,
@@ -31,7 +31,7 @@ impl Ground {
         let blocks = (0..BLOCKS).flat_map(|n| n.to_ne_bytes().repeat(BLOCK_BYTES / 8));
         std::fs::write(dir.path().join("data"), blocks.collect::<Vec<u8>>()).unwrap();
         let builder = Engine::builder().backend(Backend::Uring);
-        // Longer than any disk takes: nothing may be leaked.
+        // Longer than any disk takes, because nothing may be leaked.
         let builder = builder.drain_timeout(Duration::from_secs(600));
         let engine = builder.build().unwrap();
         Ground { dir, engine }
@@ -41,7 +41,7 @@ impl Ground {
         self.dir.path().join("data")
     }
 
-    /// Past the page cache where that goes, so that reads are really in flight.
+    /// Opens the file with direct I/O if possible, so that reads are really in flight.
     async fn open(&self) -> File {
         let mut options = OpenOptions::new();
         match self
@@ -54,7 +54,7 @@ impl Ground {
         }
     }
 
-    /// Everything that was begun has ended.
+    /// Checks that everything that was started has ended.
     fn settled(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -126,7 +126,7 @@ fn tasks_that_move_between_workers_with_reads_in_flight_get_their_results() {
                     let n = random.u64(..BLOCKS);
                     let mut read = file.read_at(aligned(), n * BLOCK_BYTES as u64);
                     let mut result = begin(&mut read).await;
-                    // Somebody else's turn, here or, the task having been stolen, on another worker.
+                    // Another task runs, on this worker or, if the task was stolen, on another one.
                     for _ in 0..random.u8(..4) {
                         tokio::task::yield_now().await;
                         if result.is_none() {
@@ -166,7 +166,7 @@ fn reads_started_on_one_worker_complete_or_are_dropped_on_another() {
                 }
             }
         });
-        // On a thread of its own, which is no worker.
+        // On a separate thread, which is not a worker.
         let ended = std::thread::spawn(move || {
             pollster::block_on(async {
                 while let Some((n, read, result)) = receive.recv().await {
@@ -190,7 +190,7 @@ fn reads_started_on_one_worker_complete_or_are_dropped_on_another() {
 fn every_thread_of_a_runtime_can_read() {
     for runtime in [workers(2), current()] {
         let ground = Ground::new();
-        // In `block_on`, in a task, on a blocking thread, in a `block_on` there, and on a thread of none.
+        // In `block_on`, in a task, on a blocking thread, in a `block_on` there, and on an unrelated thread.
         let file = runtime.block_on(ground.open());
         runtime.block_on(read_block(&file, 1));
         let task = file.clone();
@@ -202,7 +202,7 @@ fn every_thread_of_a_runtime_can_read() {
         let handle = runtime.handle().clone();
         let (entered, foreign) = (file.clone(), file.clone());
         std::thread::spawn(move || {
-            // A current-thread runtime answers only while it runs: here it is only entered.
+            // A current-thread runtime only makes progress while it runs; here it is only entered.
             let _inside = handle.enter();
             drop(entered.read_at(aligned(), 0));
         })
@@ -234,7 +234,7 @@ fn several_runtimes_share_one_engine_and_one_runtime_several_engines() {
             });
         }
     });
-    // One after the other on one thread: each has a ring of its own there.
+    // One after the other on one thread: the thread has a ring for each.
     for runtime in runtimes {
         runtime.block_on(async { read_block(&one.open().await, 7).await });
         drop(runtime);
@@ -267,7 +267,7 @@ fn a_runtime_that_shuts_down_with_reads_in_flight_leaves_nothing_behind() {
             1 => runtime.shutdown_timeout(Duration::from_secs(5)),
             _ => drop(runtime),
         }
-        // The engine goes on elsewhere.
+        // The engine still works elsewhere.
         let next = current();
         next.block_on(read_block(&file, 5));
         pollster::block_on(read_block(&file, 6));
@@ -305,7 +305,7 @@ fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
                 ground.settled();
             }
             for task in tasks {
-                // `EngineError::Ended`, or a cancel that came in time.
+                // `EngineError::Ended`, or a cancel in time.
                 if let Err(error) = runtime.block_on(task).unwrap() {
                     let ended = annulus::EngineError::of(&error);
                     let expected = ended == Some(annulus::EngineError::Ended)
@@ -330,7 +330,7 @@ fn timeouts_and_sleeps_pass_on_rings_without_a_waiting_thread() {
                 assert!(began.elapsed() >= Duration::from_millis(30));
                 let never = engine.timeout(Duration::from_millis(20), std::future::pending::<()>());
                 assert_eq!(never.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-                // The later of two first: the timer of the earlier one must come nevertheless.
+                // The later deadline comes first: the timer of the earlier one must still fire.
                 let (long, short) = (Duration::from_secs(600), Duration::from_millis(10));
                 let mut long = engine.sleep(long);
                 assert!(begin(&mut long).await.is_none());
@@ -355,7 +355,7 @@ fn an_executor_nested_in_a_worker_gets_its_completions() {
         .map(|n| {
             let file = file.clone();
             runtime.spawn(async move {
-                // Frowned upon, and done: while one worker waits here another answers.
+                // Discouraged, but possible: while one worker waits here, another one drives the ring.
                 if n == 0 {
                     pollster::block_on(read_block(&file, n));
                 } else {
@@ -416,7 +416,7 @@ fn a_future_outlives_the_runtime_that_started_it() {
 #[test]
 fn idle_rings_of_a_runtime_give_the_memory_of_a_dropped_arena_back() {
     let ground = Ground::new();
-    // A runtime that goes on by itself, and one that nobody runs when the arena goes.
+    // A runtime with its own threads, and one that does not run when the arena is dropped.
     for runtime in [workers(2), current()] {
         let layout = BufferLayout::new(16, 1 << 20);
         let arena = ground.engine.register_buffers(layout).unwrap();
@@ -436,7 +436,7 @@ fn idle_rings_of_a_runtime_give_the_memory_of_a_dropped_arena_back() {
     ground.settled();
 }
 
-/// Reads when it is dropped, and tells whether that went well.
+/// Reads when it is dropped, and sends the result.
 struct Reads(File, std::sync::mpsc::Sender<io::Result<()>>);
 
 impl Reads {
@@ -452,7 +452,7 @@ impl Reads {
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        // As `pollster`, which keeps a thread-local of its own.
+        // Like `pollster`, which has a thread-local.
         let waker = std::task::Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut read = pin!(self.read());
         let ended = loop {

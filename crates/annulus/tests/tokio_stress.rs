@@ -1,4 +1,4 @@
-//! The library's own stress, with its Tokio tasks on rings of their workers' own.
+//! The stress load of the library, with its Tokio tasks on rings of their workers.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("SEED={seed}");
     let dir = tempfile::tempdir().unwrap();
-    // Tokio's own, for signals, stay for the life of the process once there was a runtime.
+    // Tokio's descriptors for signals stay open for the life of the process once a runtime was
+    // created.
     drop(tokio().unwrap());
     let before = stress_load::open_descriptors();
     let tally = Arc::new(stress_load::Tally::default());
@@ -49,7 +50,7 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
     assert!(stress_load::back_to(before), "descriptors were leaked");
 }
 
-/// One at a time: descriptors are counted for the whole process.
+/// One at a time, because descriptors are counted for the whole process.
 #[test]
 fn random_operations_drops_and_timeouts_on_rings_of_workers_leave_nothing_and_lose_nothing() {
     let ring = Engine::builder().backend(Backend::Uring);

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use crate::grounds::{Ground, bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
 
-/// Returns `head` with space for `spare` bytes behind it, and for no more.
+/// Returns `head` with exactly `spare` bytes of spare capacity.
 fn with_spare(head: &[u8], spare: usize) -> BytesMut {
     let mut buf = BytesMut::with_capacity(head.len() + spare);
     buf.extend_from_slice(head);
@@ -31,7 +31,7 @@ fn a_read_appends_to_the_contents_of_a_buffer() {
             assert_eq!(buf, [b"head", &contents[500..500 + spare]].concat());
             assert_eq!(buf.as_ptr(), address);
         }
-        // The end of the file comes before that of the capacity.
+        // The end of the file is reached before that of the capacity.
         let (n, buf) = file.read_at(with_spare(b"head", 100), 8_950).await.unwrap();
         assert_eq!(
             (n, &buf[..]),
@@ -172,7 +172,7 @@ async fn direct_reads(ground: &Ground) {
         }
         Err(error) => panic!("{error}"),
     };
-    // Neither address nor offset is aligned: the engine reads into aligned memory, and copies.
+    // Neither address nor offset is aligned: the engine reads into aligned memory and copies.
     for (spare, offset) in [(1, 0), (5_000, 4_096), (5_000, 7)] {
         let buf = with_spare(b"head", spare);
         let (n, buf) = file.read_at(buf, offset as u64).await.unwrap();

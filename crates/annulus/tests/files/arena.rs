@@ -1,4 +1,5 @@
-//! Arenas: buffers that the rings have registered, on every backend; those without rings use them as any memory.
+//! Arenas: buffers that the rings have registered, on every backend. Backends without rings use them as ordinary
+//! memory.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -21,7 +22,7 @@ fn arena(engine: &Engine, count: usize, bytes: usize) -> Arena {
     engine.register_buffers(layout).unwrap()
 }
 
-/// Whether the rings have all of it; says so where the kernel can't.
+/// Returns whether the rings have registered all of the arena; prints a skip if the kernel cannot.
 fn is_registered(ground: &Ground, arena: &Arena) -> bool {
     let registered = arena.registered();
     if let Some(SetupError::TooOld { .. }) = registered.reason.as_deref() {
@@ -56,10 +57,10 @@ fn only_transfers_of_an_arenas_buffers_use_the_registration() {
         let buf = file.write_all_at(buf, 0).await.unwrap();
         assert_eq!(metrics(), fixed(1));
         let durable = file.write_all_durable_at(buf, 4 * PAGE as u64).await;
-        // A blocking thread's system call, where the file is the machine's, knows no registration.
+        // On a real file it is a system call on a blocking thread, which does not use the registration.
         let by_ring = u64::from(!ground.is_real());
         assert_eq!(metrics(), fixed(1 + by_ring));
-        // A part is recognised, too; the rest of the buffer is left alone.
+        // A part is recognised as well; the rest of the buffer is unchanged.
         let slice = durable.unwrap().subslice(100..612);
         let slice = file.write_all_at(slice, 50).await.unwrap();
         assert_eq!(metrics(), fixed(2 + by_ring));
@@ -130,7 +131,7 @@ fn several_arenas_are_created_and_dropped_while_two_drivers_run() {
                 for (n, arena) in arenas.iter().enumerate() {
                     let registered = is_registered(ground, arena);
                     if registered {
-                        // A ring of the thread's own, where it has one, comes on top.
+                        // A ring of this thread, if it has one, is counted as well.
                         assert!(arena.registered().rings >= 2, "{arena}");
                     }
                     let mut buf = arena.take().await;
@@ -144,7 +145,7 @@ fn several_arenas_are_created_and_dropped_while_two_drivers_run() {
             }
             assert_eq!(ground.engine.metrics().fixed, fixed);
             assert_eq!(ground.contents("f").unwrap(), contents);
-            // What lies where an arena was is not taken for it.
+            // Other memory at the address of a dropped arena is not taken for the arena.
             for n in 0..20 {
                 let buf = annulus::buf::AlignedBuf::with_len(4 << 20, PAGE);
                 file.write_all_at(buf, n * (4 << 20)).await.unwrap();
@@ -154,14 +155,14 @@ fn several_arenas_are_created_and_dropped_while_two_drivers_run() {
     );
 }
 
-/// Where the memory of an arena is, and how much of it there is.
+/// Returns the address and the size of an arena's memory.
 fn memory(arena: &Arena) -> (usize, usize) {
     let first = arena.try_take().unwrap();
     let layout = arena.layout();
     (first.as_ptr().addr(), layout.count * layout.bytes)
 }
 
-/// Large enough that nothing else of a test is mapped in its place as a whole.
+/// Large enough that no other mapping of the test replaces it completely.
 const LARGE: usize = 16 << 20;
 
 #[test]
@@ -176,7 +177,7 @@ fn idle_rings_give_back_the_memory_of_a_dropped_arena() {
                 if used {
                     let file = ground.file("f", &contents(8)).await;
                     uncache(&file).await;
-                    // On every driver there is.
+                    // On all drivers.
                     for _ in 0..64 {
                         file.read_at(arena.take().await, 0).await.unwrap();
                     }
@@ -187,7 +188,7 @@ fn idle_rings_give_back_the_memory_of_a_dropped_arena() {
                 assert!(is_mapped(from, bytes), "a lease keeps it");
                 drop(last);
                 if ground.is_real() {
-                    // This thread waits outside of every ring, and asks nothing of them.
+                    // This thread waits outside of all rings, and submits nothing to them.
                     until_unmapped(from, bytes);
                 } else {
                     let what = "the memory is given back while time passes";
@@ -269,7 +270,7 @@ fn a_lease_in_use_by_the_kernel_is_given_back_at_the_final_completion() {
     });
 }
 
-/// Counts how often it was woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Bell(AtomicUsize);
 
@@ -292,7 +293,7 @@ fn tasks_that_wait_for_a_buffer_are_served_in_order_and_may_give_up() {
         for wait in &mut waits {
             assert!(wait.as_mut().poll(&mut context).is_pending());
         }
-        // The second gives up while it waits, the first after the buffer was given to it.
+        // The second task gives up while it waits, the first one after it was given the buffer.
         drop(waits.remove(1));
         drop(held);
         assert_eq!(bell.0.load(SeqCst), 1);

@@ -1,4 +1,4 @@
-//! What is wrong gets its answer: errno kept, buffer given back, nothing made and nothing destroyed.
+//! Invalid calls fail: the errno is kept, the buffer is given back, and nothing is created or destroyed.
 
 use std::fmt::Debug;
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ fn errno<T: Debug>(result: io::Result<T>, expected: i32) {
     assert_eq!(error.raw_os_error(), Some(expected), "{error}");
 }
 
-/// The buffer that came back with the error.
+/// Checks the error, and returns the buffer that came back with it.
 #[track_caller]
 fn errno_buf<T: Debug, B: Debug>(result: Result<T, BufError<B>>, expected: i32) -> B {
     let error = result.unwrap_err();
@@ -226,7 +226,7 @@ fn a_device_that_is_always_full_gives_enospc_and_the_buffer_back() {
     });
 }
 
-/// A file system in memory with room for 16 pages, unmounted in the end.
+/// A file system in memory with space for 16 pages; dropping it unmounts it.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -253,7 +253,7 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // Lazily: a test that fails may still have files open.
+        // Lazily, because a failing test may still have files open.
         let status = Command::new("umount").arg("-l").arg(self.path()).status();
         assert!(status.is_ok_and(|status| status.success()));
     }
@@ -276,7 +276,7 @@ async fn fills_up(ground: &Ground, small: &Small) {
     );
     let grown = file.allocate(annulus::fs::AllocateMode::Extend, 0, 1 << 20);
     errno(grown.await, libc::ENOSPC);
-    // With room again, all goes on.
+    // With free space again, everything works.
     file.set_len(0).await.unwrap();
     file.write_all_at(vec![3; 4096], 0).await.unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), [3; 4096]);
@@ -311,7 +311,7 @@ fn a_full_simulated_disk_gives_enospc_and_the_buffer_back() {
     assert_eq!(sim.contents("/f").unwrap(), b"room again");
 }
 
-/// 0 means the end, so it is not the answer to a read that had nowhere to put anything.
+/// A result of 0 means the end of the file, so a read without space for data is an error.
 #[test]
 fn a_read_into_a_buffer_without_space_is_refused_at_any_offset() {
     for_each_backend(async |ground| {
@@ -333,7 +333,7 @@ fn a_read_into_a_buffer_without_space_is_refused_at_any_offset() {
                 assert_eq!(whole.unwrap(), (3, b"abc".to_vec()));
             }
         }
-        // One that has room is enough.
+        // One buffer with space is enough.
         let bufs = vec![vec![], vec![0; 2]];
         let (bytes, bufs) = file.read_vectored_at(bufs, 1).await.unwrap();
         assert_eq!((bytes, &bufs[1][..]), (2, &b"bc"[..]));

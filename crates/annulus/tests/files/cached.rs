@@ -1,4 +1,4 @@
-//! What reads of buffered files do about the page cache, by policy.
+//! Reads from the page cache, by policy.
 
 use annulus::fs::CachedReads;
 use annulus::{File, OpenOptions};
@@ -10,8 +10,8 @@ use crate::page_cache::{Pinned, answers_immediately, uncache_surely};
 const PAGES: u64 = 64;
 const PAGE: usize = 4096;
 
-/// A file of 64 pages that are cached, and stay so while they are pinned. `None`, said so, where the file system
-/// never answers from the cache without waiting: tmpfs, for one.
+/// Creates a file of 64 pages that are cached while they are pinned. Returns `None` after a skip if the file system
+/// never reads from the cache without waiting, as tmpfs.
 async fn hot_file(ground: &Ground, name: &str) -> Option<(File, Pinned)> {
     if !ground.machine_has("page cache") {
         return None;
@@ -28,7 +28,7 @@ fn pin(ground: &Ground, name: &str) -> Pinned {
     Pinned::new(&ground.path(name), PAGES as usize * PAGE)
 }
 
-/// Returns how many reads hit and missed the page cache while `read` ran.
+/// Returns the numbers of reads that hit and missed the page cache while `read` ran.
 async fn attempts(ground: &Ground, read: impl Future<Output = ()>) -> (u64, u64) {
     let before = ground.engine.metrics();
     read.await;
@@ -39,7 +39,7 @@ async fn attempts(ground: &Ground, read: impl Future<Output = ()>) -> (u64, u64)
     )
 }
 
-/// Reads every page, in each of the ways that may be answered from the cache: three times 64 reads.
+/// Reads every page in each way that can be served from the cache: three times 64 reads.
 async fn read_all(file: &File) {
     let mut into = vec![0; PAGE];
     for page in 0..PAGES {
@@ -53,7 +53,8 @@ async fn read_all(file: &File) {
     }
 }
 
-/// Reads one byte at the start of the file "f", which is thrown out of the cache before each. False: it can't be.
+/// Reads one byte at the start of the file "f", which is dropped from the cache before each read. Returns `false` if it
+/// cannot be dropped.
 async fn read_cold(ground: &Ground, file: &File, reads: usize) -> bool {
     for _ in 0..reads {
         if !uncache_surely(file, &ground.path("f")).await {
@@ -64,9 +65,9 @@ async fn read_cold(ground: &Ground, file: &File, reads: usize) -> bool {
     true
 }
 
-/// Of `reads` of a page that is not cached those that asked the cache and were answered, and those that were
-/// not. Asking has the kernel begin to read, and the disk may be done before it looks: where the processor is given
-/// to others in between, for one. `None` where no page can be thrown out.
+/// Makes `reads` reads of a page that is not cached. Returns the numbers of those that tried the cache and hit or
+/// missed. A try makes the kernel start a read, and the disk may finish before the kernel checks again, for example if
+/// the processor is preempted in between. Returns `None` if pages cannot be dropped.
 async fn cold_attempts(ground: &Ground, file: &File, reads: usize) -> Option<(u64, u64)> {
     let mut cold = false;
     let read = async { cold = read_cold(ground, file, reads).await };
@@ -110,11 +111,10 @@ fn the_adaptive_policy_follows_a_file_from_hot_to_cold_and_back() {
         let Some((hits, missed)) = cold_attempts(ground, &file, 100).await else {
             return;
         };
-        // Thirty are wasted until it is believed, and then one in 2, 4, … reads; and each that is there after all
-        // is a reason to ask some more.
+        // Thirty tries miss before the policy changes, then one in 2, 4, … reads; each hit is a reason for more tries.
         let most = 40 + 24 * hits;
         assert!(hits + missed > 10 && missed < most, "{hits} {missed}");
-        // A page that was there near the end of the first hundred is a reason to ask some more in the second.
+        // A hit near the end of the first hundred reads is a reason for more tries in the second.
         if let Some((late, more)) = cold_attempts(ground, &file, 100).await {
             assert!(
                 more <= 2 + 24 * (hits + late),
@@ -122,7 +122,7 @@ fn the_adaptive_policy_follows_a_file_from_hot_to_cold_and_back() {
             );
         }
         let _pinned = pin(ground, "f");
-        // 64 pages in three ways, twice, are more than the 256 within which a hot file is noticed.
+        // 64 pages in three ways, twice, are more than the 256 reads within which a hot file is noticed.
         read_all(&file).await;
         read_all(&file).await;
         assert_eq!(attempts(ground, read_all(&file)).await, (3 * PAGES, 0));

@@ -1,4 +1,4 @@
-//! Buffers of a type that does not do what its traits promise.
+//! Buffers of a type that breaks the contract of its traits.
 
 use std::io::ErrorKind;
 
@@ -8,7 +8,7 @@ use annulus_testing::broken_buffer::BrokenBuffer;
 
 use crate::grounds::{bytes, for_each_backend};
 
-/// What came back with the refusal.
+/// Returns the buffer of a refused operation.
 #[track_caller]
 fn refused<T, B>(result: Result<T, BufError<B>>) -> B {
     let (error, buf) = result.err().expect("it was taken").into_parts();

@@ -1,4 +1,4 @@
-//! Drivers of the calling thread's own: only rings have them.
+//! Drivers of the calling thread; only rings have them.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,13 +11,13 @@ use annulus_testing::skip::skip;
 
 use crate::wait::in_time;
 
-/// An engine with rings, if there is one here.
+/// Returns an engine with rings if io_uring is available here.
 fn engine() -> Option<Engine> {
     let engine = Engine::builder().backend(Backend::Uring).build();
     engine.inspect_err(|error| skip(error)).ok()
 }
 
-/// Polls `inner` once per poll, in a nested call of `nest` the first time; the value is how often it was polled.
+/// Polls `inner` once per poll, and calls `nest` in the first one. The output is the number of polls.
 fn nesting(mut nest: impl FnMut(&mut Context<'_>)) -> impl Future<Output = u32> {
     let mut polls = 0;
     poll_fn(move |context| {
@@ -69,7 +69,7 @@ fn an_operation_that_completes_while_its_driver_runs_another_future_wakes_its_ta
     });
 }
 
-/// Calls `block_on` within `block_on`, so deep, each with an operation that is answered further down.
+/// Nests `block_on` to this depth, each level with an operation that completes further down.
 fn down(engine: &Engine, driver: &annulus::engine::CurrentThreadDriver, depth: u32) {
     let mut nested = depth == 0;
     let mut operation = pin!(async {
@@ -107,7 +107,7 @@ fn a_nested_call_that_panics_leaves_the_outer_future_to_be_polled() {
     });
 }
 
-/// An arena that the ring of `driver` has registered, where it is, and how large.
+/// Creates an arena that the ring of `driver` has registered. Returns its address and its size as well.
 fn arena(engine: &Engine, driver: &annulus::engine::CurrentThreadDriver) -> (Arena, usize, usize) {
     let layout = BufferLayout::new(16, 1 << 20);
     let arena = engine.register_buffers(layout).unwrap();

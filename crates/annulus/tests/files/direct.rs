@@ -1,4 +1,4 @@
-//! Direct I/O: what complies goes straight to the disk, what does not is rounded or refused.
+//! Direct I/O: aligned transfers go to the disk directly; others are rounded or refused.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use crate::grounds::{Ground, bytes, for_each_backend};
 
 const BYTES: usize = 40_001;
 
-/// A file opened past the page cache, and what is in it; `None`, said so, where there is no such thing.
+/// Opens a file with direct I/O. Returns it with its contents, or `None` after a skip.
 async fn direct(ground: &Ground) -> Option<(File, Vec<u8>)> {
     if !ground.machine_has("direct I/O") {
         return None;

@@ -1,4 +1,4 @@
-//! The same work on every executor, and on none.
+//! The same work on every executor, and without one.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use annulus::{Engine, File, Operation};
 use crate::grounds::{Ground, bytes, for_each_backend, for_each_ground};
 use crate::wait::{DEADLINE, in_time};
 
-/// Writes a file, reads it back in three ways, and gives the bytes that differ.
+/// Writes a file and reads it back in three ways. Returns the number of bytes that differ.
 async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
     let contents = bytes(seed, 50_000);
     let file = engine.create(&path).await.unwrap();
@@ -46,7 +46,7 @@ fn count_differing(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count()
 }
 
-/// Eight of them, each on a file of its own.
+/// Returns eight of them, each on a separate file.
 fn works(ground: &Ground) -> Vec<Pin<Box<dyn Future<Output = usize> + Send>>> {
     (0..8)
         .map(|n| {
@@ -57,7 +57,7 @@ fn works(ground: &Ground) -> Vec<Pin<Box<dyn Future<Output = usize> + Send>>> {
         .collect()
 }
 
-/// Unparks the thread that waits.
+/// Unparks the waiting thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -66,7 +66,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest executor there is.
+/// A minimal executor.
 pub(crate) fn on_this_thread<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -151,7 +151,8 @@ fn a_plain_thread_that_parks_runs_it() {
 fn a_task_goes_from_thread_to_thread_while_it_is_in_flight() {
     for_each(|ground| {
         for mut work in works(ground) {
-            // Ten threads poll it once each, and the next finishes it: the last to poll is woken.
+            // Ten threads poll each future once, and the next one finishes it: the last one to poll
+            // is woken.
             let mut answer = Poll::Pending;
             for _ in 0..10 {
                 if answer.is_pending() {

@@ -1,4 +1,4 @@
-//! Every backend, the simulated one among them, each with a place for its files.
+//! All backends, including the simulated one, each with a directory for its files.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
 use annulus_testing::skip::skip;
 use tempfile::TempDir;
 
-/// One backend.
+/// A backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Uring(SetupMode),
-    /// A kernel thread polls the submission queue, and there is a ring for devices to be polled.
+    /// A kernel thread polls the submission queue, and a ring polls devices.
     Polling,
-    /// A ring of the test's own thread.
+    /// A ring of the test's thread.
     Own,
     Blocking,
     #[cfg(feature = "test-util")]
@@ -36,7 +36,7 @@ const WAYS: &[Way] = &[
     Way::Sim,
 ];
 
-/// An engine, and a place of its own to work in.
+/// An engine, with a directory for the test.
 pub(crate) struct Ground {
     pub(crate) engine: Engine,
     backing: Backing,
@@ -49,7 +49,7 @@ enum Backing {
 }
 
 impl Ground {
-    /// `None`, said so, where this backend can't run.
+    /// Creates a ground. Returns `None` after a skip if this backend cannot run here.
     fn new(way: Way, change: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Option<Ground> {
         let builder = Engine::builder();
         let builder = match way {
@@ -81,9 +81,10 @@ impl Ground {
         }
     }
 
-    /// Whether this is a machine, for a test of what a simulated kernel doesn't have.
+    /// Returns whether this is a real machine, for a test of a property that a simulated kernel
+    /// lacks.
     ///
-    /// Not a skip: there is nothing that a person could install or allow to have it run.
+    /// This is not a skip, because no installation or permission would make the test run.
     pub(crate) fn machine_has(&self, what: &str) -> bool {
         let real = self.is_real();
         if !real {
@@ -92,12 +93,12 @@ impl Ground {
         real
     }
 
-    /// Whether the files are the machine's.
+    /// Returns whether the files are on the real machine.
     pub(crate) fn is_real(&self) -> bool {
         matches!(self.backing, Backing::Disk(_))
     }
 
-    /// A path in the place.
+    /// Returns a path in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         match &self.backing {
             Backing::Disk(dir) => dir.path().join(name),
@@ -106,7 +107,7 @@ impl Ground {
         }
     }
 
-    /// Makes a file without the engine.
+    /// Creates a file without the engine.
     pub(crate) fn put(&self, name: &str, contents: &[u8]) {
         match &self.backing {
             Backing::Disk(_) => std::fs::write(self.path(name), contents).unwrap(),
@@ -115,7 +116,7 @@ impl Ground {
         }
     }
 
-    /// What is in a file, found out without the engine.
+    /// Returns the contents of a file, read without the engine.
     pub(crate) fn contents(&self, name: &str) -> io::Result<Vec<u8>> {
         match &self.backing {
             Backing::Disk(_) => std::fs::read(self.path(name)),
@@ -124,7 +125,7 @@ impl Ground {
         }
     }
 
-    /// The names in a directory, sorted, found out without the engine.
+    /// Returns the sorted names in a directory, read without the engine.
     pub(crate) fn names(&self, dir: &str) -> Vec<String> {
         let names: Vec<std::ffi::OsString> = match &self.backing {
             Backing::Disk(_) => std::fs::read_dir(self.path(dir))
@@ -142,7 +143,7 @@ impl Ground {
         names
     }
 
-    /// Descriptors of this file that are open.
+    /// Returns the number of open descriptors of this file.
     pub(crate) fn descriptors(&self, name: &str) -> usize {
         match &self.backing {
             Backing::Disk(_) => {
@@ -158,7 +159,7 @@ impl Ground {
         }
     }
 
-    /// A file with these contents, open for reading and writing.
+    /// Creates a file with these contents, open for reading and writing.
     pub(crate) async fn file(&self, name: &str, contents: &[u8]) -> File {
         self.put(name, contents);
         let mut options = OpenOptions::new();
@@ -175,7 +176,7 @@ pub(crate) fn for_each_backend(test: impl AsyncFn(&Ground)) {
     for_each_backend_with(|builder| builder, test);
 }
 
-/// The same with other limits.
+/// Runs a test on every backend with a changed configuration.
 pub(crate) fn for_each_backend_with(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
     test: impl AsyncFn(&Ground),
@@ -192,7 +193,7 @@ pub(crate) fn for_each_backend_with(
     }
 }
 
-/// The same for a test that brings its own executor.
+/// Runs a test that uses its own executor on every backend.
 pub(crate) fn for_each_ground(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
     test: impl Fn(&Ground),
@@ -216,13 +217,13 @@ fn on_ground(
     assert_eq!(metrics.stale, 0, "{way:?}: a CQE named no operation");
 }
 
-/// Puts a file out of the page cache: what is dirty stays, so it is written first.
+/// Drops a file from the page cache. Dirty pages would stay, so the file is written first.
 pub(crate) async fn uncache(file: &File) {
     file.sync_all().await.unwrap();
     file.advise(Advice::DontNeed, 0, 0).await.unwrap();
 }
 
-/// Bytes that differ from place to place; `seed` tells files apart.
+/// Returns bytes that depend on their position, and on `seed`, which distinguishes files.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     (0..count as u64)
         .map(|at| {

@@ -1,11 +1,11 @@
-//! Engines with hardly any room do everything all the same.
+//! Engines with minimal limits work.
 
 use annulus::fs::Merge;
 use annulus::{Backend, Engine, OpenOptions, SetupError};
 
 use crate::grounds::{Ground, bytes, for_each_backend_with, uncache};
 
-/// A bit of everything.
+/// A small mix of operations.
 async fn little_workload(ground: &Ground) {
     let engine = &ground.engine;
     let contents = bytes(1, 100_000);
@@ -41,7 +41,7 @@ async fn little_workload(ground: &Ground) {
     file.sync_all().await.unwrap();
 }
 
-/// Operations that nobody waits for, and a sleep beside a batch.
+/// Dropped operations, and a sleep beside a batch.
 async fn dropped_and_raced(ground: &Ground, file: &annulus::File) {
     let mut dropped = file.read_many_at((0..50).map(|n| (vec![0; 1000], n * 1000)));
     dropped.next().await.unwrap().result.unwrap();

@@ -1,4 +1,4 @@
-//! Loading: what was loaded is what the file holds, whatever its size, its offset and its file system.
+//! Loading a file: the result has the contents of the file, for any size, offset and file system.
 
 use std::io::ErrorKind;
 use std::path::Path;

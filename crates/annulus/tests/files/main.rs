@@ -1,4 +1,4 @@
-//! What files can do, by topic: every test runs on every backend, or says why not.
+//! File operations by topic. Every test runs on every backend, or prints why it does not.
 
 mod grounds;
 mod page_cache;

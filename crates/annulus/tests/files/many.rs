@@ -12,7 +12,7 @@ use crate::wait::DEADLINE;
 
 const BLOCK: usize = 512;
 
-/// `count` blocks and the reads for them, last first.
+/// Returns `count` blocks and the reads for them, last first.
 fn reads(count: usize) -> impl Iterator<Item = (Vec<u8>, u64)> + Clone {
     (0..count as u64)
         .rev()
@@ -106,8 +106,8 @@ fn reads_are_added_while_others_complete() {
     });
 }
 
-/// Pushes `pushed` reads onto a batch over `count`, some before its first answer and some later, and
-/// looks at what answers under which index.
+/// Pushes `pushed` reads onto a batch over `count`, `early` of them before its first result, and checks the index and
+/// offset of each result.
 async fn push_onto(file: &File, contents: &[u8], count: usize, pushed: usize, early: usize) {
     let expected: Vec<u64> = reads(count)
         .chain(reads(pushed))
@@ -153,7 +153,7 @@ fn pushed_reads_follow_the_whole_iterator() {
         for file in [Some(&hot), direct.as_ref()].into_iter().flatten() {
             for count in [0, 40, 100, 2000] {
                 for (pushed, early) in [(1, 1), (50, 50), (50, 0), (40, 20)] {
-                    // Later ones are pushed at answers; without any there is none to push at.
+                    // Later ones are pushed after results, so there must be a result.
                     if count + early > 0 {
                         push_onto(file, &contents, count, pushed, early).await;
                     }
@@ -266,7 +266,7 @@ fn cached_and_uncached_reads_mix_in_one_batch() {
         let contents = bytes(7, pages * 4096);
         let file = ground.file("f", &contents).await;
         file.sync_all().await.unwrap();
-        // Rounds of a batch over everything, of which more and more was dropped from the cache.
+        // Rounds of a batch over everything, with more and more pages dropped from the cache.
         for dropped in [0, 1, 5, 64, 256] {
             for page in 0..dropped {
                 let offset = (page * (pages / dropped)) as u64 * 4096;

@@ -1,4 +1,4 @@
-//! Batches whose neighbouring ranges are read together.
+//! Batches with merged reads of neighbouring ranges.
 
 use std::io::ErrorKind;
 

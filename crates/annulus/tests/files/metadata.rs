@@ -1,4 +1,4 @@
-//! What is known about files.
+//! Metadata of files.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Opening: every combination of options does what std's does.
+//! Opening: every combination of options behaves as in std.
 
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -10,7 +10,7 @@ use crate::grounds::for_each_backend;
 
 const BEFORE: &[u8] = b"0123456789";
 
-/// The six switches that std has too.
+/// The six options that std has too.
 #[derive(Clone, Copy, Debug)]
 struct Switches {
     read: bool,
@@ -50,7 +50,7 @@ impl Switches {
     }
 }
 
-/// What came of an open, a read of three bytes and a write of two.
+/// The results of an open, a read of three bytes and a write of two.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     opened: Result<(), io::ErrorKind>,
@@ -279,7 +279,7 @@ fn an_unnamed_file_has_a_mode_too() {
         options.custom_flags(libc::O_TMPFILE);
         match ground.engine.open_with(&options, ground.path("")).await {
             Ok(file) => assert_eq!(file.metadata().await.unwrap().mode(), 0o600),
-            // Not every file system has them.
+            // Not every file system has unnamed files.
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),
         }
     });

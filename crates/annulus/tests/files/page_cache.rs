@@ -1,4 +1,4 @@
-//! What the page cache holds of a file, and holding it there.
+//! The contents of the page cache, and pinning pages in it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::grounds::uncache;
 
-/// So often a page is thrown out before it is believed to stay.
+/// The number of attempts to drop a page before it counts as permanent.
 const ATTEMPTS: u32 = 2000;
 
-/// The first bytes of a file in this process's address space.
+/// A mapping of the start of a file.
 struct Mapping {
     base: NonNull<libc::c_void>,
     bytes: usize,
@@ -23,7 +23,7 @@ impl Mapping {
     fn new(path: &Path, bytes: usize, flags: libc::c_int) -> Mapping {
         let file = File::open(path).unwrap();
         let (read, flags) = (libc::PROT_READ, libc::MAP_SHARED | flags);
-        // SAFETY: a new mapping at a place that the kernel chooses; nobody reads through it.
+        // SAFETY: a new mapping at an address that the kernel chooses; no code reads through it.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -44,10 +44,10 @@ impl Mapping {
         Mapping { base, bytes }
     }
 
-    /// Whether the page at its beginning is in the page cache.
+    /// Returns whether its first page is in the page cache.
     fn begins_cached(&self) -> bool {
         let mut page = 0;
-        // SAFETY: one page of the mapping, and a byte for it.
+        // SAFETY: one page of the mapping, and a byte for the result.
         let asked = unsafe { libc::mincore(self.base.as_ptr(), 1, &raw mut page) };
         assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
         page & 1 == 1
@@ -56,20 +56,19 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nothing refers to it any more.
+        // SAFETY: mapped by `new`, and not referenced any more.
         unsafe { libc::munmap(self.base.as_ptr(), self.bytes) };
     }
 }
 
-/// Holds a file's pages in the page cache: although another process needs the memory, or drops all caches of the
-/// machine, does not get them.
+/// Pins a file's pages in the page cache, even if another process needs memory or drops all caches of the machine.
 pub(crate) struct Pinned(#[allow(dead_code, reason = "what counts is that it is there")] Mapping);
 
 impl Pinned {
     pub(crate) fn new(path: &Path, bytes: usize) -> Pinned {
         let mapping = Mapping::new(path, bytes, libc::MAP_POPULATE);
-        // SAFETY: the mapping's own pages. Refused where hardly any memory may be locked: a page that is mapped and
-        // was used just now is among the last to go nevertheless.
+        // SAFETY: the mapping's own pages. The call fails if hardly any memory may be locked; but mapped pages that
+        // were just used are among the last to be dropped.
         let locked = unsafe { libc::mlock(mapping.base.as_ptr(), bytes) };
         if locked != 0 {
             println!("not locked: {}", std::io::Error::last_os_error());
@@ -78,7 +77,7 @@ impl Pinned {
     }
 }
 
-/// Whether the file system can read what is cached without waiting for what is not.
+/// Returns whether the file system can read cached pages without waiting for others.
 pub(crate) fn answers_immediately(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     let mut byte = [0];
@@ -87,8 +86,8 @@ pub(crate) fn answers_immediately(path: &Path) -> bool {
     read != Err(rustix::io::Errno::OPNOTSUPP)
 }
 
-/// Throws a file out of the page cache until its first page is seen to be gone: the kernel keeps one that something
-/// still refers to at that moment, such as another processor's list of new pages. False: it stays, as on tmpfs.
+/// Drops a file from the page cache until its first page is gone. The kernel keeps a page that is still referenced at
+/// that moment, for example by another processor's list of new pages. Returns `false` if the page stays, as on tmpfs.
 pub(crate) async fn uncache_surely(file: &annulus::File, path: &Path) -> bool {
     let mapping = Mapping::new(path, 1, 0);
     for attempt in 0..ATTEMPTS {

@@ -1,4 +1,4 @@
-//! Polling that was asked for: done, or refused with a reason, and everything works.
+//! Requested polling: it is active, or refused with a reason, and everything works.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use annulus_testing::skip::skip;
 use crate::grounds::bytes;
 use crate::wait::DEADLINE;
 
-/// `None`, said so, where there is no io_uring at all.
+/// Builds the engine. Returns `None` after a skip if there is no io_uring at all.
 fn build(builder: EngineBuilder) -> Option<Engine> {
     let engine = builder.build().unwrap();
     if let EngineBackend::Blocking { reason, .. } = engine.backend() {
@@ -29,12 +29,12 @@ fn polling(engine: &Engine) -> &PollingInUse {
     }
 }
 
-/// Not in the temporary directory, which may have no direct I/O.
+/// Returns a directory outside of the temporary directory, which may have no direct I/O.
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Writes, syncs and reads back; returns the file.
+/// Writes, syncs and reads back. Returns the file.
 async fn works(engine: &Engine, dir: &tempfile::TempDir, direct: bool) -> Option<File> {
     let path = dir.path().join("f");
     let mut options = OpenOptions::new();
@@ -79,7 +79,7 @@ fn files_that_cannot_be_polled_report_the_reason_and_work() {
         let metrics = engine.metrics();
         match direct.poll_support() {
             Ok(()) => assert!(metrics.polled > 0, "{metrics:?}"),
-            // It has queues, and the file system does not poll.
+            // The device has queues, but the file system does not poll.
             Err(NotPolled::Refused) => assert!(metrics.poll_refused > 0, "{metrics:?}"),
             Err(why) => {
                 println!("{why}");
@@ -118,7 +118,7 @@ fn a_refused_submission_poller_is_reported_with_a_hint_and_everything_works() {
     );
     pollster::block_on(works(&engine, &dir(), false)).unwrap();
     assert_eq!(engine.metrics().sq_wakeups, 0);
-    // Who insists on io_uring insists on this, too.
+    // With the explicit io_uring backend the refusal is an error.
     let error = Engine::builder()
         .backend(Backend::Uring)
         .sqpoll(poll)
@@ -142,10 +142,10 @@ fn a_submission_poller_is_shared_woken_and_advised_against_with_few_processors()
     assert_eq!(text.contains("not advised with"), processors < 4, "{text}");
     let dir = dir();
     let file = pollster::block_on(works(&engine, &dir, false)).unwrap();
-    // A driver's thread is told of work through its ring, which wakes the poller before the driver pushes anything.
-    // Nobody tells the caller's own.
+    // A driver thread is woken through its ring, which wakes the poller before the driver pushes anything. A driver of
+    // the calling thread is not.
     let driver = engine.current_thread_driver().unwrap();
-    // On a machine that is busy with other tests the poller may not have had the time to go to sleep.
+    // On a busy machine the poller may not have had the time to fall asleep.
     let until = Instant::now() + DEADLINE;
     let woken = engine.metrics().sq_wakeups;
     while engine.metrics().sq_wakeups == woken {
@@ -154,7 +154,7 @@ fn a_submission_poller_is_shared_woken_and_advised_against_with_few_processors()
             "never woken: {:?}",
             engine.metrics()
         );
-        // Longer than it polls without work.
+        // Longer than the poller's idle time.
         std::thread::sleep(Duration::from_millis(50));
         driver.block_on(file.sync_data()).unwrap();
     }

@@ -1,4 +1,5 @@
-//! The end of a thread: destructors of its thread-locals may use files, whatever else of the thread has gone.
+//! The end of a thread: destructors of its thread-locals may use files, in any order with the thread's other
+//! destructors.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,7 +14,7 @@ use crate::grounds::{bytes, for_each_ground};
 
 const READS: u64 = 40;
 
-/// Reads when it is dropped, and tells what it got.
+/// Reads when it is dropped, and sends the results.
 struct Reads {
     engine: Engine,
     file: File,
@@ -36,7 +37,7 @@ impl Reads {
 impl Drop for Reads {
     fn drop(&mut self) {
         let _ = self.sender.send(on_this_thread(self.read()));
-        // Only rings have them.
+        // Only rings have drivers of the calling thread.
         if let Ok(driver) = self.engine.current_thread_driver() {
             let _ = self.sender.send(driver.block_on(self.read()));
         }
@@ -62,7 +63,7 @@ fn destructors_of_thread_locals_read_files_before_and_after_the_rings_are_droppe
                     file: file.clone(),
                     sender,
                 };
-                // The order of their first use is the order of thread-locals.
+                // Thread-locals are destroyed in an order that depends on their first use.
                 let body = move || {
                     if used_before {
                         on_this_thread(reads.read()).unwrap();

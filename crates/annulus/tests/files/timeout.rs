@@ -1,4 +1,4 @@
-//! Time limits: generous ones on every backend, ones that pass on the simulation's clock.
+//! Timeouts: generous ones on every backend, and ones that expire on the simulation's clock.
 
 use std::future::pending;
 use std::io::ErrorKind;
@@ -58,7 +58,7 @@ fn a_future_that_never_completes_times_out() {
     });
 }
 
-/// The kernel's text for it is about a connection.
+/// The kernel's text for `ETIMEDOUT` is about a connection.
 fn assert_timed_out(error: &std::io::Error) {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert_eq!(EngineError::of(error), Some(EngineError::TimedOut));
@@ -91,7 +91,7 @@ mod simulated {
     const HOUR: Duration = Duration::from_secs(3600);
     const SHORT: Duration = Duration::from_millis(1);
 
-    /// A machine with the file `/f`, on which everything takes about an hour.
+    /// A simulation with the file `/f`, on which every operation takes about an hour.
     fn slow(config: SimConfig) -> Sim {
         let sim = Sim::new(config);
         sim.put("/f", bytes(3, 10_000)).unwrap();

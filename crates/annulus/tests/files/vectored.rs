@@ -96,7 +96,7 @@ fn no_buffers_and_empty_buffers_write_nothing() {
     });
 }
 
-/// One transfer takes 1,024 buffers: of nothing but empty ones its 0 would say that the file ends, or takes no more.
+/// One transfer takes 1,024 buffers. With empty ones only, its result of 0 would look like the end of the file.
 #[test]
 fn empty_buffers_before_others_are_not_taken_for_the_end() {
     for_each_backend(async |ground| {

@@ -1,4 +1,4 @@
-//! Waiting for what must come; the deadline is reached only when something is broken.
+//! Waiting for a condition that must become true. The deadline is reached only when something is broken.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The same where the waiting thread may be the one that drives the ring.
+/// Waits until `holds`, on a thread that may be the one that drives the ring.
 pub(crate) async fn eventually_on(ground: &Ground, what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + DEADLINE;
     while !holds() {
@@ -26,7 +26,7 @@ pub(crate) async fn eventually_on(ground: &Ground, what: &str, mut holds: impl F
     }
 }
 
-/// Runs `body` on a thread of its own and waits for its end.
+/// Runs `body` on a separate thread and waits for its end.
 #[track_caller]
 pub(crate) fn in_time<T: Send + 'static>(
     what: &str,

@@ -1,4 +1,4 @@
-//! Files: on a ring with a thread, on one of the caller's own, on blocking threads, on simulated kernels.
+//! Counters of files: on a ring with a thread, on a ring of the caller, on blocking threads, on simulated kernels.
 
 use std::future::Future;
 use std::path::Path;
@@ -43,7 +43,7 @@ async fn create(engine: &Engine, path: &Path, cached: CachedReads) -> File {
     engine.open_with(options, path).await.unwrap()
 }
 
-/// One file made, written twice, read, synced and closed; one that is not there.
+/// Creates, writes twice, reads, syncs and closes one file, and opens one that does not exist.
 async fn work(engine: &Engine, dir: &Path) {
     let file = create(engine, &dir.join("data"), CachedReads::Never).await;
     for block in 0..2 {
@@ -74,7 +74,7 @@ fn a_known_load_is_counted_exactly_on_every_backend() {
         let before = snapshot();
         pollster::block_on(work(&engine, path));
         let between = since(&before);
-        // What a ring has no opcode for, or is better off without, its helpers do.
+        // Operations without an opcode, or that a ring would do badly, run on blocking threads.
         let mut total = between.total();
         assert_eq!(
             counted(&total),
@@ -106,7 +106,7 @@ fn a_known_load_is_counted_exactly_on_every_backend() {
         assert_eq!(source.backend, engine.backend().to_string());
         assert_eq!(source.fallback, None);
         if kind == SourceKind::Driver && !simulated {
-            // To make a file may block: a thread of the kernel's did it, and is still there.
+            // Creating a file may block, so a kernel worker did it, and still exists.
             assert!(between.kernel_workers > 0);
         }
         let rings = kind == SourceKind::Driver;
@@ -200,7 +200,7 @@ fn an_operation_is_timed_while_a_reader_is_attached_and_its_parts_add_up() {
             let total = now.since(then).total();
             let reads = total.operation("read_at").unwrap();
             let counts = [&reads.latency, &reads.queue, &reads.device].map(|one| one.count());
-            // Fewer than are timed of a burst, and each is.
+            // Fewer reads than may be timed at once, so each is timed.
             let timed = if timed { READS } else { 0 };
             assert_eq!((reads.completed, counts), (READS, [timed; 3]), "{engine:?}");
             assert_eq!(
@@ -254,7 +254,7 @@ fn operations_leaked_at_the_end_of_an_engine_are_counted_once() {
     let engine = Engine::builder().backend(Backend::Fallback);
     let engine = engine.drain_timeout(Duration::from_millis(10));
     let engine = engine.build().unwrap();
-    // Nobody opens it for writing.
+    // No process opens it for writing, so the open blocks.
     let mut opening = engine.open(&path);
     let mut context = Context::from_waker(Waker::noop());
     assert!(Pin::new(&mut opening).poll(&mut context).is_pending());
@@ -264,6 +264,6 @@ fn operations_leaked_at_the_end_of_an_engine_are_counted_once() {
     drop(opening);
     drop(engine);
     assert_eq!(since(&before).total().counters.leaked, 1);
-    // Its thread goes on, and ends.
+    // Lets the blocking thread continue and end.
     drop(std::fs::File::create(&path).unwrap());
 }

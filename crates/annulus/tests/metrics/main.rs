@@ -1,4 +1,4 @@
-//! What is counted, on every backend, how long it took, and who can look at it.
+//! The metrics of every backend: counts, times, and access from other processes.
 
 mod counts;
 mod preload;
@@ -12,24 +12,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use annulus::metrics::{Snapshot, Source, SourceKind, snapshot};
 
-/// What is counted is the process's: one test at a time.
+/// Counters belong to the process, so tests run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What has been counted since `before`.
+/// Returns the counts since `before`.
 fn since(before: &Snapshot) -> Snapshot {
     snapshot().since(before)
 }
 
-/// All that one operation came to: answers, and errors among them.
+/// Returns the numbers of completions of one operation, and of errors among them.
 fn count(source: &Source, operation: &str) -> (u64, u64) {
     let counted = source.operation(operation);
     counted.map_or((0, 0), |counted| (counted.completed, counted.failed))
 }
 
-/// The operations that were asked for, with how often they answered, by name.
+/// Returns the operations that were made, with their completions, by name.
 fn counted(source: &Source) -> Vec<(&'static str, u64)> {
     let operations = source
         .operations
@@ -42,7 +42,7 @@ fn counted(source: &Source) -> Vec<(&'static str, u64)> {
     counted
 }
 
-/// The sources of that kind which have counted something.
+/// Returns the sources of a kind that have counted something.
 fn of_kind(snapshot: &Snapshot, kind: SourceKind) -> Vec<&Source> {
     let sources = snapshot.sources.iter();
     sources

@@ -1,4 +1,4 @@
-//! What the preload library counts with, in this process and seen from another.
+//! The counters of the preload library, read in this process and from another.
 #![allow(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -25,7 +25,7 @@ fn reasons(counted: &[ReasonCounts]) -> Vec<(&str, u64)> {
     counted.iter().map(|one| (one.reason, one.count)).collect()
 }
 
-/// A ring that has done something of everything, and the process around it.
+/// Creates a ring with one of every count, and its process source.
 fn busy() -> (Served, Served) {
     let (ring, process) = (Served::ring(0), Served::process());
     ring.describe("io_uring (deferred task work)", None);
@@ -106,10 +106,10 @@ fn sorted<T: Ord>(mut things: Vec<T>) -> Vec<T> {
     things
 }
 
-/// Set in the process that is looked at.
+/// The environment variable of the observed process.
 const ROLE: &str = "ANNULUS_TEST_PRELOADED";
 
-/// Not a test, but what a test looks at.
+/// Not a test, but the process that a test observes.
 #[test]
 fn a_process_on_rings() {
     if std::env::var_os(ROLE).is_none() {
@@ -177,7 +177,7 @@ fn a_forked_child_shares_its_own_counters_and_leaves_its_parents_unchanged() {
     );
 }
 
-/// Until it has counted: it shares what it counts a moment earlier.
+/// Waits until the process has counted something: it shares its counters a moment earlier.
 fn wait_for(process: u32) -> Snapshot {
     loop {
         if let Ok(own) = snapshot_of(process)

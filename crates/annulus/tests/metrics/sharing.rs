@@ -1,4 +1,4 @@
-//! Looking at another process, and who can't be looked at.
+//! Access to the counters of another process, and the errors if that is impossible.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -16,18 +16,18 @@ use annulus_testing::skip::root_or_skip;
 
 use crate::{count, since};
 
-/// Words of the header.
+/// Indices of the header's words.
 const VERSION: u64 = 1;
 const NAMES: u64 = 7;
 
-/// A process that does what it is told: this test binary, started again for `the_observed_process`.
+/// A process under the test's control: this test binary, started again for `the_observed_process`.
 struct Looked {
     child: Child,
     tell: ChildStdin,
     said: BufReader<ChildStdout>,
 }
 
-/// Set in such a process: whether it shares.
+/// The environment variable of such a process: whether it shares its counters.
 const ROLE: &str = "ANNULUS_TEST_LOOKED_AT";
 
 impl Looked {
@@ -60,7 +60,7 @@ impl Looked {
         self.child.id()
     }
 
-    /// Has it read `times`.
+    /// Makes the process read `reads` times.
     fn read(&mut self, reads: u64) {
         writeln!(self.tell, "{reads}").unwrap();
         self.wait_for("done");
@@ -70,7 +70,7 @@ impl Looked {
         snapshot_of(self.id()).unwrap()
     }
 
-    /// Its file of memory, opened.
+    /// Opens its memory file.
     fn file(&self) -> File {
         let [path] = &shared_files(self.id())[..] else {
             panic!("it has not one file of memory");
@@ -86,7 +86,7 @@ impl Drop for Looked {
     }
 }
 
-/// Descriptors of a process that are files of counters.
+/// Returns the descriptors of a process that refer to files of counters.
 pub(crate) fn shared_files(process: u32) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -97,7 +97,7 @@ pub(crate) fn shared_files(process: u32) -> Vec<PathBuf> {
     paths.filter(named).collect()
 }
 
-/// Not a test, but what a test looks at.
+/// Not a test, but the process that a test observes.
 #[test]
 fn the_observed_process() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -111,7 +111,7 @@ fn the_observed_process() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     std::fs::write(&path, vec![3; 4096]).unwrap();
-    // It is killed: nothing is to be left of it.
+    // The process is killed, and must leave nothing behind.
     let file = pollster::block_on(open(&engine, &path));
     drop(dir);
     println!("\nready");
@@ -166,7 +166,7 @@ fn mapped_counters_cannot_be_truncated_and_writes_to_them_do_no_harm() {
     let bytes = file.metadata().unwrap().len();
     assert!(file.set_len(4096).is_err());
     assert!(file.set_len(bytes + 4096).is_err());
-    // Nonsense in all that has been written so far.
+    // Garbage in all words that have been written so far.
     let nonsense = vec![0xff; 64 << 10];
     for from in (64 << 10..2 << 20).step_by(64 << 10) {
         file.write_all_at(&nonsense, from).unwrap();
@@ -220,7 +220,7 @@ fn the_error_for_a_process_of_another_user_names_the_permitted_users() {
             let error = snapshot_of(looked.id()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             assert!(error.to_string().contains("root"), "{error}");
-            // As nobody it may not be killed either: it ends with its input, when this process does.
+            // This user may not kill it either. It ends with its input, when this process ends.
             std::mem::forget(looked);
         },
     );
@@ -249,13 +249,13 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
     assert!(snapshot_of(looked.id()).is_err());
 }
 
-/// Runs `body` in a child of a fork, where nothing but what it does goes on; its end is the child's.
+/// Runs `body` in a forked child, which ends without running anything else.
 pub(crate) fn forked(body: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: this process has one thread that matters to the child, which ends without running anything else.
+    // SAFETY: only the calling thread matters to the child, which ends without running anything else.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         body();
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: ends the child without running any code of the parent.
         unsafe { libc::_exit(0) };
     }
     assert!(pid > 0, "{}", std::io::Error::last_os_error());
@@ -278,7 +278,7 @@ fn a_forked_child_counts_for_itself_and_an_executed_program_inherits_nothing() {
             let file = pollster::block_on(engine.open(&path)).unwrap();
             let before = snapshot();
             pollster::block_on(file.read_at(vec![0; 16], 0)).unwrap();
-            // Answered from the page cache, by whichever process asks.
+            // Read from the page cache, in both processes.
             let pid = forked(|| {
                 for _ in 0..50 {
                     let _ = pollster::block_on(file.read_at(vec![0; 16], 0));
@@ -306,7 +306,7 @@ fn a_forked_child_counts_for_itself_and_an_executed_program_inherits_nothing() {
 
 #[test]
 fn a_process_that_never_shares_has_no_descriptor_for_it() {
-    // Who looks at another process has its file open for a moment: other tests do.
+    // A reader of another process has its file open for a moment, as other tests do.
     in_child(
         "sharing::a_process_that_never_shares_has_no_descriptor_for_it",
         || {

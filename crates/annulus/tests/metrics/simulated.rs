@@ -1,4 +1,4 @@
-//! What a real kernel does when it likes.
+//! Rare behaviour of a kernel, on the simulated one.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn short_transfers_are_counted_and_timed_as_one_request() {
         assert_eq!(count(&total, "write_at"), (1, 0));
         let write = total.operation("write_at").unwrap();
         assert_eq!(write.latency.count(), 1);
-        // On the clock of the simulation, to the last part.
+        // Measured on the clock of the simulation.
         assert!(write.device.sum_ns() > 0);
         assert!(write.latency.sum_ns() <= u64::try_from(sim.elapsed().as_nanos()).unwrap());
     });

@@ -1,4 +1,4 @@
-//! The cores of a runtime: on rings and on epoll.
+//! Counters of the cores of a runtime, on rings and on epoll.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn each_way(test: impl Fn(Backend, RuntimeBuilder)) {
     }
 }
 
-/// Two ends of a connection.
+/// Returns the two ends of a connection.
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -57,7 +57,7 @@ fn the_socket_calls_of_a_core_are_counted_by_operation() {
             }
             drop(watch);
             if backend == Backend::Uring {
-                // The server's receive goes on.
+                // The server's receive is still in flight.
                 assert!(since(&before).total().counters.in_flight > 0);
             }
             client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -69,7 +69,7 @@ fn the_socket_calls_of_a_core_are_counted_by_operation() {
             panic!("{between:?}");
         };
         assert_eq!(count(core, "send"), (2 * ROUNDS, 0), "{backend:?}");
-        // Each message of either end, and the end of the server's.
+        // Each message of either end, and the end of the server's stream.
         assert_eq!(count(core, "recv"), (2 * ROUNDS + 1, 0), "{backend:?}");
         assert_eq!(count(core, "accept").0, 1);
         assert_eq!(count(core, "connect").0, 1);
@@ -155,7 +155,7 @@ fn a_burst_that_takes_all_buffers_does_not_keep_itself_alive() {
             ends.push((client, server));
         }
         let before = snapshot();
-        // The data of all is there when they are asked for, in as few enters as the queue allows.
+        // All data is available before the receives are submitted, in as few enters as the queue allows.
         let readers: Vec<_> = (ends.into_iter())
             .map(|(client, server)| {
                 spawn(async move {
@@ -174,8 +174,8 @@ fn a_burst_that_takes_all_buffers_does_not_keep_itself_alive() {
         Ok(total) => {
             let found_none = total.counters.no_buffers;
             assert!(found_none > 0, "{total:?}");
-            // The first receives had a buffer each, and the others find one when they are armed again: since Linux
-            // 6.13, which receives for some twenty at a time.
+            // The first receives get a buffer each, and the others get one when they are armed again: since Linux 6.13,
+            // which receives for about twenty at a time.
             let in_turn = Support::detect().kernel_version() >= KernelVersion::new(6, 13);
             let at_most = match in_turn {
                 true => CONNECTIONS - u64::from(BUFFERS),
@@ -217,7 +217,7 @@ fn the_file_operations_of_a_core_are_a_separate_source() {
         };
         assert_eq!(count(files, "read_at"), (ROUNDS, 0));
         assert_eq!(files.counters.in_flight, 0);
-        // Its ring is the core's, and counted there.
+        // It uses the core's ring, which is counted there.
         assert_eq!(files.counters.enters, 0);
         let mut cores = now
             .sources
@@ -227,7 +227,7 @@ fn the_file_operations_of_a_core_are_a_separate_source() {
     });
 }
 
-/// A job that blocks until what is returned is dropped; and a place where it says that it runs.
+/// Starts a job that blocks until the returned sender is dropped. The receiver signals that it runs.
 fn stuck() -> (
     impl FnOnce() + Send + 'static,
     mpsc::Sender<()>,

@@ -11,7 +11,7 @@ use crate::dropped::polled;
 use crate::echo::connection;
 use crate::grounds::for_each_way;
 
-/// Returns `head` with space for `spare` bytes behind it, and for no more.
+/// Returns `head` with exactly `spare` bytes of spare capacity.
 fn with_spare(head: &[u8], spare: usize) -> BytesMut {
     let mut buf = BytesMut::with_capacity(head.len() + spare);
     buf.extend_from_slice(head);

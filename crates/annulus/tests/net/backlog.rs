@@ -1,4 +1,4 @@
-//! A listener whose program has little room: it does not accept what the program can't take.
+//! A listener with a limit: it does not accept more connections than the program can take.
 
 use annulus::net::TcpStream;
 use annulus::runtime::spawn;
@@ -20,7 +20,7 @@ fn connections_above_the_limit_wait_in_the_backlog_until_it_is_raised() {
             clients.push(TcpStream::connect(address).await.unwrap());
         }
         let first = incoming.next().await.unwrap().unwrap();
-        // A round trip: the core has looked at all that the kernel had to say.
+        // After a round trip, the core has processed all events of the kernel.
         drop(spawn(echo_all(first)));
         ask(&clients[0], bytes(1, 0, 100)).await;
         assert_eq!(incoming.queued(), 0, "accepted without being asked for");
@@ -29,7 +29,7 @@ fn connections_above_the_limit_wait_in_the_backlog_until_it_is_raised() {
         while accepted.len() < CLIENTS - 1 {
             accepted.push(incoming.next().await.unwrap().unwrap());
         }
-        // A multishot accept is ended, and what it has accepted by then is not lost.
+        // A multishot accept is cancelled, and the connections that it has already accepted are not lost.
         incoming.set_limit(1);
         for _ in 0..CLIENTS {
             clients.push(TcpStream::connect(address).await.unwrap());

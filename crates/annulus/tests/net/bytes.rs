@@ -1,4 +1,4 @@
-//! Bytes that a seed gives, so that the receiver of one knows which it must be.
+//! Pseudo-random bytes of a seed, so that their receiver can check each one.
 
 use annulus::net::TcpStream;
 
@@ -14,7 +14,7 @@ pub(crate) fn bytes(seed: u64, from: u64, count: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What has come of a stream, each byte compared.
+/// The received part of a stream, each byte compared.
 #[derive(Debug)]
 pub(crate) struct Expected {
     seed: u64,
@@ -34,7 +34,7 @@ impl Expected {
     }
 }
 
-/// Receives all there is, to the end, and compares it. Returns how much it was.
+/// Receives up to the end of the stream and compares all bytes. Returns their number.
 pub(crate) async fn receive_all(stream: &TcpStream, seed: u64) -> u64 {
     let mut expected = Expected::new(seed);
     let mut chunks = stream.recv_multishot();
@@ -44,7 +44,7 @@ pub(crate) async fn receive_all(stream: &TcpStream, seed: u64) -> u64 {
     expected.count
 }
 
-/// Sends `question`, and receives as many bytes, which must be the same.
+/// Sends `question` and receives the same number of bytes, which must be equal.
 pub(crate) async fn ask(stream: &TcpStream, question: Vec<u8>) {
     let question = stream.send_all(question).await.unwrap();
     let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! Connections that come and go: nothing is left of those that have gone.
+//! Short connections: nothing is left of those that have ended.
 
 use annulus::net::TcpStream;
 use annulus::runtime::{Handle, spawn};
@@ -9,7 +9,7 @@ use crate::echo::{listen, serve};
 use crate::grounds::{BACKENDS, for_each_way};
 use crate::kernel::{all_but, all_gone, close_wait};
 
-/// Makes `count` connections, one question each, `abreast` at a time.
+/// Makes `count` connections with one request each, `abreast` at a time.
 pub(crate) async fn come_and_go(address: std::net::SocketAddr, count: u64, abreast: u64) {
     let clients: Vec<_> = (0..abreast)
         .map(|first| {
@@ -42,8 +42,8 @@ fn twenty_thousand_connections_leave_nothing_behind() {
     });
 }
 
-/// Where a receive in flight on one connection keeps another's socket alive (trap 39), the ends of all
-/// that have gone since then wait in CLOSE_WAIT.
+/// If a receive in flight on one connection keeps another's socket alive (trap 39), all connections that have ended
+/// since then stay in CLOSE_WAIT.
 #[test]
 fn idle_connections_keep_no_other_in_close_wait() {
     for_each_way(|way| async move {
@@ -57,7 +57,7 @@ fn idle_connections_keep_no_other_in_close_wait() {
             idle.push(client);
         }
         come_and_go(address, count, 8).await;
-        // The listener, and both ends of those that are idle.
+        // The listener, and both ends of the idle connections.
         all_but(101, address.port()).await;
         assert_eq!(close_wait(address.port()), 0);
         for client in &idle {
@@ -67,7 +67,7 @@ fn idle_connections_keep_no_other_in_close_wait() {
     });
 }
 
-/// A core that ends has accepts, receives, sends and connects in flight.
+/// A core ends with accepts, receives, sends and connects in flight.
 #[test]
 fn a_runtime_that_ends_with_everything_in_flight_leaves_nothing() {
     for way in BACKENDS {
@@ -82,7 +82,7 @@ fn a_runtime_that_ends_with_everything_in_flight_leaves_nothing() {
                     let client = TcpStream::connect(address).await?;
                     drop(spawn(async move {
                         if number % 2 == 0 {
-                            // More than the way holds; nobody reads the answer.
+                            // More than the socket buffers hold, and the response is never read.
                             let _ = client.send_all(vec![7; 16 << 20]).await;
                         }
                         let _ = client.recv(Vec::with_capacity(100)).await;

@@ -1,4 +1,4 @@
-//! Buffers of a type that does not do what its traits promise, and buffers that nothing fits in.
+//! Buffers of a type that breaks the contract of its traits, and buffers without space.
 
 use std::io::ErrorKind;
 
@@ -9,7 +9,7 @@ use annulus_testing::broken_buffer::BrokenBuffer;
 use crate::echo::connection;
 use crate::grounds::for_each_way;
 
-/// What came back with the refusal.
+/// Returns the buffer of a refused operation.
 #[track_caller]
 fn refused<T, B>(result: Result<T, BufError<B>>) -> B {
     let (error, buf) = result.err().expect("it was taken").into_parts();
@@ -24,7 +24,7 @@ fn a_refused_broken_buffer_is_untouched_and_no_received_data_is_lost() {
         for make in [BrokenBuffer::apart, BrokenBuffer::too_full] {
             client.send_all("abc").await.unwrap();
             assert!(refused(server.recv(make()).await).is_untouched());
-            // What has come is with the receiver now, and would be copied.
+            // The received data is now with the receiver, and would be copied.
             let chunk = server.recv_multishot().next().await.unwrap().unwrap();
             server.recv_multishot().unread(chunk);
             assert!(refused(server.recv(make()).await).is_untouched());
@@ -56,7 +56,7 @@ fn no_datagram_is_received_into_a_buffer_that_breaks_its_contract() {
     });
 }
 
-/// 0 means the end, so it is not the answer to a receive that had nowhere to put anything.
+/// A result of 0 means the end of the stream, so a receive without space for data is an error.
 #[test]
 fn a_stream_refuses_a_receive_into_a_buffer_without_space_before_with_and_after_data() {
     for_each_way(|_| async {

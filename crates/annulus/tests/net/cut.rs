@@ -1,5 +1,5 @@
-//! Messages that can't be sent whole: what was begun goes on for the grace, or while the peer of a dropped stream takes
-//! some of it; past that the end is a reset, so that no peer takes a part of a message for all of it.
+//! Messages that cannot be sent completely. A started send goes on for the grace period, or while the peer of a dropped
+//! stream takes data. After that the stream ends in a reset, so that no peer takes a part of a message for all of it.
 
 use std::future::{Future, pending};
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,31 +17,31 @@ use annulus_testing::skip::skip;
 use crate::grounds::{BACKENDS, PATIENCE, Way, for_each_way};
 use crate::kernel::all_gone;
 
-/// More than both socket buffers have room for.
+/// More than both socket buffers hold.
 const BYTES: usize = 24 << 20;
 
-/// How `BYTES` bytes are begun to be sent.
+/// The ways to start a send of `BYTES` bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Begins {
     TrySend,
-    /// And the stream is closed behind it.
+    /// The stream is closed after it.
     CloseWith,
     Awaited,
     DroppedSend,
     Vectored,
     ZeroCopy,
     Writer,
-    /// Of a half whose end tells the peer that nothing follows.
+    /// On a half whose end tells the peer that nothing follows.
     WriteHalf,
     HalfWriter,
-    /// In a task that the end of the runtime drops.
+    /// In a task that is dropped at the end of the runtime.
     File,
     Spliced,
 }
 
 use Begins::*;
 
-/// Those that go on by themselves.
+/// The ways whose sends go on without a future.
 const GO_ON: [Begins; 9] = [
     TrySend,
     CloseWith,
@@ -55,7 +55,7 @@ const GO_ON: [Begins; 9] = [
 ];
 
 impl Begins {
-    /// Begins, and leaves the stream to what it has begun.
+    /// Starts the send, and drops the stream.
     async fn begin(self, stream: TcpStream) {
         let message = vec![7; BYTES];
         match self {
@@ -92,7 +92,7 @@ impl Begins {
             })),
             Spliced => drop(spawn(async move {
                 let (reader, mut writer) = io::pipe().unwrap();
-                // As much as the pipe has room for at the most.
+                // At most as much as the pipe holds.
                 let piece = 16 << 10;
                 let from = Descriptor::new(reader).unwrap();
                 loop {
@@ -110,13 +110,13 @@ impl Begins {
     }
 }
 
-/// Polls a future once, with a poll of the core after it, and drops it.
+/// Polls a future once, then lets the core poll, and drops the future.
 async fn begun_and_dropped(future: impl Future) {
     let _ = annulus::time::timeout(Duration::ZERO, future).await;
     yield_now().await;
 }
 
-/// Reads to the end: how many bytes, and how that was.
+/// Reads up to the end. Returns the number of bytes, and the result.
 fn read_all(peer: &mut Peer) -> (usize, io::Result<()>) {
     let mut buf = vec![0; 1 << 16];
     let mut total = 0;
@@ -129,7 +129,7 @@ fn read_all(peer: &mut Peer) -> (usize, io::Result<()>) {
     }
 }
 
-/// A connection of the calling core's, and its peer.
+/// Returns a connection of the calling core, and its peer.
 fn connection() -> (TcpStream, Peer) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = Peer::connect(listener.local_addr().unwrap()).unwrap();
@@ -138,7 +138,7 @@ fn connection() -> (TcpStream, Peer) {
     (TcpStream::from_std(stream).unwrap(), peer)
 }
 
-/// Until the first bytes have come.
+/// Waits until the first bytes have arrived.
 async fn until_begun(peer: &Peer) {
     peer.set_nonblocking(true).unwrap();
     while peer.peek(&mut [0]).is_err() {
@@ -147,7 +147,7 @@ async fn until_begun(peer: &Peer) {
     peer.set_nonblocking(false).unwrap();
 }
 
-/// The builders of the backends.
+/// Runs `test` with a builder for each backend.
 fn each_builder(test: impl Fn(Way, RuntimeBuilder)) {
     for way in BACKENDS {
         match way.builder().block_on(async {}) {
@@ -167,7 +167,7 @@ fn sends_in_progress_complete_within_the_grace_period_and_the_end_follows() {
                 let (stream, peer) = connection();
                 begins.begin(stream).await;
                 until_begun(&peer).await;
-                // Nothing is read before the main future has come to its end.
+                // Nothing is read before the main future has completed.
                 tell.send(peer).unwrap();
             });
             ended.unwrap();
@@ -203,7 +203,7 @@ fn sends_that_exceed_the_grace_period_end_in_a_reset() {
     });
 }
 
-/// Whatever was sent by then; on a ring a splice that waits for room may have moved a part of what it was to.
+/// Some of the data has been sent by then. On a ring, a splice that waits for space may have moved a part.
 #[test]
 fn a_runtime_that_ends_in_a_splice_into_a_stream_ends() {
     each_builder(|way, builder| {
@@ -250,7 +250,7 @@ fn a_dropped_stream_whose_peer_takes_nothing_is_reset_and_its_descriptor_closed(
                 let (stream, peer) = connection();
                 let port = peer.local_addr().unwrap().port();
                 match begins {
-                    // The stream is its task's.
+                    // The stream belongs to its task.
                     Awaited => return,
                     _ => begins.begin(stream).await,
                 }
@@ -283,7 +283,7 @@ fn a_stream_in_use_is_not_reset_however_long_its_peer_takes_nothing() {
             let (dropped, stuck) = connection();
             dropped.try_send(vec![7; BYTES]).unwrap();
             drop(dropped);
-            // Of another the time has passed.
+            // The close timeout of another stream has passed.
             while stuck.take_error().unwrap().is_none() {
                 sleep(Duration::from_millis(1)).await;
             }

@@ -17,7 +17,7 @@ fn two() -> (UdpSocket, UdpSocket, SocketAddr) {
     (one, other, address)
 }
 
-/// Bytes of the longest datagram that a multishot receive takes.
+/// Returns the size of the longest datagram that a multishot receive takes.
 fn capacity(way: Way) -> usize {
     let buffer = if way.is_tiny() { 64 } else { 4096 };
     buffer - 44
@@ -76,7 +76,7 @@ fn a_datagram_to_a_closed_port_fails_a_later_call_and_the_socket_keeps_working()
         let (one, other, address) = two();
         drop(other);
         one.connect(address).await.unwrap();
-        // The answer to the first is what a later call is told.
+        // A later call reports the error of the first datagram.
         let mut refused = false;
         while !refused {
             refused = one.send("anybody?").await.is_err_and(|error| {
@@ -87,7 +87,7 @@ fn a_datagram_to_a_closed_port_fails_a_later_call_and_the_socket_keeps_working()
             sleep(Duration::from_millis(1)).await;
         }
         let again = UdpSocket::bind(address).unwrap();
-        // What the last send that succeeded was answered with.
+        // A send may still fail with the error of an earlier one.
         while one.send("hello").await.is_err() {}
         let (bytes, buf) = again.recv(vec![0; 16]).await.unwrap();
         assert_eq!(&buf[..bytes], b"hello");
@@ -163,10 +163,10 @@ fn buffers_without_space_for_a_header_are_refused_with_a_hint() {
     for backend in [annulus::Backend::Auto, annulus::Backend::Fallback] {
         let builder = Runtime::builder().backend(backend);
         let message = builder.receive_buffers(1, 64).block_on(async {
-            // 16 of the header and 110 of a path.
+            // 16 bytes of the header and 110 of a path.
             let (one, other) = UnixDatagram::pair().unwrap();
             one.send("hello").await.unwrap();
-            // A receive of its own needs no such buffer.
+            // A single receive does not use the group's buffers.
             let (bytes, _) = other.recv(vec![0; 16]).await.unwrap();
             bytes
         });

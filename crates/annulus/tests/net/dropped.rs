@@ -1,5 +1,5 @@
-//! Futures that are dropped at any point: what has been received comes with the next receive, what has been
-//! begun to be sent goes out whole.
+//! Futures that are dropped at any point: received data goes to the next receive, and a started send is sent
+//! completely.
 
 use std::future::{Future, poll_fn};
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ use crate::echo::{connection, listen, serve};
 use crate::grounds::for_each_way;
 use crate::kernel::all_but;
 
-/// Polls `future` at most `polls` times, with a poll of the core between two, and drops it.
+/// Polls `future` at most `polls` times, lets the core poll in between, and drops it.
 pub(crate) async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -77,7 +77,7 @@ fn dropped_receives_lose_no_data_and_keep_the_order() {
     });
 }
 
-/// The first is dropped with its request before the kernel; both have data waiting.
+/// The first receive is dropped while its request is in the kernel; both have data waiting.
 #[test]
 fn a_receive_after_a_dropped_one_gets_the_data_it_received() {
     for_each_way(|_| async {
@@ -100,7 +100,7 @@ fn a_receive_after_a_dropped_one_gets_the_data_it_received() {
     });
 }
 
-/// Each message says which it is: those that come are whole, in order, and none that was awaited is missing.
+/// Each message has a number. Those that arrive are whole and in order, and no awaited one is missing.
 #[test]
 fn sends_that_are_dropped_send_all_or_nothing() {
     for_each_way(|_| async {
@@ -123,7 +123,7 @@ fn sends_that_are_dropped_send_all_or_nothing() {
                     sure.push(number);
                 }
             }
-            // Waits until all that was begun has gone.
+            // Waits until all started sends are complete.
             client.send_all(vec![0xff; 8]).await.unwrap();
             sure
         });
@@ -161,7 +161,7 @@ fn accepts_and_connects_that_are_dropped_leave_no_connection_open() {
             drop(polled(listener.accept(), polls % 3).await);
             connecting.await.unwrap();
         }
-        // Those that were queued are still to be had: the next is answered all the same.
+        // Queued connections are kept for the next accept, which still works.
         let serving = spawn(serve(listener));
         let client = TcpStream::connect(address).await.unwrap();
         ask(&client, bytes(1, 0, 100)).await;
@@ -186,7 +186,7 @@ fn connections_that_were_accepted_and_not_claimed_are_closed() {
         drop(incoming);
         drop(accepted);
         for client in &clients {
-            // The end, or a reset: nobody has them.
+            // The end or a reset, because the connections are not used any more.
             let told = client.recv(Vec::with_capacity(1)).await;
             assert!(!matches!(told, Ok((1.., _))));
         }

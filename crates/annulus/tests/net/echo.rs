@@ -1,4 +1,4 @@
-//! What is sent comes back, whatever its size and however it is cut.
+//! Sent data is echoed, for any size and any segmentation.
 
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
@@ -9,14 +9,14 @@ use annulus::runtime::spawn;
 use crate::bytes::{Expected, ask, bytes};
 use crate::grounds::for_each_way;
 
-/// A listener on a port of its own.
+/// Returns a listener on a free port.
 pub(crate) fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
 }
 
-/// Two ends of one connection. Neither waits for the other's acknowledgement before it sends.
+/// Returns the two ends of a connection, with `TCP_NODELAY` set.
 pub(crate) async fn connection() -> (TcpStream, TcpStream) {
     let (listener, address) = listen();
     let connecting = spawn(TcpStream::connect(address));
@@ -27,7 +27,7 @@ pub(crate) async fn connection() -> (TcpStream, TcpStream) {
     (connected, accepted)
 }
 
-/// Answers each connection until it ends. Errors of one are its own.
+/// Echoes on each connection until it ends. Errors of one connection do not affect others.
 pub(crate) async fn serve(listener: TcpListener) {
     let mut incoming = listener.accept_multishot();
     while let Some(Ok(stream)) = incoming.next().await {
@@ -45,7 +45,7 @@ pub(crate) async fn echo_all(stream: TcpStream) {
     }
 }
 
-/// The same with a buffer of its own, as it is received.
+/// Echoes received data through a caller's buffer.
 async fn answer_with_a_buffer(stream: TcpStream) {
     let mut buf = Vec::with_capacity(1000);
     while let Ok((1.., received)) = stream.recv(buf).await {
@@ -61,7 +61,8 @@ const SIZES: [usize; 14] = [
     1, 2, 63, 64, 65, 4095, 4096, 4097, 16_384, 65_535, 65_536, 65_537, 262_145, 1_000_003,
 ];
 
-/// Sends on one side of `stream` while the other receives: no buffer of the kernel's holds all.
+/// Sends on one side of `stream` while the other side receives, because the data exceeds the
+/// kernel's buffers.
 async fn there_and_back(stream: Rc<TcpStream>, seed: u64, size: usize) {
     let sends = Rc::clone(&stream);
     let sender = spawn(async move {
@@ -136,7 +137,7 @@ fn segments_of_one_byte_are_put_together_again() {
         for position in 0..500 {
             ask(&client, bytes(1, position, 1)).await;
         }
-        // And many of them on the way together.
+        // Many segments at the same time.
         for position in 0..2000 {
             client.send_all(bytes(2, position, 1)).await.unwrap();
         }

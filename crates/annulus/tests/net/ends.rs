@@ -1,4 +1,4 @@
-//! How connections end: by halves, by a reset, by the death of the other side.
+//! The ends of connections: of one direction, by a reset, by the death of the peer.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -45,13 +45,13 @@ fn a_server_that_has_ended_its_direction_still_receives_from_the_client() {
     });
 }
 
-/// A connection whose other end is std's, so that what is done to it happens immediately.
+/// Returns a connection whose other end is std's, so that calls on it take effect immediately.
 async fn with_std(listener: &TcpListener) -> (std::net::TcpStream, TcpStream) {
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (client, listener.accept().await.unwrap())
 }
 
-/// With epoll both are told by one event: the task that takes the data must not miss the end.
+/// With epoll one event reports both: the task that takes the data must not miss the end.
 #[test]
 fn an_end_that_comes_together_with_the_last_data_is_reported() {
     for_each_way(|_| async {
@@ -59,7 +59,7 @@ fn an_end_that_comes_together_with_the_last_data_is_reported() {
         for seed in 0..20 {
             let (mut client, server) = with_std(&listener).await;
             let serving = spawn(async move { receive_all(&server, seed).await });
-            // It waits by then.
+            // The task waits by now.
             yield_now().await;
             yield_now().await;
             client.write_all(&bytes(seed, 0, 10)).unwrap();
@@ -69,7 +69,7 @@ fn an_end_that_comes_together_with_the_last_data_is_reported() {
     });
 }
 
-/// Closes it so that the other side is told of a reset.
+/// Closes the stream with a reset.
 async fn reset(client: std::net::TcpStream) {
     let client = TcpStream::from_std(client).unwrap();
     client.set_linger(Some(Duration::ZERO)).unwrap();
@@ -105,7 +105,7 @@ fn a_reset_is_reported_once_after_the_data_before_it_and_then_the_end() {
     });
 }
 
-/// The connection belongs to a child when it dies: its half of a request has come, and nothing follows.
+/// The connection belongs to a child when it is killed: a part of a request has arrived, and nothing follows.
 #[test]
 fn a_client_that_is_killed_in_mid_request_disturbs_no_other() {
     for_each_way(|_| async {
@@ -125,7 +125,7 @@ fn a_client_that_is_killed_in_mid_request_disturbs_no_other() {
             child.wait().unwrap();
             ask(&witness, bytes(seed, 0, 100)).await;
         }
-        // The listener, and the witness with its other end.
+        // The listener, and both ends of the witness connection.
         all_but(3, address.port()).await;
         serving.abort();
     });
@@ -140,7 +140,7 @@ fn thousands_of_resets_disturb_no_other_and_leave_nothing() {
         for round in 0..20 {
             for number in 0..100 {
                 let mut client = std::net::TcpStream::connect(address).unwrap();
-                // Some before anything is said, some with an answer on its way.
+                // Some without a request, some with a response in progress.
                 if number % 3 > 0 {
                     client.write_all(&bytes(number, 0, 1000)).unwrap();
                 }

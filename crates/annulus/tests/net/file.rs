@@ -1,4 +1,4 @@
-//! A file's bytes sent within the kernel, and receives of one chunk only.
+//! Sends of a file's bytes within the kernel, and receives of a single chunk.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,10 +14,10 @@ use crate::bytes::{ask, bytes, receive_all};
 use crate::echo::{connection, echo_all};
 use crate::grounds::for_each_way;
 
-/// More than both socket buffers have room for.
+/// More than both socket buffers hold.
 const BYTES: usize = 24 << 20;
 
-/// A file whose bytes from the 1000th on are what `receive_all` expects of `seed`, behind a head of 100.
+/// Returns a file whose bytes from the 1000th on are those that `receive_all` expects of `seed`, after a head of 100.
 fn file(seed: u64) -> File {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&[0xee; 1000]).unwrap();
@@ -114,7 +114,7 @@ fn a_deferring_listener_returns_connections_with_their_first_bytes() {
         let mut receiving = server.recv_multishot();
         let first = receiving.next().await.unwrap().unwrap();
         assert_eq!(*first, bytes(8, 0, 60)[..]);
-        // It goes on as it likes.
+        // The connection works as usual.
         client.send_all(bytes(9, 0, 20_000)).await.unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(receive_all(&server, 9).await, 20_000);

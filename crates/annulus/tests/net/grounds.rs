@@ -1,4 +1,4 @@
-//! The backends a test runs on.
+//! The backends of the tests.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder};
 use annulus::time::timeout;
 use annulus_testing::skip::skip;
 
-/// A test that takes longer hangs. It decides nothing else.
+/// The time limit of a test that hangs. No other result depends on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// One backend, and how much room it has.
+/// A backend with its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Uring,
     Epoll,
-    /// Two entries, one buffer of 64 bytes.
+    /// A ring of two entries, and one buffer of 64 bytes.
     TinyUring,
     TinyEpoll,
-    /// Receive buffers that are filled bit by bit, so few that they are full often.
+    /// Receive buffers that are filled incrementally, so few that they are often full.
     Incremental,
 }
 
-/// The two backends, with room and without.
+/// The two backends, with normal and with minimal limits.
 pub(crate) const BACKENDS: [Way; 4] = [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll];
 
 const WAYS: [Way; 5] = [
@@ -35,7 +35,7 @@ const WAYS: [Way; 5] = [
 ];
 
 impl Way {
-    /// Whether it is one of the two that programs use most.
+    /// Returns whether it has normal limits.
     pub(crate) fn is_large(self) -> bool {
         matches!(self, Way::Uring | Way::Epoll)
     }
@@ -60,7 +60,7 @@ impl Way {
     }
 }
 
-/// Runs the test on a core of each kind; a backend that can't run here is skipped, and said so.
+/// Runs the test on a core of each kind; skips a backend that cannot run here.
 pub(crate) fn for_each_way<F>(test: impl Fn(Way) -> F)
 where
     F: Future<Output = ()> + 'static,
@@ -68,7 +68,7 @@ where
     for_each_builder(|builder| builder, test);
 }
 
-/// The same, changed.
+/// Runs the test on a core of each kind, with a changed configuration.
 pub(crate) fn for_each_builder<F>(
     change: impl Fn(RuntimeBuilder) -> RuntimeBuilder,
     test: impl Fn(Way) -> F,

@@ -1,5 +1,5 @@
-//! Each way of filling receive buffers: what is received is what was sent, however small and few they are,
-//! the task that keeps chunks, and wherever they are dropped.
+//! All modes of receive buffers: received data equals sent data, for any number and size of buffers, however long a
+//! task keeps chunks, and wherever they are dropped.
 
 use std::net::Shutdown;
 use std::sync::mpsc;
@@ -14,7 +14,7 @@ use annulus_testing::skip::skip;
 use crate::bytes::{Expected, bytes};
 use crate::echo::connection;
 
-/// A way of filling them, how many, and of how many bytes.
+/// A mode, the number of buffers, and their size in bytes.
 const GROUPS: [(ReceiveMode, u16, u32); 6] = [
     (ReceiveMode::Whole, 2, 512),
     (ReceiveMode::Whole, 64, 2048),
@@ -34,7 +34,7 @@ fn builder((mode, count, bytes): (ReceiveMode, u16, u32)) -> RuntimeBuilder {
         .receive_mode(mode)
 }
 
-/// Numbers that a seed gives.
+/// Pseudo-random numbers of a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -45,7 +45,7 @@ impl Chance {
         (self.0 >> 33) % bound
     }
 
-    /// Most are small, some are larger than all of the buffers.
+    /// Returns a size: most are small, and some exceed all buffers together.
     fn size(&mut self) -> u64 {
         match self.below(4) {
             0 => 1 + self.below(8),
@@ -70,7 +70,7 @@ async fn send(stream: TcpStream, seed: u64) {
     stream.shutdown(Shutdown::Write).unwrap();
 }
 
-/// Keeps some of what comes and drops it in another order, some of it elsewhere.
+/// Keeps some of the chunks and drops them in another order, some of them on another thread.
 async fn receive(stream: TcpStream, seed: u64, elsewhere: mpsc::Sender<Chunk>) -> u64 {
     let mut expected = Expected::new(seed);
     let mut chance = Chance(!seed);
@@ -145,7 +145,7 @@ fn chunks_outlive_their_core() {
             Ok(kept) => {
                 let mut expected = Expected::new(seed);
                 kept.iter().for_each(|chunk| expected.check(chunk));
-                // The last of them frees the memory, on whatever thread.
+                // Dropping the last one frees the memory, on any thread.
                 thread::spawn(move || drop(kept)).join().unwrap();
             }
             Err(error) if error.allows_fallback() => skip(format_args!("{group:?}: {error}")),

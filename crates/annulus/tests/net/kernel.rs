@@ -1,18 +1,18 @@
-//! What the kernel says of a port's connections.
+//! The kernel's state of a port's connections.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use annulus::time::sleep;
 
-/// By then the kernel has closed what is closed, on the slowest machine.
+/// The time limit for the kernel to finish closing, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// States of `/proc/net/tcp`, in its own numbers.
+/// States in `/proc/net/tcp`, as numbers.
 const TIME_WAIT: u8 = 6;
 const CLOSE_WAIT: u8 = 8;
 
-/// The states of the sockets that are bound to `port`, or connected to it.
+/// Returns the states of the sockets that are bound or connected to `port`.
 fn states(port: u16) -> Vec<u8> {
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let port = format!("{port:04X}");
@@ -28,7 +28,8 @@ fn states(port: u16) -> Vec<u8> {
     states
 }
 
-/// Sockets that somebody still holds a descriptor of; the rest of a closed one is the kernel's own.
+/// Returns the number of sockets with an open descriptor. The other states of a closed socket
+/// belong to the kernel.
 pub(crate) fn held(port: u16) -> usize {
     // ESTABLISHED, SYN_SENT, SYN_RECV, CLOSE_WAIT and LISTEN.
     let held = [1, 2, 3, CLOSE_WAIT, 10];
@@ -36,13 +37,13 @@ pub(crate) fn held(port: u16) -> usize {
     states.iter().filter(|state| held.contains(state)).count()
 }
 
-/// Connections whose other end has gone, and that have not been closed.
+/// Returns the number of connections that the peer has closed, and that are not closed here.
 pub(crate) fn close_wait(port: u16) -> usize {
     let states = states(port);
     states.iter().filter(|&&state| state == CLOSE_WAIT).count()
 }
 
-/// Waits until as many are held as are to stay; the kernel takes its time for some closes.
+/// Waits until `stay` sockets are left; the kernel takes its time for some closes.
 pub(crate) async fn all_but(stay: usize, port: u16) {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -56,7 +57,7 @@ pub(crate) async fn all_but(stay: usize, port: u16) {
     panic!("{stay} sockets were to stay; what is left, by state: {left:?}");
 }
 
-/// The same, with no core to wait on.
+/// Waits until no socket is left, on a thread without a core.
 pub(crate) fn all_gone(port: u16) {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {

@@ -1,6 +1,6 @@
-//! Sockets on every backend, and what must hold whatever the other side does. Each test is a future that runs
-//! on a core of its own, once with a ring and once with epoll, and on both with hardly any room: a ring of two
-//! entries and a single receive buffer of 64 bytes. With a ring it runs in each mode of the receive buffers, too.
+//! Sockets on every backend, whatever the peer does. Each test is a future that runs on a core, once with a ring and
+//! once with epoll, and on both with minimal limits: a ring of two entries and a single receive buffer of 64 bytes.
+//! With a ring it also runs in each mode of the receive buffers.
 
 #[cfg(feature = "bytes")]
 mod append;

@@ -42,7 +42,7 @@ fn options_set_on_a_stream_are_read_back() {
             assert!(options.receive_buffer_bytes().unwrap() >= bytes);
         }
         assert!(listener.options().reuse_address().unwrap());
-        // Of a runtime of one core.
+        // Because the runtime has one core.
         assert!(!listener.options().reuse_port().unwrap());
         assert!(options.take_error().unwrap().is_none());
     });

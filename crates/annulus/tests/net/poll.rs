@@ -30,7 +30,7 @@ fn a_pipe_is_readable_when_something_has_been_written() {
         written.set(true);
         writer.write_all(b"x").unwrap();
         let watched = waits.await.unwrap();
-        // It stays so until it is read.
+        // It stays readable until it is read.
         watched.readable().await.unwrap();
         reader.read_exact(&mut [0]).unwrap();
         let waited = timeout(Duration::from_millis(5), watched.readable()).await;

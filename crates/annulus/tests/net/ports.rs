@@ -1,4 +1,4 @@
-//! Who may listen at an address: the cores of one runtime together, and nobody else beside them.
+//! The owners of an address: the cores of one runtime share it, and no other socket can use it.
 
 use std::future::Future;
 use std::io::{self, ErrorKind, Read};
@@ -21,7 +21,7 @@ use crate::grounds::for_each_way;
 const ANY: &str = "127.0.0.1:0";
 const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Fallback];
 
-/// Runs `main` on each of `cores` cores; false if the backend can't run here.
+/// Runs `main` on each of `cores` cores. Returns `false` if the backend cannot run here.
 fn run<F>(backend: Backend, cores: usize, main: impl Fn(CoreInfo) -> F + Send + Sync) -> bool
 where
     F: Future<Output = io::Result<()>> + 'static,
@@ -42,11 +42,11 @@ where
     }
 }
 
-/// An address that the first core to come binds, and the others as well.
+/// An address that the first core binds, and then the others.
 #[derive(Clone)]
 struct Meeting {
     at: Arc<Mutex<SocketAddr>>,
-    /// All are there, and later: all have done their part.
+    /// Waits until all cores have started, and later until all are done.
     barrier: Arc<Barrier>,
 }
 
@@ -58,7 +58,7 @@ impl Meeting {
         }
     }
 
-    /// On each core; the cores are still alone on their threads.
+    /// Called on each core before other tasks run.
     fn listen(&self, options: &ListenOptions) -> io::Result<TcpListener> {
         let mut at = self.at.lock().unwrap();
         let listener = TcpListener::bind_with(*at, options)?;
@@ -81,7 +81,7 @@ fn is_taken<T>(bound: io::Result<T>) -> bool {
     }
 }
 
-/// Runs `ask` on a core of another runtime, of as many cores.
+/// Runs `ask` on a core of another runtime with the same number of cores.
 fn elsewhere<T: Send + 'static>(
     backend: Backend,
     cores: usize,
@@ -148,7 +148,7 @@ fn other_sockets_are_refused_the_address_until_this_runtime_ends() {
                         assert!(elsewhere(backend, others, ask), "{cores}, {others} cores");
                     }
                     assert!(is_taken(StdListener::bind(address)));
-                    // Nor has a core two listeners there.
+                    // A core cannot have two listeners there either.
                     assert!(is_taken(TcpListener::bind(address)));
                 }
                 meeting.barrier.wait();
@@ -195,7 +195,7 @@ fn an_address_is_free_as_soon_as_its_listener_has_been_dropped() {
         let address = first.local_addr().unwrap();
         drop(first);
         let second = TcpListener::bind(address).unwrap();
-        // With an accept that the kernel has.
+        // With an accept in flight in the kernel.
         assert!(polled(second.accept(), 3).await.is_none());
         drop(second);
         let mut third = TcpListener::bind(address).unwrap().accept_multishot();
@@ -229,7 +229,7 @@ fn a_core_that_has_dropped_its_listener_joins_the_others_again() {
     }
 }
 
-/// A connection that the server ended, and whose port lingers therefore.
+/// Makes a connection that the server ends, so that the port lingers in TIME_WAIT.
 async fn lingering(listener: &TcpListener) {
     let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
     drop(listener.accept().await.unwrap());

@@ -1,4 +1,4 @@
-//! How far sends have come, while they are under way.
+//! The progress of sends in flight.
 
 use std::net::Shutdown;
 
@@ -8,7 +8,7 @@ use crate::bytes::bytes;
 use crate::echo::connection;
 use crate::grounds::for_each_way;
 
-/// More than the sockets on the way hold, whose buffers are so small.
+/// More than the sockets hold with small buffers.
 const BYTES: usize = 4 << 20;
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -27,7 +27,7 @@ fn the_bytes_taken_by_the_peer_are_reported_during_a_send() {
             near.shutdown(Shutdown::Write).unwrap();
             near
         });
-        // A part of it has been received, and the send goes on.
+        // A part of it has been received, and the send continues.
         let piece = far.recv_exact(vec![0; BYTES / 4]).await.unwrap();
         let mut seen = progress.look().unwrap().unwrap();
         while seen.bytes - start.bytes < piece.len() as u64 {
@@ -41,7 +41,7 @@ fn the_bytes_taken_by_the_peer_are_reported_during_a_send() {
         while !progress.look().unwrap().unwrap().all {
             yield_now().await;
         }
-        // And one for the end.
+        // One more byte for the end of the stream.
         let seen = progress.look().unwrap().unwrap().bytes - start.bytes;
         assert!((BYTES as u64..=BYTES as u64 + 1).contains(&seen), "{seen}");
         drop(near);

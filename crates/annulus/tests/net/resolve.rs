@@ -7,7 +7,7 @@ use annulus::net::{TcpListener, TcpStream, UdpSocket};
 
 use crate::grounds::for_each_way;
 
-/// A listener on loopback, and its address.
+/// Returns a listener on the loopback interface, and its address.
 fn listener() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -57,7 +57,7 @@ fn addresses_are_tried_in_order_and_the_last_error_is_returned() {
 #[test]
 fn an_error_names_the_host_that_can_not_be_resolved() {
     for_each_way(|_| async {
-        // A label has at most 63 characters, so the resolver asks no server for this one.
+        // A label has at most 63 characters, so the resolver does not query a server for this name.
         let host = "a".repeat(70);
         let error = TcpStream::connect((host.as_str(), 80)).await.unwrap_err();
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! Hardly any receive buffers: nobody starves, and nothing is lost.
+//! Very few receive buffers: no task starves, and nothing is lost.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -42,7 +42,7 @@ fn many_connections_that_all_send_share_a_few_buffers() {
     }
 }
 
-/// How a stream ends.
+/// The way in which a stream ends.
 #[derive(Clone, Copy, Debug)]
 enum EndOf {
     Unix,
@@ -61,7 +61,7 @@ fn data_that_arrives_with_the_end_is_received_although_no_buffer_was_free() {
                     for _ in 0..40 {
                         streams.push(ended_stream(end).await);
                     }
-                    // All of it is there when all of them ask, in one enter.
+                    // All data is available before all tasks submit their receives, in one enter.
                     sleep(Duration::from_millis(5)).await;
                     let readers: Vec<_> = streams.into_iter().map(spawn).collect();
                     for reader in readers {
@@ -73,7 +73,7 @@ fn data_that_arrives_with_the_end_is_received_although_no_buffer_was_free() {
     }
 }
 
-/// Reads a stream of which nine bytes and the end have come.
+/// Reads a stream on which nine bytes and the end have arrived.
 async fn ended_stream(end: EndOf) -> Pin<Box<dyn Future<Output = ()>>> {
     if let EndOf::Unix = end {
         let (client, server) = UnixStream::pair().unwrap();
@@ -92,7 +92,7 @@ async fn ended_stream(end: EndOf) -> Pin<Box<dyn Future<Output = ()>>> {
 
 async fn nine_bytes(mut chunks: RecvStream<'_>, end: EndOf) {
     let mut count = 0;
-    // A buffer that is filled bit by bit may have had no more room.
+    // An incrementally filled buffer may not have had enough space for all bytes.
     let after = loop {
         match chunks.next().await {
             Some(Ok(chunk)) => count += chunk.len(),
@@ -119,7 +119,7 @@ fn tasks_that_keep_chunks_starve_no_other() {
                     for piece in 0..20 {
                         client.send_all(bytes(seed, piece * 10, 10)).await.unwrap();
                         let chunk = hoarder.recv_multishot().next().await.unwrap().unwrap();
-                        // Less than was sent, where a buffer that is filled bit by bit has no more room.
+                        // Less than was sent, if an incrementally filled buffer has no more space.
                         let from = count;
                         count += chunk.len() as u64;
                         kept.push((seed, from, chunk));
@@ -133,7 +133,7 @@ fn tasks_that_keep_chunks_starve_no_other() {
                 }
                 drop(client);
                 serving.await.unwrap();
-                // What was kept is still what was received.
+                // Kept chunks still have the received data.
                 for (seed, from, chunk) in kept {
                     let mut expected = Expected::new(seed);
                     expected.count = from;

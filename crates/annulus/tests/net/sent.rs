@@ -1,4 +1,4 @@
-//! Waiting for sends that nobody has waited for.
+//! Waiting for detached sends.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::bytes::{bytes, receive_all};
 use crate::echo::{connection, listen};
 use crate::grounds::for_each_way;
 
-/// More than both socket buffers have room for.
+/// More than both socket buffers hold.
 const BYTES: usize = 16 << 20;
 
 #[test]
@@ -69,7 +69,7 @@ fn the_last_bytes_and_the_end_come_together() {
                 let mut answer = [0; 6];
                 client.read_exact(&mut answer).unwrap();
                 assert_eq!(&answer, b"answer");
-                // The end has been there as soon as the bytes.
+                // The end is available together with the bytes.
                 client.set_nonblocking(true).unwrap();
                 assert_eq!(client.read(&mut answer).unwrap(), 0);
             }

@@ -1,4 +1,4 @@
-//! Sockets that several tasks share, and what several of them have left behind.
+//! Sockets that several tasks share, and the operations that dropped tasks have left behind.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use annulus::time::timeout;
 use crate::dropped::polled;
 use crate::grounds::for_each_way;
 
-/// Fills the receiver's queue; returns how many datagrams it took.
+/// Fills the receiver's queue. Returns the number of datagrams that it took.
 async fn fill(sender: &UnixDatagram) -> u32 {
     let mut sent = 0u32;
     while let Some(one) = polled(sender.send(sent.to_le_bytes().to_vec()), 2).await {
@@ -21,7 +21,7 @@ async fn fill(sender: &UnixDatagram) -> u32 {
     sent
 }
 
-/// With the datagram that did not fit, its future dropped, there are two more in the line behind it.
+/// Besides the datagram that did not fit, whose future is dropped, two more are queued.
 #[test]
 fn datagrams_of_dropped_senders_are_all_sent_when_there_is_space() {
     for_each_way(|_| async {
@@ -66,7 +66,7 @@ fn each_of_several_tasks_that_wait_for_space_is_woken() {
     });
 }
 
-/// A connect either waits until there is room, and is then made, or says that there is none.
+/// A connect either waits until there is space and then succeeds, or reports that there is none.
 #[test]
 fn a_connect_to_a_full_backlog_does_not_wait_forever() {
     for_each_way(|_| async {

@@ -1,4 +1,4 @@
-//! Who reads slowly, or not at all, stops its own stream and nobody else's.
+//! A task that reads slowly, or not at all, stops its own stream and no other.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -13,16 +13,16 @@ use crate::bytes::{Expected, ask, bytes};
 use crate::echo::{connection, echo_all};
 use crate::grounds::{Way, for_each_way};
 
-/// Bytes of one send.
+/// The size of one send.
 const PIECE_BYTES: usize = 64 << 10;
-/// What both socket buffers and ours may hold before a sender waits.
+/// The maximum number of bytes in both socket buffers and the library's before a sender waits.
 const ON_THE_WAY_MAX: u64 = 24 << 20;
 
 fn total(way: Way) -> u64 {
     if way.is_tiny() { 32 << 20 } else { 64 << 20 }
 }
 
-/// Sends `total` bytes, and counts what has been taken over.
+/// Sends `total` bytes, and counts those that have been accepted.
 fn send(stream: TcpStream, total: u64, sent: Rc<Cell<u64>>) -> JoinHandle<()> {
     spawn(async move {
         while sent.get() < total {
@@ -34,7 +34,8 @@ fn send(stream: TcpStream, total: u64, sent: Rc<Cell<u64>>) -> JoinHandle<()> {
     })
 }
 
-/// Until the sender has come to a halt: the others are answered, and it gets no further.
+/// Waits until the sender has stopped: other connections still get responses, and the sender makes
+/// no progress.
 async fn until_stuck(sent: &Cell<u64>, witness: &TcpStream) {
     let mut before = u64::MAX;
     while before != sent.get() {
@@ -54,7 +55,7 @@ fn a_reader_that_waits_stops_its_own_sender_and_no_other() {
         let (reader, writer) = connection().await;
         let sent = Rc::new(Cell::new(0));
         let sending = send(writer, total, Rc::clone(&sent));
-        // It reads a little, so that its receive is armed, and then no more.
+        // The reader receives a little, so that its receive is armed, and then stops.
         let mut chunks = reader.recv_multishot();
         let mut expected = Expected::new(9);
         expected.check(&chunks.next().await.unwrap().unwrap());
@@ -105,7 +106,7 @@ fn an_echo_that_is_not_read_takes_no_more_from_its_client() {
     });
 }
 
-/// Its socket has been told to stop while receives are armed; the task has many pieces to take.
+/// The socket stops receiving while receives are armed, and the task has many pieces to take.
 #[test]
 fn a_task_that_always_has_data_lets_other_tasks_run() {
     for_each_way(|way| async move {

@@ -1,4 +1,4 @@
-//! Bytes that are moved within the kernel.
+//! Bytes that are moved within the kernel (splice).
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -100,7 +100,7 @@ fn bytes_that_have_already_been_received_are_not_skipped() {
         one.send_all("more").await.unwrap();
         let more = chunks.next().await.unwrap().unwrap();
         assert!(!more.is_empty());
-        // A multishot receive that is armed would take what comes, too.
+        // An armed multishot receive would also take data that arrives.
         let (_reader, writer) = std::io::pipe().unwrap();
         let into = Descriptor::new(writer).unwrap();
         one.send_all("last").await.unwrap();
@@ -127,7 +127,7 @@ fn a_stream_that_sends_files_is_waited_for_both_ways() {
             .await
             .unwrap();
 
-        // Nothing is there yet; meanwhile a file is sent.
+        // No data is available yet; a file is sent meanwhile.
         let receives = {
             let server = Rc::clone(&server);
             spawn(async move {
@@ -151,7 +151,7 @@ fn a_stream_that_sends_files_is_waited_for_both_ways() {
             b"file".repeat(21)
         );
 
-        // More than both buffers have room for, and nobody reads yet.
+        // More than both buffers hold, and the peer does not read yet.
         let total = if way.is_tiny() { 1 << 18 } else { 16 << 20 };
         let sends = spawn(async move {
             let (reader, mut writer) = std::io::pipe().unwrap();
@@ -175,10 +175,10 @@ fn a_stream_that_sends_files_is_waited_for_both_ways() {
     });
 }
 
-/// A blocked core ends with this, instead of hanging the test.
+/// A blocked core is released after this time, instead of hanging the test.
 const RESCUED_AFTER: Duration = Duration::from_secs(60);
 
-/// Acts when the core says that its other tasks have run; false: it never did.
+/// Acts when the core signals that its other tasks have run. Returns `false` if it never did.
 fn once_others_ran(
     act: impl FnOnce() + Send + 'static,
 ) -> (mpsc::Sender<()>, thread::JoinHandle<bool>) {
@@ -194,7 +194,7 @@ fn once_others_ran(
 #[test]
 fn a_splice_from_a_descriptor_in_blocking_mode_does_not_block_the_core() {
     for_each_way(|way| async move {
-        // Of TCP: a Unix stream does as the splice's flags say.
+        // TCP, because a Unix stream follows the flags of the splice.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut peer = std::net::TcpStream::connect(address).unwrap();
@@ -226,7 +226,7 @@ fn a_splice_from_a_descriptor_in_blocking_mode_does_not_block_the_core() {
 fn a_splice_into_a_descriptor_in_blocking_mode_does_not_block_the_core() {
     for_each_way(|way| async move {
         let (mut peer, mut blocking) = BlockingStream::pair().unwrap();
-        // Full to the last byte.
+        // Filled completely.
         blocking.set_nonblocking(true).unwrap();
         let mut filled = 0;
         while let Ok(bytes) = blocking.write(&[7; 1 << 10]) {

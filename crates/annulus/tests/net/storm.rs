@@ -1,5 +1,5 @@
-//! Random operations on many connections, a part of them dropped, cut short or reset, and each answer compared
-//! with a model. The same seed asks for the same; what the kernel makes of it is its own affair.
+//! Random operations on many connections, some of them dropped, cut short or reset, with each result compared with a
+//! model. A seed determines the operations, but not the kernel's behaviour.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,22 +13,22 @@ use std::time::Duration;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{spawn, yield_now};
 
-/// Bytes before each message: which it is, and how long.
+/// The head of each message: its number and its length.
 const HEAD_BYTES: usize = 8;
 const MESSAGE_BYTES_MAX: usize = 200_000;
-/// Operations on one connection.
+/// The maximum number of operations on one connection.
 const STEPS_MAX: u32 = 60;
 
-/// What a storm is made of.
+/// The parameters of a storm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storm {
     pub(crate) seed: u64,
     pub(crate) operations: u64,
-    /// Connections at a time.
+    /// The number of connections at a time.
     pub(crate) abreast: usize,
 }
 
-/// What has happened, to be shown.
+/// Counts of events, to be printed.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) operations: Cell<u64>,
@@ -42,14 +42,14 @@ fn add(cell: &Cell<u64>, count: u64) {
     cell.set(cell.get() + count);
 }
 
-/// What one direction of a connection has been given.
+/// The messages of one direction of a connection.
 #[derive(Debug, Default)]
 struct Sent {
-    /// By number: whether its send was awaited to the end.
+    /// The numbers of the messages; `true` if the send was awaited to the end.
     messages: BTreeMap<u32, bool>,
-    /// The last has gone, and the end after it.
+    /// True if the last message and the end have been sent.
     complete: bool,
-    /// Either side has reset the connection: what was on its way may be lost.
+    /// True if either side has reset the connection, so that data in transit may be lost.
     reset: bool,
 }
 
@@ -84,7 +84,7 @@ async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
     .await
 }
 
-/// How often a future is polled before it is dropped; mostly it is awaited.
+/// Returns the number of polls after which a future is dropped; most futures are awaited.
 fn patience(random: &mut fastrand::Rng) -> u32 {
     if random.u8(..) < 70 {
         random.u32(0..4)
@@ -93,7 +93,7 @@ fn patience(random: &mut fastrand::Rng) -> u32 {
     }
 }
 
-/// One direction: sends messages, says which, and at last that nothing follows.
+/// One direction: sends messages, records them, and ends the direction.
 async fn talk(stream: &TcpStream, seed: u64, model: Model, tally: &Tally) {
     let mut random = fastrand::Rng::with_seed(seed);
     for number in 0..random.u32(1..STEPS_MAX) {
@@ -103,7 +103,7 @@ async fn talk(stream: &TcpStream, seed: u64, model: Model, tally: &Tally) {
             2000
         };
         let message = message(seed, number, random.usize(HEAD_BYTES..most));
-        // It may come from its first poll on.
+        // It may arrive from its first poll on.
         model.borrow_mut().messages.insert(number, false);
         let sent = polled(stream.send_all(message), patience(&mut random)).await;
         add(&tally.operations, 1);
@@ -119,7 +119,7 @@ async fn talk(stream: &TcpStream, seed: u64, model: Model, tally: &Tally) {
             yield_now().await;
         }
     }
-    // An empty send would not wait for those before it.
+    // An empty send would not wait for earlier ones.
     let last = message(seed, u32::MAX, HEAD_BYTES);
     model.borrow_mut().messages.insert(u32::MAX, false);
     let Ok(_) = stream.send_all(last).await else {
@@ -131,11 +131,11 @@ async fn talk(stream: &TcpStream, seed: u64, model: Model, tally: &Tally) {
     model.complete = stream.shutdown(Shutdown::Write).is_ok();
 }
 
-/// The other end of a direction: receives in every manner, and compares.
+/// The other end of a direction: receives in all ways, and compares.
 struct Listening {
     seed: u64,
     model: Model,
-    /// Of the message that is coming.
+    /// The start of an incomplete message.
     part: Vec<u8>,
     last: Option<u32>,
 }
@@ -168,7 +168,7 @@ impl Listening {
         }
     }
 
-    /// A message that is whole. Between the last one and this nothing that was awaited is missing.
+    /// Checks a complete message. No awaited message between the last one and this one may be missing.
     fn hears(&mut self, number: u32) {
         let model = self.model.borrow();
         assert!(
@@ -246,7 +246,7 @@ async fn hear(stream: &TcpStream, seed: u64, model: Model, tally: &Tally) {
     }
 }
 
-/// One end of a connection, both directions at the same time.
+/// One end of a connection, with both directions at the same time.
 async fn live(stream: TcpStream, seeds: [u64; 2], models: [Model; 2], tally: Rc<Tally>) {
     let stream = Rc::new(stream);
     let [out, into] = models;
@@ -254,7 +254,7 @@ async fn live(stream: TcpStream, seeds: [u64; 2], models: [Model; 2], tally: Rc<
     let (sends, talks, counts) = (Rc::clone(&stream), Rc::clone(&out), Rc::clone(&tally));
     let talking = spawn(async move { talk(&sends, seeds[0], talks, &counts).await });
     if random.u8(..) < 40 {
-        // It is not heard to its end.
+        // It is not received to its end.
         let hearing = hear(&stream, seeds[1], Rc::clone(&into), &tally);
         let cut = polled(hearing, random.u32(0..40)).await;
         if cut.is_none() {
@@ -264,7 +264,7 @@ async fn live(stream: TcpStream, seeds: [u64; 2], models: [Model; 2], tally: Rc<
             if random.bool() {
                 let _ = stream.set_linger(Some(Duration::ZERO));
             }
-            // What has been given to be sent would wait for a reader without end.
+            // Queued sends would wait for a reader forever.
             let _ = stream.shutdown(Shutdown::Both);
             talking.abort();
         }
@@ -281,7 +281,7 @@ async fn live(stream: TcpStream, seeds: [u64; 2], models: [Model; 2], tally: Rc<
     }
 }
 
-/// One connection after another.
+/// Handles one connection after another.
 async fn handle(listener: Rc<TcpListener>, address: SocketAddr, storm: Storm, tally: Rc<Tally>) {
     let mut random = fastrand::Rng::with_seed(storm.seed);
     while tally.operations.get() < storm.operations {
@@ -304,7 +304,7 @@ async fn handle(listener: Rc<TcpListener>, address: SocketAddr, storm: Storm, ta
     }
 }
 
-/// Runs it on the calling core. Returns the ports that were used, of which nothing must be left.
+/// Runs the storm on the calling core. Returns the used ports, on which no socket may be left.
 pub(crate) async fn run(storm: Storm, tally: Rc<Tally>) -> Vec<u16> {
     let mut handles = Vec::new();
     let mut ports = Vec::new();

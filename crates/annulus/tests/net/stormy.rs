@@ -1,4 +1,4 @@
-//! The short form of the storm; `ci/soak` is the long one.
+//! The short form of the storm; `ci/soak` runs the long one.
 
 use std::rc::Rc;
 

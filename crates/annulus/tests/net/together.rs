@@ -15,14 +15,14 @@ use crate::dropped::polled;
 use crate::echo::{connection, listen};
 use crate::grounds::for_each_way;
 
-/// Until tasks that have been spawned wait, and a core has looked at what has come.
+/// Lets spawned tasks run until they wait, and the core process events.
 async fn run_others() {
     for _ in 0..4 {
         yield_now().await;
     }
 }
 
-/// Tasks that each accept one connection and keep it.
+/// Starts tasks that each accept one connection and keep it.
 fn acceptors(listener: TcpListener, count: usize) -> Vec<JoinHandle<annulus::net::TcpStream>> {
     let listener = Rc::new(listener);
     let accept = |_| {
@@ -109,7 +109,7 @@ fn clients_of_a_path_are_accepted_by_all_tasks_that_wait() {
     });
 }
 
-/// A stream whose data has come in bulk: from here on a receive has memory of its own.
+/// Returns a stream that has received bulk data, so that its later receives use separate memory.
 async fn bulky() -> (annulus::net::TcpStream, annulus::net::TcpStream) {
     let (client, server) = connection().await;
     const BYTES: usize = 2 << 20;
@@ -152,7 +152,7 @@ fn a_receive_in_bulk_that_is_dropped_takes_no_data_from_the_task_that_waits() {
     }
 }
 
-/// Tasks that all do the same with one stream.
+/// Starts tasks that all do the same with one stream.
 fn forty<T: 'static>(
     stream: UnixStream,
     act: impl AsyncFn(&UnixStream) -> T + Copy + 'static,
@@ -283,7 +283,7 @@ fn datagrams_by_receives_of_both_kinds_reach_all_tasks_that_wait() {
             })
             .collect();
         run_others().await;
-        // Some go, whatever they have begun.
+        // Some tasks are aborted at any stage.
         tasks.iter().step_by(5).for_each(JoinHandle::abort);
         run_others().await;
         let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -299,7 +299,7 @@ fn datagrams_by_receives_of_both_kinds_reach_all_tasks_that_wait() {
     });
 }
 
-/// A socket under test, and how it is sent to.
+/// A socket under test, and its sender.
 enum Subject {
     Unix(UnixDatagram, std::os::unix::net::UnixDatagram),
     Udp(UdpSocket, std::net::UdpSocket),
@@ -329,7 +329,7 @@ impl Subject {
         assert_eq!(sent.unwrap(), 4);
     }
 
-    /// One receive, of a kind that `way` chooses.
+    /// Receives once, in a way that `way` selects.
     async fn receive(&self, way: u8) -> u32 {
         let room = Vec::with_capacity(4 + usize::from(way));
         let bytes = match (self, way % 4) {
@@ -351,23 +351,23 @@ impl Subject {
     }
 }
 
-/// Datagrams that wait at most: the kernel keeps as many of a Unix socket everywhere.
+/// The maximum number of queued datagrams: every kernel queues that many for a Unix socket.
 const WAITING_MAX: u32 = 8;
 
-/// What has been sent, and what has come.
+/// The numbers of datagrams that were sent and received.
 #[derive(Default)]
 struct Model {
     sent: Cell<u32>,
     got: RefCell<Vec<u32>>,
 }
 
-/// Receives in every manner, a part of it dropped, while there is something left to come.
+/// Receives in all ways, with some receives dropped, while datagrams are outstanding.
 async fn receives(subject: Rc<Subject>, model: Rc<Model>, seed: u64, count: u32) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut last = None;
     while (model.got.borrow().len() as u32) < count {
         let came = model.got.borrow().len() as u32;
-        // What is sent while nothing is asked for, and while something is.
+        // Datagrams are sent while no receive is pending, and while one is.
         if model.sent.get() < count && model.sent.get() - came < WAITING_MAX && random.bool() {
             subject.send(model.sent.get());
             model.sent.set(model.sent.get() + 1);
@@ -375,7 +375,7 @@ async fn receives(subject: Rc<Subject>, model: Rc<Model>, seed: u64, count: u32)
         if random.u8(..) < 60 {
             yield_now().await;
         }
-        // Never for good: another task may get the last.
+        // Bounded, because another task may get the last datagram.
         let polls = random.u32(1..5);
         if let Some(number) = polled(subject.receive(random.u8(..)), polls).await {
             assert!(last < Some(number), "{number} after {last:?}");
@@ -410,7 +410,7 @@ fn datagrams_under_random_cancels_are_neither_lost_nor_reordered() {
             }
             let mut got = model.got.take();
             if !alone {
-                // Each of them has had its own in order.
+                // Each task has received its datagrams in order.
                 got.sort_unstable();
             }
             assert_eq!(got, (0..COUNT).collect::<Vec<_>>());

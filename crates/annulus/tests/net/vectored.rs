@@ -17,7 +17,7 @@ async fn read_all(stream: UnixStream) -> Vec<u8> {
     all
 }
 
-/// Buffers of all lengths, 0 among them, with bytes that tell their places.
+/// Returns buffers of all lengths, including 0, with bytes that depend on their position.
 fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
     let buffer = |i: usize| {
         let bytes = if i.is_multiple_of(5) {
@@ -33,7 +33,7 @@ fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
 #[test]
 fn several_buffers_arrive_in_order_and_come_back() {
     for_each_way(|way| async move {
-        // More than the kernel takes vectors at a time, and more bytes than a socket has room for.
+        // More buffers than one call takes, and more bytes than a socket holds.
         let loads = if way.is_tiny() {
             [(3, 5), (40, 30), (1500, 2)]
         } else {
@@ -61,7 +61,7 @@ fn vectored_and_single_sends_of_one_stream_keep_their_order() {
             let several = buffers(10, usize::from(round));
             want.extend_from_slice(&single);
             want.extend(several.concat());
-            // Both are begun before either has ended.
+            // Both are started before either has completed.
             let both = (one.send_all(single), one.send_vectored_all(several));
             let (single, several) = smol::future::zip(both.0, both.1).await;
             single.unwrap();
@@ -109,7 +109,7 @@ fn an_empty_send_completes_immediately() {
     });
 }
 
-/// One send takes 1,024 buffers: of nothing but empty ones its 0 would say that the peer takes no more.
+/// One send takes 1,024 buffers. With empty ones only, its result of 0 would look as if the peer took no more.
 #[test]
 fn buffers_behind_more_empty_ones_than_a_send_takes_arrive() {
     for_each_way(|_| async {

@@ -1,5 +1,5 @@
-//! Sends without a copy. On loopback the kernel copies after all, and the stream's next sends are plain ones:
-//! each stream here sends the first time without, then with.
+//! Zero-copy sends. On loopback the kernel copies after all, and later sends of the stream are plain ones. Each stream
+//! here first sends zero-copy, then with copies.
 
 use std::sync::Arc;
 

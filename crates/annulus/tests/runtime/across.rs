@@ -1,4 +1,4 @@
-//! Several cores, and other threads beside them: nothing that was sent or woken is lost.
+//! Several cores and foreign threads: no sent task and no wake-up is lost.
 
 use std::collections::HashSet;
 use std::io;
@@ -10,7 +10,7 @@ use annulus::runtime::{self, Handle, RuntimeBuilder};
 
 use crate::ways::{Tally, each_way};
 
-/// Runs a runtime on a thread of its own until it is told to end, and `act` with its handle.
+/// Runs a runtime on a separate thread while `act` runs with its handle, then shuts it down.
 pub(crate) fn beside<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle) -> T) -> T {
     let (sender, receiver) = mpsc::channel();
     let runtime = thread::spawn(move || {
@@ -89,7 +89,7 @@ fn no_wake_up_from_another_thread_is_lost() {
                 let tally = Tally::default();
                 tallies.push(tally.clone());
                 tasks.push(handle.spawn_on(task % CORES, move || async move {
-                    // Asleep between any two: each is its own way to be lost.
+                    // The core falls asleep between any two wake-ups, so each of them could be lost.
                     for want in 1..=WAKES * THREADS as u64 {
                         tally.reach(want).await;
                     }
@@ -104,7 +104,7 @@ fn no_wake_up_from_another_thread_is_lost() {
                                 tallies[(start + task) % TASKS].raise();
                             }
                             if round % 64 == 0 {
-                                // So that the cores fall asleep now and then.
+                                // A pause, so that the cores fall asleep at times.
                                 thread::sleep(std::time::Duration::from_micros(200));
                             }
                         }
@@ -207,7 +207,7 @@ fn each_core_ends_in_its_own_time() {
             let (ended, late) = (Arc::clone(&seen), Arc::clone(&later));
             async move {
                 if core.index() == 1 {
-                    // Core 0 has gone by then, or goes meanwhile: what is sent to it comes to nothing, and says so.
+                    // Core 0 has ended by then, or is ending: a task that is sent to it fails.
                     let handle = runtime::handle();
                     while let Ok(()) = handle.spawn_on(0, || async {}).await {
                         late.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Work that blocks, on threads that may.
+//! Blocking work on separate threads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -88,7 +88,7 @@ fn work_that_is_aborted_before_it_starts_never_runs() {
             *gate.0.lock().unwrap() = true;
             gate.1.notify_all();
             first.await.unwrap();
-            // Behind it in the queue: by now it has been passed over.
+            // Queued after it: when it completes, the aborted work has been skipped.
             runtime::spawn_blocking(|| ()).await.unwrap();
             assert!(!ran.load(Ordering::SeqCst));
             assert_eq!(seen.count(), 1, "what it held is gone");

@@ -1,4 +1,4 @@
-//! Values that are bound to their core, and handles of them on other threads.
+//! Values that are bound to their core, and their handles on other threads.
 
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use annulus::runtime::{self, CoreBound};
 use crate::across::beside;
 use crate::ways::{each_way, listener};
 
-/// Notes the thread that drops it.
+/// Records the thread that drops it.
 struct DropRecorder(Arc<Mutex<Vec<ThreadId>>>);
 
 impl Drop for DropRecorder {
@@ -32,7 +32,7 @@ fn a_bound_value_is_used_and_dropped_on_its_core_wherever_its_handle_goes() {
             assert_eq!(error.kind(), ErrorKind::Other);
             assert!(error.to_string().contains("core 1 "), "{error}");
             let here = move || async move { (thread::current().id(), bound.get().is_ok(), bound) };
-            // The other core is a foreign thread, too.
+            // The other core counts as a foreign thread.
             let bound = pollster::block_on(handle.spawn_on(0, here)).unwrap();
             let (_, is_there, bound) = bound;
             assert!(!is_there);
@@ -41,7 +41,7 @@ fn a_bound_value_is_used_and_dropped_on_its_core_wherever_its_handle_goes() {
             assert!(is_there);
             assert!(drops.lock().unwrap().is_empty());
             drop(bound);
-            // A task that is sent behind it runs behind it.
+            // A task that is sent after the drop runs after it.
             pollster::block_on(handle.spawn_on(1, || async {})).unwrap();
             assert_eq!(*drops.lock().unwrap(), [core]);
             core

@@ -1,4 +1,4 @@
-//! A task that always has something to do starves nobody.
+//! A task that is always ready does not starve others.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What a core costs, by its counters: one enter per poll, no system call to wake itself.
+//! The cost of a core, by its counters: one enter per poll, and no system call to wake itself.
 
 use std::thread;
 
@@ -31,7 +31,7 @@ fn a_core_enters_once_per_poll_and_wakes_itself_without_a_system_call() {
         let enters = after.enters - before.enters;
         assert!(enters <= polls, "{enters} enters in {polls} polls");
         assert!(after.waits - before.waits <= enters);
-        // A request wakes the core once; its answer's completion may be another wake-up.
+        // A request wakes the core once; the completion of its response may be another wake-up.
         assert!(
             enters <= 2 * u64::from(ROUNDS) + 2,
             "{enters} enters for {ROUNDS} requests"

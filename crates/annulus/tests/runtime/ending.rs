@@ -1,4 +1,4 @@
-//! The end of a runtime: who is told, what is waited for, and what may outlive it.
+//! The end of a runtime: notifications, grace periods, and values that outlive it.
 
 use std::cell::RefCell;
 use std::io;
@@ -178,7 +178,7 @@ fn a_runtime_ends_while_other_threads_wake_its_tasks() {
                 thread::sleep(Duration::from_millis(2));
                 tasks
             });
-            // Each has been told, and by then.
+            // Each task has been notified in time.
             for handle in handles {
                 assert!(handle.is_finished());
                 assert!(pollster::block_on(handle).unwrap_err().is_aborted());
@@ -202,7 +202,7 @@ fn a_stream_may_outlive_its_runtime_and_the_thread_closes_it() {
                 let (listener, address) = listener();
                 sender.send(address).unwrap();
                 let stream = listener.accept().await.unwrap();
-                // With a receive under way.
+                // With a receive in flight.
                 let mut chunks = stream.recv_multishot();
                 let waited = time::timeout(Duration::from_millis(2), chunks.next()).await;
                 assert!(waited.is_err());
@@ -212,14 +212,14 @@ fn a_stream_may_outlive_its_runtime_and_the_thread_closes_it() {
             KEPT.with(|kept| {
                 let kept = kept.borrow();
                 let stream = &kept[0];
-                // Without its core it does nothing, and says so.
+                // Without its core it fails.
                 let result = pollster::block_on(stream.recv(vec![0; 8]));
                 assert!(result.is_err(), "{result:?}");
             });
         });
         let mut client = std::net::TcpStream::connect(receiver.recv().unwrap()).unwrap();
         server.join().unwrap();
-        // The thread's end has closed it.
+        // The end of the thread has closed it.
         let read = io::Read::read(&mut client, &mut [0; 8]);
         assert_eq!(read.unwrap(), 0);
     });
@@ -237,7 +237,7 @@ fn runtimes_follow_one_another_on_one_thread() {
     });
 }
 
-/// Runs a runtime when it is dropped, and tells what came of it.
+/// Runs a runtime when it is dropped, and sends the result.
 struct Runs(
     RuntimeBuilder,
     mpsc::Sender<Result<u32, annulus::SetupError>>,

@@ -18,12 +18,12 @@ use annulus_testing::skip::skip;
 use crate::across::beside;
 use crate::ways::each_way;
 
-/// A directory on a real file system, where there is direct I/O.
+/// Returns a directory on a real file system with direct I/O.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A file whose reads all go to a driver.
+/// Opens a file whose reads all go to a driver.
 async fn uncached(path: &Path) -> File {
     let mut options = OpenOptions::new();
     options
@@ -107,7 +107,7 @@ fn a_file_of_one_core_is_used_on_the_others_and_on_foreign_threads() {
             }
             file
         });
-        // Its cores have gone.
+        // The runtime has ended.
         let answer = pollster::block_on(file.read_at(vec![0; 4096], 0));
         assert_eq!(
             EngineError::of(&io::Error::from(answer.unwrap_err())),
@@ -146,7 +146,7 @@ fn a_foreign_thread_still_reaches_a_file_when_one_of_two_cores_has_ended() {
     });
 }
 
-/// 32 reads one by one, and 32 together; between the first poll of each and the second comes `submitted`.
+/// Makes 32 single reads and 32 batched ones; calls `submitted` between the first and the second poll of each.
 async fn reads_in_two_steps(file: &File, submitted: impl FnOnce()) -> io::Result<()> {
     let one = || {
         file.read_at(vec![0; 4096], 4096)
@@ -192,7 +192,7 @@ fn operations_queued_on_a_core_that_ends_are_done_by_another() {
             let (path, submitted) = (path.clone(), Arc::clone(&submitted));
             async move {
                 if core.index() == 0 {
-                    // It looks at nothing that is submitted meanwhile, and then ends.
+                    // This core processes no submissions, and then ends.
                     submitted.wait();
                     return Ok(());
                 }
@@ -233,7 +233,7 @@ fn a_file_operation_with_a_timeout_returns_the_bytes_or_times_out() {
                         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
                     }
                 }
-                // Dropped, whatever it has come to.
+                // Dropped at any stage.
                 let read = file.read_at(vec![0; 4096], 0);
                 let _ = time::timeout(Duration::from_micros(round % 50), read).await;
             }
@@ -366,7 +366,7 @@ fn operations_in_flight_when_the_runtime_ends_are_completed() {
             });
             let (tasks, handle) = ended.unwrap();
             for task in tasks {
-                // Answered in time, refused, or dropped unanswered: but ended.
+                // Completed, refused, or dropped: but ended.
                 assert!(task.is_finished());
                 if let Err(error) = pollster::block_on(task) {
                     assert!(error.is_aborted(), "{error}");

@@ -1,4 +1,4 @@
-//! Buffers are foreign code: what one of them does wrong is the affair of its own operation.
+//! Buffers are foreign code: a misbehaving buffer only fails its own operation.
 
 use std::io;
 
@@ -14,7 +14,7 @@ async fn pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((client, listener.accept().await?))
 }
 
-/// Sends so much that it goes out in parts, with a buffer that panics at one of the moments it is asked.
+/// Sends so much data that it goes out in parts, with a buffer that panics at one of its calls.
 async fn send_moodily(panics_at: u32) -> u32 {
     let (client, server) = pair().await.unwrap();
     let reading = runtime::spawn(async move {
@@ -58,7 +58,7 @@ fn a_panicking_buffer_fails_only_its_own_send() {
             for panics_at in 1..=asked {
                 send_moodily(panics_at).await;
             }
-            // The core is as it was.
+            // The core is unaffected.
             client.send_all(b"hello".as_slice()).await.unwrap();
             let (bytes, buf) = waiting.await.unwrap().unwrap();
             assert_eq!((bytes, &buf[..]), (5, b"hello".as_slice()));
@@ -73,7 +73,7 @@ fn a_panicking_file_buffer_leaves_the_sockets_and_other_files_of_its_core_alone(
     for panics_at in 1..=6 {
         each_way(|builder| {
             let path = dir.path().join("file");
-            // The one blocking thread there is goes on, too.
+            // The only blocking thread keeps working as well.
             let builder = builder.blocking_threads(1);
             let ended = builder.block_on(async move {
                 let (client, server) = pair().await.unwrap();
@@ -100,7 +100,7 @@ fn a_panicking_file_buffer_leaves_the_sockets_and_other_files_of_its_core_alone(
     }
 }
 
-/// The kernel has the buffer when the runtime ends; it is dropped when the last task has been.
+/// The kernel uses the buffer when the runtime ends; the buffer is dropped after the last task.
 #[test]
 fn a_task_that_a_buffer_starts_at_the_very_end_is_dropped_with_its_runtime() {
     each_way(|builder| {

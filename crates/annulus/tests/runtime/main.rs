@@ -1,4 +1,4 @@
-//! What a runtime's cores do, by topic: every test runs with a ring and without one, or says why not.
+//! The cores of a runtime by topic. Every test runs with and without a ring, or prints why it does not.
 
 mod ways;
 

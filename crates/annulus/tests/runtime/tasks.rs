@@ -1,4 +1,4 @@
-//! Tasks: their values, their panics, their aborts.
+//! Tasks: their values, panics and aborts.
 
 use std::io;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn a_panic_in_a_drop_ends_one_task_and_no_core() {
             runtime::spawn(async { 3 }).await.unwrap()
         });
         assert_eq!(ended.unwrap(), 3);
-        // Dropped by the end of the runtime.
+        // Dropped at the end of the runtime.
         let ended = builder.block_on(async {
             runtime::spawn(async {
                 let _fragile = Fragile;
@@ -93,7 +93,7 @@ fn a_panic_in_a_drop_ends_one_task_and_no_core() {
     });
 }
 
-/// A foreign waker that does what no waker should.
+/// A foreign waker that panics.
 struct Explosive(#[allow(dead_code, reason = "it is dropped")] DropGuard);
 
 impl Wake for Explosive {
@@ -119,7 +119,7 @@ fn a_panicking_waker_harms_no_core() {
             time::sleep(Duration::from_millis(20)).await;
             task.await.unwrap();
             sleep.await;
-            // Left for the end.
+            // Left until the end of the runtime.
             std::mem::forget(stopping);
             5
         });
@@ -142,7 +142,7 @@ fn a_core_cannot_run_another_runtime() {
                 error.to_string().contains("already a core of a runtime"),
                 "{error}"
             );
-            // On a thread of its own it may.
+            // On a separate thread it is allowed.
             std::thread::spawn(move || inner.block_on(async { 6 }).unwrap()).join()
         });
         assert_eq!(ended.unwrap().unwrap(), 6);

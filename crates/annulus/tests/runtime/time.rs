@@ -12,7 +12,7 @@ use annulus::{runtime, time};
 
 use crate::ways::{each_way, listener};
 
-/// Sleeps side by side. Returns when each began, between two looks at the clock, and their order of ending.
+/// Runs sleeps concurrently. Returns two times between which each began, and the order in which they ended.
 async fn sleep_side_by_side(times_ms: [u64; 5]) -> (Vec<[Instant; 2]>, Vec<u64>) {
     let (begun, order) = <(Rc<RefCell<Vec<_>>>, Rc<RefCell<Vec<_>>>)>::default();
     let tasks = times_ms.map(|ms| {
@@ -34,13 +34,13 @@ async fn sleep_side_by_side(times_ms: [u64; 5]) -> (Vec<[Instant; 2]>, Vec<u64>)
 
 #[test]
 fn sleeps_end_in_their_order_and_none_too_early() {
-    /// Two of the sleeps are due so far apart at least, if they begin together.
+    /// The minimum difference of two sleeps' ends, if they begin together.
     const APART: Duration = Duration::from_millis(5);
     each_way(|builder| {
         let ended = builder.block_on(async {
             loop {
                 let (begun, order) = sleep_side_by_side([30, 0, 20, 10, 5]).await;
-                // If the thread did not run between two beginnings, a shorter sleep may be due after a longer one.
+                // If the thread was preempted between two starts, a shorter sleep may end after a longer one.
                 if begun[4][1] - begun[0][0] < APART {
                     return order;
                 }
@@ -60,7 +60,7 @@ fn a_hundred_thousand_timers_all_fire() {
             for number in 0..TIMERS {
                 let gone_off = Rc::clone(&gone_off);
                 tasks.push(runtime::spawn(async move {
-                    // In no order: 7919 is a prime.
+                    // In a scattered order: 7919 is a prime.
                     let us = number * 7919 % 50_000;
                     time::sleep(Duration::from_micros(us)).await;
                     gone_off.set(gone_off.get() + 1);
@@ -89,7 +89,7 @@ fn dropped_timers_wake_no_task() {
             time::sleep(Duration::from_millis(30)).await;
             runtime::handle().metrics(0).polls - before
         });
-        // One per yield, the sleep's, and what comes with them: but not one per dropped timer on top.
+        // One poll per yield, one for the sleep, and a few others, but none per dropped timer.
         let polls = ended.unwrap();
         assert!(polls < 1500, "{polls} polls for 1001 waits");
     });
@@ -120,7 +120,7 @@ fn an_interval_keeps_its_period_and_skips_missed_ticks() {
             let mut interval = time::interval(period);
             let from = Instant::now();
             interval.tick().await;
-            // Dropped before it is due: not lost.
+            // Dropped before it is due: the tick is not lost.
             let early = time::timeout(Duration::ZERO, interval.tick()).await;
             assert!(early.is_err() || from.elapsed() >= period);
             interval.tick().await;
@@ -130,7 +130,7 @@ fn an_interval_keeps_its_period_and_skips_missed_ticks() {
             interval.tick().await;
             interval.tick().await;
             interval.tick().await;
-            // One was due; of the four that were missed none follows immediately.
+            // One tick was due; the four missed ones are skipped.
             assert!(ticks_from.elapsed() >= period);
         });
         ended.unwrap();
@@ -157,7 +157,7 @@ fn a_receive_that_times_out_loses_nothing() {
             let stream = listener.accept().await.unwrap();
             let (mut received, mut given_up) = (Vec::new(), 0);
             loop {
-                // A receive of each kind, by turns; both are dropped when the time is up.
+                // The two kinds of receive alternate; both are dropped at their timeout.
                 let wait = Duration::from_micros(given_up % 120);
                 let part = if given_up % 2 == 0 {
                     let mut chunks = stream.recv_multishot();

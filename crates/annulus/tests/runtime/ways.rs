@@ -1,4 +1,4 @@
-//! The ways a runtime is tested in, and what tests have in common.
+//! The backends of the runtime tests, and shared helpers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use annulus::net::TcpListener;
 use annulus::runtime::{Runtime, RuntimeBuilder};
 use annulus_testing::skip::skip;
 
-/// Runs `test` with builders for each backend. The builders have one thread.
+/// Runs `test` with a builder for each backend. The builders have one thread.
 pub(crate) fn each_way(test: impl Fn(RuntimeBuilder)) {
     for backend in [Backend::Uring, Backend::Fallback] {
         let builder = Runtime::builder().backend(backend).threads(1);
@@ -22,14 +22,14 @@ pub(crate) fn each_way(test: impl Fn(RuntimeBuilder)) {
     }
 }
 
-/// A listener of the calling core's, and where it is.
+/// Returns a listener of the calling core, and its address.
 pub(crate) fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
 }
 
-/// Sends `rounds` messages from a thread, each after the answer to the one before.
+/// Sends `rounds` messages from a thread, each after the response to the previous one.
 pub(crate) fn ask_and_wait(address: SocketAddr, rounds: u32) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -64,7 +64,7 @@ impl Drop for DropGuard {
     }
 }
 
-/// A number that a task waits for, from whatever thread it is raised.
+/// A number that a task waits for, and any thread can increase.
 #[derive(Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<(u64, Option<Waker>)>>);
 
@@ -81,7 +81,7 @@ impl Tally {
         self.0.lock().unwrap().0
     }
 
-    /// Ready when it is at least `want`.
+    /// Completes when the number is at least `want`.
     pub(crate) async fn reach(&self, want: u64) {
         std::future::poll_fn(|context| {
             let mut tally = self.0.lock().unwrap();

@@ -1,5 +1,4 @@
-//! Buffers that are counted, so that one that leaks is noticed, and that show when they are read from
-//! or written to after their end.
+//! Counted buffers: a leaked one is noticed, and so is a read or write after its drop.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -27,7 +26,7 @@ impl Census {
     }
 }
 
-/// A buffer that its census knows of.
+/// A buffer that the census counts.
 pub(crate) struct Counted {
     pub(crate) bytes: Vec<u8>,
     census: Census,
@@ -41,13 +40,13 @@ impl std::fmt::Debug for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        // What is written of it from now on is not what was asked for.
+        // Data that is written from here on differs from the requested data.
         self.bytes.fill(0xdd);
         self.census.0.fetch_sub(1, Relaxed);
     }
 }
 
-// SAFETY: Still. As its Vec.
+// SAFETY: Still: as for its `Vec`.
 unsafe impl IoBuf for Counted {
     fn stable_ptr(&self) -> *const u8 {
         self.bytes.stable_ptr()
@@ -58,7 +57,7 @@ unsafe impl IoBuf for Counted {
     }
 }
 
-// SAFETY: Still. As its Vec.
+// SAFETY: Still: as for its `Vec`.
 unsafe impl IoBufMut for Counted {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.stable_mut_ptr()
@@ -88,7 +87,7 @@ impl Tally {
     }
 }
 
-/// A test's own dice; the simulation's are not for it to throw.
+/// The random numbers of a test, independent of the simulation's.
 #[derive(Clone)]
 pub(crate) struct Rng(u64);
 
@@ -104,7 +103,7 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -1,4 +1,4 @@
-//! Futures that may be dropped at any point.
+//! Futures that are dropped at random points.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -9,8 +9,7 @@ use annulus::Engine;
 
 use crate::buffers::Rng;
 
-/// Drops a future: before it is polled, after its first poll, or after a while; or, four times in
-/// five, lets it answer.
+/// Awaits a future in four of five cases; otherwise drops it before it is polled, after its first poll, or later.
 pub(crate) async fn with_luck<F: Future>(
     engine: &Engine,
     rng: &mut Rng,
@@ -41,7 +40,7 @@ pub(crate) async fn with_luck<F: Future>(
     }
 }
 
-/// A timeout, now and then.
+/// Returns a timeout in some cases.
 pub(crate) fn impatience(rng: &mut Rng) -> Option<Duration> {
     (rng.below(8) == 0).then(|| Duration::from_micros(rng.below(400)))
 }

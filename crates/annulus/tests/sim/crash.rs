@@ -1,5 +1,4 @@
-//! What a power failure leaves: the promises that `sync_all`, `sync_data` and durable writes make, kept
-//! by the simulated disk, and nothing beyond them.
+//! Power failures: the simulated disk keeps the promises of `sync_all`, `sync_data` and durable writes, and no others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -17,7 +16,7 @@ fn record(number: usize) -> Vec<u8> {
     vec![number as u8 + 1; RECORD_BYTES]
 }
 
-/// Appends records, each acknowledged when it is durable.
+/// Appends records, and acknowledges each when it is durable.
 async fn keep_log(
     engine: &Engine,
     durable_writes: bool,
@@ -130,7 +129,7 @@ fn a_new_name_is_durable_only_after_a_sync_of_its_directory() {
     assert!(lost.get() > 0, "a name without a sync was lost never");
 }
 
-/// Write beside, sync, rename over: at any moment the file is the old one or the new one.
+/// Writes another file, syncs it, and renames it: at any moment the file is the old or the new one.
 #[test]
 fn a_file_replaced_by_rename_is_whole_after_a_crash_at_any_point() {
     for_each_seed(100, |seed| {
@@ -159,7 +158,7 @@ fn a_file_replaced_by_rename_is_whole_after_a_crash_at_any_point() {
     });
 }
 
-/// Linux forgets what a failed fsync did not write: the next one succeeds and proves nothing.
+/// Linux drops data that a failed fsync did not write: the next fsync succeeds and proves nothing.
 #[test]
 fn a_later_sync_does_not_repair_a_failed_one() {
     let failed = Cell::new(0);

@@ -1,4 +1,5 @@
-//! The end of an engine: nothing is left in flight, and it takes no longer than what is in flight.
+//! The end of an engine: nothing is left in flight, and it takes no longer than the operations in
+//! flight.
 
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
@@ -12,7 +13,7 @@ use annulus::{Engine, EngineError};
 use crate::buffers::{Census, Tally};
 use crate::seeds::for_each_seed;
 
-/// Polls once, so that the operation is submitted.
+/// Polls once, which submits the operation.
 async fn start<F: Future + Unpin>(future: &mut F) {
     poll_fn(|context| {
         assert!(Pin::new(&mut *future).poll(context).is_pending());
@@ -21,12 +22,12 @@ async fn start<F: Future + Unpin>(future: &mut F) {
     .await;
 }
 
-/// Disk requests that no cancel stops.
+/// Disk requests that cannot be cancelled.
 fn slow_disk(seed: u64, most: Duration) -> SimConfig {
     SimConfig::new(seed).late(1000, most).scribbles(500)
 }
 
-/// The wake-up that a sleeping driver has armed must not keep its drain waiting.
+/// The wake-up that a sleeping driver has armed must not delay its drain.
 #[test]
 fn an_engine_that_ends_waits_only_for_operations_in_flight() {
     for_each_seed(30, |seed| {
@@ -44,7 +45,7 @@ fn an_engine_that_ends_waits_only_for_operations_in_flight() {
                 for read in &mut reads {
                     start(read).await;
                 }
-                // Now and then the driver sleeps before it is told to end.
+                // In some runs the driver sleeps before the engine ends.
                 engine
                     .sleep(Duration::from_millis(seed * 20))
                     .await
@@ -86,10 +87,10 @@ fn memory_that_the_kernel_never_gives_back_is_leaked_on_purpose_and_counted() {
     );
 }
 
-/// 1. A read is with a device that does not let go of it.
-/// 2. Its timeout passes: the future is answered immediately, without the buffer.
-/// 3. The device writes to the buffer, and answers.
-/// 4. Only then the buffer is dropped.
+/// 1. A read is with a device that keeps it.
+/// 2. Its timeout passes: the future returns immediately, without the buffer.
+/// 3. The device writes to the buffer and completes.
+/// 4. Only then is the buffer dropped.
 #[test]
 fn a_timeout_that_the_kernel_ignores_leaves_the_buffer_with_the_engine_until_the_cqe() {
     for_each_seed(30, |seed| {
@@ -115,7 +116,7 @@ fn a_timeout_that_the_kernel_ignores_leaves_the_buffer_with_the_engine_until_the
     });
 }
 
-/// Operations that the kernel has and has not answered.
+/// Returns the number of operations in the kernel that have not completed.
 fn in_flight(sim: &Sim) -> usize {
     let trace = sim.trace();
     let started = trace
@@ -178,7 +179,7 @@ fn a_shutdown_completes_all_operations_and_returns_when_none_is_in_flight() {
     });
 }
 
-/// What was in flight when the ring died is leaked with it; its futures do not.
+/// Memory in flight when the ring dies is leaked with it; its futures complete.
 #[test]
 fn a_ring_that_dies_leaves_no_task_waiting() {
     let leaked = Tally::default();
@@ -221,7 +222,7 @@ fn a_ring_that_dies_leaves_no_task_waiting() {
                 let told = task.await;
                 assert_eq!(told, Some(EngineError::RingFailed { errno: EBADFD }));
             }
-            // And who comes later.
+            // Later operations fail as well.
             let later = engine.nop().await.unwrap_err();
             assert!(later.to_string().contains("io_uring"), "{later}");
         });

@@ -1,4 +1,4 @@
-//! Futures that go before their answer, at every point of an operation's life.
+//! Futures that are dropped before their completion, at every point of an operation's life.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -26,16 +26,16 @@ impl<F: Future> Future for Shared<F> {
     }
 }
 
-/// Each part of a transfer is as short as chance has it, and takes its time.
+/// Each part of a transfer has a random length and takes some time.
 fn in_parts(seed: u64) -> SimConfig {
     SimConfig::new(seed)
         .delays(Duration::from_micros(20))
         .short_transfers(1000)
 }
 
-/// 1. A part of a transfer completes; the driver is to submit the rest.
+/// 1. A part of a transfer completes; the driver would submit the rest.
 /// 2. The future is dropped.
-/// 3. The driver learns of that, and must not submit the rest: the cancel would have come too early.
+/// 3. The driver notices the drop and must not submit the rest: the cancel would have come too early.
 #[test]
 fn a_transfer_dropped_between_two_parts_is_not_submitted_again() {
     for_each_seed(50, |seed| {
@@ -63,7 +63,7 @@ fn a_transfer_dropped_between_two_parts_is_not_submitted_again() {
     });
 }
 
-/// The kernel can stop everything here, so no buffer need be left to it.
+/// The kernel can cancel everything here, so no buffer needs to stay with it.
 #[test]
 fn a_timeout_between_two_parts_of_a_transfer_gives_the_buffer_back() {
     for_each_seed(50, |seed| {

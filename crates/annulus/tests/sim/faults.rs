@@ -1,4 +1,4 @@
-//! Each misbehaviour of the kernel alone: it is met, and the answers are right nevertheless.
+//! Each fault of the kernel alone: it occurs, and the results are correct.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::seeds::for_each_seed;
 const BLOCK: usize = 600;
 const BLOCKS: u64 = 40;
 
-/// Writes, reads back, compares; from several tasks, with a timeout and a drop here and there.
-/// Operations may fail only with what was injected.
+/// Writes, reads back and compares, in several tasks, with some timeouts and drops. Operations may
+/// only fail with the injected error.
 fn work(sim: &Sim, seed: u64, injected: Option<Errno>) {
     let census = Census::default();
     sim.put("/f", vec![0; BLOCK * BLOCKS as usize]).unwrap();
@@ -77,7 +77,7 @@ impl Worker {
     async fn work(self, mut rng: Rng, task: u64) {
         let file = Rc::new(self.open().await);
         for round in 0..20 {
-            // Each task has every fourth block to itself.
+            // Each task uses every fourth block.
             let block = rng.below(BLOCKS / 4) * 4 + task;
             let at = block * BLOCK as u64;
             let contents = vec![(round * 4 + task) as u8 | 1; BLOCK];
@@ -119,7 +119,7 @@ impl Worker {
 
 type Count = fn(&FaultCounts) -> u64;
 
-/// Runs with that number of seeds and adds up how often the fault was met.
+/// Runs with several seeds, and checks that the fault occurred.
 fn survives(configure: impl Fn(SimConfig) -> SimConfig, count: Count) {
     survives_errors(configure, None, count);
 }

@@ -1,4 +1,4 @@
-//! How much a driver lets the kernel hold, in which order, and how merged.
+//! The limits of a driver's operations in the kernel, their order, and merged reads.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use annulus::sim::{Event, EventKind, OpKind, Sim, SimConfig, spawn};
 
 use crate::seeds::for_each_seed;
 
-/// A machine with a file of `bytes`, each telling its offset.
+/// Returns a simulation with a file of `bytes` bytes that depend on their offset.
 fn machine(config: SimConfig, bytes: usize) -> Sim {
     let sim = Sim::new(config);
     sim.put(
@@ -86,8 +86,7 @@ fn no_more_bytes_are_in_flight_than_allowed_but_a_larger_operation_runs_alone() 
     });
 }
 
-/// Operations of a batch and lone ones take turns: a batch of ten thousand does not keep a lone read
-/// waiting for thousands.
+/// Operations of a batch and single ones alternate: a batch of ten thousand does not delay a single read by thousands.
 #[test]
 fn a_lone_read_is_not_kept_waiting_by_a_batch_of_ten_thousand() {
     for_each_seed(10, |seed| {
@@ -148,7 +147,7 @@ fn neighbouring_ranges_become_one_transfer_and_short_transfers_are_made_whole() 
             let sim = machine(SimConfig::new(seed).short_transfers(short), 512 * 64);
             sim.run(async |engine| {
                 let file = engine.open("/f").await.unwrap();
-                // Backwards, with a gap in the middle; the last one beyond the end.
+                // In descending order, with a gap in the middle; the last one is beyond the end.
                 let blocks = (0..16)
                     .chain(40..65)
                     .rev()

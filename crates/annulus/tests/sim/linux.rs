@@ -1,7 +1,8 @@
-//! The simulated file system answers as Linux does: the same random script on both, step by step.
+//! The simulated file system behaves like Linux: the same random script on both, compared step by
+//! step.
 //!
-//! Left out is what differs between Linux's own file systems: the longest file, the order of a
-//! listing, the sizes of directories.
+//! Differences between Linux's file systems are left out: the maximum length of a file, the order
+//! of a listing, the sizes of directories.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use annulus::{Backend, Engine, File, OpenOptions};
 use crate::buffers::Rng;
 use crate::seeds::for_each_seed;
 
-/// A step of a script. Numbers of files are of those opened so far.
+/// A step of a script. Numbers of files refer to those opened so far.
 #[derive(Debug)]
 enum Step {
     Open {
@@ -78,7 +79,7 @@ enum Step {
     },
 }
 
-/// Few enough that they meet; with every way to say a directory.
+/// Few enough that they collide, with every way to spell a directory.
 const NAMES: [&str; 18] = [
     "a",
     "b",
@@ -186,7 +187,7 @@ fn options(bits: u64) -> OpenOptions {
     options
 }
 
-/// A machine to run a script on.
+/// The real or the simulated file system for a script.
 struct Ground {
     engine: Engine,
     root: PathBuf,

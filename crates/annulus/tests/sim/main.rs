@@ -1,7 +1,7 @@
-//! The driver on a simulated kernel: what no real kernel shows often enough to be tested.
+//! The driver on a simulated kernel, for behaviour that a real kernel shows too rarely to be tested.
 //!
-//! Every test that draws a seed takes `SEED=` to repeat one, `SEEDS=` for more of them and `OPS=` for
-//! longer runs; a failure prints the command that repeats it.
+//! Every test with seeds takes `SEED=` to repeat one, `SEEDS=` for more of them and `OPS=` for longer runs. A failure
+//! prints the command that repeats it.
 
 mod buffers;
 mod chance;

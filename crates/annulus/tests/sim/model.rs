@@ -1,9 +1,8 @@
-//! What a file may contain, as far as its only user knows: the oracle of the random tests.
+//! The possible contents of a file, as known to its only user: the oracle of the random tests.
 
 use annulus::sim::Sim;
 
-/// A byte that is known, but for those that writes without an answer may have put there, or may put
-/// there yet.
+/// A byte with a known value, unless writes without a result have changed it, or will change it.
 #[derive(Clone, Default)]
 struct Byte {
     known: u8,
@@ -17,7 +16,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Makes the file, zeroed.
+    /// Creates the file, zeroed.
     pub(crate) fn new(sim: &Sim, path: String, len: usize) -> Model {
         sim.put(&path, vec![0; len]).unwrap();
         Model {
@@ -30,14 +29,14 @@ impl Model {
         &self.path
     }
 
-    /// These bytes were written for certain. What was possible before may still come.
+    /// Notes that these bytes were written. Earlier possible writes may still happen.
     pub(crate) fn wrote(&mut self, at: usize, bytes: &[u8]) {
         for (byte, &written) in self.bytes[at..].iter_mut().zip(bytes) {
             byte.known = written;
         }
     }
 
-    /// Some of these bytes may have been written, or may be later.
+    /// Notes that some of these bytes may have been written, or may be written later.
     pub(crate) fn may_write(&mut self, at: usize, bytes: &[u8]) {
         for (byte, &written) in self.bytes[at..].iter_mut().zip(bytes) {
             if !byte.possible.contains(&written) {
@@ -46,7 +45,7 @@ impl Model {
         }
     }
 
-    /// Compares what a read brought with what it may bring.
+    /// Compares the data of a read with the possible contents.
     pub(crate) fn check(&self, at: usize, read: &[u8], what: &str) {
         assert!(
             at + read.len() <= self.bytes.len(),
@@ -66,7 +65,7 @@ impl Model {
         }
     }
 
-    /// Nothing is in flight: what the file holds is what it holds.
+    /// Takes the contents of the file as known. Called when nothing is in flight.
     pub(crate) fn resolve(&mut self, sim: &Sim) {
         let contents = sim.contents(&self.path).unwrap();
         assert_eq!(contents.len(), self.bytes.len());

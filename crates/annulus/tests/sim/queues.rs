@@ -1,4 +1,4 @@
-//! Full queues, and enter calls that fail: the driver goes on, and every operation is done once.
+//! Full queues and failing enter calls: the driver continues, and every operation is carried out once.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -9,11 +9,10 @@ use annulus::sim::{Errno, OpKind, Sim, SimConfig, spawn};
 use crate::buffers::Tally;
 use crate::seeds::for_each_seed;
 
-/// Longer than any operation here takes unless it waits for something it should not wait for.
+/// Longer than any operation here takes, unless it waits for an unrelated event.
 const SOON: Duration = Duration::from_millis(500);
 
-/// Each of many tasks appends one record. Whatever happens to the queues, each record is in the file
-/// once.
+/// Each of many tasks appends one record. Whatever happens to the queues, each record is in the file exactly once.
 fn append_records(config: SimConfig, records: u8) -> Sim {
     let sim = Sim::new(config);
     sim.run(async |engine| {
@@ -65,9 +64,9 @@ fn completions_that_overflow_are_all_delivered() {
     });
 }
 
-/// 1. More is pushed than the submission queue holds, and less than a chunk.
-/// 2. The kernel refuses to take it while completions wait for room (`EBUSY`).
-/// 3. There is room when the driver reaps, which it must therefore do before it pushes again.
+/// 1. More entries are pushed than the submission queue holds, and fewer than a chunk.
+/// 2. The kernel refuses to take them while completions wait for space (`EBUSY`).
+/// 3. There is space when the driver reaps, so it must reap before it pushes again.
 #[test]
 fn a_kernel_that_requires_reaping_first_gets_it() {
     let met = Tally::default();
@@ -125,8 +124,8 @@ fn an_interrupted_operation_is_submitted_again_until_it_completes() {
     });
 }
 
-/// A timeout's answer must not wait for the operation it is about, nor for any other: the cancel that
-/// it needs gets through a submission queue that is full and a kernel that refuses.
+/// The result of a timeout must not wait for its operation, nor for any other. The cancel that it needs gets through a
+/// full submission queue and a kernel that refuses.
 #[test]
 fn a_cancel_gets_through_a_full_submission_queue() {
     for_each_seed(100, |seed| {
@@ -148,7 +147,7 @@ fn a_cancel_gets_through_a_full_submission_queue() {
                         let write = file
                             .write_at(vec![1; 8], at * 8)
                             .timeout(Duration::from_millis(at));
-                        // A few are written before their time is up.
+                        // A few are written before their timeout.
                         let error = write.await.err()?;
                         Some(error.error().kind())
                     })

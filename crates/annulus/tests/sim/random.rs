@@ -1,4 +1,5 @@
-//! Random operations on a kernel in chaos, a fifth of them dropped, against an oracle.
+//! Random operations on a simulated kernel with all faults, a fifth of them dropped, compared with
+//! a model.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -13,15 +14,15 @@ use crate::chance::{impatience, with_luck};
 use crate::model::Model;
 use crate::seeds::{for_each_seed, operations};
 
-/// Tasks at work at a time, each on a file of its own.
+/// The number of concurrent tasks, each with a separate file.
 const TASKS: u64 = 8;
-/// Operations of a task before it waits until nothing of its own is in flight.
+/// The number of operations of a task before it waits until none of them is in flight.
 const ROUND: u64 = 50;
 /// Longer than any operation takes.
 const REST: Duration = Duration::from_secs(20);
 const FILE_BYTES: u64 = 6000;
 
-/// One task: an engine, a file and what is known of it.
+/// A task: an engine, a file and the model of its contents.
 struct Worker {
     engine: Engine,
     sim: Rc<Sim>,
@@ -123,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// A range of the file.
+    /// Returns a range of the file.
     fn range(&mut self, most: u64) -> (usize, usize) {
         let at = self.rng.below(FILE_BYTES - 1);
         let bytes = 1 + self.rng.below(most.min(FILE_BYTES - at));
@@ -140,7 +141,7 @@ impl Worker {
         let contents = self.contents(bytes);
         let buf = self.census.buffer(contents.clone());
         let timeout = impatience(&mut self.rng);
-        // Before it is asked: a task beside this one may look at any time.
+        // Before the write is submitted: a concurrent task may read at any time.
         self.model.may_write(at, &contents);
         let (engine, rng) = (&self.engine, &mut self.rng);
         let written = match rng.below(3) {
@@ -241,7 +242,7 @@ impl Worker {
         }
     }
 
-    /// Ranges, and buffers for them.
+    /// Returns ranges, and buffers for them.
     fn many(&mut self) -> Vec<(Counted, u64)> {
         let count = 1 + self.rng.below(20);
         let one = |_| {
@@ -261,7 +262,7 @@ impl Worker {
         let mut seen = vec![false; offsets.len()];
         loop {
             let next = with_luck(&self.engine, &mut self.rng, results.next()).await;
-            // `next` may be dropped without harm; sometimes the whole goes with it.
+            // `next` may be dropped without harm; sometimes the whole batch is dropped with it.
             let Some(next) = next else {
                 if self.rng.below(4) == 0 {
                     return;
@@ -376,7 +377,7 @@ impl Worker {
     }
 }
 
-/// Errors that the kernel in chaos gives.
+/// Checks that the error is one that the kernel injects.
 fn check_injected(error: &std::io::Error) {
     use annulus::sim::Errno;
     let known = [Errno::Eio, Errno::Enomem, Errno::Enospc].map(|errno| Some(errno.number()));
@@ -386,7 +387,7 @@ fn check_injected(error: &std::io::Error) {
     );
 }
 
-/// The same, and a timeout.
+/// Checks that the error is an injected one or a timeout.
 fn check_failed(error: &BufError<impl Sized>) {
     if error.error().kind() != ErrorKind::TimedOut {
         check_injected(error.error());

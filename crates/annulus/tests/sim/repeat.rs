@@ -1,4 +1,4 @@
-//! A seed is a run: the same events at the same times with the same bytes.
+//! A seed determines a run: the same events at the same times with the same bytes.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use annulus::sim::{Sim, SimConfig, spawn};
 use crate::buffers::Rng;
 use crate::seeds::for_each_seed;
 
-/// Something of everything, with whatever answers it gets.
+/// Runs a mix of operations, with any results.
 fn run(sim: &Sim, seed: u64) -> Vec<String> {
     sim.put("/data", vec![3; 10_000]).unwrap();
     sim.run(async |engine| {
@@ -60,7 +60,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     });
     for seed in 0..40 {
         let sim = Sim::new(SimConfig::chaos(seed));
-        // The same questions; only the kernel's dice differ.
+        // The same operations; only the kernel's random numbers differ.
         run(&sim, 0);
         assert!(
             hashes.insert(sim.trace_hash()),

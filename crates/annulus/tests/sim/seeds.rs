@@ -1,9 +1,9 @@
-//! Which seeds a test runs with, and how a failure is repeated.
+//! The seeds of a test, and the repetition of a failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
-/// A number out of the environment.
+/// Returns a number from the environment.
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -12,12 +12,12 @@ fn variable(name: &str) -> Option<u64> {
     )
 }
 
-/// Operations per seed.
+/// Returns the number of operations per seed.
 pub(crate) fn operations(default: u64) -> u64 {
     variable("OPS").unwrap_or(default)
 }
 
-/// Runs a test with that number of seeds, or with those that the environment names.
+/// Runs a test with `default` seeds, or with those that the environment selects.
 pub(crate) fn for_each_seed(default: u64, test: impl Fn(u64)) {
     let seeds = match variable("SEED") {
         Some(seed) => seed..seed + 1,

@@ -1,4 +1,4 @@
-//! The simulated kernel behind driver threads, for callers on executors of their own.
+//! The simulated kernel with driver threads, for callers on other executors.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +10,7 @@ use annulus::{Backend, Engine, OpenOptions};
 use crate::seeds::for_each_seed;
 
 fn chaos(seed: u64) -> SimConfig {
-    // On the machine's clock: what takes half a second there does so here.
+    // On the machine's clock, half a second would take half a second.
     SimConfig::chaos(seed).late(20, Duration::from_millis(5))
 }
 
@@ -52,7 +52,7 @@ async fn read_blocks(engine: &Engine, caller: u64) {
         if let Ok(buf) = read.await {
             assert!(buf.iter().all(|&byte| byte == block as u8));
         }
-        // Dropped before it has an answer.
+        // Dropped before it has completed.
         let mut dropped = Box::pin(file.read_at(vec![0; 100], 0));
         std::future::poll_fn(|context| {
             let _ = dropped.as_mut().poll(context);

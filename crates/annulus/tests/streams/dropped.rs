@@ -1,5 +1,5 @@
-//! Futures that are dropped after any number of polls: what has been received is not lost, and what is
-//! sent is a row of whole buffers.
+//! Futures that are dropped after any number of polls: received data is not lost, and sent data is a sequence of whole
+//! buffers.
 
 use std::future::Future;
 use std::io;
@@ -11,7 +11,7 @@ use annulus::runtime;
 
 use super::{check, on_each, pattern, tcp_pair};
 
-/// Polls `future` at most `polls` times, each time when it has been woken; then drops it.
+/// Polls `future` at most `polls` times, each time after a wake-up, then drops it.
 async fn poll_at_most<F: Future + Unpin>(mut future: F, polls: u32) -> Option<F::Output> {
     let mut left = polls;
     std::future::poll_fn(|context| {
@@ -28,7 +28,7 @@ async fn poll_at_most<F: Future + Unpin>(mut future: F, polls: u32) -> Option<F:
     .await
 }
 
-/// One of the ways to receive, dropped after some polls; how many bytes came.
+/// Receives in one of the ways, and drops the future after some polls. Returns the number of received bytes.
 async fn receive_somehow(
     stream: &TcpStream,
     at: u64,
@@ -94,7 +94,7 @@ fn receives_that_are_dropped_at_any_poll_lose_nothing_and_change_no_order() {
                 io::Result::Ok(())
             });
             let mut at = 0;
-            // What an exact receive finds short of its end comes back with its buffer: stop before that.
+            // An exact receive that reaches the end returns an error with its buffer, so the test stops before the end.
             while at < total - 9_000 {
                 match receive_somehow(&far, at, &mut random).await? {
                     Some(0) => panic!("seed {seed}: the end came at {at}"),
@@ -125,7 +125,7 @@ fn sends_that_are_dropped_at_any_poll_leave_whole_buffers_in_order() {
                 }
                 io::Result::Ok(all)
             });
-            // Each buffer: its number, its length, and its number again as often.
+            // Each buffer has its number, its length, and its number repeated.
             let mut finished = Vec::new();
             for number in 0..60_u8 {
                 let bytes = random.u32(1..300_000);

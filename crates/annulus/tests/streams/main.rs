@@ -1,5 +1,4 @@
-//! Streams by halves, by exact receives and through writers: every test runs on every backend, or says
-//! why not.
+//! Halves of streams, exact receives, and writers. Every test runs on every backend, or prints why it does not.
 
 mod dropped;
 mod order;
@@ -16,10 +15,10 @@ use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::Runtime;
 use annulus_testing::skip;
 
-/// A test that takes longer has come to a standstill.
+/// The time limit of a test that hangs.
 const STANDSTILL: Duration = Duration::from_secs(300);
 
-/// Runs a test on a core of either kind.
+/// Runs a test on a core of each kind.
 fn on_each<F>(test: impl Fn() -> F)
 where
     F: Future<Output = io::Result<()>> + 'static,
@@ -39,7 +38,7 @@ where
     }
 }
 
-/// Two ends of a connection.
+/// Returns the two ends of a connection.
 async fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let near = TcpStream::connect(listener.local_addr()?).await?;
@@ -47,7 +46,7 @@ async fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// Bytes that tell where they are in a stream.
+/// Returns bytes that depend on their position in a stream.
 fn pattern(from: u64, bytes: usize) -> Vec<u8> {
     (from..from + bytes as u64).map(byte_at).collect()
 }
@@ -56,7 +55,7 @@ fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
-/// Whether `bytes` are those of the pattern from `from` on.
+/// Checks that `bytes` are those of the pattern from `from` on.
 fn check(from: u64, bytes: &[u8]) {
     let wrong = (0..)
         .zip(bytes)

@@ -9,7 +9,7 @@ use annulus::runtime;
 
 use super::{on_each, tcp_pair};
 
-/// A message that says who sent it, and how long it is.
+/// Returns a message with its sender's number and its length.
 fn message(number: u32, bytes: usize) -> Vec<u8> {
     let mut message = vec![number as u8; 8 + bytes];
     message[..4].copy_from_slice(&number.to_le_bytes());
@@ -17,7 +17,7 @@ fn message(number: u32, bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Reads messages until the end; each must be whole.
+/// Reads messages up to the end; each must be whole.
 async fn read_messages(stream: &TcpStream) -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     loop {
@@ -40,7 +40,7 @@ async fn read_messages(stream: &TcpStream) -> io::Result<Vec<u32>> {
             "message {number}"
         );
         numbers.push(number);
-        // A slow reader: the senders wait in line meanwhile.
+        // A slow reader, so that the senders queue.
         if number.is_multiple_of(7) {
             runtime::yield_now().await;
         }
@@ -57,7 +57,7 @@ fn hundreds_of_sends_on_one_socket_arrive_whole_and_in_the_order_of_their_first_
         for number in 1..=400_u32 {
             let (near, first_polls) = (Rc::clone(&near), Rc::clone(&first_polls));
             tasks.push(runtime::spawn(async move {
-                // From a byte to more than the socket takes in one call.
+                // From one byte to more than the socket takes in one call.
                 let bytes = [1, 100, 5_000, 60_000][number as usize % 4];
                 first_polls.borrow_mut().push(number);
                 near.send_all(message(number, bytes)).await.map(drop)
@@ -115,7 +115,7 @@ fn each_dropped_send_arrives_whole_or_not_at_all() {
         }
         let numbers = reader.await??;
         assert!(numbers.is_sorted(), "{numbers:?}");
-        // Of those that were dropped some had begun, and went on.
+        // Some of the dropped sends had started, and went on.
         let missing = sent.iter().find(|number| !numbers.contains(number));
         assert_eq!(missing, None);
         assert!(
@@ -147,10 +147,10 @@ fn a_buffer_comes_back_from_a_send_that_was_not_awaited() {
             }
         }
         assert_eq!(back.borrow().len(), 1, "one buffer served for all");
-        // Nothing is sent of nothing, and it comes back.
+        // An empty send completes, and returns its buffer.
         near.try_send_then(Vec::new(), keep(&back)).unwrap();
         assert_eq!(back.borrow().len(), 2);
-        // While another send is under way, immediately.
+        // While another send is in progress, immediately.
         let large = near.try_send(vec![1; 30_000_000]);
         assert!(large.is_ok());
         let refused = near.try_send_then(vec![2; 3], |_| panic!("it was not sent"));

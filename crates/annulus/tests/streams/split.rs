@@ -16,7 +16,7 @@ fn two_tasks_send_and_receive_on_one_stream() {
         let (near, far) = tcp_pair().await?;
         let (read, write) = near.into_split();
         let (far_read, far_write) = far.into_split();
-        // The other side sends back what it reads; neither side reads before it writes.
+        // The other side echoes; neither side reads before it writes.
         let echo = runtime::spawn(async move {
             let mut chunks = far_read.recv_multishot();
             while let Some(chunk) = chunks.next().await {
@@ -33,7 +33,7 @@ fn two_tasks_send_and_receive_on_one_stream() {
         for part in 0..64 {
             check(part * 50_000, &read.recv_exact(vec![0; 50_000]).await?);
         }
-        // The sender's half has gone, the echo's with it.
+        // The sender's half is dropped, and so is the echo's.
         assert_eq!(read.recv(vec![0; 1]).await?.0, 0);
         sender.await??;
         echo.await??;
@@ -79,7 +79,7 @@ fn halves_of_one_stream_reunite_and_those_of_two_do_not() {
         let error = read.reunite(other_write).expect_err("two streams");
         let near = error.0.reunite(write).expect("one stream");
         other_read.reunite(error.1).expect("the other stream");
-        // It is whole: nothing has been ended by the halves.
+        // The stream is whole: the halves have ended neither direction.
         near.send_all("ping").await?;
         assert_eq!(far.recv_exact(vec![0; 4]).await?, b"ping");
         far.send_all("pong").await?;
@@ -93,7 +93,7 @@ fn a_dropped_write_half_ends_its_direction_after_the_queued_sends() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;
         let (read, write) = near.into_split();
-        // More than the socket takes, and nobody waits for the rest of it.
+        // More than the socket takes, and the rest of it is not awaited.
         let sends =
             runtime::spawn(async move { write.send_all(pattern(0, 8_000_000)).await.map(drop) });
         let mut received = 0;
@@ -172,7 +172,7 @@ fn an_end_before_the_buffer_is_full_is_an_error_with_the_received_bytes() {
             .into_parts();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
         assert_eq!(buf.as_deref(), Some(&b"abc"[..]));
-        // The end stays the end.
+        // The end is reported again.
         assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
         Ok(())
     });

@@ -20,7 +20,7 @@ fn small_writes_of_one_poll_arrive_as_one_piece() {
             writer.write(&pattern(at * 10, 10)).await?;
         }
         writer.write_buf(pattern(1_000, 24)).await?;
-        // Each send is a piece by itself to a receive that is waiting.
+        // A waiting receive gets each send as a separate piece.
         let (bytes, buf) = far.recv(vec![0; 4096]).await?;
         assert_eq!(bytes, 1_024);
         check(0, &buf[..bytes]);
@@ -52,7 +52,7 @@ fn a_slow_reader_stops_the_writer_at_its_limit() {
         let (near, far) = tcp_pair().await?;
         let mut writer = near.writer().with_limit(10_000);
         let mut written = 0;
-        // Until nothing is taken any more: the sockets are full, and so is the writer.
+        // Until nothing is accepted any more: the sockets and the writer are full.
         while let Ok(taken) = timeout(
             Duration::from_millis(200),
             std::future::poll_fn(|context| writer.poll_write(context, &pattern(written, 3_000))),
@@ -63,7 +63,7 @@ fn a_slow_reader_stops_the_writer_at_its_limit() {
             assert!(writer.unsent() <= 10_000);
         }
         assert_eq!(writer.unsent(), 10_000);
-        // Once it is read, the writer goes on.
+        // Once it is read, the writer continues.
         let reader = runtime::spawn(async move {
             let mut received = 0;
             let mut chunks = far.recv_multishot();
@@ -159,9 +159,9 @@ fn a_failed_send_is_reported_by_the_calls_after_it() {
         let (near, far) = UnixStream::pair()?;
         let mut writer = near.writer();
         drop(far);
-        // Closed in the background: once the end is read, it has been.
+        // Closed in the background: once the end has been received, it is closed.
         assert_eq!(near.recv(vec![0; 1]).await?.0, 0);
-        // The first is taken: nothing is known yet.
+        // The first write is accepted, because the error is not known yet.
         writer.write(b"lost").await?;
         let error = writer.flush().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
@@ -248,7 +248,7 @@ fn a_buffer_is_accepted_without_waiting_while_the_unsent_bytes_are_below_the_lim
         let (near, far) = tcp_pair().await?;
         let mut writer = near.writer().with_limit(10_000);
         assert_eq!(writer.try_write_buf(pattern(0, 9_999)), Ok(()));
-        // One byte less than the limit waits: the next is taken as a whole.
+        // One byte less than the limit is unsent, so the next buffer is accepted as a whole.
         assert_eq!(writer.try_write_buf(pattern(9_999, 50_000)), Ok(()));
         assert_eq!(
             writer.try_write_buf(vec![0; 3]),

@@ -1,4 +1,4 @@
-//! The stress in its short form; `ci/stress` runs the long one. `SEED=` repeats a run.
+//! The short form of the stress load; `ci/stress` runs the long one. `SEED=` repeats a run.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn seed() -> u64 {
     asked.unwrap_or_else(|| fastrand::u64(..1 << 32))
 }
 
-/// Runs some thousand operations and looks for what they left.
+/// Runs some thousand operations, and checks that nothing is left.
 fn stress(builder: EngineBuilder) {
     let seed = seed();
     println!("SEED={seed}");
@@ -40,7 +40,7 @@ fn stress(builder: EngineBuilder) {
     assert!(stress_load::back_to(before), "descriptors were leaked");
 }
 
-/// One at a time: descriptors are counted for the whole process.
+/// One at a time, because descriptors are counted for the whole process.
 #[test]
 fn random_operations_drops_and_timeouts_leave_nothing_and_lose_nothing() {
     let ring = || Engine::builder().backend(Backend::Uring);

@@ -1,24 +1,24 @@
 //! Lets a wait gather several new connections when connections arrive one by one in quick succession.
 //!
-//! A server that is faster than its clients sleeps after each connection of a burst, and the next client pays for
-//! waking it: an inter-processor interrupt. After some rounds that brought only connections, a wait becomes patient: it
-//! ends with several completions, or with any completion after 100 µs, as network cards coalesce their interrupts. A
-//! wait that sleeps longer than that anyway ends as soon as it did before. A byte from a client, or any other event,
-//! ends the burst. Needs Linux 6.12 (`IORING_FEAT_MIN_TIMEOUT`); older kernels wait as usual.
+//! A server that is faster than its clients sleeps after each connection of a burst, and waking it costs the next
+//! client an inter-processor interrupt. After [`ROUNDS`] rounds that brought only connections, a wait becomes patient:
+//! it ends after several completions, or at the first completion after 100 µs. Network cards coalesce interrupts in the
+//! same way. A wait that would sleep longer than 100 µs anyway is not prolonged. Received bytes, or any other event,
+//! end the burst. Needs Linux 6.12 (`IORING_FEAT_MIN_TIMEOUT`); older kernels wait as usual.
 
 use annulus::preload::Wait;
 
 /// After this many consecutive rounds that brought only connections, the next wait is patient.
 const ROUNDS: u32 = 4;
-/// Completions that end a patient wait,
+/// The number of completions that ends a patient wait.
 const COMPLETIONS: u32 = 8;
-/// or the time after which any completion ends it. A longer time costs less processor time per connection; with 200 µs,
-/// eight clients open a fifth fewer connections (runs/2026-11-23-preload-and-http-epyc).
+/// The time after which any completion ends a patient wait, µs. A longer time costs less processor time per connection,
+/// but with 200 µs, eight clients open a fifth fewer connections (runs/2026-11-23-preload-and-http-epyc).
 const PATIENCE_US: u32 = 100;
-/// A wait that is to end by then is not patient: the kernel would make it longer.
+/// A wait with a shorter timeout, ns, is never patient: the kernel would make it longer.
 const TIMEOUT_NS_MIN: u64 = 1_000_000;
 
-/// How many rounds in a row brought connections and nothing else.
+/// Counts consecutive rounds that brought connections and nothing else.
 #[derive(Debug)]
 pub(crate) struct AcceptBurst {
     connections: usize,
@@ -26,7 +26,7 @@ pub(crate) struct AcceptBurst {
 }
 
 impl AcceptBurst {
-    /// None.
+    /// Starts outside a burst.
     pub(crate) const fn new() -> AcceptBurst {
         AcceptBurst {
             connections: 0,
@@ -34,7 +34,7 @@ impl AcceptBurst {
         }
     }
 
-    /// Counts a completion of this round that is, or announces, a connection.
+    /// Counts a completion of this round that is a connection or announces one.
     #[inline]
     pub(crate) fn connection(&mut self) {
         self.connections += 1;
@@ -55,7 +55,7 @@ impl AcceptBurst {
         };
     }
 
-    /// What the next wait waits for, `timeout_ns` at most.
+    /// Returns what the next wait, of at most `timeout_ns`, waits for.
     #[inline]
     pub(crate) fn next_wait(&self, timeout_ns: Option<u64>) -> Wait {
         if self.rounds < ROUNDS || timeout_ns.is_some_and(|ns| ns < TIMEOUT_NS_MIN) {

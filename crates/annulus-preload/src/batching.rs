@@ -1,21 +1,20 @@
-//! Decides whether a set may hold writes back and send them with the next wait, which it may while its rounds are
-//! short.
+//! Decides whether a set holds writes back until its next wait. It may do so while its rounds are short.
 //!
-//! A round lasts from the first write to the next wait on the set. A long round delays a response, or would have:
-//! writes are then sent immediately, for a number of rounds that grows with each repetition. A thread that lost the
-//! processor to another thread is not slow, so several such rounds are needed.
+//! A round lasts from the first write to the next wait on the set. A long round would delay a response. After one,
+//! writes are sent immediately for a number of rounds, which grows with each repetition. A thread that lost the
+//! processor to another thread is not slow, so it takes several such rounds to have this effect.
 
-/// What a round may take until something that was written in it is late, ns; and what each write of it may have
-/// taken: a server that deals with many requests in a round is not slow.
+/// A round is late if it takes longer than this, ns, and longer than [`LATE_WRITE_NS`] for each of its writes. A server
+/// that handles many requests in one round is not slow.
 const LATE_NS: u64 = 500_000;
 const LATE_WRITE_NS: u64 = 100_000;
-/// Late rounds, net of the others, after which nothing is held back; or the length of one round that has the same
-/// effect, ns.
+/// The number of late rounds, net of the others, after which writes are no longer held back; and the length of a single
+/// round that has the same effect, ns.
 const LATE_ROUNDS_MAX: u32 = 3;
 const VERY_LATE_NS: u64 = 2_000_000;
-/// Rounds at the start of a set in which nothing is held back.
+/// Rounds at the start of a set in which no write is held back.
 const FIRST_ROUNDS: u32 = 64;
-/// How many they are after a late one: the least, and the most.
+/// Rounds without batching after a late one: the minimum and the maximum.
 const IMMEDIATE_ROUNDS: u32 = 256;
 const IMMEDIATE_ROUNDS_MAX: u32 = 1 << 16;
 /// Rounds between two calls of `getrusage` that count involuntary context switches.
@@ -23,13 +22,13 @@ const CHECK_EVERY_ROUNDS: u32 = 32;
 
 #[derive(Debug)]
 pub(crate) struct Batching {
-    /// Remaining rounds in which nothing is held back.
+    /// Remaining rounds in which no write is held back.
     immediate_rounds: u32,
-    /// How many they are next time.
+    /// The number of such rounds after the next late one.
     next_immediate_rounds: u32,
-    /// Late rounds, less those that were not.
+    /// Late rounds, minus rounds that were not late.
     late: u32,
-    /// Rounds since the last check, and the count of context switches then.
+    /// Rounds since the last check, and the count of context switches at that check.
     rounds_since_check: u32,
     preempted: i64,
 }
@@ -46,13 +45,13 @@ impl Batching {
         }
     }
 
-    /// Whether what is written is to be sent at once.
+    /// Returns whether writes are to be sent immediately.
     #[inline]
     pub(crate) fn sends_immediately(&self) -> bool {
         self.immediate_rounds > 0
     }
 
-    /// Sends immediately for a while, however short the rounds are.
+    /// Sends writes immediately for a while, however short the rounds are.
     pub(crate) fn suspend(&mut self) {
         self.immediate_rounds = self.immediate_rounds.max(IMMEDIATE_ROUNDS);
     }
@@ -98,7 +97,7 @@ mod tests {
         0
     }
 
-    /// On a busy machine, one long round proves little, and three in a row suffice.
+    /// On a busy machine, one long round proves little, but three in a row suffice.
     #[test]
     fn a_thread_that_lost_its_processor_is_not_slow() {
         let (mut batching, lost) = (Batching::new(true), std::cell::Cell::new(0));
@@ -145,7 +144,7 @@ mod tests {
             last = rounds;
         }
         assert_eq!(last, IMMEDIATE_ROUNDS_MAX);
-        // A server that is quick for long is trusted as at first.
+        // A server that stays quick for long enough is trusted as it was at first.
         (0..2 * IMMEDIATE_ROUNDS_MAX).for_each(|_| batching.round(1, SHORT_NS, quiet));
         batching.round(1, SLOW_NS, quiet);
         assert_eq!(immediate_rounds_of(&mut batching), IMMEDIATE_ROUNDS);
@@ -170,7 +169,7 @@ mod tests {
         let mut batching = Batching::new(true);
         (0..100).for_each(|_| batching.round(300, 4_000_000, quiet));
         assert!(!batching.sends_immediately());
-        // Three that take a while, one after the other, are.
+        // Three consecutive rounds with few, slow writes are slow.
         (0..3).for_each(|_| batching.round(2, 900_000, quiet));
         assert!(batching.sends_immediately());
     }

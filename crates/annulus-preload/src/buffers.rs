@@ -2,7 +2,7 @@
 //!
 //! Memory that the kernel reads and writes for a set: the receive buffers, and the arena that sends read from. Each is
 //! one mapping for the life of the set's ring (Owned, Still). A buffer belongs to the kernel or to its readers, never
-//! to both (Once): it returns to the kernel when the kernel has named it in its last completion and the last reader has
+//! to both (Once). It returns to the kernel after the kernel's last completion for it, once the last reader has
 //! released it.
 #![allow(unsafe_code)]
 
@@ -39,7 +39,7 @@ impl Range {
         })
     }
 
-    /// Returns pages that nothing uses to the system, which zeroes them at their next use. Locked memory stays.
+    /// Returns unused pages to the system, which zeroes them at their next use. Locked memory stays.
     fn discard(&self, from: usize, bytes: usize) {
         debug_assert!(from + bytes <= self.bytes);
         // SAFETY: Owned, Once: within the mapping, and by the caller's promise neither the kernel's nor a reader's.
@@ -54,25 +54,25 @@ impl Drop for Range {
     }
 }
 
-/// Buffers of a group that is filled incrementally, and of one that is not.
+/// The count and the size of buffers that are filled incrementally, and of buffers that are filled once.
 const INCREMENTAL: (u16, u32) = (32, 64 << 10);
 const WHOLE: (u16, u32) = (256, 8 << 10);
-/// Slots of the buffer ring.
+/// The number of slots of the buffer ring.
 pub(crate) const RING_SLOTS: u16 = 256;
-/// Rounds without a shortage after which the kernel has fewer buffers again: memory that is used over and over
-/// stays in the processor's cache.
+/// Rounds without a shortage after which the kernel gets fewer buffers again: memory that is reused often stays in the
+/// processor's cache.
 const CALM_ROUNDS: u32 = 4096;
 
-/// The buffers that are received into.
+/// The receive buffers of a ring.
 pub(crate) struct Pool {
     memory: Range,
     bytes: u32,
     parts: Box<[Part]>,
     /// Free buffers that are currently not provided to the kernel.
     spare: Vec<u16>,
-    /// Those that have readers.
+    /// The number of buffers that have readers.
     busy: usize,
-    /// How many the kernel is to have, or its readers.
+    /// The number of buffers that the kernel and the readers should have.
     target_count: usize,
     target_min: usize,
     calm_rounds: u32,
@@ -121,7 +121,7 @@ impl Pool {
         }
     }
 
-    /// Adds a reader to buffer `id`, into which the kernel has written `bytes`. `None`: impossible for that buffer.
+    /// Adds a reader to buffer `id`, into which the kernel has written `bytes`. `None`: the buffer cannot hold them.
     #[inline]
     pub(crate) fn received(&mut self, id: u16, bytes: u32, keeps: bool) -> Option<*mut u8> {
         let part = self.parts.get_mut(usize::from(id))?;
@@ -137,7 +137,7 @@ impl Pool {
         Some(unsafe { self.base(id).add(from as usize) })
     }
 
-    /// A reader of buffer `id` has gone. True: it is for the next receive.
+    /// Removes a reader of buffer `id`. Returns whether the buffer was provided to the kernel again.
     #[inline]
     pub(crate) fn release(&mut self, id: u16, ring: &mut ServerRing) -> bool {
         let part = &mut self.parts[usize::from(id)];
@@ -148,7 +148,7 @@ impl Pool {
         }
         *part = Part::default();
         if self.parts.len() - self.spare.len() > self.target_count {
-            // What a burst has needed is not kept after it.
+            // Buffers that only a burst needed are freed after it.
             let bytes = self.bytes as usize;
             self.memory.discard(usize::from(id) * bytes, bytes);
             self.spare.push(id);
@@ -159,13 +159,13 @@ impl Pool {
         true
     }
 
-    /// How many buffers there are, and how many of them hold nothing that is still to be read.
+    /// Returns the number of buffers, and the number of buffers without unread data.
     pub(crate) fn occupancy(&self) -> (u64, u64) {
         let all = self.parts.len();
         (all as u64, (all - self.busy) as u64)
     }
 
-    /// A receive found no free buffer. Returns whether more have been provided.
+    /// Handles a receive that found no free buffer. Returns whether more buffers were provided.
     pub(crate) fn run_short(&mut self, ring: &mut ServerRing) -> bool {
         self.calm_rounds = 0;
         if self.spare.is_empty() {
@@ -185,7 +185,7 @@ impl Pool {
     }
 }
 
-/// What has been written and not submitted lies here, one after the other.
+/// The memory of bytes that are written but not yet submitted, filled from the start.
 pub(crate) struct Arena {
     memory: Range,
     tip: u32,
@@ -201,7 +201,7 @@ impl Arena {
         })
     }
 
-    /// The kernel has had all of it.
+    /// Empties the arena, once the kernel has taken all its bytes.
     pub(crate) fn reset(&mut self) {
         self.tip = 0;
     }
@@ -223,7 +223,7 @@ impl Arena {
             self.tip = from + needed;
             return Some((from, needed));
         }
-        // What grows away from the tip will grow again.
+        // A reservation that had to move will probably grow again.
         let target = if used > 0 { needed * 2 } else { needed };
         let reserved = target.min(ARENA_BYTES - self.tip);
         if reserved < needed {

@@ -1,26 +1,26 @@
 //! # Safety
 //!
-//! Which build of the library this is, and where it lies: what the loader and the linker have noted of the object that
-//! this code is in (Typed: the C library's own lists; Lent: for the call).
+//! The build ID and the path of this library, read from what the loader and the linker record about the object that
+//! contains this code (Typed: the C library's own lists; Lent: for the call).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::Write;
 use std::mem::MaybeUninit;
 
-/// Type of the note in which the linker names what it has made; its owner is "GNU".
+/// The type of the note with the linker's build ID; its owner is "GNU".
 const BUILD_ID: u32 = 3;
-/// Of a note: three numbers, and the owner's four bytes.
+/// The header of a note: three numbers, and the owner's four bytes.
 const HEAD_BYTES: usize = 16;
 
-/// The object that this code is in.
+/// The object that contains this code.
 #[derive(Default)]
 struct Object {
     path: String,
     id: String,
 }
 
-/// Version, build and path, as a line for the log has them.
+/// Returns the version, the build ID and the path, for a line of the log.
 pub(crate) fn name() -> String {
     let mut object = Object::default();
     // SAFETY: Lent: `dl_iterate_phdr` calls the function before it returns, with the object passed here.
@@ -31,7 +31,7 @@ pub(crate) fn name() -> String {
     format!("libannulus_preload {version}, build {id}, {path}")
 }
 
-/// The kernel's release.
+/// Returns the kernel's release.
 pub(crate) fn kernel() -> String {
     let mut name = MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: Lent: of this stack; zeros are a valid one.
@@ -44,7 +44,7 @@ pub(crate) fn kernel() -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Not 0: it is the one.
+/// Returns 1 if the object contains this code, which ends the iteration.
 unsafe extern "C" fn inspect_object(
     info: *mut libc::dl_phdr_info,
     _: usize,
@@ -81,7 +81,7 @@ unsafe extern "C" fn inspect_object(
     1
 }
 
-/// The build's name in notes, as other tools write it.
+/// Returns the build ID in a list of notes, in hexadecimal digits.
 fn id_of(mut notes: &[u8]) -> Option<String> {
     let number = |notes: &[u8], nth: usize| -> Option<u32> {
         let bytes = notes.get(4 * nth..4 * nth + 4)?;

@@ -1,12 +1,12 @@
 //! # Safety
 //!
-//! Bytes that wait: a vector that is read from its start. Zero bytes are an empty one, and nothing is allocated
-//! before something is put in (Owned: the box is freed here only).
+//! A queue of buffered bytes: a vector that is read from its start. Zeroed memory is an empty queue, and memory is
+//! allocated only when bytes are appended (Owned: the box is freed here only).
 #![allow(unsafe_code)]
 
 use std::ptr;
 
-/// Empty as a null pointer, so that an idle connection has 8 bytes of it.
+/// A queue; the null pointer is an empty one, so that an idle connection spends 8 bytes on it.
 #[repr(transparent)]
 pub(crate) struct ByteQueue(*mut Shared);
 
@@ -87,7 +87,7 @@ impl ByteQueue {
         }
     }
 
-    /// The same bytes once more: what one holder takes the others do not find.
+    /// Returns another holder of the same bytes: bytes that one holder consumes are consumed for all.
     pub(crate) fn share(&mut self) -> ByteQueue {
         // SAFETY: Owned: null, or a box made in `append`.
         if let Some(shared) = unsafe { self.0.as_mut() } {
@@ -96,7 +96,7 @@ impl ByteQueue {
         ByteQueue(self.0)
     }
 
-    /// Whether both are the same bytes, and there are some.
+    /// Returns whether both hold the same bytes, and are not empty.
     pub(crate) fn is_shared_with(&self, other: &ByteQueue) -> bool {
         !self.0.is_null() && ptr::eq(self.0, other.0)
     }
@@ -107,7 +107,7 @@ impl ByteQueue {
     }
 }
 
-/// Bytes that are freed with their holder; those of the table are not, as it has none.
+/// Bytes that are freed when this value is dropped, unlike the queues of the table, which are never dropped.
 pub(crate) struct TakenBytes(ByteQueue);
 
 impl TakenBytes {

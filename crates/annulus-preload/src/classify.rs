@@ -1,4 +1,4 @@
-//! Whether a descriptor can be served: it must be a TCP stream that is connected and does not block.
+//! Decides whether a descriptor can be served: it must be a connected, non-blocking TCP stream.
 
 use crate::config;
 use crate::counters::Why;
@@ -6,7 +6,8 @@ use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED, NONBL
 use crate::sockopts;
 use crate::sys;
 
-/// Checks whether an epoll set may serve the descriptor. Asks the kernel for anything that the table does not record.
+/// Checks whether an epoll set may serve the descriptor. Queries the kernel for anything that the table does not
+/// record.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     let kind = entry.kind();
     if !matches!(kind, Kind::Free | Kind::Stream) {
@@ -14,7 +15,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     }
     if kind == Kind::Free {
         let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
-        // Not that of MPTCP, whose streams have rules of their own.
+        // MPTCP is excluded: its streams have other rules.
         if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
             return Err(Why::NotAStream);
         }
@@ -28,7 +29,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         if !sys::is_connected(fd) {
             return Err(Why::NotConnected);
         }
-        // Options of a socket from another process are not recorded here.
+        // The options of a socket from another process are not recorded here.
         let unusual = !entry.is_created() && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
         entry.set_listener(None);
         let never_served = if unusual { NEVER_SERVED | BY_OPTION } else { 0 };
@@ -44,7 +45,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     if sockopts::are_siblings_never_served(entry) {
         return Err(Why::UnknownOption);
     }
-    // Its peer may have reset it since it was accepted, or since a set had it.
+    // The peer may have reset it since it was accepted, or since it was last in a set.
     if kind != Kind::Free && !fd_table::is_just_accepted(fd) && !sys::is_connected(fd) {
         return Err(Why::NotConnected);
     }

@@ -6,18 +6,18 @@
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
-/// `ANNULUS_…`; docs/reference/preload.md explains each.
+/// The settings, `ANNULUS_…`; docs/reference/preload.md explains each.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     pub(crate) disabled: bool,
     pub(crate) sqpoll: bool,
     pub(crate) stats: bool,
-    /// Writes are batched from the first round on: for tests.
+    /// Writes are batched from the first round on; for tests.
     pub(crate) batch_from_start: bool,
     pub(crate) log: Option<CString>,
-    /// First and last port of ranges that are left alone.
+    /// The first and the last port of each range that is not served.
     pass_ports: Vec<(u16, u16)>,
-    /// What could not be understood.
+    /// The error message for a setting that could not be parsed.
     pub(crate) wrong: Option<String>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn get() -> &'static Config {
 }
 
 impl Config {
-    /// Whether connections of a listener on this port are left alone.
+    /// Returns whether connections of a listener on this port pass through.
     pub(crate) fn passes(&self, port: u16) -> bool {
         let within = |&(first, last): &(u16, u16)| (first..=last).contains(&port);
         self.pass_ports.iter().any(within)
@@ -36,13 +36,13 @@ impl Config {
 }
 
 unsafe extern "C" {
-    /// As `getenv`; null in a process with more rights than its caller.
+    /// Like `getenv`, but returns null in a process with more privileges than its caller.
     fn secure_getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
 }
 
 fn variable(name: &CStr) -> Option<String> {
     // SAFETY: Typed: a NUL-terminated name. The result is null, or a string that stays valid until it has been copied.
-    // It is null in a process with more rights than its caller.
+    // It is null in a process with more privileges than its caller.
     let value = unsafe { secure_getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -74,7 +74,7 @@ fn read() -> Config {
         match range(part) {
             Some(range) => config.pass_ports.push(range),
             None => {
-                // Served by mistake is worse than left alone by mistake.
+                // Serving a port by mistake is worse than passing one through by mistake.
                 config.disabled = true;
                 config.wrong = Some(format!(
                     "ANNULUS_PASS_PORTS has {part:?}, which is neither a port nor a range of ports; everything \

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The state of a served connection, and its readiness. Plain data, for which zero bytes are a value (the table is
-//! zeroed memory); used only under its set's lock (Held).
+//! The state of a served connection, and its readiness. Plain data, for which zero bytes are a valid value (the table
+//! is zeroed memory); used only under its set's lock (Held).
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -12,20 +12,20 @@ use crate::byte_queue::ByteQueue;
 /// The state of one connection.
 #[repr(C)]
 pub(crate) struct Connection {
-    /// What has been received and not read, in a receive buffer.
+    /// Received and unread bytes, in a receive buffer.
     pub(crate) at: *mut u8,
     pub(crate) bytes: u32,
     pub(crate) buffer: u16,
     pub(crate) flags: u32,
     /// Events that the set reports.
     pub(crate) events: u32,
-    /// Goes up each time the number is served anew; part of every token.
+    /// Incremented each time that the number is served again; part of every token.
     pub(crate) generation: u32,
     /// The `data` of the member's events.
     pub(crate) data: u64,
-    /// Received after what is in the buffer, or instead.
+    /// Bytes received after those in the buffer, or instead of them.
     pub(crate) copied_out: ByteQueue,
-    /// Written, and not taken by the kernel; before what is queued.
+    /// Bytes that were written but not taken by the kernel; they precede the queued ones.
     pub(crate) backlog: ByteQueue,
     /// Queued in the arena.
     pub(crate) out_from: u32,
@@ -33,13 +33,13 @@ pub(crate) struct Connection {
     pub(crate) out_reserved: u32,
     /// An error that the next call returns.
     pub(crate) error: i32,
-    /// The next of the ready ones, and one more; 0: none.
+    /// The descriptor of the next ready connection, plus one; 0: none.
     pub(crate) next: u32,
-    /// What a poll that is with the kernel waits for, besides errors.
+    /// The events, besides errors, that a poll in the kernel waits for.
     pub(crate) polled: u32,
     /// Bytes that the program's own calls have read since the kernel had none.
     pub(crate) direct_bytes: u32,
-    /// The round of its set in which something came last.
+    /// The round of its set in which an event arrived last.
     pub(crate) round: u32,
 }
 
@@ -77,55 +77,55 @@ impl DerefMut for Conn {
     }
 }
 
-/// A receive is with the kernel.
+/// A receive is pending in the kernel.
 pub(crate) const ARMED: u32 = 1;
-/// It is to be cancelled.
+/// The receive is to be cancelled.
 pub(crate) const CANCELLED: u32 = 1 << 1;
-/// It has received before, so the next receive is multishot.
+/// The connection has received before, so the next receive is multishot.
 pub(crate) const MULTISHOT: u32 = 1 << 2;
 /// The peer has sent FIN.
 pub(crate) const ENDED: u32 = 1 << 3;
-/// Both directions are over.
+/// Both directions have ended.
 pub(crate) const DEAD: u32 = 1 << 4;
 /// No write can succeed: EPIPE.
 pub(crate) const BROKEN: u32 = 1 << 5;
-/// We have sent FIN.
+/// The program has sent FIN.
 pub(crate) const SHUT: u32 = 1 << 6;
-/// The kernel takes no more for now.
+/// The kernel's send buffer is full.
 pub(crate) const FULL: u32 = 1 << 7;
-/// A poll is with the kernel.
+/// A poll is pending in the kernel.
 pub(crate) const POLLED: u32 = 1 << 8;
-/// Reported once (EPOLLONESHOT); silent until the program re-arms it.
+/// Reported once (EPOLLONESHOT); disabled until the program re-arms it.
 pub(crate) const DISABLED: u32 = 1 << 9;
-/// Something has changed since it was reported.
+/// The readiness has changed since it was reported.
 pub(crate) const EDGE: u32 = 1 << 10;
-/// In the set, from the program's point of view.
+/// A member of the set, from the program's point of view.
 pub(crate) const MEMBER: u32 = 1 << 11;
-/// In the list of those that have something queued.
+/// In the list of connections with queued bytes.
 pub(crate) const QUEUED: u32 = 1 << 12;
-/// In the list of the ready ones.
+/// In the list of ready connections.
 pub(crate) const READY: u32 = 1 << 13;
-/// In the list of those that a receive is to be armed for.
+/// In the list of connections that need a receive.
 pub(crate) const TO_ARM: u32 = 1 << 14;
-/// FIN is to be sent when the backlog is gone.
+/// FIN must be sent once the backlog is empty.
 pub(crate) const TO_SHUT: u32 = 1 << 15;
 
 /// Large transfers: the program's own calls read, and the ring only polls.
 pub(crate) const BULK: u32 = 1 << 16;
-/// The kernel has something to be read by them.
+/// The kernel has data for those calls.
 pub(crate) const READABLE: u32 = 1 << 17;
 
-/// What is queued of it has been pushed.
+/// The queued bytes have been pushed to the ring.
 pub(crate) const PUSHED: u32 = 1 << 18;
-/// Its last receive found no free buffer.
+/// The last receive found no free buffer.
 pub(crate) const STARVED: u32 = 1 << 19;
 
 /// In the list of connections whose deferred output is not watched yet.
 pub(crate) const DEFERRED: u32 = 1 << 20;
 
-/// What data makes of a socket.
+/// Events of a readable socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-/// What space makes of it.
+/// Events of a writable socket.
 pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
@@ -158,13 +158,13 @@ impl Connection {
         self.flags &= !flag;
     }
 
-    /// Bytes that can be read without the kernel.
+    /// Returns the number of bytes that can be read without the kernel.
     #[inline]
     pub(crate) fn buffered(&self) -> usize {
         self.bytes as usize + self.copied_out.len()
     }
 
-    /// The events that `poll` would return, by the rules of the kernel's `tcp_poll`.
+    /// Returns the events that `poll` would return, by the rules of the kernel's `tcp_poll`.
     #[inline]
     pub(crate) fn mask(&self) -> u32 {
         let mut mask = 0;
@@ -186,7 +186,7 @@ impl Connection {
         mask
     }
 
-    /// What the set reports of it now.
+    /// Returns the events that the set reports now.
     #[inline]
     pub(crate) fn report(&self) -> u32 {
         if !self.is(MEMBER) || self.is(DISABLED) {
@@ -195,7 +195,7 @@ impl Connection {
         self.mask() & (self.events | ERR | HUP)
     }
 
-    /// A connection that a set begins to serve.
+    /// Initialises a connection that a set starts to serve.
     pub(crate) fn begin(&mut self, events: u32, data: u64) {
         self.at = ptr::null_mut();
         self.bytes = 0;

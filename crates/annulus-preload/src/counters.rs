@@ -1,13 +1,13 @@
 //! # Safety
 //!
-//! Counters: calls that were served, calls that passed through and why, descriptors that were handed back.
+//! Counters: served calls, calls that passed through, by reason, and descriptors that were handed back, by reason.
 //!
-//! A thread that has made a ring counts into storage of its own, by a load and a store; all other threads share one,
-//! and pay for a locked instruction. `annulus top` finds the storage from the first ring on (`annulus::metrics`); a
-//! process without a ring shares none. Counts from before the first ring are moved there.
+//! A thread that has created a ring counts in its own storage, by a load and a store. All other threads share one
+//! storage, and use locked instructions. From the first ring on, `annulus top` can read the storage
+//! (`annulus::metrics`); a process without a ring publishes none. Earlier counts are moved to the shared storage.
 //!
-//! Counter storage is never freed, so that a pointer to it is always valid (Owned); the storage of a thread that has
-//! ended is reused. A child of a fork starts anew.
+//! Counter storage is never freed, so that a pointer to it is always valid (Owned). The storage of a thread that has
+//! ended is reused. A child of a fork starts with empty counters.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -24,7 +24,7 @@ use crate::{log, process, switch};
 const CALLS: usize = Call::ALL.len();
 const WHYS: usize = Why::ALL.len();
 
-/// What has been counted before there was a ring.
+/// Counts from before the first ring.
 struct Early {
     served: [AtomicU64; CALLS],
     passed: [AtomicU64; WHYS],
@@ -37,15 +37,15 @@ static EARLY: Early = Early {
     handed_back: [const { AtomicU64::new(0) }; WHYS],
 };
 
-/// Where threads count that have made no ring.
+/// The storage of threads that have created no ring.
 static OTHERS: AtomicPtr<Served> = AtomicPtr::new(ptr::null_mut());
 /// Storage that is free for reuse.
 static IDLE: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
-/// How many have been made.
+/// The number of storages that were created for rings.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Those of this thread, if it has made a ring.
+    /// The storage of this thread, if it has created a ring.
     static MINE: Cell<Option<&'static Served>> = const { Cell::new(None) };
     /// Returns the storage when the thread ends.
     static COUNTER_OWNER: RefCell<Option<CounterOwner>> = const { RefCell::new(None) };
@@ -93,7 +93,7 @@ pub(crate) fn failed(call: Call, errno: i32) {
     }
 }
 
-/// A call went to the kernel as it is.
+/// Counts a call that passed through to the kernel.
 pub(crate) fn passed(why: Why) {
     match MINE.get().or_else(shared_counters) {
         Some(counters) => counters.pass(why, 1),
@@ -101,7 +101,7 @@ pub(crate) fn passed(why: Why) {
     }
 }
 
-/// A descriptor was served, and is not any more.
+/// Counts a descriptor that was handed back.
 pub(crate) fn handed_back(why: Why) {
     match MINE.get().or_else(shared_counters) {
         Some(counters) => counters.hand_back(why, 1),
@@ -109,7 +109,7 @@ pub(crate) fn handed_back(why: Why) {
     }
 }
 
-/// Of the ring of this thread.
+/// Counts an event of this thread's ring.
 #[inline]
 pub(crate) fn count(event: Event, times: u64) {
     match MINE.get() {
@@ -130,7 +130,7 @@ fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The gauges of one ring, which end with it.
+/// The gauges of a ring, which are reset when it is closed.
 pub(crate) struct RingCounters {
     counters: &'static Served,
     last: [u64; 4],
@@ -145,7 +145,7 @@ const GAUGES: [Gauge; 4] = [
 ];
 
 impl RingCounters {
-    /// The calling thread has made a ring.
+    /// Registers a ring that the calling thread has created.
     pub(crate) fn begin(backend: &str) -> RingCounters {
         let counters = MINE.get().unwrap_or_else(begin_thread);
         counters.describe(backend, None);
@@ -159,7 +159,7 @@ impl RingCounters {
         }
     }
 
-    /// How it is now: operations in flight, connections, buffers, and those of them that are free.
+    /// Sets the gauges: operations in flight, connections, buffers and free buffers.
     #[inline]
     pub(crate) fn update(&mut self, now: [u64; 4]) {
         if now == self.last {
@@ -174,7 +174,7 @@ impl RingCounters {
         }
     }
 
-    /// The ring has ended.
+    /// Resets the gauges of a ring that was closed.
     pub(crate) fn end(mut self) {
         self.update([0; 4]);
         self.counters.change(Gauge::Rings, -1);
@@ -182,7 +182,7 @@ impl RingCounters {
     }
 }
 
-/// The first ring of the calling thread.
+/// Assigns storage to the calling thread, at its first ring.
 #[cold]
 fn begin_thread() -> &'static Served {
     share();
@@ -192,26 +192,26 @@ fn begin_thread() -> &'static Served {
         Box::leak(Box::new(Served::ring(nth)))
     });
     MINE.set(Some(counters));
-    // A thread that is about to end has none any more.
+    // A thread that is about to end no longer has this thread-local value.
     let _ = COUNTER_OWNER.try_with(|owner| owner.replace(Some(CounterOwner(counters))));
     counters
 }
 
-/// The process can be looked at from now on.
+/// Publishes the counters and the switch of the process, if they are not published yet.
 pub(crate) fn share() {
     if shared_counters().is_none() {
         begin_process();
     }
 }
 
-/// The first ring of the process: from now on others can look.
+/// Publishes the counters at the first ring of the process, or for the switch.
 fn begin_process() {
     match metrics::share_above(reserved_fds::lowest()) {
         Ok(descriptor) => {
             reserved_fds::remember(descriptor, Inode::Own);
             switch::begin();
         }
-        // Counting goes on; only `annulus top` cannot attach.
+        // Counting continues; only `annulus top` cannot attach.
         Err(error) => log::write_line(&format!(
             "`annulus top` cannot attach: the counters cannot be shared: {error}"
         )),
@@ -240,14 +240,14 @@ fn begin_process() {
     }
 }
 
-/// In a child of a fork, which has one thread: nothing has been counted yet.
+/// Resets all counters in a child of a fork, which has one thread.
 pub(crate) fn reset() {
     OTHERS.store(ptr::null_mut(), Ordering::Release);
     MADE.store(0, Ordering::Relaxed);
     if let Ok(mut idle) = IDLE.try_lock() {
         idle.clear();
     }
-    // A thread without any has not touched the other value, and would have to allocate for it.
+    // A thread without storage has not initialised the other value, and would have to allocate it.
     if MINE.take().is_some() {
         let _ = COUNTER_OWNER.try_with(|owner| {
             owner
@@ -269,7 +269,7 @@ pub(crate) fn any() -> bool {
         || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
 }
 
-/// What was left to the kernel in a process without a ring, by reason.
+/// Returns the calls that passed through, by reason, for the exit line of a process without a ring.
 pub(crate) fn passed_by_reason() -> String {
     let totals = Totals::now();
     let counted = Why::ALL.iter().map(|&why| {
@@ -284,7 +284,7 @@ pub(crate) fn passed_by_reason() -> String {
     counted.join(", ")
 }
 
-/// All of it as one line of JSON.
+/// Returns all counters as one line of JSON.
 pub(crate) fn line() -> String {
     let early = |counters: &[AtomicU64], nth: usize| counters[nth].load(Ordering::Relaxed);
     static NONE: [AtomicU64; CALLS] = [const { AtomicU64::new(0) }; CALLS];

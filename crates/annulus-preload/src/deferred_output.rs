@@ -1,7 +1,7 @@
-//! Deferred output: bytes of open connections that a write has accepted and the kernel's send buffer could not take.
-//! The ring of the set polls for writability whenever its thread waits there. As the thread may wait elsewhere or never
-//! again, the flush thread watches the connection as well (`flush_thread`, `writability`), once it has noticed that
-//! bytes stay deferred.
+//! Deferred output: bytes of open connections that a write has accepted but that did not fit into the kernel's send
+//! buffer. The set's ring polls for writability whenever its thread waits there. The thread may wait elsewhere, or
+//! never again, so the flush thread watches the connection as well (`flush_thread`, `writability`) once it has noticed
+//! that bytes stay deferred.
 
 use crate::connection::{self as flag, Conn};
 use crate::draining;
@@ -15,13 +15,13 @@ use crate::sockopts;
 use crate::sys;
 use crate::writability;
 
-/// Defers bytes that the send buffer cannot take, behind those that are deferred already.
+/// Defers bytes that do not fit into the send buffer, behind those that are deferred already.
 pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, unsent: &[u8]) {
     connection.backlog.append(unsent);
     mark_deferred(inner, fd, connection);
 }
 
-/// Has the flush thread watch a connection with deferred output.
+/// Makes the flush thread watch a connection with deferred output.
 pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.backlog.is_empty() || connection.is(flag::DEFERRED) {
         return;
@@ -93,8 +93,8 @@ pub(crate) fn on_writable(event_key: u64) {
     }
 }
 
-/// While the owner is in the kernel with the ring, the ring has been notified too and sends the bytes. This does not
-/// hold for a connection that was handed back, which the ring no longer has.
+/// Sends deferred output, unless the ring does: while the owner is in the kernel, the ring is notified as well. A
+/// connection that was handed back is no longer in the ring.
 fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
     let is_served = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
     if is_served && (guard.in_signal_handler() || guard.pushed) {
@@ -160,7 +160,7 @@ pub(crate) fn flush_all() -> bool {
     left
 }
 
-/// Waits until all has been sent, or until then.
+/// Waits until all output is sent, or until `deadline_ns`.
 pub(crate) fn wait_until(deadline_ns: u64) {
     while flush_all() && sys::now_ns() < deadline_ns {
         sys::pause_us(500);

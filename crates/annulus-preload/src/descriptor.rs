@@ -22,7 +22,7 @@ pub(crate) fn forget(fd: i32) {
     }
 }
 
-/// The program closes a descriptor that we know. `None`: it is closed by the call itself.
+/// Closes a descriptor that is tracked. `None`: the program's call closes it.
 pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     match entry.kind() {
         Kind::Served | Kind::HandedBack => {
@@ -70,8 +70,8 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     }
 }
 
-/// Numbers that a signal handler has closed in the middle of a call of its own thread, which may be about them: its
-/// next wait, or the next call that makes a number, closes them. 0: none.
+/// Numbers that a signal handler closed during a call of its own thread, which may be using them. The thread's next
+/// wait, or its next call that creates a number, closes them. 0: no number.
 static DEFERRED_CLOSES: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 static HAS_DEFERRED_CLOSES: AtomicBool = AtomicBool::new(false);
 
@@ -83,7 +83,7 @@ fn defer_close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
         (slot.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed)).is_ok()
     });
     if free.is_none() {
-        // More than any handler has been observed to close.
+        // More numbers than any handler has been observed to close.
         entry.forget();
         return None;
     }
@@ -92,14 +92,14 @@ fn defer_close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     Some(Ok(0))
 }
 
-/// In a child of a fork: what waits is the parent's.
+/// Forgets deferred closes in a child of a fork: they are the parent's.
 pub(crate) fn reset() {
     DEFERRED_CLOSES
         .iter()
         .for_each(|slot| slot.store(0, Ordering::Relaxed));
 }
 
-/// Closes what a signal handler could not.
+/// Closes the numbers that a signal handler could not close.
 #[inline]
 pub(crate) fn close_deferred() {
     if HAS_DEFERRED_CLOSES.load(Ordering::Relaxed) {
@@ -129,8 +129,8 @@ fn close_all_deferred() {
     }
 }
 
-/// A deferred close happens at the beginning of its set's poll cycle. The number may be another file's by then, while
-/// the owner sleeps in the kernel: a thread that comes across it makes the owner return.
+/// Finishes a deferred close, which normally happens at the start of the set's next poll cycle. Another thread that
+/// finds the number still taken, while the owner sleeps in the kernel, makes the owner return.
 #[cold]
 pub(crate) fn finish_deferred_close(entry: &'static Entry) {
     let others = Set::of(entry).filter(|set| !set.is_owner());
@@ -148,7 +148,7 @@ fn another_number(set: &'static Set, but: i32) -> Option<i32> {
     (0..fd_table::count().min(1 << 16) as i32).find(same)
 }
 
-/// The number is about to be taken by another descriptor: what it was is closed first.
+/// Closes what a number refers to, before another descriptor takes the number.
 pub(crate) fn release_number(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     if close(entry, fd).is_some() {
         draining::release_number(fd);
@@ -156,15 +156,15 @@ pub(crate) fn release_number(entry: &'static Entry, fd: i32) -> Option<CallResul
     None
 }
 
-/// libc is about to close the number by a call of its own: it stays open for that, and is forgotten here. It has been
-/// handed back, if it was served.
+/// Forgets a number that libc is about to close by an internal call. It stays open for that call; a served connection
+/// has been handed back before.
 pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
     if close(entry, fd).is_some() {
         draining::release_number(fd);
     }
 }
 
-/// `to` is a second number of what `from` is.
+/// Records `to` as another number of the file that `from` refers to.
 pub(crate) fn duplicate(
     (from, from_fd): (Option<&'static Entry>, i32),
     to: &'static Entry,

@@ -1,7 +1,7 @@
-//! Draining connections: the program has closed them, and the kernel's send buffer could not take all of their output.
-//! They keep a reserved descriptor until the remaining bytes have been sent: by the flush thread (`flush_thread`),
-//! which waits until they are writable or until the peer sends (which makes the end a reset), and at process exit,
-//! which waits for them (`send`).
+//! Draining connections: the program has closed them while some of their output did not fit into the kernel's send
+//! buffer. They keep a reserved descriptor until the remaining bytes have been sent. The flush thread (`flush_thread`)
+//! waits until they are writable, or until the peer sends data, which makes the end a reset. At process exit, `send`
+//! waits for them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,18 +12,18 @@ use crate::reserved_fds;
 use crate::sys;
 use crate::writability;
 
-/// Who may have such a connection as well.
+/// The other holder of a draining connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SharedWith {
     Nothing,
-    /// A ring, which would keep its end back.
+    /// A ring, which would delay the end of stream.
     Ring,
-    /// Other processes, for which it goes on.
+    /// Other processes, which continue to use it.
     Processes,
 }
 
 impl SharedWith {
-    /// Other processes come first.
+    /// Returns `Processes` if the connection is shared with other processes, and `self` otherwise.
     pub(crate) fn unless_shared(self, is_shared: bool) -> SharedWith {
         if is_shared {
             SharedWith::Processes
@@ -35,7 +35,7 @@ impl SharedWith {
 
 struct Draining {
     fd: i32,
-    /// The program's own: there was no other.
+    /// The program's number is used, as no duplicate could be made.
     keeps_number: bool,
     unsent: Vec<u8>,
     sent: usize,
@@ -49,10 +49,10 @@ static DRAINING: Mutex<Vec<Draining>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Draining connections that are not watched yet.
 static UNWATCHED: AtomicUsize = AtomicUsize::new(0);
-/// How often one looks whether another thread has done with the list: in a handler it may be the thread's own.
+/// The number of attempts to take the list: in a signal handler, the interrupted thread may hold it.
 const TRIES_MAX: u32 = 1000;
 
-/// A send buffer above this size, bytes, is one that autotuning has grown beyond what SO_SNDBUF could set.
+/// A send buffer above this size, bytes, has been grown by autotuning beyond what SO_SNDBUF could set.
 const GROWN_SEND_BUFFER_BYTES: i32 = 256 << 10;
 
 fn with_list<T>(each: impl FnOnce(&mut Vec<Draining>) -> T) -> Option<T> {
@@ -94,7 +94,7 @@ pub(crate) fn take_over(fd: i32, unsent: &[u8], shared_with: SharedWith) -> bool
         Err(_) => (fd, true),
     };
     if sys::linger_s(own).is_some_and(|seconds| seconds > 0) {
-        // The program's close has waited for that long; the library's thread must not.
+        // The program's close has already waited for that long; the library's thread must not wait.
         sys::do_not_linger(own);
     }
     let connection = Draining {
@@ -127,7 +127,7 @@ impl Draining {
     /// Sends as much as fits. Returns true when nothing is left to do.
     fn try_finish(&mut self) -> bool {
         if !self.keeps_number && !reserved_fds::is_same_file(self.fd) {
-            // The program has closed it by a call of its own.
+            // The program has closed it by a raw system call.
             reserved_fds::release(self.fd);
             self.uncount();
             return true;
@@ -218,7 +218,7 @@ pub(crate) fn on_ready(fd: i32) -> bool {
     is_draining
 }
 
-/// Of those that are meant, keeps what `keeps`.
+/// Applies `keeps` to the selected connections, and keeps those for which it returns true.
 fn for_each(selects: impl Fn(&Draining) -> bool, keeps: impl FnMut(&mut Draining) -> bool) {
     let selected = with_list(|connections| {
         let all = std::mem::take(connections).into_iter();
@@ -226,7 +226,7 @@ fn for_each(selects: impl Fn(&Draining) -> bool, keeps: impl FnMut(&mut Draining
         *connections = others;
         selected
     });
-    // Of a handler that has interrupted a holder of the list there are none.
+    // In a signal handler that has interrupted the holder of the list, no connection is selected.
     let Some(mut selected): Option<Vec<Draining>> = selected else {
         return;
     };
@@ -235,7 +235,7 @@ fn for_each(selects: impl Fn(&Draining) -> bool, keeps: impl FnMut(&mut Draining
     list.append(&mut selected);
 }
 
-/// Sends as much as fits. Returns whether some is left.
+/// Sends as much as fits. Returns whether connections are left.
 pub(crate) fn flush_all() -> bool {
     if any() {
         for_each(|_| true, |connection| !connection.try_finish());
@@ -243,7 +243,7 @@ pub(crate) fn flush_all() -> bool {
     any()
 }
 
-/// In a child of a fork: they are its parent's. Their numbers are closed with those of rings.
+/// Drops all connections in a child of a fork: they are the parent's. Their numbers are closed with those of rings.
 pub(crate) fn reset_in_child() {
     COUNT.store(0, Ordering::Relaxed);
     UNWATCHED.store(0, Ordering::Relaxed);
@@ -256,7 +256,7 @@ pub(crate) fn reset_in_child() {
             let _ = sys::close(connection.fd);
             connection.forget_number();
         }
-        // Not freed: the child may have been made in the middle of an allocation.
+        // Not freed: the fork may have interrupted an allocation.
         std::mem::forget(std::mem::take(&mut *connections));
     }
 }

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! An epoll set, as the program knows it: the kernel's own set with its number, and, once it pays off, a ring in which
-//! the thread that waits on the set sleeps. `Inner` is used only by the holder of the lock (Held), and only while the
-//! ring is idle, that is, while its owner is not in the kernel with it.
+//! An epoll set of the program: the kernel's own set with its number, and, once it pays off, a ring in which the thread
+//! that waits on the set sleeps. `Inner` is used only by the holder of the lock (Held), and only while the ring is
+//! idle, that is, while its owner is not in the kernel with it.
 //!
 //! Sets are never freed, so that a pointer to one is always valid (Owned); closed sets are reused.
 #![allow(unsafe_code)]
@@ -31,10 +31,10 @@ use crate::sys;
 /// Initial capacity of each list of a set.
 const LIST_ROOM: usize = 256;
 
-/// How the set is served.
+/// The way in which a set is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// By the kernel's set alone; a ring is made when there is something to serve.
+    /// By the kernel's set alone; a ring is created once there is a connection to serve.
     Fresh,
     /// By its ring.
     Serving,
@@ -44,22 +44,22 @@ pub(crate) enum Mode {
 
 pub(crate) struct Set {
     lock: Lock,
-    /// The thread that waits on it.
+    /// The thread that waits on the set.
     owner: AtomicUsize,
-    /// That thread is in the kernel, or on its way.
+    /// The owner is in the kernel, or about to enter it.
     in_enter: AtomicBool,
-    /// Threads that want the ring to stand still.
+    /// The number of threads that wait for the owner to leave the kernel.
     waiting_threads: AtomicU32,
-    /// What wakes the owner.
+    /// The eventfd that wakes the owner.
     wake: AtomicI32,
-    /// Since when something has been queued, ns; 0: nothing is.
+    /// The time at which the first queued byte was written, ns; 0: no bytes are queued.
     queued_since_ns: AtomicU64,
     /// Output was deferred, and the flush thread has not processed it yet.
     has_deferred: AtomicBool,
     process: AtomicU32,
-    /// Nothing refers to it any more but what looks at its mode.
+    /// Closed; the slot can be reused.
     retired: AtomicBool,
-    /// The one that was made before it ([`epoll_set_list`](crate::epoll_set_list)).
+    /// The set that was created before this one ([`epoll_set_list`](crate::epoll_set_list)).
     pub(crate) older: AtomicPtr<Set>,
     inner: UnsafeCell<Inner>,
 }
@@ -69,19 +69,19 @@ unsafe impl Sync for Set {}
 // SAFETY: Held: `inner`, the only field that is not atomic, is used under the lock.
 unsafe impl Send for Set {}
 
-/// What only the holder of the lock touches.
+/// The part of a set that only the holder of the lock uses.
 pub(crate) struct Inner {
-    /// The set that this is of.
+    /// The set that contains this value.
     pub(crate) set_ptr: *const Set,
     /// A number of the kernel's set.
     pub(crate) fd: i32,
-    /// How many numbers it has.
+    /// The number of descriptors of the kernel's set.
     pub(crate) fd_count: u32,
     pub(crate) mode: Mode,
-    /// There is something to serve as soon as there is a ring.
+    /// A connection can be served as soon as there is a ring.
     pub(crate) needs_ring: bool,
     pub(crate) ring: Option<Box<RingContext>>,
-    /// First and last of the ready ones, and one more; 0: none.
+    /// The descriptors of the first and the last ready connection, plus one; 0: none.
     pub(crate) ready: (u32, u32),
     pub(crate) to_arm: Vec<i32>,
     pub(crate) queued: Vec<i32>,
@@ -91,7 +91,7 @@ pub(crate) struct Inner {
     pub(crate) cancels: Vec<u64>,
     /// Gathered entries have been pushed, and their completions not reaped yet.
     pub(crate) pushed: bool,
-    /// Connections whose output was deferred since the flush thread last looked.
+    /// Connections whose output was deferred since the flush thread's last check.
     pub(crate) deferred: Vec<i32>,
     /// Connections that are served.
     pub(crate) served: u32,
@@ -102,27 +102,27 @@ pub(crate) struct Inner {
     pub(crate) kernel_polled: bool,
     pub(crate) kernel_ready: bool,
     pub(crate) round: u32,
-    /// Descriptors that other threads have touched.
+    /// The number of descriptors that other threads have used.
     pub(crate) foreign_fds: u32,
-    /// When the first of the queued bytes was written, ns; 0: nothing is queued, or the time was not needed.
+    /// The time at which the first queued byte was written, ns; 0: no bytes are queued, or the time was not needed.
     pub(crate) queued_at_ns: u64,
     /// The kernel has more data than a receive took: the ring is entered once more before anything is reported.
     pub(crate) recheck: bool,
-    /// Writes that were queued in this round.
+    /// The number of writes that were queued in this round.
     pub(crate) writes: u32,
-    /// Members that were put into it before it had a ring: descriptor, events, data.
+    /// Members that were added before the set had a ring: descriptor, events, data.
     pub(crate) early_members: Vec<(i32, u32, u64)>,
-    /// Members that another set of this thread had first, with buffered bytes.
+    /// Members with buffered bytes that were in another set of this thread first.
     pub(crate) shared_members: Vec<SharedMember>,
-    /// Events that the kernel's set is about to report a second time.
+    /// Events that the kernel's set is about to report again.
     pub(crate) already_reported: Vec<AlreadyReported>,
     pub(crate) batching: Batching,
-    /// When the first write of this round was, ns.
+    /// The time of the first write of this round, ns.
     pub(crate) written_at_ns: u64,
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
     pub(crate) accept_burst: AcceptBurst,
-    /// Passed through because the operator released the process.
+    /// The set passes through because the operator released the process.
     pub(crate) released: bool,
 }
 
@@ -135,11 +135,11 @@ pub(crate) struct SharedMember {
     pub(crate) generation: u32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// It was reported, and is not to be again.
+    /// It was reported, and must not be reported again.
     pub(crate) reported: bool,
 }
 
-/// An edge-triggered member that was put into the kernel's set anew, and what has been reported of it before.
+/// An edge-triggered member that was added to the kernel's set again, and the events that were reported before.
 #[derive(Clone, Copy)]
 pub(crate) struct AlreadyReported {
     pub(crate) fd: i32,
@@ -153,7 +153,7 @@ pub(crate) struct Listener {
     pub(crate) fd: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// A poll is with the kernel; of this generation.
+    /// A poll of this generation is pending in the kernel.
     pub(crate) polled: bool,
     pub(crate) generation: u32,
     /// Events that the kernel has returned and that have not been reported yet.
@@ -169,28 +169,28 @@ pub(crate) struct RingContext {
     pub(crate) counters: RingCounters,
 }
 
-/// The right to touch a set; its ring stands still.
+/// The exclusive right to use a set, whose ring is idle.
 pub(crate) struct SetGuard {
     set: &'static Set,
 }
 
 impl SetGuard {
-    /// Whether a signal handler has interrupted its thread on the way into the kernel, or out of it.
+    /// Returns whether this is a signal handler that has interrupted its thread on the way into or out of the kernel.
     pub(crate) fn in_signal_handler(&self) -> bool {
         self.set.in_enter.load(Ordering::Relaxed)
     }
 
-    /// The thread is about to wait: whatever it was in before is over.
+    /// Clears the mark of a poll cycle that was abandoned, as the thread is about to wait.
     pub(crate) fn clear_in_enter(&self) {
         self.set.in_enter.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the calling thread is the one that waits on the set, and is not just about to.
+    /// Returns whether the calling thread owns the set and is not entering the kernel.
     pub(crate) fn is_owner(&self) -> bool {
         self.set.is_owner() && !self.in_signal_handler()
     }
 
-    /// The thread that waited on it ends. The next one that is made may have its number.
+    /// Clears the owner, whose thread ends; a new thread may get the same ID.
     pub(crate) fn clear_owner(&self) {
         self.set.owner.store(usize::MAX, Ordering::Relaxed);
     }
@@ -265,20 +265,20 @@ impl Set {
         Some(set)
     }
 
-    /// The set is closed, and may be another's.
+    /// Marks a closed set as reusable.
     pub(crate) fn retire(&'static self) {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// The set of an entry that is one, or belongs to one.
+    /// Returns the set of an entry that is an epoll set or belongs to one.
     #[inline]
     pub(crate) fn of(entry: &Entry) -> Option<&'static Set> {
         // SAFETY: Owned: null, or a set, which is never freed.
         unsafe { entry.set().as_ref() }
     }
 
-    /// Takes the lock while the ring stands still. `None`: this is a signal handler in the middle of a call of the
-    /// same thread, or a child of a fork.
+    /// Takes the lock while the ring is idle. `None`: this is a signal handler in the middle of a call of the same
+    /// thread, or a child of a fork.
     #[inline]
     pub(crate) fn take(&'static self) -> Option<SetGuard> {
         if self.process.load(Ordering::Relaxed) != identity::fork_generation() || !self.lock.take()
@@ -292,7 +292,8 @@ impl Set {
         if self.is_owner() {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
             guard.recover();
-            // What it does here may lead to more: the wait that it has interrupted, or is about to, is begun anew.
+            // The handler's call may lead to more events, so the wait that it has interrupted, or precedes, is
+            // restarted.
             reserved_fds::wake(self.wake.load(Ordering::Relaxed));
             return Some(guard);
         }
@@ -300,7 +301,7 @@ impl Set {
         Some(self.wait_for_owner())
     }
 
-    /// Has the owner come out of the kernel.
+    /// Makes the owner return from the kernel, and takes the lock.
     #[cold]
     fn wait_for_owner(&'static self) -> SetGuard {
         self.waiting_threads.fetch_add(1, Ordering::AcqRel);
@@ -323,12 +324,12 @@ impl Set {
         self.owner.load(Ordering::Relaxed) == thread_id()
     }
 
-    /// Whether the calling thread waits on it, and is not on its way into the kernel.
+    /// Returns whether the calling thread waits on the set and is not entering the kernel.
     pub(crate) fn is_idle_owner(&self) -> bool {
         self.is_owner() && !self.in_enter.load(Ordering::Relaxed)
     }
 
-    /// The listeners that its ring polls, without the lock: a copy in a child of a fork, which nothing changes.
+    /// Returns the listeners that the parent's ring polls, without the lock: a child of a fork has an unchanging copy.
     pub(crate) fn inherited_listeners(&self) -> &[Listener] {
         // SAFETY: Held: the parent's threads do not exist in the child.
         let inner = unsafe { &*self.inner.get() };
@@ -358,13 +359,13 @@ impl Set {
         self.has_deferred.store(has_any, Ordering::Release);
     }
 
-    /// Takes the lock also while its owner is in the kernel with the ring: for what that has no part in.
+    /// Takes the lock even while the owner is in the kernel, for work that does not involve the ring.
     pub(crate) fn take_during_enter(&'static self) -> Option<SetGuard> {
         let own = self.process.load(Ordering::Relaxed) == identity::fork_generation();
         (own && self.lock.take()).then_some(SetGuard { set: self })
     }
 
-    /// Takes the lock unless the owner is in the kernel with the ring, and would see to the set itself.
+    /// Takes the lock, unless the owner is in the kernel with the ring and will handle the set itself.
     pub(crate) fn take_idle(&'static self) -> Option<SetGuard> {
         self.take_during_enter()
             .filter(|guard| !guard.in_signal_handler())
@@ -448,7 +449,7 @@ impl Inner {
         }
     }
 
-    /// Something is queued from now on, or nothing any more (0).
+    /// Records the time from which bytes are queued; 0: no bytes are queued any more.
     pub(crate) fn set_queued_since(&mut self, now_ns: u64) {
         self.queued_at_ns = now_ns;
         // SAFETY: Owned: null, or this set.
@@ -457,20 +458,20 @@ impl Inner {
         }
     }
 
-    /// Forgets what has been reported of a member that the program has changed or closed: the next report, for its
-    /// number or its data, is a new one.
+    /// Forgets the reported events of a member that the program has changed or closed: the next report for its number
+    /// or its data is new.
     pub(crate) fn forget_reported(&mut self, fd: i32, data: u64) {
         self.already_reported
             .retain(|already_reported| already_reported.fd != fd && already_reported.data != data);
     }
 
-    /// Forgets what has been reported of a member to which an operation was applied that makes the kernel wake waiters.
+    /// Forgets the reported events of a member after an operation that makes the kernel wake waiters.
     pub(crate) fn forget_reported_fd(&mut self, fd: i32) {
         self.already_reported
             .retain(|already_reported| already_reported.fd != fd);
     }
 
-    /// Its lists grow no more, as a rule: a handler that writes or closes may have interrupted `malloc`.
+    /// Reserves the lists, so that they rarely grow: a signal handler that writes or closes may interrupt `malloc`.
     pub(crate) fn reserve_lists(&mut self) {
         for list in [&mut self.queued, &mut self.to_arm, &mut self.to_poll] {
             list.reserve(LIST_ROOM);
@@ -478,12 +479,12 @@ impl Inner {
         self.cancels.reserve(LIST_ROOM);
     }
 
-    /// Whether a kernel thread takes what is pushed.
+    /// Returns whether a kernel thread polls the submission queue.
     pub(crate) fn is_polled(&self) -> bool {
         (self.ring.as_ref()).is_some_and(|context| context.ring.is_polled())
     }
 
-    /// The connection of a descriptor, if this set has it or had it.
+    /// Returns the connection of a descriptor, if this set has it or had it.
     #[inline]
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = fd_table::entry(fd)?;
@@ -509,7 +510,7 @@ impl Inner {
         self.make_ready(fd, connection);
     }
 
-    /// Puts it at the end of the ready ones.
+    /// Appends a connection to the list of ready ones.
     #[inline]
     pub(crate) fn make_ready(&mut self, fd: i32, mut connection: Conn) {
         if connection.is(flag::READY) {
@@ -530,7 +531,7 @@ impl Inner {
         self.ready.1 = name;
     }
 
-    /// Takes the first of the ready ones.
+    /// Removes the first ready connection from the list.
     #[inline]
     pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, Conn)> {
         let first = self.ready.0;
@@ -546,7 +547,7 @@ impl Inner {
         Some((first as i32 - 1, entry, connection))
     }
 
-    /// Takes one out of the ready ones, wherever it is.
+    /// Removes a connection from the list of ready ones.
     pub(crate) fn unready(&mut self, fd: i32, mut connection: Conn) {
         if !connection.is(flag::READY) {
             return;

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! All the sets that were ever made, in a list that only grows (Owned: they are never freed): it can be gone through at
-//! any time without a lock, by signal handlers and by children of a fork as well.
+//! All sets that were ever created, in a list that only grows (Owned: they are never freed). It can be walked at any
+//! time without a lock, including by signal handlers and by children of a fork.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -11,7 +11,7 @@ use crate::epoll_set::{Set, SetGuard};
 
 static NEWEST: AtomicPtr<Set> = AtomicPtr::new(ptr::null_mut());
 
-/// Puts a new one into the list.
+/// Adds a new set to the list.
 pub(crate) fn add(set: Set) -> &'static Set {
     let set: &'static Set = Box::leak(Box::new(set));
     let this = ptr::from_ref(set).cast_mut();
@@ -25,14 +25,14 @@ pub(crate) fn add(set: Set) -> &'static Set {
     }
 }
 
-/// All of them, those that are closed among them.
+/// Returns all sets, including closed ones.
 pub(crate) fn all() -> impl Iterator<Item = &'static Set> {
     // SAFETY: Owned: null, or a set.
     let follow = |at: &AtomicPtr<Set>| unsafe { at.load(Ordering::Acquire).as_ref() };
     std::iter::successors(follow(&NEWEST), move |set| follow(&set.older))
 }
 
-/// Calls for each set of this process that is open.
+/// Calls `each` for every open set of this process.
 pub(crate) fn for_each(mut each: impl FnMut(&mut SetGuard)) {
     for set in all() {
         if let Some(mut guard) = set.take()
@@ -43,7 +43,7 @@ pub(crate) fn for_each(mut each: impl FnMut(&mut SetGuard)) {
     }
 }
 
-/// Calls for each set in which something is queued, and since when; without its lock.
+/// Calls `each` for every set with queued bytes, with the time of the first of them; without the set's lock.
 pub(crate) fn for_each_queued(mut each: impl FnMut(&'static Set, u64)) {
     for set in all() {
         let since_ns = set.queued_since_ns();
@@ -57,7 +57,7 @@ pub(crate) fn none_is_queued() -> bool {
     all().all(|set| set.queued_since_ns() == 0)
 }
 
-/// Calls for each set that the calling thread waits on.
+/// Calls `each` for every set that the calling thread waits on.
 pub(crate) fn for_each_owned(mut each: impl FnMut(&mut SetGuard)) {
     for set in all().filter(|set| set.is_owner()) {
         if let Some(mut guard) = set.take() {

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The state of each descriptor number. One array for the life of the process (Owned), whose pages are allocated at
-//! first use. `state` determines who may use the rest: for a descriptor that belongs to a set, the holder of that set's
-//! lock (Held).
+//! The state of each descriptor number, in one array for the life of the process (Owned), whose pages are allocated at
+//! first use. `state` determines which thread may use the rest: for a descriptor that belongs to a set, the holder of
+//! that set's lock (Held).
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -13,25 +13,25 @@ use crate::connection::Connection;
 use crate::epoll_set::Set;
 use crate::identity;
 
-/// What a number stands for.
+/// The kind of file that a number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Nothing that we know.
+    /// Closed, or a file that the library does not track.
     Free,
     /// A TCP socket that listens.
     Listener,
-    /// A connected TCP stream that no set has.
+    /// A connected TCP stream that is in no set.
     Stream,
     /// An epoll set.
     Set,
-    /// A descriptor of the library, which the program does not know.
+    /// A descriptor of the library, which the program does not know about.
     Library,
     /// A stream that a set serves.
     Served,
     /// A stream that was handed back and still has buffered bytes.
     HandedBack,
-    /// A stream that was closed; the ring is about to do it.
+    /// A stream that the program has closed; the ring will close it.
     Closing,
 }
 
@@ -46,21 +46,21 @@ const KINDS: [Kind; 8] = [
     Kind::Closing,
 ];
 
-/// Known to be non-blocking.
+/// The descriptor is non-blocking.
 pub(crate) const NONBLOCK: u32 = 1 << 8;
 /// Must not be served: it is shared, or the operator excluded it.
 pub(crate) const NEVER_SERVED: u32 = 1 << 9;
 
-/// It is left alone because of its listener's port.
+/// It passes through because of its listener's port.
 pub(crate) const BY_PORT: u32 = 1 << 10;
-/// Another number, or another process, has it, too.
+/// Another number or another process refers to it as well.
 pub(crate) const SHARED: u32 = 1 << 11;
-/// It is left alone because of an option, or its listener's.
+/// It passes through because of a socket option, of its own or of its listener.
 pub(crate) const BY_OPTION: u32 = 1 << 12;
-/// Accepted by this process, and certainly in no other: see [`mark_all_shared`].
+/// Accepted by this process, and certainly not inherited by another: see [`mark_all_shared`].
 pub(crate) const UNSHARED: u32 = 1 << 13;
 
-/// A socket that this process has created and not connected yet: all of its options were set by this program.
+/// A socket that this process has created and not connected yet: only this program has set options on it.
 const CREATED: u32 = 1 << 14;
 
 const FLAGS: u32 = NONBLOCK | NEVER_SERVED | BY_PORT | BY_OPTION | SHARED | UNSHARED;
@@ -68,12 +68,12 @@ const FLAGS: u32 = NONBLOCK | NEVER_SERVED | BY_PORT | BY_OPTION | SHARED | UNSH
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
 
-/// One descriptor number.
+/// The state of a descriptor number.
 #[repr(C, align(64))]
 pub(crate) struct Entry {
     /// Kind, flags, and the process that wrote them.
     state: AtomicU32,
-    /// The listener that it was accepted from, and one more; 0: it was connected.
+    /// The listener's number plus one; 0: the program connected the stream.
     listener: AtomicU32,
     set: AtomicPtr<Set>,
     connection: UnsafeCell<Connection>,
@@ -83,7 +83,7 @@ pub(crate) struct Entry {
 unsafe impl Sync for Entry {}
 
 impl Entry {
-    /// What it is, in this process.
+    /// Returns the kind of the number in this process.
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         let state = self.state.load(Ordering::Acquire);
@@ -94,7 +94,7 @@ impl Entry {
         KINDS[(state & 7) as usize]
     }
 
-    /// What it was in a parent of this process.
+    /// Returns the kind of the number in a parent of this process.
     pub(crate) fn inherited(&self) -> Kind {
         let state = self.state.load(Ordering::Acquire);
         if state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff {
@@ -126,30 +126,30 @@ impl Entry {
         self.state.load(Ordering::Relaxed) == 0
     }
 
-    /// This process has just made a socket of it.
+    /// Records that this process has just created a socket with this number.
     pub(crate) fn mark_created(&self) {
         self.set_kind(Kind::Free, CREATED);
         self.set_listener(None);
     }
 
-    /// Whether this process has made it, and not yet connected it to anything that we know.
+    /// Returns whether this process has created the socket and has not connected it yet.
     pub(crate) fn is_created(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         state & (KIND_MASK | CREATED) == CREATED
             && state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff
     }
 
-    /// The whole state, for [`restore_if_unchanged`](Entry::restore_if_unchanged).
+    /// Returns the whole state, for [`restore_if_unchanged`](Entry::restore_if_unchanged).
     pub(crate) fn snapshot(&self) -> u32 {
         self.state.load(Ordering::Acquire)
     }
 
-    /// Puts back what was, if it still is what was made of it.
+    /// Restores the state `was`, if the state is still `made`.
     pub(crate) fn restore_if_unchanged(&self, made: u32, was: u32) {
         let _ = (self.state).compare_exchange(made, was, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The listener that it was accepted from. `None`: the program has connected it.
+    /// Returns the listener that accepted it. `None`: the program connected it.
     pub(crate) fn listener(&self) -> Option<&'static Entry> {
         entry(self.listener.load(Ordering::Relaxed).checked_sub(1)? as i32)
     }
@@ -159,7 +159,7 @@ impl Entry {
         self.listener.store(name, Ordering::Relaxed);
     }
 
-    /// The set that it belongs to; not null if it is one, or a connection that one has or had.
+    /// Returns the set: not null for an epoll set, and for a connection that a set has or had.
     #[inline]
     pub(crate) fn set(&self) -> *mut Set {
         self.set.load(Ordering::Acquire)
@@ -169,7 +169,7 @@ impl Entry {
         self.set.store(set, Ordering::Release);
     }
 
-    /// Held: used by the holder of the set's lock, or by the only thread of a child.
+    /// Returns the connection. Held: only the holder of the set's lock, or the only thread of a child, uses it.
     #[inline]
     pub(crate) fn connection(&self) -> *mut Connection {
         self.connection.get()
@@ -179,11 +179,11 @@ impl Entry {
 static BASE: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The most descriptors that are looked after; the others pass through.
+/// The maximum number of descriptors that are tracked; all others pass through.
 const COUNT_MAX: usize = 1 << 17;
 const COUNT_MIN: usize = 1 << 16;
 
-/// Makes the table, for as many descriptors as the process may ever have.
+/// Creates the table, for as many descriptors as the process may ever have.
 pub(crate) fn make() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -214,7 +214,7 @@ pub(crate) fn make() {
     }
 }
 
-/// The entry of a descriptor; `None` also if there is no table.
+/// Returns the entry of a descriptor. `None`: the number is too high, or there is no table.
 #[inline]
 pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     let at = fd as usize;
@@ -225,9 +225,9 @@ pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
 }
 
-/// The highest number that was accepted, and one more.
+/// The highest number that was accepted, plus one.
 static ACCEPTED_MAX: AtomicI32 = AtomicI32::new(0);
-/// The number that was accepted last, if no thread has waited since and nothing was written to it; else -1.
+/// The number that was accepted last, or -1 if a thread has waited or written to it since.
 static ACCEPTED_LAST: AtomicI32 = AtomicI32::new(-1);
 
 pub(crate) fn on_accepted(fd: i32) {
@@ -237,13 +237,13 @@ pub(crate) fn on_accepted(fd: i32) {
     }
 }
 
-/// Whether it was accepted a moment ago: it is connected, as far as anybody can know.
+/// Returns whether it was accepted a moment ago, so that it can be assumed to be connected.
 #[inline]
 pub(crate) fn is_just_accepted(fd: i32) -> bool {
     ACCEPTED_LAST.load(Ordering::Relaxed) == fd
 }
 
-/// A thread is about to wait.
+/// Forgets the last accepted number, as a thread is about to wait.
 #[inline]
 pub(crate) fn clear_just_accepted() {
     if ACCEPTED_LAST.load(Ordering::Relaxed) != -1 {
@@ -251,7 +251,7 @@ pub(crate) fn clear_just_accepted() {
     }
 }
 
-/// The program writes to it before a set has it.
+/// Records that the program writes to a descriptor that is not in a set yet.
 #[inline]
 pub(crate) fn on_written(fd: i32) {
     if is_just_accepted(fd) {
@@ -259,14 +259,14 @@ pub(crate) fn on_written(fd: i32) {
     }
 }
 
-/// The process is about to have a child, which has all that is open now.
+/// Clears `UNSHARED` of all descriptors before a fork: the child inherits everything that is open.
 pub(crate) fn mark_all_shared() {
     for entry in (0..ACCEPTED_MAX.load(Ordering::Relaxed)).map_while(entry) {
         entry.state.fetch_and(!UNSHARED, Ordering::AcqRel);
     }
 }
 
-/// How many numbers it has.
+/// Returns the number of entries.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Acquire)
 }

@@ -1,19 +1,19 @@
 //! # Safety
 //!
-//! Queued bytes are sent when their thread next waits on its set. Before the thread blocks in another call, they are
-//! sent by themselves (`flush_before_blocking`). A long computation, or a blocking call that no hook sees, is covered
-//! in three ways (Typed: numbers for the kernel):
+//! Queued bytes are sent when their thread next waits on its set. Before the thread blocks in another call,
+//! `flush_before_blocking` sends them. Three measures cover a long computation, or a blocking call that no hook sees
+//! (Typed: numbers for the kernel):
 //!
 //! - A set does not hold writes back until its rounds have proved short, nor for a while after a long round
 //!   ([`Batching`](crate::batching::Batching)).
-//! - Once something has been late, or where the process has several threads, one of which may wait for bytes that
-//!   another has written, a thread of the library sends late bytes. Each check costs a timer and two context switches
-//!   on the server's own processor, so the checks become rarer while none finds anything late.
-//! - The thread ends when nothing has been queued for a while, so that it does not keep a process alive, and before a
-//!   call that only a single-threaded process may make.
+//! - The library's flush thread sends late bytes. It runs once any bytes have been late, or if the process has several
+//!   threads, one of which may wait for bytes that another has written. Each check costs a timer and two context
+//!   switches on the server's processor, so checks become rarer while none finds late bytes.
+//! - The flush thread ends when no bytes have been queued for a while, so that it does not keep a process alive. It
+//!   also ends before a call that only a single-threaded process may make.
 //!
-//! The thread blocks all signals. It ends with each thread that waits on a set, so that a process ends with its last
-//! thread.
+//! The flush thread blocks all signals. It ends with each thread that waits on a set, so that a process ends with its
+//! last thread.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -32,15 +32,15 @@ use crate::send;
 use crate::sys;
 use crate::writability;
 
-/// Sleep between two checks, µs: at first and after late bytes, and at most.
+/// The sleep between two checks, µs: at first and after late bytes, and the maximum.
 const CHECK_US: i64 = 2000;
 const CHECK_MAX_US: i64 = 16_000;
-/// Age at which queued bytes are sent, ns.
+/// The age at which queued bytes are sent, ns.
 const LATE_NS: u64 = 2_000_000;
 /// After this many checks without queued bytes, the thread sleeps until it is woken, and ends after that time, µs.
 const IDLE_CHECKS_MAX: u32 = 8;
 const ASLEEP_MAX_US: i64 = 500_000;
-/// Interval, µs, and number of checks while another thread waits for its end.
+/// The interval, µs, and the number of checks while another thread waits for the flush thread to end.
 const STOP_POLL_US: i64 = 50;
 const STOP_POLLS_MAX: u32 = 40_000;
 const STACK_BYTES: usize = 64 << 10;
@@ -52,12 +52,12 @@ const THREAD_EXITED: u32 = 3;
 const STOP_REQUESTED: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(NONE);
-/// The kernel's number of the last such thread.
+/// The kernel's ID of the last flush thread.
 static THREAD: AtomicU32 = AtomicU32::new(0);
-/// Something has been late in this process.
+/// Bytes have been late in this process.
 static LATE: AtomicBool = AtomicBool::new(false);
 
-/// Something is queued that may be late.
+/// Runs after bytes that may become late were queued.
 #[inline]
 pub(crate) fn on_queued() {
     if STATE.load(Ordering::Relaxed) != RUNNING {
@@ -75,12 +75,12 @@ fn ensure_running_if_needed() {
     }
 }
 
-/// Something has been queued for too long.
+/// Records that bytes were queued for too long.
 pub(crate) fn was_late() {
     LATE.store(true, Ordering::Relaxed);
 }
 
-/// Something is to be sent that nothing else looks after.
+/// Starts or wakes the thread for bytes that nothing else sends.
 #[inline]
 pub(crate) fn ensure_running() {
     if STATE.load(Ordering::Relaxed) != RUNNING {
@@ -94,12 +94,12 @@ fn wake_or_start() {
     if swap(ASLEEP, RUNNING).is_ok() {
         writability::wake(&STATE);
     } else if swap(NONE, RUNNING).is_ok() && start().is_err() {
-        // What is late stays so until its thread comes back.
+        // Late bytes stay queued until their own thread next waits.
         STATE.store(NONE, Ordering::Release);
     }
 }
 
-/// With all signals blocked, which the new thread inherits.
+/// Starts the thread with all signals blocked, which it inherits.
 fn start() -> std::io::Result<()> {
     // SAFETY: Typed: plain integers; filled by the call.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -120,7 +120,7 @@ fn start() -> std::io::Result<()> {
     spawned.map(drop)
 }
 
-/// The calling thread may sleep: what it has queued is sent, but for that of the set it is about to wait on.
+/// Sends the bytes that the calling thread has queued, except those of the set that it is about to wait on.
 #[inline]
 pub(crate) fn flush_before_blocking(on: Option<&'static Set>) {
     for set in epoll_set_list::all() {
@@ -138,14 +138,14 @@ fn send_all(set: &'static Set) {
     }
 }
 
-/// Whether the calling thread has something queued that nothing else sends.
+/// Returns whether the calling thread has queued bytes that the flush thread does not send.
 #[inline]
 pub(crate) fn has_queued() -> bool {
     STATE.load(Ordering::Relaxed) != RUNNING
         && epoll_set_list::all().any(|set| set.queued_since_ns() != 0 && set.is_owner())
 }
 
-/// Ends the thread, for a call that only a process with one thread may make. It is begun anew when it is needed.
+/// Ends the thread, for a call that only a single-threaded process may make. It is restarted when it is needed.
 pub(crate) fn stop_and_wait() {
     let swap =
         |from| STATE.compare_exchange(from, STOP_REQUESTED, Ordering::AcqRel, Ordering::Relaxed);
@@ -161,7 +161,7 @@ pub(crate) fn stop_and_wait() {
     }
 }
 
-/// The call has been made.
+/// Restarts the thread after such a call, if bytes are queued or deferred.
 pub(crate) fn restart_if_needed() {
     if deferred_output::flush_all() || !epoll_set_list::none_is_queued() {
         ensure_running();
@@ -222,7 +222,7 @@ fn run() {
             }
             let stopped = STATE.compare_exchange(ASLEEP, NONE, Ordering::AcqRel, Ordering::Relaxed);
             if stopped.is_ok() {
-                // It may be the last of a process whose first thread has ended by a call of the kernel's.
+                // This may be the last thread of a process whose first thread ended by a raw system call.
                 return sys::end_as_the_first_thread();
             }
         } else {
@@ -231,7 +231,7 @@ fn run() {
     }
 }
 
-/// Everything that was queued has been sent or deferred: the next write queues anew.
+/// Records that all queued bytes were sent or deferred: the next write starts a new queue.
 fn mark_sent(guard: &mut SetGuard) {
     if !guard.pushed {
         guard.forget_sent(false);
@@ -246,7 +246,7 @@ enum QueueState {
     Late,
 }
 
-/// Sends what is late.
+/// Sends bytes that are late.
 fn flush_late() -> QueueState {
     let mut queue = QueueState::Empty;
     epoll_set_list::for_each_queued(|set, since_ns| {
@@ -273,11 +273,11 @@ fn flush_late() -> QueueState {
     queue
 }
 
-/// What is called when a thread that has set it ends; also for the first thread, for which the destructors of
-/// thread-local values are not.
+/// A key whose destructor runs when a thread that has set it ends. Destructors of thread-local values do not run for
+/// the first thread.
 static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
-/// The calling thread waits on a set: when it ends, so does the thread that looks after it.
+/// Registers the calling thread, which waits on a set: the flush thread ends when this thread ends.
 pub(crate) fn begin_thread() {
     let key = KEY.get_or_init(|| {
         let mut key = 0;
@@ -291,7 +291,7 @@ pub(crate) fn begin_thread() {
 
 unsafe extern "C" fn on_thread_exit(_: *mut c_void) {
     epoll_set_list::for_each_owned(|guard| {
-        // It may have been ended where it slept.
+        // The thread may have been cancelled while it slept.
         guard.clear_in_enter();
         for fd in guard.queued.clone() {
             if let Some(connection) = guard.connection(fd) {
@@ -308,15 +308,15 @@ unsafe extern "C" fn on_thread_exit(_: *mut c_void) {
     }
 }
 
-/// Ends the thread, if it has nothing left to send: a filter of system calls that the program sets may not allow what
-/// it does. The next bytes that are late start it again.
+/// Ends the thread if it has nothing left to send: a system call filter that the program sets may not allow its calls.
+/// The next late bytes start it again.
 pub(crate) fn stop_if_idle() {
     if !deferred_output::flush_all() && epoll_set_list::none_is_queued() {
         stop_and_wait();
     }
 }
 
-/// In a child of a fork: the thread is not here.
+/// Resets the state in a child of a fork, which does not have the thread.
 pub(crate) fn reset() {
     STATE.store(NONE, Ordering::Relaxed);
     THREAD.store(0, Ordering::Relaxed);

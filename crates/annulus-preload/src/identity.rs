@@ -1,15 +1,15 @@
 //! # Safety
 //!
 //! Identifies the calling thread and process (Typed: functions of the C library). A child process is recognised by a
-//! page that the kernel zeroes in it, however it was made: `fork`, `clone`, a raw system call (Owned: a page of this
-//! library's own memory, all of it).
+//! page that the kernel zeroes in it, whether it was created by `fork`, `clone` or a raw system call (Owned: a page of
+//! this library's own memory, all of it).
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::process;
 
-/// A number for the calling thread that no other one has while it lives; never 0.
+/// Returns the ID of the calling thread: unique while it lives, and never 0.
 #[inline]
 pub(crate) fn thread_id() -> usize {
     // SAFETY: Typed: it can't fail; in glibc it is a load.
@@ -18,7 +18,7 @@ pub(crate) fn thread_id() -> usize {
 
 const PAGE_BYTES: usize = 4096;
 
-/// A page of its own, with one number in it.
+/// A page that holds one number.
 #[repr(C, align(4096))]
 struct Page {
     process: AtomicU32,
@@ -31,12 +31,12 @@ static GENERATION: Page = Page {
     process: AtomicU32::new(0),
     padding: [const { AtomicU32::new(0) }; PAGE_BYTES / size_of::<u32>() - 1],
 };
-/// The same, as a child inherits it; 0: the library is being loaded.
+/// The generation of the parent, which a child inherits; 0: the library is being loaded.
 static LAST_GENERATION: AtomicU32 = AtomicU32::new(0);
-/// The kernel empties the page in children (Linux 4.14).
+/// The kernel zeroes the page in children (Linux 4.14).
 static IS_WIPED: AtomicBool = AtomicBool::new(false);
 
-/// What is not of this number was made by a parent: this process must not use it.
+/// Returns the generation of this process. Anything with another number was created by a parent, and must not be used.
 #[inline]
 pub(crate) fn fork_generation() -> u32 {
     match GENERATION.process.load(Ordering::Relaxed) {
@@ -62,7 +62,7 @@ fn begin() -> u32 {
     become_next(last, 0)
 }
 
-/// Makes this process the next after `last`. A child first drops everything that belongs to its parent.
+/// Gives this process the generation after `last`. A child first drops everything that belongs to its parent.
 fn become_next(last: u32, current: u32) -> u32 {
     let next = last.wrapping_add(1).max(1);
     let swap =
@@ -77,7 +77,7 @@ fn become_next(last: u32, current: u32) -> u32 {
     next
 }
 
-/// In a child of a fork that runs handlers, at the latest.
+/// Determines the generation in a child that runs fork handlers.
 pub(crate) fn on_fork_child() {
     if IS_WIPED.load(Ordering::Relaxed) {
         fork_generation();
@@ -90,14 +90,14 @@ pub(crate) fn on_fork_child() {
 /// The C library's flag: not 0 while the process has made no thread (since glibc 2.32).
 static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
-/// When the library is loaded.
+/// Runs when the library is loaded.
 pub(crate) fn init() {
     // SAFETY: Typed: a name that ends; a byte that the C library writes, or null.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
     SINGLE.store(symbol.cast(), Ordering::Relaxed);
 }
 
-/// Whether the calling thread is the only one, and always was.
+/// Returns whether the calling thread is the only one and always was.
 pub(crate) fn is_single_threaded() -> bool {
     // SAFETY: Typed: null, or that byte, which is never freed.
     unsafe { SINGLE.load(Ordering::Relaxed).as_ref() }

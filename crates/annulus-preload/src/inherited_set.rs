@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! A child of a fork that goes on with its parent's epoll set. Both share the kernel's set, which does not contain the
-//! connections that the parent's ring serves. The child gets its own set, with the same number and all members of the
+//! A child of a fork that continues to use its parent's epoll set. Both share the kernel's set, which does not contain
+//! the connections that the parent's ring serves. The child gets a new set with the same number and all members of the
 //! parent's (Held: a child starts with one thread, and takes no lock that its parent's threads held).
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ pub(crate) struct Member {
     pub(crate) data: u64,
 }
 
-/// Replaces the parent's set by one of the child's own, unless the parent served nothing of it.
+/// Replaces the parent's set by a set of the child, unless the parent served no member of it.
 pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
     let set = number.set();
     number.forget();
@@ -63,7 +63,7 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
     let _ = sys::close(own_set);
 }
 
-/// What the kernel's set has, by `/proc/self/fdinfo`.
+/// Returns the members of the kernel's set, from `/proc/self/fdinfo`.
 pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
     let member = |line: &str| {

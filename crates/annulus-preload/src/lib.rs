@@ -1,10 +1,10 @@
 //! Runs unmodified epoll servers on io_uring: `LD_PRELOAD=libannulus_preload.so redis-server`.
 //!
-//! The dynamic loader finds this library before libc, so its functions replace libc functions of the same names. A
+//! The dynamic loader finds this library before libc, so its functions replace libc functions with the same names. A
 //! non-blocking TCP stream that is added to an epoll set is *served*: the set's ring keeps a receive armed for it,
 //! reads return bytes that the ring has already received, and writes are queued. One `io_uring_enter` in place of
-//! `epoll_wait` sends the queued bytes and collects what has arrived. Every other call *passes through* to the next
-//! function of its name.
+//! `epoll_wait` sends the queued bytes and reaps completions. Every other call *passes through* to the next function
+//! with its name.
 //!
 //! A served descriptor is *handed back* to the kernel when the program uses it in a way that the ring cannot serve,
 //! for example from a thread other than its set's owner. From then on it is un-served: reads first return the bytes
@@ -17,12 +17,12 @@
 //! - `hooks/`: the exported functions. They convert types and call the other modules, or `real`.
 //! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; the state of a connection;
 //!   an epoll set and its lock; the list of all sets.
-//! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `epoll_ctl`: the two calls of
-//!   their names. `receive`, `send`: reads and writes.
+//! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `epoll_ctl`: the two calls with
+//!   these names. `receive`, `send`: reads and writes.
 //! - `hand_back`, `descriptor`: handing back, removing, closing and duplicating descriptors.
-//! - `deferred_output`, `draining`, `writability`: bytes that the socket's send buffer could not take, of open and of
+//! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
 //!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
-//!   in it.
+//!   on it.
 //! - `batching`, `accept_burst`: how long writes are held back, and how long a wait for connections may be.
 //! - `byte_queue`, `buffers`: buffered bytes of one connection; receive buffers and the send arena of a ring.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.

@@ -1,7 +1,7 @@
-//! Listeners: the ring polls them, and the program accepts. A completed poll is armed again in the next poll cycle,
-//! together with all other entries, so a level-triggered listener is reported as long as a connection waits in it, and
-//! costs no call. Connections stay with the kernel until the program accepts them: processes share them, and they
-//! outlive a process that ends, as without this library.
+//! Listeners: the ring polls them, and the program accepts. A completed poll is re-armed in the next poll cycle
+//! together with all other entries, so a level-triggered listener is reported as long as a connection waits in it, at
+//! no extra call. Connections stay in the kernel until the program accepts them: processes share them, and they outlive
+//! a process that ends, as without this library.
 
 use crate::counters::{self, Call, Why};
 use crate::epoll_ctl::CtlRequest;
@@ -11,8 +11,8 @@ use crate::fd_table::{self, NEVER_SERVED};
 use crate::inherited_set::Member;
 use crate::sys;
 
-/// Events that a ring reports like the kernel's set. Edges are missing, as a poll that is armed again would report one
-/// too many; so is `EPOLLEXCLUSIVE`, which prefers a waiting process to a busy one.
+/// Events that a ring reports as the kernel's set does. Edge-triggered events are missing, because a re-armed poll
+/// would report one too many. So is `EPOLLEXCLUSIVE`, which prefers a waiting process to a busy one.
 const RING_EVENTS: u32 =
     (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
@@ -69,7 +69,7 @@ pub(crate) fn control(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Opt
         libc::EPOLL_CTL_DEL => {
             remove(guard, nth);
             if guard.is_owner() {
-                // Its port is free as soon as nothing refers to it.
+                // The port becomes free once the last reference to the listener is released.
                 guard.submit_cancels();
             }
             Some(Ok(0))
@@ -78,7 +78,7 @@ pub(crate) fn control(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Opt
     }
 }
 
-/// One that the set does not have.
+/// Adds a listener that is not in the set yet.
 fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Option<CallResult> {
     if request.operation != libc::EPOLL_CTL_ADD || !is_plain {
         if request.operation == libc::EPOLL_CTL_ADD {
@@ -95,7 +95,7 @@ fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Op
         ready_events: 0,
     };
     if guard.mode != Mode::Serving {
-        // The kernel's set has it until there is a ring.
+        // The kernel's set keeps it until there is a ring.
         let result = sys::control(
             guard.fd,
             request.operation,
@@ -114,7 +114,7 @@ fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Op
     Some(Ok(0))
 }
 
-/// The kernel's set has had it for a while; the ring is to take it over, if it can.
+/// Takes over a listener that is in the kernel's set, if a ring can poll it.
 pub(crate) fn adopt_member(guard: &mut SetGuard, member: &Member) {
     let &Member { fd, events, data } = member;
     let never_served = fd_table::entry(fd).is_none_or(|entry| entry.flags() & NEVER_SERVED != 0);
@@ -131,16 +131,16 @@ pub(crate) fn adopt_member(guard: &mut SetGuard, member: &Member) {
     }
 }
 
-/// The ring takes over those that the kernel's set has.
+/// Moves all listeners from the kernel's set to the ring.
 pub(crate) fn watch_all(guard: &mut SetGuard) {
     let fd = guard.fd;
-    // One that the program has closed since is not a member any more.
+    // A listener that the program has closed since is not a member any more.
     guard
         .listeners
         .retain(|listener| sys::control(fd, libc::EPOLL_CTL_DEL, listener.fd, 0, 0).is_ok());
 }
 
-/// The kernel's set takes over those that the ring polls.
+/// Moves all listeners from the ring to the kernel's set.
 pub(crate) fn hand_back_all(guard: &mut SetGuard) {
     for listener in std::mem::take(&mut guard.listeners) {
         let Listener {
@@ -152,9 +152,9 @@ pub(crate) fn hand_back_all(guard: &mut SetGuard) {
     }
 }
 
-/// The program closes a listener, or duplicates it.
+/// Runs when the program closes or duplicates a listener.
 pub(crate) fn on_close(fd: i32, duplicated: bool) {
-    // Which sets have it is not written anywhere: there are few sets, and few listeners.
+    // The sets of a listener are not recorded; there are few sets and few listeners to search.
     crate::epoll_set_list::for_each(|guard| {
         let position = (guard.listeners.iter()).position(|listener| listener.fd == fd);
         let Some(nth) = position else { return };
@@ -162,7 +162,7 @@ pub(crate) fn on_close(fd: i32, duplicated: bool) {
         if guard.mode == Mode::Serving {
             remove(guard, nth);
             if guard.is_owner() {
-                // It listens as long as anything refers to it.
+                // It listens until the last reference is released.
                 guard.submit_cancels();
             }
             if duplicated {

@@ -1,4 +1,4 @@
-//! A lock that records its holder: a signal handler must not wait for the thread that it interrupts.
+//! A lock that records its holder, because a signal handler must not wait for the thread that it interrupts.
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::identity::thread_id;
 
-/// Held for the few hundred nanoseconds of a call that is served; never while anything sleeps.
+/// The lock of a set. It is held for the few hundred nanoseconds of a served call, and never by a thread that sleeps.
 pub(crate) struct Lock(AtomicUsize);
 
 /// Spins before yielding the processor.
@@ -17,7 +17,8 @@ impl Lock {
         Lock(AtomicUsize::new(0))
     }
 
-    /// False: the calling thread has it already, so this is a signal handler in the middle of a call.
+    /// Takes the lock. `false`: the calling thread already holds it, so this is a signal handler in the middle of a
+    /// call.
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let thread_id = thread_id();

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! Messages: lines in a file that the operator names. Nothing is written to stdout, and one line to stderr if io_uring
-//! is refused (Lent: strings of this library, borrowed for the call).
+//! Messages: lines in the file that `ANNULUS_LOG` names. Nothing is written to stdout, and one line to stderr if
+//! io_uring is unavailable (Lent: strings of this library, borrowed for the call).
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::raw_libc as libc;
 use crate::reserved_fds;
 use crate::sys;
 
-/// A line for the log, if there is one.
+/// Writes a line to the log, if one is configured.
 pub(crate) fn write_line(line: &str) {
     if config::get().log.is_some() {
         let pid = crate::process::pid();
@@ -23,7 +23,7 @@ pub(crate) fn write_line(line: &str) {
     }
 }
 
-/// To the log, else to stderr.
+/// Writes a line to the log, or to stderr if there is no log.
 pub(crate) fn write_line_or_stderr(line: &str) {
     if !write_to_log(line) {
         write(2, line);
@@ -40,12 +40,12 @@ pub(crate) fn log_refused(why: &str) {
 
 /// This process has logged its build.
 static BUILD_LOGGED: AtomicBool = AtomicBool::new(false);
-/// It has made a ring.
+/// This process has created a ring.
 static HAS_RING: AtomicBool = AtomicBool::new(false);
-/// It has logged why it has no ring yet.
+/// This process has logged why it has no ring yet.
 static REASON_LOGGED: AtomicBool = AtomicBool::new(false);
 
-/// Which build this is, before the first line of a process that is about it.
+/// Logs the build, before the first other line of this process.
 pub(crate) fn log_build() {
     if config::get().log.is_some() && !BUILD_LOGGED.swap(true, Ordering::Relaxed) {
         let (build, command) = (build_id::name(), process::command());
@@ -56,7 +56,7 @@ pub(crate) fn log_build() {
     }
 }
 
-/// The process has made a ring.
+/// Logs the first ring of the process.
 pub(crate) fn has_ring(backend: &str) {
     if !HAS_RING.swap(true, Ordering::Relaxed) {
         log_build();
@@ -64,7 +64,7 @@ pub(crate) fn has_ring(backend: &str) {
     }
 }
 
-/// A connection is left to the kernel: worth a line if it is the first, and there is no ring.
+/// Logs why a connection passes through, if it is the first and the process has no ring.
 #[cold]
 pub(crate) fn log_first_pass(why: Why) {
     if !HAS_RING.load(Ordering::Relaxed) && !REASON_LOGGED.swap(true, Ordering::Relaxed) {
@@ -76,7 +76,7 @@ pub(crate) fn log_first_pass(why: Why) {
     }
 }
 
-/// The process ends: why it never had a ring.
+/// Logs, when the process ends, why it never created a ring.
 pub(crate) fn log_no_ring() {
     let config = config::get();
     if config.log.is_some() && !config.disabled && !HAS_RING.load(Ordering::Relaxed) {
@@ -90,16 +90,16 @@ pub(crate) fn log_no_ring() {
     }
 }
 
-/// In a child of a fork: it has logged nothing yet, and made no ring.
+/// Resets the flags in a child of a fork, which has logged nothing and created no ring.
 pub(crate) fn reset_in_child() {
     for flag in [&BUILD_LOGGED, &HAS_RING, &REASON_LOGGED] {
         flag.store(false, Ordering::Relaxed);
     }
 }
 
-/// Opened when the library is loaded: later the process may have another user, or another root.
+/// The log's descriptor. It is opened when the library is loaded: later the process may have another user or root.
 static OPENED: AtomicI32 = AtomicI32::new(-1);
-/// Which file that is: its device and its number.
+/// The device and the inode number of the log file.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -128,7 +128,7 @@ pub(crate) fn open() {
         return;
     }
     let low = low as i32;
-    // It is opened with a high number, out of the program's way.
+    // A high number stays out of the program's way.
     let fd = match sys::dup_above(low, reserved_fds::lowest()) {
         Ok(high) => {
             let _ = sys::close(low);
@@ -143,7 +143,7 @@ pub(crate) fn open() {
     }
 }
 
-/// The log's descriptor is not the program's.
+/// Marks the log's descriptor as the library's.
 pub(crate) fn reserve_fd() {
     if let Some(entry) = fd_table::entry(OPENED.load(Ordering::Relaxed)) {
         entry.set_kind(Kind::Library, 0);
@@ -152,7 +152,7 @@ pub(crate) fn reserve_fd() {
 
 fn write_to_log(line: &str) -> bool {
     let fd = OPENED.load(Ordering::Relaxed);
-    // A program that closes all numbers by calls of its own may have another file there.
+    // A program that closes all numbers by raw system calls may have another file with this number.
     let logged_file = (
         DEVICE.load(Ordering::Relaxed),
         NUMBER.load(Ordering::Relaxed),
@@ -164,7 +164,7 @@ fn write_to_log(line: &str) -> bool {
     true
 }
 
-/// In one call, so that lines of several processes do not mix.
+/// Writes the line in one call, so that lines of several processes do not mix.
 fn write(fd: i32, line: &str) {
     let line = format!("annulus: {line}\n");
     // SAFETY: Lent: borrowed for the call.

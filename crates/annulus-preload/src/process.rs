@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The beginning and the end of the process, and its children: what is queued is sent before the process ends or
-//! becomes another program; a child of a fork uses nothing of its parent's (Typed: functions of the C library).
+//! The start and the end of the process, and its children. Queued bytes are sent before the process ends or executes
+//! another program. A child of a fork uses nothing of its parent's (Typed: functions of the C library).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -22,15 +22,15 @@ use crate::ring_teardown;
 use crate::send;
 use crate::sys;
 
-/// The longest time that a process waits at its end for deferred output, ms.
+/// The longest time that a process waits for deferred output at its end, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
-/// Nothing is served before the library is ready.
+/// The library is initialised; before that, every call passes through.
 static READY: AtomicBool = AtomicBool::new(false);
 
 /// The counters have been written.
 static STATS_WRITTEN: AtomicBool = AtomicBool::new(false);
-/// It did not load the library itself.
+/// The process is a child: it did not load the library itself.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 #[used]
@@ -57,7 +57,7 @@ extern "C" fn load() {
     std::panic::set_hook(Box::new(|panic| {
         log::write_line(&format!("a defect: {panic}"))
     }));
-    // Before there can be a child.
+    // Before any child exists.
     identity::fork_generation();
     fd_table::make();
     identity::init();
@@ -73,11 +73,11 @@ extern "C" fn load() {
 }
 
 unsafe extern "C" {
-    /// As `at_quick_exit`, which is not in the shared C library.
+    /// The function behind `at_quick_exit`, which the shared C library does not export.
     fn __cxa_at_quick_exit(run: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
 }
 
-/// The last of the program's own handlers has run.
+/// Runs after the last of the program's own handlers.
 extern "C" fn at_quick_exit(_: *mut c_void) {
     before_exit();
 }
@@ -86,19 +86,19 @@ extern "C" fn before_fork() {
     before_fork_child();
 }
 
-/// The process is about to have a child. What was written before is sent before whatever the child writes.
+/// Runs before a fork. Bytes that were written before the fork are sent ahead of anything that the child writes.
 pub(crate) fn before_fork_child() {
     fd_table::mark_all_shared();
     epoll_set_list::for_each_owned(|guard| guard.submit_sends());
 }
 
-/// In a child that runs fork handlers; other children are noticed when they first determine their generation.
+/// Runs in a child that runs fork handlers. Other children are detected when they first determine their generation.
 pub(crate) extern "C" fn on_fork_child() {
     identity::on_fork_child();
 }
 
-/// In a child, before anything else. It may have been made by a thread that was in the middle of anything, without the
-/// C library's knowledge: nothing here allocates or frees memory.
+/// Resets the library in a child, before anything else. The thread that forked may have been in the middle of any call,
+/// and the C library may not know about the fork, so nothing here allocates or frees memory.
 pub(crate) fn reset_in_child() {
     PID.store(0, Ordering::Relaxed);
     crate::switch::inherit();
@@ -114,7 +114,7 @@ pub(crate) fn reset_in_child() {
     log::reserve_fd();
 }
 
-/// The process is about to have a child by `clone`, or another thread.
+/// Runs before `clone` creates a child or another thread.
 pub(crate) fn before_clone(flags: c_int) {
     if flags & libc::CLONE_VM == 0 {
         return before_fork_child();
@@ -122,7 +122,7 @@ pub(crate) fn before_clone(flags: c_int) {
     if flags & (libc::CLONE_THREAD | libc::CLONE_FILES) != 0 {
         return;
     }
-    // It has descriptors of its own, and this process's memory: what it closes, this process would take for closed.
+    // The child has its own descriptors but shares this memory: its `close` would mark this process's number as closed.
     epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Forked));
     if flags & libc::CLONE_VFORK == 0 {
         FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
@@ -136,8 +136,8 @@ extern "C" fn at_exit() {
     before_exit();
 }
 
-/// The process ends now. A ring holds sockets, and a kernel worker closes it some milliseconds after the process: until
-/// then its peers would see no end, and its ports would stay taken (trap 63).
+/// Runs when the process ends. A ring holds sockets, and a kernel worker closes it some milliseconds after the process.
+/// Until then peers would see no end of stream, and ports would stay taken (trap 63).
 pub(crate) fn before_exit() {
     before_possible_exit();
     if READY.load(Ordering::Acquire) {
@@ -147,9 +147,9 @@ pub(crate) fn before_exit() {
     }
 }
 
-/// The process ends, unless something still prevents it. Writes of its last handlers are sent immediately.
+/// Runs when the process is likely to end. Later writes, of its last exit handlers, are sent immediately.
 pub(crate) fn before_possible_exit() {
-    // A child may not have determined its generation before.
+    // This may be a child that has not determined its generation yet.
     identity::fork_generation();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
@@ -161,36 +161,36 @@ pub(crate) fn before_possible_exit() {
     }
 }
 
-/// The process becomes another program.
+/// Runs before the process executes another program.
 pub(crate) fn before_exec() {
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
     }
 }
 
-/// No kernel thread polls for a ring any more.
+/// The program has changed its credentials: no kernel thread polls for a ring any more.
 static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
 
-/// Remaining checks for a new filter: a program that gives up new privileges often sets one next.
+/// Remaining checks for a new filter: a program that sets `no_new_privs` often sets a filter next.
 static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
 const FILTER_CHECKS_MAX: u32 = 64;
-/// Instead of a number: no ring is made or entered any more; a filter of system calls may end the program for one.
+/// In place of a count: no ring is created or entered any more, as a system call filter may end the program for it.
 const NO_RINGS: u32 = u32::MAX;
 
-/// The program is about to set a filter: whatever needs a ring is done before.
+/// Runs before the program sets a filter, and does everything that needs a ring.
 pub(crate) fn before_filter() {
     FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
     epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Filtered));
     flush_thread::stop_if_idle();
     ring_teardown::cache_handlers();
-    // For the line at the end.
+    // Cached for the exit line.
     command();
     pid();
 }
 
-/// The program gives up new privileges. If it has been served before, it is about to set a filter: the filter may come
-/// by a system call that no hook sees, and handing back afterwards would use the calls that it forbids. A program that
-/// does this at its start may not want a filter, so it is checked for a while.
+/// Runs when the program sets `no_new_privs`. A program with a ring is probably about to set a filter. The filter may
+/// be set by a system call that no hook sees, and handing back afterwards would use calls that it forbids. A program
+/// that does this at its start may not set a filter at all, so filters are checked for during a number of calls.
 pub(crate) fn before_possible_filter() {
     let mut has_ring = false;
     epoll_set_list::for_each(|guard| has_ring |= guard.ring.is_some());
@@ -201,12 +201,12 @@ pub(crate) fn before_possible_filter() {
     }
 }
 
-/// Whether the program may have set a filter: it forbids whatever the program has no need of itself.
+/// Returns whether the program may have set a filter, which may forbid calls that only this library makes.
 pub(crate) fn may_be_filtered() -> bool {
     FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
 }
 
-/// Whether there may be a filter that was not there before.
+/// Returns whether a filter may have been set since the last check.
 #[inline]
 pub(crate) fn has_new_filter() -> bool {
     FILTER_CHECKS.load(Ordering::Relaxed) > 0 && check_filter()
@@ -220,7 +220,7 @@ fn check_filter() -> bool {
         || updated.is_ok() && sys::has_filter()
 }
 
-/// A filter was set while this set had a ring: the ring is not entered again, not even to cancel requests.
+/// Handles a filter that was set while this set had a ring: the ring is not entered again, not even to cancel requests.
 pub(crate) fn on_filter(guard: &mut epoll_set::SetGuard) {
     FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
     if let Some(context) = &mut guard.ring {
@@ -255,7 +255,7 @@ pub(crate) fn before_credential_change() {
     }
 }
 
-/// Whether a kernel thread may poll for the next ring.
+/// Returns whether a kernel thread may poll for the next ring.
 pub(crate) fn may_use_sqpoll() -> bool {
     config::get().sqpoll && !CREDENTIALS_CHANGED.load(Ordering::Relaxed)
 }
@@ -274,7 +274,7 @@ pub(crate) fn pid() -> u32 {
     }
 }
 
-/// As `ps` shows it; characters that JSON would need to escape are left out.
+/// Returns the name of the process as `ps` shows it, without characters that JSON would escape.
 pub(crate) fn command() -> &'static str {
     static COMMAND: OnceLock<String> = OnceLock::new();
     COMMAND.get_or_init(|| {

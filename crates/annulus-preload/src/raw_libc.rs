@@ -1,13 +1,13 @@
 //! # Safety
 //!
-//! The C library's types and functions, with one difference: `syscall` is the system call itself. The `syscall` that
-//! libc exports is a hook of this library, and nothing in it may call its own hooks (Sealed, Typed).
+//! The C library's types and functions, except for `syscall`, which is the bare system call. The `syscall` that libc
+//! exports is a hook of this library, and no code here may call its own hooks (Sealed, Typed).
 #![allow(unsafe_code)]
 
 pub(crate) use ::libc::*;
 
-/// Like libc's own: returns the kernel's result, or -1 and errno. It takes no lock, allocates nothing and needs nothing
-/// to be loaded, so that a signal handler, or an allocator that is just starting, may call it.
+/// Returns the kernel's result, or -1 and errno, as libc's `syscall` does. It takes no lock, allocates no memory and
+/// needs no other library, so a signal handler or an allocator that is still starting may call it.
 #[allow(non_upper_case_globals, reason = "it stands for libc's function")]
 #[cfg(target_arch = "x86_64")]
 pub(crate) const syscall: unsafe extern "C" fn(c_long, ...) -> c_long =
@@ -18,9 +18,9 @@ pub(crate) const syscall: unsafe extern "C" fn(c_long, ...) -> c_long =
         )
     };
 
-/// Moves the number and six arguments from where a C caller puts them to where the kernel takes them.
+/// Moves the number and six arguments from the registers of the C calling convention to those of a system call.
 ///
-/// A child that this makes on a stack of its own (`clone`) returns from here on that stack, as from libc's function.
+/// A child that this creates on another stack (`clone`) returns from here on that stack, as from libc's function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn direct() {

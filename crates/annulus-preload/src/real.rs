@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The functions behind the hooks: the next ones of the same names, libc's as a rule. They are looked up when the
-//! library is loaded, or by the first call if another library's constructor is earlier. Types are those of the C
-//! library's own headers (Typed).
+//! The functions behind the hooks: the next ones with the same names, usually libc's. They are looked up when the
+//! library is loaded, or by the first call if another library's constructor runs earlier. The types are those of the C
+//! library's headers (Typed).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
@@ -17,7 +17,7 @@ use libc::{
 
 use crate::errno;
 
-/// What a child of `clone` runs.
+/// The function that a child of `clone` runs.
 pub(crate) type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// The return value of a function that does not exist.
@@ -57,7 +57,7 @@ fn resolve(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     symbol
 }
 
-/// The next function of a name, whatever its type.
+/// Returns the next function with a name, whatever its type.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
     // SAFETY: Typed: a NUL-terminated name; the handle means "after this library".
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
@@ -66,11 +66,11 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(
-            /// The next function of this name.
+            /// The next function with this name.
             ///
             /// # Safety
             ///
-            /// Typed: that function's own conditions, which are the hook's caller's.
+            /// Typed: that function's own conditions, which the caller of the hook guarantees.
             #[inline]
             #[allow(non_snake_case, reason = "libc's names")]
             pub(crate) unsafe fn $name($($arg: $type),*) -> $ret {

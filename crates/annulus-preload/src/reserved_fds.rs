@@ -1,8 +1,9 @@
 //! # Safety
 //!
 //! Descriptors that belong to the library: those of rings, draining connections, the counters and the log. They are
-//! numbered from [`lowest`] up, out of the program's way. A program that closes one by a raw system call may have
-//! another file with that number, so the library checks that a number is still its own before it uses it (Open).
+//! numbered from [`lowest`] up, out of the program's way. A program that closes one by a raw system call may get
+//! another file with that number, so the library checks that a number still refers to its own file before it uses it
+//! (Open).
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -12,23 +13,23 @@ use annulus::preload::ServerRing;
 use crate::fd_table::{self, Kind};
 use crate::sys;
 
-/// The lowest number of the library, if the process's limit allows.
+/// The lowest number that the library uses, if the process's limit allows.
 const NUMBER_MIN: i32 = 512;
-/// Numbers for the library below a smaller limit: the last ones.
+/// The count of numbers, the highest ones, that the library uses below a smaller limit.
 const NUMBERS_FROM_LIMIT: i32 = 8;
 
-/// Descriptors of a ring.
+/// The number of descriptors of a ring.
 const RING_FDS: usize = 2;
 
-/// How to recognise a descriptor: by its own file, or, if its file shares an inode, by a mark.
+/// The way to recognise a descriptor: by its own inode, or by a mark if several files share the inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inode {
     Own,
-    /// As all eventfds and rings do: the description itself is marked.
+    /// All eventfds and rings share an inode, so the file description itself is marked.
     Shared,
 }
 
-/// One descriptor, and which file it is of.
+/// A descriptor, and the identity of its file.
 struct Slot {
     fd: AtomicI32,
     device: AtomicU64,
@@ -36,7 +37,7 @@ struct Slot {
     marked: AtomicI32,
 }
 
-/// A child closes them, or they would live as long as it (trap 54).
+/// The library's descriptors. A child closes them, or they would live as long as the child (trap 54).
 static RESERVED: [Slot; 1024] = [const {
     Slot {
         fd: AtomicI32::new(-1),
@@ -46,13 +47,13 @@ static RESERVED: [Slot; 1024] = [const {
     }
 }; 1024];
 
-/// The lowest number of the library's own. It follows the limit of the process, which is smaller in a few.
+/// Returns the lowest number that the library uses. It depends on the limit of the process, which can be small.
 pub(crate) fn lowest() -> i32 {
     let limit = i32::try_from(sys::fd_limit()).unwrap_or(i32::MAX);
     NUMBER_MIN.min((limit - NUMBERS_FROM_LIMIT).max(limit / 2))
 }
 
-/// The descriptor is the library's from now on.
+/// Records a descriptor as the library's.
 pub(crate) fn remember(fd: i32, inode: Inode) {
     if let Some(entry) = fd_table::entry(fd) {
         entry.set_kind(Kind::Library, 0);
@@ -85,7 +86,7 @@ impl Slot {
     }
 }
 
-/// Whether the number is still of the file that the library had there.
+/// Returns whether the number still refers to the library's file.
 pub(crate) fn is_same_file(fd: i32) -> bool {
     slot_of(fd).is_some_and(|slot| slot.is_same_file(fd))
 }
@@ -104,7 +105,7 @@ pub(crate) fn release(fd: i32) -> bool {
         entry.forget();
     }
     let Some(slot) = slot_of(fd) else {
-        // There were more than slots.
+        // More descriptors than slots were recorded.
         return identity.is_some();
     };
     let still = slot.is_same_file(fd);
@@ -112,14 +113,14 @@ pub(crate) fn release(fd: i32) -> bool {
     still
 }
 
-/// Closes it, unless the number is another file's by now.
+/// Closes a descriptor, unless the number now refers to another file.
 pub(crate) fn close(fd: i32) {
     if release(fd) {
         let _ = sys::close(fd);
     }
 }
 
-/// In a child of a fork: all of them are its parent's.
+/// Closes all descriptors in a child of a fork, as they belong to its parent.
 pub(crate) fn close_in_child() {
     for slot in &RESERVED {
         let fd = slot.fd.swap(-1, Ordering::Relaxed);
@@ -129,15 +130,15 @@ pub(crate) fn close_in_child() {
     }
 }
 
-/// A second number of a descriptor, the library's.
+/// Duplicates a descriptor to a number of the library's.
 pub(crate) fn duplicate(fd: i32) -> Result<i32, i32> {
     let own = sys::dup_above(fd, lowest()).or_else(|_| sys::dup_above(fd, 0))?;
     remember(own, Inode::Own);
     Ok(own)
 }
 
-/// Makes descriptors that get the lowest numbers that are free, as those of a ring do, while the numbers below
-/// [`lowest`] are taken: the kernel has no call that makes a ring at another number, and who maps it keeps its first.
+/// Runs `make` while all numbers below [`lowest`] are taken, so that the descriptors that it creates get high numbers.
+/// The kernel has no call that creates a ring at a given number, and a mapping keeps the ring's first descriptor.
 pub(crate) fn make_high<T>(make: impl FnOnce() -> T) -> T {
     let lowest = lowest();
     let Ok([read, write]) = sys::pipe() else {
@@ -159,7 +160,7 @@ pub(crate) fn make_high<T>(make: impl FnOnce() -> T) -> T {
             Err(_) => is_full = true,
         }
     }
-    // The last one is not below; where there is none left, the last ones are for what is made.
+    // The last placeholder is not below `lowest`. If no number was left, the last placeholders make way for the ring.
     let freed = if is_full { RING_FDS } else { 1 };
     placeholders
         .drain(placeholders.len().saturating_sub(freed)..)
@@ -169,10 +170,10 @@ pub(crate) fn make_high<T>(make: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Closes a ring, which closes its own numbers. A number that the program has reused gets its file back afterwards, and
-/// one that the program has closed stays closed.
+/// Closes a ring, which closes its own numbers. If the program has reused a number, its file is restored afterwards; a
+/// number that the program has closed stays closed.
 ///
-/// `frees_memory`: the kernel has no request, so that the ring's memory can be freed, at the cost of another call.
+/// `frees_memory`: the kernel has no pending request, so the ring's memory can be freed, at the cost of another call.
 pub(crate) fn close_ring(ring: ServerRing, frees_memory: bool) {
     let (mut moved, mut is_whole) = (Vec::new(), true);
     for fd in ring.descriptors() {

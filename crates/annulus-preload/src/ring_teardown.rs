@@ -1,8 +1,8 @@
 //! # Safety
 //!
 //! The teardown of a ring interrupts its thread once, some milliseconds later: the kernel removes the ring from the
-//! thread's state there, and wakes it as a signal would (trap 16). Only `epoll_wait` returns EINTR for that. A program
-//! without signal handlers does not expect EINTR; one with handlers retries.
+//! thread's state, and wakes the thread as a signal would (trap 16). Only `epoll_wait` returns EINTR for that. A
+//! program without signal handlers does not expect EINTR; a program with handlers retries.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -12,19 +12,19 @@ use crate::errno;
 use crate::process;
 use crate::sys;
 
-/// When the last ring ended; 0: none has.
+/// The time at which the last ring was closed; 0: none has been.
 static CLOSED_NS: AtomicU64 = AtomicU64::new(0);
-/// The kernel waits for a grace period of RCU before it comes to it.
+/// The time within which the teardown may interrupt: the kernel first waits for an RCU grace period.
 const LATE_NS: u64 = 200_000_000;
 const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=64;
 
-/// A ring of this process has just ended.
+/// Records that a ring of this process has been closed.
 pub(crate) fn on_ring_closed() {
     CLOSED_NS.store(sys::now_ns(), Ordering::Relaxed);
 }
 
 /// Waits by `call`, and retries if only the teardown of a ring has interrupted it. `call` gets the remaining timeout,
-/// ns, or `None` for the program's own.
+/// ns, or `None` for the program's own timeout.
 pub(crate) fn retry_interrupted(
     timeout_ns: Option<u64>,
     call: impl Fn(Option<u64>) -> c_int,
@@ -48,7 +48,7 @@ pub(crate) fn retry_interrupted(
     }
 }
 
-/// Whether it is the end of a ring that has just interrupted a wait.
+/// Returns whether the teardown of a ring has just interrupted a wait.
 pub(crate) fn has_interrupted() -> bool {
     let closed_ns = CLOSED_NS.load(Ordering::Relaxed);
     let is_recent = closed_ns != 0 && sys::now_ns().saturating_sub(closed_ns) < LATE_NS;
@@ -60,7 +60,7 @@ pub(crate) fn has_interrupted() -> bool {
         }
 }
 
-/// Whether the program handles signals, determined before a filter of system calls that may forbid the query.
+/// The program's use of signal handlers, queried before it sets a system call filter that may forbid the query.
 static HANDLERS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const HANDLES_NONE: u8 = 1;

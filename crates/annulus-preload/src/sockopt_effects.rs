@@ -1,22 +1,22 @@
-//! Socket options: whether a TCP stream with the option can be served. Every option in the kernel's headers is listed
-//! here, and a test compares the lists with the headers. An option that is missing is newer than this build, and a
-//! connection with it is handed back.
+//! The effect of each socket option: whether a TCP stream with the option can be served. Every option in the kernel's
+//! headers is listed here, and a test compares the lists with the headers. An option that is missing is newer than this
+//! build, and a connection with it is handed back.
 
 use std::ffi::c_int;
 
-/// What an option does to a connection that is served.
+/// The effect of an option on a served connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// No effect that the program could see, or not an option of TCP streams.
     None,
-    /// Reads, events or writes differ from what a ring returns. Accepted connections inherit the option from their
-    /// listener, and `getsockopt` reports it: with the value `unless`, it is not set.
+    /// Reads, events or writes would differ from what a ring returns. Accepted connections inherit the option from
+    /// their listener, and `getsockopt` reports it. The value `unless` means that it is not set.
     Differs { unless: c_int },
-    /// The same, but `getsockopt` cannot report it.
+    /// As `Differs`, but `getsockopt` cannot report it.
     DiffersUnqueryable,
 }
 
-/// The levels, as the kernel numbers them.
+/// The levels, with the kernel's numbers.
 const SOCKET: c_int = 1;
 const TCP: c_int = 6;
 const IP: c_int = 0;
@@ -24,7 +24,7 @@ const IPV6: c_int = 41;
 
 macro_rules! options {
     ($($level:ident, $prefix:literal, $effect:expr => { $($name:ident = $number:literal,)* })*) => {
-        /// What an option does; `None`: it is newer than this build, or no option.
+        /// Returns the effect of an option. `None`: the option is newer than this build, or does not exist.
         pub(crate) fn effect(level: c_int, name: c_int) -> Option<Effect> {
             match (level, name) {
                 $($(($level, $number) => Some($effect),)*)*
@@ -32,7 +32,7 @@ macro_rules! options {
             }
         }
 
-        /// Level, number, name and effect of each.
+        /// The level, number, name and effect of each option.
         pub(crate) static OPTIONS: &[(c_int, c_int, &str, Effect)] = &[
             $($(($level, $number, concat!($prefix, stringify!($name)), $effect),)*)*
         ];
@@ -52,16 +52,16 @@ options! {
         NETNS_COOKIE = 71, BUF_LOCK = 72, RESERVE_MEM = 73, TXREHASH = 74, PASSPIDFD = 76, PEERPIDFD = 77,
         DEVMEM_LINEAR = 78, DEVMEM_DMABUF = 79, DEVMEM_DONTNEED = 80, PASSRIGHTS = 83, INQ = 84,
     }
-    // Filters process segments, before TCP does.
+    // Filters process segments before TCP does.
     SOCKET, "SO_", Effect::None => {
         ATTACH_FILTER = 26, DETACH_FILTER = 27, ATTACH_BPF = 50, ATTACH_REUSEPORT_CBPF = 51,
         ATTACH_REUSEPORT_EBPF = 52, DETACH_REUSEPORT_BPF = 68,
     }
-    // Control data of datagrams; TCP has none of it. What is queued in the error queue is an error to both polls.
+    // Control data of datagrams, which TCP does not have. Entries in the error queue are an error to both polls.
     SOCKET, "SO_", Effect::None => { RXQ_OVFL = 40, SELECT_ERR_QUEUE = 45, RCVMARK = 75, RCVPRIORITY = 82, }
-    // For calls that wait; one that can wait is not served.
+    // Timeouts of blocking calls; a socket that blocks is not served.
     SOCKET, "SO_", Effect::None => { RCVTIMEO_OLD = 20, SNDTIMEO_OLD = 21, RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67, }
-    // Where a read ends, when there is something to read, where a peek begins, what comes with it.
+    // They change where a read ends, when a socket is readable, where a peek begins, or add data to a read.
     SOCKET, "SO_", Effect::Differs { unless: 0 } => {
         OOBINLINE = 10, TIMESTAMP_OLD = 29, TIMESTAMPNS_OLD = 35, TIMESTAMPING_OLD = 37, TIMESTAMP_NEW = 63,
         TIMESTAMPNS_NEW = 64, TIMESTAMPING_NEW = 65,
@@ -74,7 +74,7 @@ options! {
     }
     SOCKET, "SO_", Effect::DiffersUnqueryable => { BUSY_POLL_BUDGET = 70, }
 
-    // ULP: its effect is set by options of a level of its own.
+    // ULP itself: its effect is set by options of another level.
     TCP, "TCP_", Effect::None => {
         NODELAY = 1, MAXSEG = 2, CORK = 3, KEEPIDLE = 4, KEEPINTVL = 5, KEEPCNT = 6, SYNCNT = 7, LINGER2 = 8,
         DEFER_ACCEPT = 9, WINDOW_CLAMP = 10, INFO = 11, QUICKACK = 12, CONGESTION = 13, MD5SIG = 14,
@@ -83,14 +83,14 @@ options! {
         TX_DELAY = 37, AO_ADD_KEY = 38, AO_DEL_KEY = 39, AO_INFO = 40, AO_GET_KEYS = 41, AO_REPAIR = 42,
         IS_MPTCP = 43, RTO_MAX_MS = 44, RTO_MIN_US = 45, DELACK_MAX_US = 46,
     }
-    // The threshold of writability; data that accompanies bytes; a stream that is repaired.
+    // The threshold of writability; data that accompanies bytes; a stream under repair.
     TCP, "TCP_", Effect::Differs { unless: 0 } => { REPAIR = 19, NOTSENT_LOWAT = 25, INQ = 36, }
     TCP, "TCP_", Effect::DiffersUnqueryable => {
         REPAIR_QUEUE = 20, QUEUE_SEQ = 21, REPAIR_OPTIONS = 22, REPAIR_WINDOW = 29, FASTOPEN_CONNECT = 30,
         ZEROCOPY_RECEIVE = 35,
     }
 
-    // Of packets, and of datagrams.
+    // Options of packets and of datagrams.
     IP, "IP_", Effect::None => {
         TOS = 1, TTL = 2, HDRINCL = 3, OPTIONS = 4, ROUTER_ALERT = 5, RECVOPTS = 6, RETOPTS = 7, PKTINFO = 8,
         PKTOPTIONS = 9, MTU_DISCOVER = 10, RECVTTL = 12, RECVTOS = 13, MTU = 14, FREEBIND = 15, IPSEC_POLICY = 16,
@@ -100,7 +100,7 @@ options! {
         ADD_SOURCE_MEMBERSHIP = 39, DROP_SOURCE_MEMBERSHIP = 40, MSFILTER = 41, MULTICAST_ALL = 49, UNICAST_IF = 50,
         LOCAL_PORT_RANGE = 51, PROTOCOL = 52,
     }
-    // Errors of the way end a call that otherwise would go on.
+    // Errors on the network path end a call that would otherwise continue.
     IP, "IP_", Effect::Differs { unless: 0 } => { RECVERR = 11, }
 
     IPV6, "IPV6_", Effect::None => {
@@ -119,6 +119,6 @@ options! {
         PKTINFO = 2, HOPOPTS = 3, DSTOPTS = 4, RTHDR = 5, PKTOPTIONS = 6, HOPLIMIT = 8,
     }
     IPV6, "IPV6_", Effect::Differs { unless: 0 } => { RECVERR = 25, }
-    // It becomes a socket of IPv4.
+    // The socket becomes an IPv4 socket.
     IPV6, "IPV6_", Effect::DiffersUnqueryable => { ADDRFORM = 1, }
 }

@@ -1,4 +1,4 @@
-//! Socket options: whether a connection has one that prevents serving it. Connections inherit the options of their
+//! Detects connections with a socket option that prevents serving them. Connections inherit the options of their
 //! listener, which is queried once; an accepted connection is not queried.
 
 use std::ffi::c_int;
@@ -8,12 +8,12 @@ use crate::fd_table::{BY_OPTION, Entry, Kind, NEVER_SERVED};
 use crate::sockopt_effects::{self, Effect};
 use crate::sys;
 
-/// Whether a connection on which it is set can go on being served.
+/// Returns whether a served connection can stay served when this option is set.
 pub(crate) fn is_harmless(level: c_int, name: c_int) -> bool {
     sockopt_effects::effect(level, name) == Some(Effect::None)
 }
 
-/// Whether it is one that makes what a ring brings another thing.
+/// Returns whether an option makes the results of a ring differ from those of the kernel.
 pub(crate) fn changes_data(level: c_int, name: c_int) -> bool {
     !matches!(
         sockopt_effects::effect(level, name),
@@ -21,10 +21,10 @@ pub(crate) fn changes_data(level: c_int, name: c_int) -> bool {
     )
 }
 
-/// Whether the program has ever set SO_LINGER, or inherited a listener with it.
+/// The program has set SO_LINGER, or inherited a listener with it.
 static LINGER_SET: AtomicBool = AtomicBool::new(false);
 
-/// The program sets an option.
+/// Records that the program sets an option.
 pub(crate) fn on_set(level: c_int, name: c_int) {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
         LINGER_SET.store(true, Ordering::Relaxed);
@@ -40,7 +40,7 @@ pub(crate) fn listener_is_unusual(listener_fd: c_int) -> bool {
     is_unusual(listener_fd)
 }
 
-/// Whether a socket has an option with which it can't be served: a call for each of them.
+/// Returns whether a socket has an option that prevents serving it, at the cost of one call per option.
 pub(crate) fn is_unusual(fd: c_int) -> bool {
     sockopt_effects::OPTIONS
         .iter()
@@ -52,20 +52,21 @@ pub(crate) fn is_unusual(fd: c_int) -> bool {
         })
 }
 
-/// Whether the kernel encrypts what is sent, or may.
+/// Returns whether the socket has an upper-layer protocol such as TLS, which may encrypt what is sent.
 pub(crate) fn has_ulp(fd: c_int) -> bool {
-    // The name of the layer, or nothing.
+    // The value is the name of the protocol, or empty.
     !matches!(
         sys::option(fd, libc::IPPROTO_TCP, libc::TCP_ULP),
         Ok(0) | Err(_)
     )
 }
 
-/// The same for connections that the program has connected itself.
+/// Connections that the program connected itself are no longer served.
 static CLIENTS_NEVER_SERVED: AtomicBool = AtomicBool::new(false);
 
-/// What the program does to a connection that is served comes too late for what the ring has taken of it: it will do so
-/// to others of the same listener, and none is served from now on. False: that is so already.
+/// Stops serving new connections of the same listener. The program's call on a served connection came too late for
+/// bytes that the ring had already taken, and it will probably do the same to others. `false`: they were not served
+/// anyway.
 pub(crate) fn never_serve_siblings(entry: &Entry) -> bool {
     if are_siblings_never_served(entry) {
         return false;
@@ -75,13 +76,13 @@ pub(crate) fn never_serve_siblings(entry: &Entry) -> bool {
         Some(listener) if listener.kind() == Kind::Listener => {
             listener.set_kind(Kind::Listener, listener.flags() | NEVER_SERVED | BY_OPTION);
         }
-        // It listens no more: there will be no others.
+        // It no longer listens, so there will be no others.
         Some(_) => return false,
     }
     true
 }
 
-/// Whether others of its listener have shown that they can't be served.
+/// Returns whether other connections of the same listener have shown that they cannot be served.
 pub(crate) fn are_siblings_never_served(entry: &Entry) -> bool {
     match entry.listener() {
         None => CLIENTS_NEVER_SERVED.load(Ordering::Relaxed),
@@ -89,7 +90,7 @@ pub(crate) fn are_siblings_never_served(entry: &Entry) -> bool {
     }
 }
 
-/// Whether a close of it waits, or resets.
+/// Returns whether closing the socket waits or resets the connection.
 pub(crate) fn has_linger(fd: c_int) -> bool {
     LINGER_SET.load(Ordering::Relaxed)
         && sys::option(fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0)

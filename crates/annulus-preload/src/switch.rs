@@ -1,7 +1,7 @@
-//! The operator's switch: a word that other processes can write (`annulus::metrics::layout::switch`) decides whether all
-//! connections are handed back. Each thread checks it on its waits, by one load, and hands back the sets that it owns;
-//! from Linux 6.7 on, the word itself wakes a ring that sleeps. A set that was handed back in this way, or got no ring
-//! because of it, is served again at the first wait that begins after the switch is reset.
+//! The operator's switch: a word that other processes can write (`annulus::metrics::layout::switch`). It decides
+//! whether all connections are handed back. Each thread loads the word at each wait, and hands back the sets that it
+//! owns. From Linux 6.7 on, a change of the word also wakes a ring that sleeps. A set that was handed back in this way,
+//! or got no ring because of the switch, is served again at the first wait after the switch is reset.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,10 +21,10 @@ use crate::log;
 use crate::poll_cycle::{self, TokenKind};
 use crate::sys;
 
-/// In a child of a fork that has no switch of its own yet: its parent had been released.
+/// In a child of a fork that has not published its switch yet: the parent's switch was set to release.
 static INHERITED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the kernel is to have everything.
+/// Returns whether all connections are to be handed back to the kernel.
 #[inline]
 pub(crate) fn is_released() -> bool {
     switch::is_released() || INHERITED.load(Ordering::Relaxed)
@@ -35,12 +35,12 @@ pub(crate) fn begin() {
     switch::listen(INHERITED.swap(false, Ordering::Relaxed));
 }
 
-/// In a child of a fork, while it still sees its parent's switch: inherits its position.
+/// Copies the position of the parent's switch, in a child of a fork that still sees the parent's word.
 pub(crate) fn inherit() {
     INHERITED.store(is_released(), Ordering::Relaxed);
 }
 
-/// Has the ring wake its thread when the switch changes.
+/// Makes the ring wake its thread when the switch changes.
 pub(crate) fn arm(ring: &mut ServerRing) {
     let Some(word) = switch::request_word() else {
         return;
@@ -57,7 +57,7 @@ pub(crate) fn on_change(ring: &mut ServerRing, res: i32) {
     }
 }
 
-/// The set's connections are handed back. By its owner.
+/// Hands all connections of a set back; the calling thread owns the set.
 #[cold]
 pub(crate) fn release(guard: &mut SetGuard) {
     // Before the ring is counted as closed.
@@ -74,7 +74,7 @@ fn mark_released(guard: &mut SetGuard) {
     }
 }
 
-/// Whether a set that there is something to serve of is kept from having a ring.
+/// Returns whether the switch keeps a set that could be served from getting a ring.
 pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
     if !is_released() {
         return false;
@@ -88,7 +88,7 @@ pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
     true
 }
 
-/// The set ends, or is the kernel's for another reason, too.
+/// Clears the mark of a set that closes, or that passes through for another reason as well.
 pub(crate) fn clear_released(guard: &mut SetGuard) {
     if guard.released {
         guard.released = false;
@@ -96,7 +96,7 @@ pub(crate) fn clear_released(guard: &mut SetGuard) {
     }
 }
 
-/// Before a wait on the set: serves it again if the switch has been reset.
+/// Runs before a wait on the set, and serves the set again if the switch has been reset.
 #[inline]
 pub(crate) fn apply(set: &'static Set, guard: &mut SetGuard) {
     if guard.released && !is_released() {
@@ -125,7 +125,7 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
     clear_released(guard);
 }
 
-/// Records members of the kernel's set that a ring may serve as if they had been added before there was a ring.
+/// Records members of the kernel's set that a ring may serve, as if they had been added before the ring existed.
 fn take_members(guard: &mut SetGuard) {
     (guard.early_members, guard.listeners) = (Vec::new(), Vec::new());
     let other_members = members_of_others(guard.set_ptr);
@@ -148,17 +148,17 @@ fn take_members(guard: &mut SetGuard) {
     guard.needs_ring = !guard.early_members.is_empty();
 }
 
-/// Not one that was reported once and is silent, nor one with flags that are the kernel's alone.
+/// Returns whether a member is enabled and has only flags that a ring can serve.
 fn is_plain(member: &Member) -> bool {
     member.events & !KNOWN == 0 && member.events & !(EDGE_TRIGGERED | ONESHOT) != 0
 }
 
-/// Neither side has ended, and the socket is writable: a set that begins to serve a connection assumes both.
+/// Returns whether neither side has ended and the socket is writable, as a set assumes of a new connection.
 fn is_quiet(fd: i32) -> bool {
     sys::poll_now(fd, OUT | RDHUP) == OUT && sys::is_established(fd)
 }
 
-/// Members that other sets have as well: those sets would not see data that this ring receives.
+/// Returns members that are also in other sets: those sets would miss data that this ring receives.
 fn members_of_others(but: *const Set) -> Vec<i32> {
     let is_other = |&fd: &i32| {
         fd_table::entry(fd)

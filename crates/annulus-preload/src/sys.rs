@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! System calls, made directly: this module calls no function that this library exports (Sealed). Pointers are valid
-//! for the call (Lent), as each function documents.
+//! Direct system calls: this module calls no function that this library exports (Sealed). Pointers are valid for the
+//! call (Lent), as each function documents.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -35,12 +35,12 @@ pub(crate) fn now_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: Lent: of this stack. A read of memory that the kernel maps, as a rule.
+    // SAFETY: Lent: of this stack. Usually a read of memory that the kernel maps.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Sends without waiting, and without a signal.
+/// Sends without blocking and without raising SIGPIPE.
 ///
 /// # Safety
 ///
@@ -55,12 +55,12 @@ pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int
     result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
 }
 
-/// As [`send_vectors`], of one range.
+/// Sends one range of bytes, as [`send_vectors`] does.
 pub(crate) fn send(fd: i32, bytes: &[u8]) -> CallResult {
     send_with(fd, bytes, 0)
 }
 
-/// The same, of bytes that may wait for what follows at once: more, or the end.
+/// Sends bytes that the kernel may hold back (`MSG_MORE`), because more bytes or the end follow immediately.
 pub(crate) fn send_more(fd: i32, bytes: &[u8]) -> CallResult {
     send_with(fd, bytes, libc::MSG_MORE)
 }
@@ -106,7 +106,7 @@ pub(crate) fn flags_of(fd: i32) -> CallResult {
     result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) })
 }
 
-/// An integer option.
+/// Returns the value of an integer option.
 pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
     let (mut value, mut bytes) = (0 as c_int, size_of::<c_int>() as libc::socklen_t);
     // SAFETY: Lent: of this stack.
@@ -131,12 +131,12 @@ pub(crate) fn readable(fd: i32) -> usize {
     usize::try_from(if ret < 0 { 0 } else { bytes }).unwrap_or(0)
 }
 
-/// The port of a socket's own address; `None`: it is none of IP.
+/// Returns the port of a socket's own address. `None`: it is not an IP address.
 pub(crate) fn own_port(fd: i32) -> Option<u16> {
     ip_port(fd, libc::SYS_getsockname)
 }
 
-/// Whether neither side of a TCP connection has ended its direction.
+/// Returns whether neither side of a TCP connection has ended its direction.
 pub(crate) fn is_established(fd: i32) -> bool {
     /// `TCP_ESTABLISHED`, in the first byte of the result.
     const ESTABLISHED: u8 = 1;
@@ -155,7 +155,7 @@ fn ip_port(fd: i32, call: c_long) -> Option<u16> {
     // SAFETY: Lent: of this stack, with its size.
     let ret = unsafe { libc::syscall(call, fd, &raw mut address, &raw mut bytes) };
     let family = c_int::from(address.sin6_family);
-    // The port is at the same offset in both.
+    // The port is at the same offset in both address types.
     (ret == 0 && (family == libc::AF_INET || family == libc::AF_INET6))
         .then(|| u16::from_be(address.sin6_port))
 }
@@ -167,13 +167,13 @@ pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u6
     result(unsafe { libc::syscall(libc::SYS_epoll_ctl, set, operation, fd, &raw mut event) })
 }
 
-/// What is ready in the kernel's set, without waiting.
+/// Returns the ready events of the kernel's set, without blocking.
 ///
 /// # Safety
 ///
 /// Lent: `events` is valid for writes of `max`.
 pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> CallResult {
-    // By the call that the program itself makes, as a rule: a filter of its own may allow no other.
+    // This is usually the call that the program itself makes; a filter that it has set may allow no other.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: Lent: the caller guarantees these pointers.
     let ret = unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) };
@@ -223,7 +223,7 @@ pub(crate) unsafe fn wait_on(
     ret as c_int
 }
 
-/// Waits for what is ready in a set of the kernel's; `time` is null, or how long at most.
+/// Waits for events of a kernel set, for at most `time` unless it is null.
 ///
 /// # Safety
 ///
@@ -252,7 +252,7 @@ pub(crate) unsafe fn wait(
     }
 }
 
-/// A descriptor that [`wake`] makes readable, and [`clear`] not.
+/// Creates an eventfd, which [`wake`] makes readable and [`clear`] resets.
 pub(crate) fn eventfd() -> Result<i32, i32> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
     // SAFETY: Typed: numbers only.
@@ -265,14 +265,14 @@ pub(crate) fn clear(fd: i32) {
     unsafe { libc::syscall(libc::SYS_read, fd, &raw mut count, 8) };
 }
 
-/// The program meets SIGPIPE, as the call would have sent it.
+/// Raises SIGPIPE, as the program's own write would have done.
 pub(crate) fn raise_pipe() {
     // SAFETY: Typed: numbers only.
     unsafe { crate::real::raise(libc::SIGPIPE) };
 }
 
-/// Whether a signal ends or stops a process of this program: nothing handles it, and it is none of those that are
-/// ignored then.
+/// Returns whether a signal ends or stops the process: it has its default action, and is not one of those that are
+/// ignored by default.
 pub(crate) fn is_fatal(signal: c_int) -> bool {
     const HARMLESS: [c_int; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
     if HARMLESS.contains(&signal) {
@@ -296,7 +296,7 @@ pub(crate) fn epoll_create() -> Result<i32, i32> {
         .map(|fd| fd as i32)
 }
 
-/// Whether exec closes it, as `dup3` takes it.
+/// Returns `O_CLOEXEC` if exec closes the descriptor, else 0, as `dup3` expects it.
 pub(crate) fn descriptor_flags(fd: i32) -> c_int {
     // SAFETY: Typed: numbers only.
     let flags = result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD, 0) });
@@ -311,14 +311,14 @@ pub(crate) fn dup_to(fd: i32, to: i32, flags: c_int) -> CallResult {
     result(unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) })
 }
 
-/// A second number of a descriptor, of `from` or above, that exec closes.
+/// Duplicates a descriptor to the lowest free number from `from` on, with close-on-exec.
 pub(crate) fn dup_above(fd: i32, from: i32) -> Result<i32, i32> {
     // SAFETY: Typed: numbers only.
     result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) })
         .map(|fd| fd as i32)
 }
 
-/// Which file a descriptor is of: its device and its number there.
+/// Returns the device and the inode number of a descriptor's file.
 pub(crate) fn file_id(fd: i32) -> Option<(u64, u64)> {
     // SAFETY: Typed: plain integers, for which zero bytes are a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -362,7 +362,7 @@ pub(crate) fn pipe() -> Result<[i32; 2], i32> {
         .map(|_| ends)
 }
 
-/// Receives without waiting.
+/// Receives without blocking.
 ///
 /// # Safety
 ///
@@ -377,12 +377,12 @@ pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_
     result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })
 }
 
-/// Makes a close discard unsent bytes, and reset the connection.
+/// Makes a close discard unsent bytes and reset the connection.
 pub(crate) fn reset_when_closed(fd: i32) {
     set_linger(fd, true);
 }
 
-/// Has a close wait for nothing, and discard nothing.
+/// Makes a close neither wait nor discard unsent bytes.
 pub(crate) fn do_not_linger(fd: i32) {
     set_linger(fd, false);
 }
@@ -405,8 +405,7 @@ fn set_linger(fd: i32, on: bool) {
     };
 }
 
-/// Ends a connection that a ring still has open: the peer sees now what the kernel would send if this were the last
-/// close.
+/// Ends a connection that a ring still refers to: the peer receives now what the kernel would send at the last close.
 pub(crate) fn end_as_if_closed(fd: i32) {
     if readable(fd) > 0 || resets_when_closed(fd) {
         disconnect(fd);
@@ -415,12 +414,12 @@ pub(crate) fn end_as_if_closed(fd: i32) {
     }
 }
 
-/// Whether a close discards what was not sent.
+/// Returns whether a close discards unsent bytes.
 fn resets_when_closed(fd: i32) -> bool {
     linger_s(fd) == Some(0)
 }
 
-/// For how long a close waits, at most, until all has arrived, s; 0: it discards what has not. `None`: neither.
+/// Returns the time that a close waits for unsent bytes, s; 0: it discards them. `None`: neither.
 pub(crate) fn linger_s(fd: i32) -> Option<i32> {
     let mut linger = libc::linger {
         l_onoff: 0,
@@ -441,7 +440,7 @@ pub(crate) fn linger_s(fd: i32) -> Option<i32> {
     (linger.l_onoff != 0).then_some(linger.l_linger)
 }
 
-/// Resets a connection, even if it is open elsewhere (connect(2), AF_UNSPEC).
+/// Resets a connection, even if another descriptor or a ring refers to it (connect(2), AF_UNSPEC).
 fn disconnect(fd: i32) {
     // SAFETY: Typed: plain integers, for which zero bytes are a value: AF_UNSPEC.
     let unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
@@ -456,9 +455,9 @@ fn disconnect(fd: i32) {
     };
 }
 
-/// Whether the calling thread is not the only one of the process.
+/// Returns whether the process has other threads.
 pub(crate) fn has_other_threads() -> bool {
-    // One that is just ending counts no more.
+    // A thread that is about to end has gone after this pause.
     pause_us(1000);
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
 }
@@ -495,7 +494,7 @@ pub(crate) fn end_as_the_first_thread() {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let mut fields = stat.rsplit_once(") ").map_or("", |both| both.1).split(' ');
     let has_ended = fields.next() == Some("Z");
-    // The 52nd of all, with the state for the third.
+    // The 52nd field of all; the third is the state.
     let code = fields
         .nth(48)
         .and_then(|word| word.trim().parse::<c_int>().ok());
@@ -505,7 +504,7 @@ pub(crate) fn end_as_the_first_thread() {
     }
 }
 
-/// How often the calling thread has lost the processor to another.
+/// Returns the number of involuntary context switches of the calling thread.
 pub(crate) fn preempted() -> i64 {
     // SAFETY: Typed: plain integers, for which zero bytes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -514,13 +513,13 @@ pub(crate) fn preempted() -> i64 {
     usage.ru_nivcsw
 }
 
-/// The kernel's number of the calling thread.
+/// Returns the kernel's ID of the calling thread.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: Typed: it takes nothing.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether the process has that thread still.
+/// Returns whether the process still has that thread.
 pub(crate) fn has_thread(thread_id: u32) -> bool {
     // SAFETY: Typed: numbers only; nothing is sent.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread_id, 0) == 0 }
@@ -532,19 +531,19 @@ pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, 1) };
 }
 
-/// Whether a filter of system calls is set on the calling thread.
+/// Returns whether a system call filter is set on the calling thread.
 pub(crate) fn has_filter() -> bool {
     // SAFETY: Typed: numbers only.
     let mode = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
     mode > 0
 }
 
-/// The events of a descriptor, among `events`, without waiting.
+/// Returns those of `events` that the descriptor has now.
 pub(crate) fn poll_now(fd: i32, events: u32) -> u32 {
     poll(fd, events, Some(0)).unwrap_or(0)
 }
 
-/// Waits for one of `events`, for at most the timeout, or without a limit. Returns the events, 0 on a timeout.
+/// Waits for one of `events`, for at most the timeout if there is one. Returns the events, or 0 on a timeout.
 pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32, i32> {
     let mut request = libc::pollfd {
         fd,
@@ -573,7 +572,7 @@ pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32,
     })
 }
 
-/// The send timeout of a socket, ns. `None`: no limit.
+/// Returns the send timeout of a socket, ns. `None`: no limit.
 pub(crate) fn send_timeout_ns(fd: i32) -> Option<u64> {
     let mut time = libc::timeval {
         tv_sec: 0,

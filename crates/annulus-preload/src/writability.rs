@@ -1,10 +1,10 @@
 //! # Safety
 //!
-//! Waits until sockets are writable, on behalf of a program that waits elsewhere. A kernel epoll set in which the flush
-//! thread sleeps (`flush_thread`), with edge-triggered members, which cost nothing until they are writable, and an
-//! eventfd that wakes the thread (Lent, Typed: structures of this stack, and numbers).
+//! Waits until sockets are writable, on behalf of a program that waits elsewhere. The flush thread (`flush_thread`)
+//! sleeps in a kernel epoll set with edge-triggered members, which cost nothing until they are writable, and an eventfd
+//! that wakes the thread (Lent, Typed: structures of this stack, and numbers).
 //!
-//! The flush thread creates the set when there is something to add to it for the first time.
+//! The set is created when the first socket is added to it.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use crate::reserved_fds::{self, Inode};
 use crate::sys;
 
-/// The kernel's set, and the eventfd that wakes its sleeper; -1: not created.
+/// The kernel's set, and the eventfd that wakes the thread; -1: not created.
 static SET: AtomicI32 = AtomicI32::new(-1);
 static WAKE: AtomicI32 = AtomicI32::new(-1);
-/// The name under which `WAKE` is in the set: no connection's.
+/// The key of `WAKE` in the set, which no connection has.
 const WOKEN: u64 = u64::MAX;
-/// Without a limit, µs.
+/// Stands for no limit, µs.
 const FOREVER_US: i64 = 3_600_000_000;
-/// Events of one call.
+/// The number of events of one call.
 const EVENTS_MAX: usize = 16;
 
-/// Watches a descriptor: each time that it becomes writable or has an error, `key` is reported once. False: it cannot
+/// Watches a descriptor: `key` is reported once each time that it becomes writable or has an error. `false`: it cannot
 /// be watched.
 pub(crate) fn watch(fd: i32, key: u64, events: u32) -> bool {
     let Some(set) = set() else { return false };
     let events = events | libc::EPOLLET as u32;
-    // One that is in it already is looked at anew.
+    // Changing a member makes the kernel check its readiness again.
     match sys::control(set, libc::EPOLL_CTL_ADD, fd, events, key) {
         Err(libc::EEXIST) => sys::control(set, libc::EPOLL_CTL_MOD, fd, events, key).is_ok(),
         ret => ret.is_ok(),
@@ -62,7 +62,7 @@ fn move_high(low: i32) -> Option<i32> {
     Some(high)
 }
 
-/// Wakes the thread that sleeps here.
+/// Wakes the thread that sleeps in the set.
 pub(crate) fn wake(word: &AtomicU32) {
     sys::wake_one(word);
     let wake = WAKE.load(Ordering::Acquire);
@@ -71,8 +71,8 @@ pub(crate) fn wake(word: &AtomicU32) {
     }
 }
 
-/// Sleeps while `word` is `value`, until a socket is writable, or for `us`. Sleeps once at most: the caller checks
-/// again. False: the time is up.
+/// Sleeps while `word` is `value`, until a socket is writable, or for `us`. It sleeps at most once, so the caller
+/// checks again. Returns `false` on a timeout.
 pub(crate) fn sleep_while(
     word: &AtomicU32,
     value: u32,
@@ -91,7 +91,7 @@ pub(crate) fn sleep_while(
     }
 }
 
-/// False: the time is up.
+/// Sleeps in the set. Returns `false` on a timeout.
 fn sleep(set: i32, us: Option<i64>, mut on_ready: impl FnMut(u64)) -> bool {
     // SAFETY: Typed: plain integers, for which zero bytes are a value.
     let mut events: [libc::epoll_event; EVENTS_MAX] = unsafe { std::mem::zeroed() };
@@ -106,7 +106,7 @@ fn sleep(set: i32, us: Option<i64>, mut on_ready: impl FnMut(u64)) -> bool {
         false => Err(libc::EBADF),
     };
     let count = ret.unwrap_or_else(|_| {
-        // It is no set any more: the program has closed it by a call of its own. The next that waits makes another.
+        // The program has closed the set by a raw system call. The next call creates another.
         reserved_fds::release(set);
         reset();
         sys::pause_us(us.unwrap_or(0));
@@ -121,7 +121,7 @@ fn sleep(set: i32, us: Option<i64>, mut on_ready: impl FnMut(u64)) -> bool {
     count > 0
 }
 
-/// There is none any more: in a child of a fork they are its parent's, and closed with its other descriptors.
+/// Forgets the set in a child of a fork: it is the parent's, and is closed with the parent's other descriptors.
 pub(crate) fn reset() {
     SET.store(-1, Ordering::Relaxed);
     WAKE.store(-1, Ordering::Relaxed);

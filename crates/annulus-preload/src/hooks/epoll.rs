@@ -152,7 +152,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     })
 }
 
-/// The timeout of the call, or the remaining time, rounded up.
+/// Returns the timeout of the call, or the remaining time, rounded up.
 fn timeout_left_ms(timeout_ms: c_int, left_ns: Option<u64>) -> c_int {
     match left_ns {
         None => timeout_ms,
@@ -160,7 +160,7 @@ fn timeout_left_ms(timeout_ms: c_int, left_ns: Option<u64>) -> c_int {
     }
 }
 
-/// The kernel's own bound on the events of a call.
+/// The kernel's limit on the events of a call.
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
 unsafe fn wait_on(
@@ -189,9 +189,9 @@ unsafe fn wait_on(
         timeout_ns,
         mask: epoll_wait::kernel_mask(mask),
     };
-    // A wait is a cancellation point. It is placed here, as no lock is held.
+    // A wait is a cancellation point; here, no lock is held.
     unsafe { pthread_testcancel() };
-    // It guards itself, but for its sleep: a handler may end the thread there, which unwinds it.
+    // `wait` catches panics except in its sleep, where a handler may end the thread by unwinding.
     let ret = unsafe { epoll_wait::wait(number, &buffer) };
     if ret == Some(Err(libc::EINTR)) {
         unsafe { pthread_testcancel() };

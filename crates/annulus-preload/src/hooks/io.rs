@@ -24,7 +24,7 @@ use crate::receive;
 use crate::send;
 use crate::sys;
 
-/// The most vectors that a call may have.
+/// The maximum number of vectors of a call.
 const VECTORS_MAX: usize = 1024;
 
 unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
@@ -69,7 +69,7 @@ unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Op
     result
 }
 
-/// The vectors, up to 1,024, which is the kernel's limit. `None`: the kernel returns the error.
+/// Returns the vectors, up to 1,024, the kernel's limit. `None`: the kernel returns the error.
 unsafe fn slice<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> {
     if !may_be_mapped(vectors) || count > VECTORS_MAX {
         return None;
@@ -333,7 +333,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
 
-/// One message after the other, as the kernel does it: how many there were, or the error of the first.
+/// Calls `call` for each message, as the kernel does. Returns the number of messages, or the error of the first.
 unsafe fn each(
     messages: *mut mmsghdr,
     count: c_uint,
@@ -356,7 +356,7 @@ unsafe fn each(
     count as c_int
 }
 
-/// Most of a file that is read into the queue, bytes; more is sent from the page cache.
+/// The largest part of a file that is read into the queue, bytes; larger parts are sent from the page cache.
 const FILE_MAX: usize = 64 << 10;
 
 #[unsafe(no_mangle)]
@@ -433,7 +433,7 @@ pub(super) fn hand_back(fd: c_int, why: Why) {
     }
 }
 
-/// What was received of one that has been handed back, and was not read.
+/// Reads the buffered bytes of a connection that was handed back.
 pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let FdState::Connection(entry) = fd_state(fd) {
@@ -457,7 +457,8 @@ pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
     bytes
 }
 
-/// Sends queued bytes now. A result: they do not all fit into the send buffer, and nothing may be sent before them.
+/// Sends queued bytes now. Returns an error if they do not all fit into the send buffer, as no byte may be sent before
+/// them.
 pub(super) fn flush(fd: c_int) -> Option<CallResult> {
     let FdState::Connection(entry) = fd_state(fd) else {
         return None;
@@ -470,8 +471,8 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
     })
 }
 
-/// The kernel has taken less than it was offered: the ring polls for writability. The file may also have ended while
-/// the socket stays writable, so the kernel is queried first: it reports writability only after a send did not fit.
+/// Makes the ring poll for writability if the kernel has sent less than `count`. The reason may also be the end of the
+/// file, so the kernel is queried first: it reports writability only after a send that did not fit.
 fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     let less =
         (ret >= 0 && (ret as usize) < count) || (ret < 0 && crate::errno::get() == libc::EAGAIN);
@@ -487,7 +488,7 @@ fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     }
 }
 
-/// The C library ends a program that reads more than its buffer holds; this library does the same.
+/// Ends the program if a read is larger than its buffer, as the C library does.
 fn checked(bytes: size_t, capacity: size_t) {
     if bytes > capacity {
         counters::failed(Call::Read, libc::EFAULT);

@@ -1,11 +1,11 @@
 //! # Safety
 //!
 //! The exported functions, which the loader finds before libc's. They convert types, call the rest of the library, and
-//! call the next function of their name if it returns no result. Pointers come from the program; each function's manual
-//! page gives their contract (Typed, Lent).
+//! call the next function with their name if the library returns no result. Pointers come from the program; the manual
+//! page of each function gives their contract (Typed, Lent).
 //!
-//! `C-unwind`: glibc cancels a thread by unwinding it, also through these functions, which own nothing while they are
-//! in the next one.
+//! The ABI is `C-unwind` because glibc cancels a thread by unwinding it, also through these functions. They own nothing
+//! while they call the next function.
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
@@ -26,7 +26,7 @@ mod stdio;
 mod termination;
 mod uncommon;
 
-/// libc's `syscall` is watched from now on: on x86-64, elsewhere raw calls go past the library.
+/// Watches libc's `syscall` from now on. On architectures other than x86-64, raw calls bypass the library.
 pub(crate) fn watch_syscalls() {
     #[cfg(target_arch = "x86_64")]
     raw_syscall::watch();
@@ -35,15 +35,15 @@ pub(crate) fn watch_syscalls() {
 use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
 
-/// What a descriptor is to a hook.
+/// The state of a descriptor, for a hook.
 enum FdState {
-    /// The kernel's.
+    /// Not served: the kernel handles the call.
     Kernel,
     /// Served, or handed back with buffered bytes.
     Connection(&'static Entry),
     /// Closed, from the program's point of view.
     Closed,
-    /// A parent of this process had it.
+    /// Served or handed back in a parent of this process.
     Inherited(&'static Entry),
 }
 
@@ -81,7 +81,7 @@ fn catch_panic(serve: impl FnOnce() -> Option<CallResult>) -> Option<CallResult>
     errno::catch_panic(serve)
 }
 
-/// Before a call that creates a descriptor: numbers that a handler has closed are freed.
+/// Closes numbers that a signal handler has closed, before a call that creates a descriptor.
 fn close_deferred_numbers() {
     catch_panic(|| {
         crate::descriptor::close_deferred();
@@ -89,8 +89,8 @@ fn close_deferred_numbers() {
     });
 }
 
-/// Whether a pointer may be mapped in the program. If not, the kernel returns the error. If it may be and is not, the
-/// program ends where the kernel would have returned EFAULT.
+/// Returns whether a pointer may be mapped in the program. If not, the kernel returns the error. A pointer that may be
+/// mapped but is not ends the program, where the kernel would have returned EFAULT.
 #[inline]
 fn may_be_mapped<T>(pointer: *const T) -> bool {
     /// The first page is never mapped, and user space ends here or before.

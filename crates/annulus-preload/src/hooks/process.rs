@@ -19,14 +19,14 @@ use crate::real;
 
 type Strings = *const *const c_char;
 
-/// A child that shares its parent's memory until it becomes another program would close the parent's connections in
-/// the parent's table. POSIX lets `vfork` be `fork`.
+/// Calls `fork`, as POSIX allows. A child that shares its parent's memory until it executes another program would mark
+/// the parent's connections as closed in the parent's table.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
-/// glibc makes these children without the handlers of `pthread_atfork`.
+/// Defines functions with which glibc creates children without the handlers of `pthread_atfork`.
 macro_rules! before_fork_child {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(
@@ -96,8 +96,8 @@ unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: St
     unsafe { real::fexecve(fd, arguments, variables) }
 }
 
-/// The functions with a list of arguments: what is queued is sent, then the next of the name goes on, with registers
-/// and stack as they were.
+/// Defines the functions with a list of arguments. They send queued bytes, then jump to the next function with their
+/// name, with registers and stack unchanged.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_a_list {
     ($($name:ident, $next:ident, $symbol:literal;)*) => {
@@ -149,11 +149,11 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn abort() -> ! {
     catch_panic(|| {
-        // What handles the signal may go on.
+        // The program's signal handler may continue.
         process::before_possible_exit();
         None
     });
-    // As the C library does it: whatever handles the signal comes first, then nothing handles it.
+    // As in the C library: the program's handler runs first, then the default action.
     unsafe {
         real::raise(libc::SIGABRT);
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -198,7 +198,8 @@ pub(super) unsafe extern "C-unwind" fn prctl(
     unsafe { real::prctl(what, a, b, c, d) }
 }
 
-/// A kernel thread that polls for a ring keeps the rights of its maker (trap 20).
+/// Defines functions that change credentials. A kernel thread that polls for a ring keeps the credentials with which
+/// the ring was created (trap 20).
 macro_rules! before_credential_change {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(

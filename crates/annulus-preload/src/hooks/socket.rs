@@ -81,8 +81,8 @@ fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
     fd
 }
 
-/// A connection that is connected anew, or ended (AF_UNSPEC), is the kernel's first: what was written is sent, and what
-/// was received belongs to the connection that is over.
+/// Hands a connection that is connected again, or dissolved (AF_UNSPEC), back first. Queued bytes are sent, and
+/// buffered bytes are discarded with the old connection.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn connect(
     fd: c_int,
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
         send::before_shutdown(fd);
         None
     });
-    // One that is over in a direction before a set has it is not served.
+    // A connection that was shut down before it is added to a set is not served.
     never_serve(fd);
     unsafe { real::shutdown(fd, how) }
 }
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             let encrypts = level == SOL_TLS;
             let too_late = encrypts && catch_panic(|| has_something(entry, fd)).is_some();
             let ret = if too_late {
-                // As on a kernel that can't: the program goes on by itself.
+                // As on a kernel without TLS support: the program then encrypts the stream itself.
                 errno::set(libc::ENOPROTOOPT);
                 -1
             } else {
@@ -172,7 +172,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             return ret;
         }
         FdState::Kernel if !is_harmless => {
-            // Before the call, as a thread may accept a connection of it right after.
+            // Before the call, as another thread may accept a connection from this listener right after it.
             let entry = fd_table::entry(fd);
             let was = entry.map_or(0, Entry::snapshot);
             never_serve_because(fd, BY_OPTION);
@@ -188,10 +188,10 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     unsafe { real::setsockopt(fd, level, name, value, bytes) }
 }
 
-/// The kernel begins to encrypt a stream, or to decrypt it: which begins with the bytes that it has.
+/// The option level with which the kernel starts to encrypt or decrypt a stream, at the next byte that it has.
 const SOL_TLS: c_int = 282;
 
-/// Whether something of a connection is in the library's hands, either way.
+/// Returns whether the library holds bytes of a connection, received or unsent.
 fn has_something(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
     let buffered = receive::readable(entry, fd)? > 0;
     let guard = send::served(entry, fd).ok()?;
@@ -199,8 +199,8 @@ fn has_something(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
     (buffered || unsent).then_some(Ok(0))
 }
 
-/// What the program does to this connection, served or not, it will do to others of its listener, and it is too late
-/// for what a ring has taken. Those that are served are handed back, too.
+/// Stops serving all connections of the same listener, and hands back those that are served. The program will probably
+/// make the same call on them, and it would be too late for bytes that a ring has taken.
 #[cold]
 pub(super) fn never_serve_siblings(fd: c_int) {
     let Some(entry) = fd_table::entry(fd) else {
@@ -225,10 +225,10 @@ pub(super) fn never_serve_siblings(fd: c_int) {
     }
 }
 
-/// A signal handler could not hand all of them back: the next call does.
+/// A signal handler could not hand all of them back, so the next call does.
 static SIBLINGS_REMAIN: AtomicBool = AtomicBool::new(false);
 
-/// Whatever set it is put into must not serve it.
+/// Prevents every set from serving the descriptor.
 pub(super) fn never_serve(fd: c_int) {
     never_serve_because(fd, 0);
 }
@@ -242,12 +242,12 @@ fn never_serve_because(fd: c_int, reason: u32) {
             if kind == Kind::Free {
                 entry.set_listener(None);
             }
-            // Of one that is no stream nothing comes of it, and `close` forgets it.
+            // For a file that is not a stream this has no effect, and `close` forgets it.
             entry.set_kind(Kind::Stream, entry.flags() | NEVER_SERVED | reason);
         }
         Kind::HandedBack => entry.set_kind(Kind::HandedBack, entry.flags() | NEVER_SERVED | reason),
         Kind::Listener => {
-            // Those that it accepts inherit the option.
+            // Connections that it accepts inherit the option.
             let reason = if reason == 0 { BY_PORT } else { reason };
             entry.set_kind(Kind::Listener, entry.flags() | NEVER_SERVED | reason);
         }
@@ -255,8 +255,8 @@ fn never_serve_because(fd: c_int, reason: u32) {
     }
 }
 
-/// The program uses signal-driven I/O: on a signal it reads, without a wait, until the kernel has no data. No ring
-/// reports urgent data.
+/// Stops serving a descriptor with signal-driven I/O: on a signal, the program reads without waiting until the kernel
+/// has no data. A ring does not report urgent data either.
 pub(super) fn on_signal_driven_io(fd: c_int) {
     match fd_state(fd) {
         FdState::Connection(_) => {
@@ -342,7 +342,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
 
 const SO_MEMINFO: c_int = 55;
 
-/// The start of the kernel's `tcp_zerocopy_receive`: what a call of the first kernels with it has, and what was added.
+/// The start of the kernel's `tcp_zerocopy_receive`: the fields of the first version, and later additions.
 #[repr(C)]
 struct Mapped {
     address: u64,
@@ -354,7 +354,7 @@ struct Mapped {
     copybuf_len: i32,
 }
 
-/// The program receives by mapping kernel pages. It is made to read buffered bytes first. False: there are none.
+/// Makes a program that receives by mapping kernel pages read buffered bytes first. Returns `false` if there are none.
 unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
     never_serve_siblings(fd);
     hand_back(fd, Why::UnknownFlags);
@@ -378,7 +378,7 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> b
     if capacity < std::mem::offset_of!(Mapped, inq) {
         return false;
     }
-    // As the kernel does: fills the structure up to the caller's size.
+    // As in the kernel: fills the structure up to the caller's size.
     let at = value.cast::<u8>();
     let words = [
         (std::mem::offset_of!(Mapped, length), 0),
@@ -395,7 +395,7 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> b
     true
 }
 
-/// Descriptors that a message carries to another process are shared from now on.
+/// Marks descriptors that a message passes to another process as shared.
 pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
     if message.msg_controllen == 0 || message.msg_control.is_null() {
         return;

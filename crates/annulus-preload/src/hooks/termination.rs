@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! Children that libc makes without the handlers of `pthread_atfork`, and ways to end the process that run no exit
+//! Children that libc creates without the handlers of `pthread_atfork`, and ways to end the process that run no exit
 //! handler (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
@@ -75,7 +75,7 @@ pub(super) unsafe extern "C-unwind" fn execveat(
     unsafe { real::execveat(folder, path, arguments, variables, flags) }
 }
 
-/// libc prints its message and then aborts by an internal call, which no hook sees.
+/// Defines functions of libc that print a message and then abort by an internal call, which no hook sees.
 macro_rules! aborts {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(
@@ -102,15 +102,15 @@ aborts! {
     __chk_fail();
 }
 
-/// A signal to this process that nothing handles ends it, or stops it.
+/// Sends queued bytes before a signal that ends or stops this process.
 fn before_signal(signal: c_int) {
-    // Behind a filter nothing is queued, and the question may be forbidden.
+    // After a filter was set, no bytes are queued, and the query may be forbidden.
     if signal != 0 && !process::may_be_filtered() && sys::is_fatal(signal) {
         before_exec();
     }
 }
 
-/// Whether a signal to those that `pid` means reaches this process, too.
+/// Returns whether a signal to `pid`, in the notation of `kill(2)`, reaches this process as well.
 fn is_among(pid: pid_t) -> bool {
     match pid {
         _ if process::may_be_filtered() => false,

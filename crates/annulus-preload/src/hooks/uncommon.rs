@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Functions that few servers use: aliases that glibc exports, vectors with flags, and functions whose system calls are
-//! made inside libc, where no hook sees them. For the latter, the connection is handed back and queued bytes are sent
-//! first, so that they are not overtaken (Typed, Lent: the header of `hooks` gives the contract).
+//! Functions that few servers use: aliases that glibc exports, vectors with flags, and functions that make their system
+//! calls inside libc, where no hook sees them. For the latter, the connection is handed back and its queued bytes are
+//! sent first, to keep the order of bytes (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
@@ -29,7 +29,7 @@ use crate::fd_table;
 use crate::real;
 use crate::receive;
 
-/// Functions that glibc exports under another name as well.
+/// Exports functions that glibc exports under a second name.
 macro_rules! aliases {
     ($($name:ident = $module:ident::$function:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(
@@ -58,7 +58,7 @@ aliases! {
     _IO_popen = process::popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
-/// The offset that means "as `readv` does it", as streams have no offset.
+/// The offset that selects the behaviour of `readv`, as streams have no offset.
 const NO_OFFSET: off64_t = -1;
 
 #[unsafe(no_mangle)]
@@ -107,7 +107,7 @@ aliases! {
         flags: c_int) -> ssize_t;
 }
 
-/// Whether something was received that the kernel does not have any more.
+/// Returns whether the library has received bytes that the program has not read.
 fn has_buffered(fd: c_int) -> bool {
     let mut count = 0;
     if let FdState::Connection(entry) = fd_state(fd) {
@@ -119,8 +119,8 @@ fn has_buffered(fd: c_int) -> bool {
     count > 0
 }
 
-/// Prepares a descriptor for calls that no hook sees. An error: it is closed, or bytes written before do not fit into
-/// the send buffer, and nothing may be sent before them.
+/// Prepares a descriptor for calls that no hook sees. Fails with `EBADF` if it is closed, and with `EAGAIN` if earlier
+/// bytes do not fit into the send buffer, as no byte may be sent before them.
 fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
     if let FdState::Closed = fd_state(fd) {
         return Err(libc::EBADF);
@@ -160,14 +160,14 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     unsafe { real::__vdprintf_chk(fd, flag, format, values) }
 }
 
-/// Replaces a function that prints: prints nothing.
+/// Stands in for a function that prints, and prints nothing.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn prints_nothing() -> c_int {
     -1
 }
 
-/// The functions that print a list of values: the descriptor is left to libc, then the next of the name goes on, with
-/// registers and stack as they were. Values of floating point are in the vector registers.
+/// Defines functions that print a list of values. They leave the descriptor to libc, then jump to the next function
+/// with their name, with registers and stack unchanged. Floating-point values are in the vector registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! prints {
     ($($name:ident, $next:ident, $symbol:literal;)*) => {
@@ -238,7 +238,7 @@ unsafe extern "C-unwind" fn __backtrace_symbols_fd(
     unsafe { backtrace_symbols_fd(frames, count, fd) };
 }
 
-/// It may start a shell, by a call inside libc.
+/// May start a shell by a call inside libc, so queued bytes are sent before.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn wordexp(
     words: *const c_char,
@@ -252,8 +252,8 @@ unsafe extern "C-unwind" fn wordexp(
     unsafe { real::wordexp(words, result, flags) }
 }
 
-/// libc's own threads read for the program, without its buffered bytes. EAGAIN tells the program that no more such
-/// requests fit, and it reads by itself.
+/// Prepares an asynchronous request. libc's own threads read for the program, and do not see its buffered bytes. EAGAIN
+/// means that no more requests fit at present, so that the program reads in another way.
 unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
     if !may_be_mapped(request) {
         return 0;

@@ -1,8 +1,8 @@
-//! The generator behind `annulus bench net`: one ring per thread, and as little work per request as we know how.
+//! The load generator of `annulus bench net`: one ring per thread, with little work per request.
 //!
-//! [`run`] opens all connections first, then warms up, measures, goes on for as long as the caller wants to look at
-//! the server under load, stops asking, and waits for what is still owed. Every request is either answered or counted
-//! as an error with its kind; [`Outcome::faults`] says what makes a run void.
+//! [`run`] opens all connections, warms up, and measures. It then keeps the load running while the caller inspects the
+//! server, stops sending, and waits for the outstanding responses. Each request either completes or is counted as an
+//! error by kind. [`Outcome::faults`] lists the reasons that make a run invalid.
 
 mod address;
 mod conn;

@@ -1,92 +1,92 @@
-//! What is asked of the generator.
+//! The options of a run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::Target;
 
-/// One run.
+/// The options of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whom to ask.
+    /// The server.
     pub target: Target,
-    /// What to ask.
+    /// The requests.
     pub workload: Workload,
-    /// Connections of all threads together.
+    /// The number of connections of all threads.
     pub connections: usize,
-    /// Requests in flight on each connection, at most.
+    /// The maximum number of requests in flight on each connection.
     pub pipeline: usize,
-    /// When the next request is due.
+    /// The time of the next request.
     pub pace: Pace,
-    /// A connection for each request.
+    /// Opens a connection for each request.
     pub reconnect: bool,
-    /// Threads, each with its ring and its share of the connections.
+    /// The number of threads. Each has a ring and a share of the connections.
     pub threads: usize,
-    /// Processors for the threads, in turn; empty: wherever the kernel puts them.
+    /// The processors of the threads, assigned round-robin. If empty, the kernel chooses.
     pub cpus: Vec<usize>,
-    /// How long the load runs before it is measured.
+    /// The time under load before the measurement.
     pub warmup: Duration,
-    /// How long it is measured.
+    /// The measured time.
     pub runtime: Duration,
-    /// A request or connection that takes longer is an error, and its connection is opened anew.
+    /// The time limit of a request or a connect. On expiry it counts as an error, and the connection is reopened.
     pub timeout: Duration,
-    /// Of the keys and of the bytes sent.
+    /// The seed of keys and message contents.
     pub seed: u64,
 }
 
-/// When the next request is due.
+/// The time of the next request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// With the answer before it: each connection keeps its pipeline full.
+    /// Immediately after a response: each connection keeps its pipeline full (a closed loop).
     Closed,
-    /// By the clock: N a second over all connections, whatever the server does.
+    /// At a fixed rate: N requests per second over all connections, however fast the server is (an open loop).
     Rate(f64),
 }
 
-/// What is asked, and what a right answer is.
+/// The requests, and the responses that are correct.
 #[derive(Clone, Debug)]
 pub enum Workload {
-    /// N bytes, which must come back.
+    /// Messages that the server must send back unchanged.
     Echo {
-        /// Length of a message.
+        /// The length of a message in bytes.
         bytes: usize,
     },
-    /// `GET path`, answered by any 2xx.
+    /// `GET path`. Any 2xx status is correct.
     Http {
-        /// The path, and what stands in `Host:`.
+        /// The path.
         path: String,
         /// The `Host:` header.
         host: String,
-        /// What every answer's body must be, if that is known.
+        /// The expected body of each response, if known.
         body: Option<Arc<[u8]>>,
-        /// Of N answers of a connection one is compared with it byte for byte; of the others, the length.
+        /// Compares one of N response bodies byte by byte, and only the length of the others.
         compared: u64,
     },
-    /// A redis command over keys of the form `key:000000000042`.
+    /// A Redis command on keys such as `key:000000000042`.
     Redis {
-        /// Which.
+        /// The command.
         command: RedisCommand,
-        /// How many keys there are.
+        /// The number of keys.
         keys: u64,
-        /// Length of a value; answers to GET are compared with the key's value if `filled`.
+        /// The length of a value in bytes. If `filled`, responses to GET are compared with the key's value.
         value_bytes: usize,
-        /// Every key has its value of that length: [`super::fill`] was there.
+        /// Each key has its value, because [`super::fill`] ran before.
         filled: bool,
     },
-    /// A memcached command, in the text protocol, over keys of the same form.
+    /// A memcached command in the text protocol, on the same keys.
     Memcached {
-        /// Which.
+        /// The command.
         command: MemcachedCommand,
-        /// How many keys there are.
+        /// The number of keys.
         keys: u64,
-        /// As for redis.
+        /// The length of a value in bytes; see `Redis`.
         value_bytes: usize,
-        /// As for redis.
+        /// Each key has its value; see `Redis`.
         filled: bool,
     },
 }
 
-/// The redis commands that are asked.
+/// A Redis command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedisCommand {
     /// `GET key`
@@ -97,7 +97,7 @@ pub enum RedisCommand {
     Ping,
 }
 
-/// The memcached commands that are asked.
+/// A memcached command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemcachedCommand {
     /// `get key`

@@ -1,4 +1,4 @@
-//! A run from outside: threads started, phases called out on time, what they counted put together.
+//! A run: starts the threads, switches the phases, and merges the results.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ScopedJoinHandle};
@@ -16,31 +16,31 @@ use super::tally::Outcome;
 use super::worker;
 use crate::Failure;
 
-/// Beside the time a connection may take: how long all of them may, at the least, to be opened.
+/// The minimum time limit for opening all connections, in addition to the timeout of one.
 const OPENING: Duration = Duration::from_secs(20);
-/// Descriptors that are not connections: rings, standard streams, what the program has open.
+/// Descriptors that are not connections: rings, standard streams, open files.
 const OTHER_FILES: u64 = 64;
-/// How often it is looked whether a thread has ended before its time.
+/// The interval of checks for threads that ended early.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Less than this share of a fixed rate answered in the measured time is not the asked load.
+/// The minimum share of a fixed rate. A run below it is invalid.
 const RATE_MIN: f64 = 0.95;
-/// After [`run_until`] was stopped, answers are waited for no longer than this.
+/// The maximum wait for outstanding responses after [`run_until`] was stopped.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// The requests of all connections may take so much memory.
+/// The maximum memory of the requests of all connections.
 const MEMORY_BYTES_MAX: usize = 4 << 30;
 
-/// What the caller is told while a run goes on.
+/// An event that the caller is notified of during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// The measured time begins now.
+    /// The measured time begins.
     Begin,
-    /// It has ended now.
+    /// The measured time ended.
     End,
-    /// The load goes on until the caller returns.
+    /// The load continues until the callback returns.
     After,
 }
 
-/// Where a run is; in order.
+/// The phases of a run, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Connecting,
@@ -60,27 +60,27 @@ impl Phase {
     ];
 }
 
-/// What all threads of a run see.
+/// State that the threads of a run share.
 pub(super) struct Shared<'r> {
     base: Instant,
     phase: AtomicU8,
-    /// When the warm-up began: a fixed rate counts from here.
+    /// The start of the warm-up, and of the schedule of a fixed rate.
     start_ns: AtomicU64,
-    /// Threads that have all their connections.
+    /// The number of threads whose connections are all open.
     ready: AtomicUsize,
-    /// Answers of all threads so far, one iteration of the loop late.
+    /// Responses of all threads so far, one loop iteration late.
     responses: AtomicU64,
-    /// Somebody asks for the end.
+    /// Requests the end of the run.
     stop: &'r AtomicBool,
 }
 
-/// What the caller may look at while the load runs.
+/// Progress of a running load.
 pub struct Live<'r> {
     shared: &'r Shared<'r>,
 }
 
 impl Live<'_> {
-    /// Requests answered so far.
+    /// Returns the number of responses so far.
     pub fn responses(&self) -> u64 {
         self.shared.responses.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ impl Shared<'_> {
         self.responses.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// How long it is waited for what is still owed at the end.
+    /// Returns the maximum wait for outstanding responses at the end.
     pub(super) fn patience(&self, timeout: Duration) -> Duration {
         match self.is_stopped() {
             true => timeout.min(STOP_PATIENCE),
@@ -127,12 +127,12 @@ impl Shared<'_> {
 
 type Handle<'s> = ScopedJoinHandle<'s, Result<Outcome, Failure>>;
 
-/// Runs the load; `on` is called at its moments, by the calling thread.
+/// Runs the load. Calls `on` on the calling thread at each [`Moment`].
 pub fn run(plan: &Plan, on: &mut dyn FnMut(Moment, &Live<'_>)) -> Result<Outcome, Failure> {
     run_until(plan, &AtomicBool::new(false), on)
 }
 
-/// The same, ended early when `stop` becomes true: [`Outcome::measured`] says how long was measured.
+/// Runs the load until it completes or `stop` becomes true. [`Outcome::measured`] is the time that was measured.
 pub fn run_until(
     plan: &Plan,
     stop: &AtomicBool,
@@ -175,7 +175,7 @@ pub fn run_until(
     })
 }
 
-/// What can be known before anything is started.
+/// Checks the plan before anything is started.
 fn check(plan: &Plan) -> Result<(), Failure> {
     let refused = |why: String| Err(Failure::Failed(why));
     if plan.threads == 0 || plan.connections < plan.threads || plan.pipeline == 0 {
@@ -251,14 +251,14 @@ fn start<P: Protocol + Send>(
     })
 }
 
-/// Calls out the phases; ends early if a thread has.
+/// Switches the phases. Returns early if a thread ends.
 fn conduct(
     plan: &Plan,
     shared: &Shared<'_>,
     handles: &[Handle<'_>],
     on: &mut dyn FnMut(Moment, &Live<'_>),
 ) {
-    // At a few thousand a second, thirty thousand connections take a while.
+    // Connects complete at a few thousand per second.
     let opening = OPENING + plan.timeout + Duration::from_millis(plan.connections as u64);
     let all_ready = || shared.ready.load(Ordering::Acquire) == plan.threads;
     let stopped = || shared.is_stopped();
@@ -281,7 +281,7 @@ fn conduct(
     }
 }
 
-/// Waits so long, or until it is `enough`; false if a thread has ended.
+/// Waits for `time` or until `enough` returns true. Returns false if a thread has ended.
 fn wait(time: Duration, handles: &[Handle<'_>], enough: impl Fn() -> bool) -> bool {
     let until = Instant::now() + time;
     loop {
@@ -296,7 +296,7 @@ fn wait(time: Duration, handles: &[Handle<'_>], enough: impl Fn() -> bool) -> bo
     }
 }
 
-/// What makes a run void: the asked load did not run, or not everything was answered rightly.
+/// Lists the reasons that make a run invalid: the load was not reached, or responses were missing or wrong.
 fn faults(plan: &Plan, outcome: &Outcome) -> Vec<String> {
     let mut faults: Vec<String> = (outcome.errors.list())
         .map(|(kind, count, first)| format!("{count} × {}; the first: {first}", kind.name()))

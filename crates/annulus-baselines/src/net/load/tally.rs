@@ -1,4 +1,4 @@
-//! What is counted: per thread while it runs, and of all of them at the end.
+//! Results: counted per thread, and merged at the end.
 
 use std::time::Duration;
 
@@ -6,33 +6,33 @@ use hdrhistogram::Histogram;
 
 use crate::slices::Recorder;
 
-/// What can go wrong with a request or a connection.
+/// The kinds of error of a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Nobody listens.
+    /// No process listens at the address.
     Refused,
-    /// The server broke the connection off.
+    /// The server reset the connection.
     Reset,
-    /// No answer in time, or no connection.
+    /// A request or a connect exceeded its time limit.
     Timeout,
-    /// The server closed although it owed an answer, or was to keep the connection.
+    /// The server closed the connection before a response, or although it had to keep it open.
     ClosedEarly,
-    /// The answer is not one to what was asked.
+    /// The response does not match the request.
     WrongResponse,
-    /// HTTP answered with something other than 2xx.
+    /// The HTTP status is not 2xx.
     HttpStatus,
-    /// Redis answered with an error.
+    /// Redis returned an error.
     RedisError,
-    /// Memcached answered with an error.
+    /// memcached returned an error.
     MemcachedError,
-    /// This machine has no port left for another connection to that address.
+    /// No local port is free for another connection to the address.
     NoPort,
-    /// Any other error of the kernel.
+    /// Any other error from the kernel.
     Other,
 }
 
 impl Kind {
-    /// Each of them.
+    /// All kinds.
     pub const ALL: [Kind; 10] = [
         Kind::Refused,
         Kind::Reset,
@@ -46,7 +46,7 @@ impl Kind {
         Kind::Other,
     ];
 
-    /// As it is shown.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Refused => "connection refused",
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// The kind of an error that a socket's operation ended with.
+    /// Returns the kind of a socket operation's error.
     pub(super) fn of(errno: i32) -> Kind {
         match errno {
             libc::ECONNREFUSED | libc::ENOENT => Kind::Refused,
@@ -74,7 +74,7 @@ impl Kind {
     }
 }
 
-/// Errors by kind, with the first of each in words.
+/// Error counts by kind, with the text of the first of each kind.
 #[derive(Clone, Debug, Default)]
 pub struct Errors {
     counts: [u64; Kind::ALL.len()],
@@ -87,17 +87,17 @@ impl Errors {
         self.first[kind as usize].get_or_insert_with(text);
     }
 
-    /// How many of a kind.
+    /// Returns the count of a kind.
     pub fn count(&self, kind: Kind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// How many in all.
+    /// Returns the count of all kinds.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The kinds that occurred: how often, and the first in words.
+    /// Returns the kinds that occurred, with their count and the text of the first.
     pub fn list(&self) -> impl Iterator<Item = (Kind, u64, &str)> {
         Kind::ALL.into_iter().filter_map(|kind| {
             let first = self.first[kind as usize].as_deref().unwrap_or_default();
@@ -115,57 +115,57 @@ impl Errors {
     }
 }
 
-/// What a run, or one thread of it, gave.
+/// The results of a run, or of one of its threads.
 #[derive(Clone)]
 pub struct Outcome {
-    /// Answers within the measured time, and how long that was.
+    /// Responses in the measured time.
     pub responses: u64,
-    /// The measured time; of several threads, the mean.
+    /// The measured time; for several threads, the mean.
     pub measured: Duration,
-    /// Requests answered a second.
+    /// Responses per second.
     pub per_second: f64,
-    /// Processor time of each client thread over its measured time.
+    /// CPU time of each client thread, divided by its measured time.
     pub client_cpu: Vec<f64>,
-    /// Bytes sent and received within the measured time.
+    /// Bytes sent in the measured time.
     pub sent_bytes: u64,
-    /// As above.
+    /// Bytes received in the measured time.
     pub received_bytes: u64,
-    /// Received over the whole run.
+    /// Bytes received in the whole run.
     pub all_received_bytes: u64,
-    /// From sending to answer, in nanoseconds, of answers in the measured time.
+    /// Nanoseconds from send to response, of responses in the measured time.
     pub latency: Histogram<u64>,
-    /// At a fixed rate, from the moment a request was due to its answer, of requests due in the measured time.
+    /// At a fixed rate: nanoseconds from the due time to the response, of requests due in the measured time.
     pub due_latency: Option<Histogram<u64>>,
-    /// Answers of the measured time over time: with the latter latency if there is one, by when they were due.
+    /// Responses over time. At a fixed rate, with `due_latency`, and placed at the due time.
     pub recorder: Recorder,
-    /// Over the whole run: requests made, answered, lost with their connection, unanswered at the end.
+    /// Requests sent in the whole run.
     pub requests: u64,
-    /// As above.
+    /// Responses in the whole run.
     pub all_responses: u64,
-    /// As above.
+    /// Requests whose connection failed before the response.
     pub dropped: u64,
-    /// As above.
+    /// Requests without a response at the end.
     pub unanswered: u64,
-    /// At a fixed rate: requests due in the measured time that were never sent.
+    /// At a fixed rate: requests that were due in the measured time and never sent.
     pub never_sent: u64,
-    /// Answers that were right and empty (redis).
+    /// Correct empty responses of Redis (nil).
     pub nils: u64,
-    /// Connections open when the measured time ended.
+    /// Connections open at the end of the measured time.
     pub open_at_end: usize,
-    /// Connections opened again after an error.
+    /// Connections reopened after an error.
     pub reopened: u64,
-    /// How often the kernel had no buffer to receive into.
+    /// Receives that failed because no buffer was free.
     pub out_of_buffers: u64,
-    /// How often the kernel was entered.
+    /// Calls of `io_uring_enter`.
     pub enters: u64,
-    /// All errors of the run, the warm-up's included.
+    /// Errors of the whole run, including the warm-up.
     pub errors: Errors,
-    /// Why the run is void, in sentences; empty for a good one.
+    /// The reasons that make the run invalid; empty for a valid run.
     pub faults: Vec<String>,
 }
 
 impl Outcome {
-    /// What all threads gave together.
+    /// Merges the results of all threads.
     pub(super) fn merged(parts: Vec<Outcome>) -> Option<Outcome> {
         let threads = parts.len() as u32;
         let mut parts = parts.into_iter();
@@ -177,7 +177,7 @@ impl Outcome {
             sum.client_cpu.extend(part.client_cpu);
             sum.sent_bytes += part.sent_bytes;
             sum.received_bytes += part.received_bytes;
-            // Of one shape: adding cannot fail.
+            // Histograms of the same range can always be added.
             let _ = sum.latency.add(&part.latency);
             if let (Some(sum), Some(part)) = (&mut sum.due_latency, &part.due_latency) {
                 let _ = sum.add(part);
@@ -201,13 +201,13 @@ impl Outcome {
     }
 }
 
-/// A histogram of nanoseconds with three digits, up to an hour.
+/// Returns a histogram of nanoseconds with three significant digits, up to an hour.
 pub(super) fn histogram() -> Histogram<u64> {
     const HOUR_NS: u64 = 3_600_000_000_000;
-    let made = Histogram::new_with_max(HOUR_NS, 3);
+    let histogram = Histogram::new_with_max(HOUR_NS, 3);
     assert!(
-        made.is_ok(),
-        "three digits up to an hour are within what a histogram can"
+        histogram.is_ok(),
+        "the histogram supports three digits up to an hour"
     );
-    made.unwrap_or_else(|_| unreachable!("asserted above"))
+    histogram.unwrap_or_else(|_| unreachable!("asserted above"))
 }

@@ -45,7 +45,7 @@ impl Batching {
         }
     }
 
-    /// Returns whether writes are to be sent immediately.
+    /// Returns whether writes must be sent immediately.
     #[inline]
     pub(crate) fn sends_immediately(&self) -> bool {
         self.immediate_rounds > 0

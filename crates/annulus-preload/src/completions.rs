@@ -52,7 +52,7 @@ impl Inner {
         count
     }
 
-    /// Forgets sent bytes, and those that were deferred. `is_whole`: everything that the cycle gathered was pushed.
+    /// Forgets sent and deferred bytes. `is_whole`: all gathered entries of the cycle were pushed.
     pub(crate) fn forget_sent(&mut self, is_whole: bool) {
         let mut queued = std::mem::take(&mut self.queued);
         queued.retain(|&fd| {
@@ -148,7 +148,7 @@ impl Inner {
             _ => None,
         };
         let Some(mut connection) = connection else {
-            // It was closed; so is what it received.
+            // The connection was closed, so its received bytes are dropped.
             if let Some((_, id)) = location {
                 self.release(context, id);
             }
@@ -191,7 +191,7 @@ impl Inner {
         }
         if !completion.more {
             self.arm(fd, connection);
-            // What came with it is reported with it.
+            // Data that follows immediately is reported with this data.
             self.recheck |= completion.has_more && completion.res > 0;
         }
         hand_back::finish_hand_back(self, fd, connection);
@@ -235,7 +235,7 @@ impl Inner {
                 .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
             self.release(context, id);
         }
-        // A poll that is armed again cannot distinguish a new edge from data that was there before.
+        // A poll that is armed again cannot distinguish a new edge from earlier data.
         let edge = connection.events & flag::EDGE_TRIGGERED != 0;
         if (bytes >= BULK_BYTES && !edge) || connection.buffered() >= BUFFERED_MAX {
             if !edge {
@@ -250,7 +250,7 @@ impl Inner {
         self.notify(fd, connection, IN);
     }
 
-    /// A reader of a buffer has gone.
+    /// Releases a reader of a buffer.
     pub(crate) fn release(&mut self, context: &mut RingContext, id: u16) {
         if context.pool.release(id, &mut context.ring) && !self.starved.is_empty() {
             for fd in std::mem::take(&mut self.starved) {
@@ -261,7 +261,7 @@ impl Inner {
         }
     }
 
-    /// A receive is to be armed, unless there is no use.
+    /// Marks a connection for a new receive, unless a receive would be useless.
     pub(crate) fn arm(&mut self, fd: i32, mut connection: Conn) {
         let excluded = flag::ARMED | flag::TO_ARM | flag::ENDED | flag::DEAD;
         if connection.is(flag::BULK) {
@@ -290,7 +290,7 @@ impl Inner {
             errno if errno > 0 => return send::on_broken(self, fd, connection, errno),
             _ => {}
         }
-        // What a signal handler has written meanwhile comes after it.
+        // Bytes that a signal handler has written meanwhile follow the unsent bytes.
         let later = connection.backlog.move_out();
         deferred_output::defer(self, fd, connection, unsent);
         connection.backlog.append(later.as_slice());
@@ -300,7 +300,7 @@ impl Inner {
     /// Handles a poll: the socket is writable or readable again, or the connection is over.
     fn on_polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
         if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
-            // It can't be polled any more: the number is another's, by a call that went past the library.
+            // It cannot be polled any more: a call that bypassed the library gave the number another file.
             return hand_back::finish_hand_back(self, fd, connection);
         }
         let events = u32::try_from(res).unwrap_or(0);
@@ -327,7 +327,7 @@ impl Inner {
                 send::send_backlog(self, fd, connection);
             }
             if connection.is(flag::BULK) && events & RDHUP != 0 {
-                // The end is for the ring to find, behind what is still to come.
+                // The ring receives the end, after the remaining data.
                 connection.clear(flag::BULK | flag::READABLE);
                 self.arm(fd, connection);
             } else if connection.is(flag::BULK) && events & IN != 0 {
@@ -348,7 +348,7 @@ impl Inner {
         hand_back::finish_hand_back(self, fd, connection);
     }
 
-    /// Polls for whatever is still to come, unless the last poll goes on.
+    /// Polls for further events, unless the last poll is still pending.
     fn poll_on(&mut self, fd: i32, connection: Conn) {
         if !connection.is(flag::POLLED) {
             self.to_poll.push(fd);

@@ -36,7 +36,7 @@ impl Config {
 }
 
 unsafe extern "C" {
-    /// Like `getenv`, but returns null in a process with more privileges than its caller.
+    /// Returns the value of a variable as `getenv` does, but null in a process with more privileges than its caller.
     fn secure_getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
 }
 

@@ -79,7 +79,7 @@ impl DerefMut for Conn {
 
 /// A receive is pending in the kernel.
 pub(crate) const ARMED: u32 = 1;
-/// The receive is to be cancelled.
+/// The receive must be cancelled.
 pub(crate) const CANCELLED: u32 = 1 << 1;
 /// The connection has received before, so the next receive is multishot.
 pub(crate) const MULTISHOT: u32 = 1 << 2;

@@ -1,4 +1,4 @@
-//! `epoll_ctl`: what enters and leaves a set.
+//! `epoll_ctl`: adds members to a set, changes them and removes them.
 
 use crate::batching::Batching;
 use crate::byte_queue::TakenBytes;
@@ -18,7 +18,7 @@ use crate::reserved_fds::{self, Inode};
 use crate::switch;
 use crate::sys;
 
-/// It can't be changed to.
+/// A flag that `EPOLL_CTL_MOD` rejects.
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 /// The arguments of `epoll_ctl`.
@@ -87,8 +87,8 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
     result
 }
 
-/// Passes a set through from now on because the set's own descriptor is polled, and the poller must see its events.
-/// Returns whether the set would report an event that the kernel does not know of.
+/// Makes a set pass through because its own descriptor is polled, and the poller must see its events. Returns whether
+/// the set would report an event that the kernel does not know of.
 pub(crate) fn on_outer_poll(number: &'static Entry) -> bool {
     let Some(mut guard) = Set::of(number).and_then(Set::take) else {
         return false;
@@ -138,7 +138,7 @@ fn add(
             if result.is_ok() {
                 guard.needs_ring = true;
                 guard.kernel_has = true;
-                // The number may have been another's, which the program has closed.
+                // The number may have belonged to another member, which the program has closed.
                 guard
                     .early_members
                     .retain(|early_members| early_members.0 != fd);
@@ -178,13 +178,13 @@ fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
     }
 }
 
-/// The ring serves those that the kernel's set had until now.
+/// Moves members that were added before the ring existed from the kernel's set to the ring.
 fn serve_early_members(set: &'static Set, guard: &mut SetGuard) {
     for (fd, events, data) in std::mem::take(&mut guard.early_members) {
         let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
-        // One that was closed since, or is shared now, is not to be served.
+        // A member that has been closed or shared since is not served.
         let still = classify::can_be_served(entry, fd).is_ok()
             && sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok();
         if still {
@@ -214,7 +214,7 @@ fn begin(
     }
 }
 
-/// Makes the set's ring. The calling thread is the one that waits on it.
+/// Creates the set's ring. The calling thread must be the one that waits on the set.
 pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if config::get().disabled || !crate::process::may_make_rings() {
         counters::passed(Why::Filtered);
@@ -288,7 +288,7 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
     }
 }
 
-/// What only the kernel's set can do for one that is served: it has it from now on, if it takes it so.
+/// Moves a served connection to the kernel's set, for flags that only the kernel supports, if the kernel accepts them.
 fn move_to_kernel_set(
     guard: &mut SetGuard,
     fd: i32,

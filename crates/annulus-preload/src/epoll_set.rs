@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! An epoll set of the program: the kernel's own set with its number, and, once it pays off, a ring in which the thread
-//! that waits on the set sleeps. `Inner` is used only by the holder of the lock (Held), and only while the ring is
-//! idle, that is, while its owner is not in the kernel with it.
+//! An epoll set of the program: the kernel's own set with its number, and, once it pays off, a ring. The thread that
+//! waits on the set sleeps in its ring. `Inner` is used only by the holder of the lock (Held), and only while the ring
+//! is idle, that is, while its owner is not in the kernel with it.
 //!
 //! Sets are never freed, so that a pointer to one is always valid (Owned); closed sets are reused.
 #![allow(unsafe_code)]
@@ -34,11 +34,11 @@ const LIST_ROOM: usize = 256;
 /// The way in which a set is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// By the kernel's set alone; a ring is created once there is a connection to serve.
+    /// The kernel's set alone; a ring is created once there is a connection to serve.
     Fresh,
-    /// By its ring.
+    /// The set's ring.
     Serving,
-    /// By the kernel's set, permanently.
+    /// The kernel's set, permanently.
     Passing,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct SharedMember {
     pub(crate) generation: u32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// It was reported, and must not be reported again.
+    /// The event was reported, and must not be reported again.
     pub(crate) reported: bool,
 }
 

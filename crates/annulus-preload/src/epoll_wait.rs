@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `epoll_wait`: one poll cycle of the ring instead, and the events that it has brought. Pointers come from the program
-//! and are valid for the call by the contract of the function that it called (Lent).
+//! `epoll_wait`: runs one poll cycle of the ring, and returns its events. Pointers come from the program and are valid
+//! for the call by the contract of the function that it called (Lent).
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -24,7 +24,7 @@ use crate::send;
 use crate::switch;
 use crate::sys;
 
-/// Where the program wants its events.
+/// The arguments of `epoll_wait`: the program's buffer, and the wait.
 pub(crate) struct EventBuffer {
     pub(crate) events: *mut epoll_event,
     pub(crate) max: i32,
@@ -49,7 +49,7 @@ pub(crate) unsafe fn wait(number: &'static Entry, buffer: &EventBuffer) -> Optio
 
 enum Started {
     Completed(CallResult),
-    /// By the ring, as the set's owner.
+    /// The ring serves the wait; the calling thread owns the set.
     Serving(SetGuard),
 }
 
@@ -100,7 +100,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     Some(Started::Serving(guard))
 }
 
-/// Between its guarded parts nothing is owned: there the thread sleeps, and may be ended.
+/// Waits by the ring. Between the parts that catch panics, it owns nothing: the thread sleeps there, and may be ended.
 ///
 /// # Safety
 ///
@@ -155,8 +155,8 @@ unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
     }
 }
 
-/// The operator released the process while the thread slept: the kernel's set serves the remaining wait. `None`: all
-/// of it, as it has no timeout.
+/// Continues a wait on the kernel's set after the operator released the process while the thread slept. `None`: the
+/// whole wait passes through, as it has no timeout.
 ///
 /// # Safety
 ///
@@ -188,7 +188,7 @@ unsafe fn wait_released(
     Some(result)
 }
 
-/// Ends a round: the result of the call, if there are events.
+/// Ends a round. Returns the result of the call if there are events.
 ///
 /// # Safety
 ///
@@ -212,7 +212,7 @@ unsafe fn end_round(
     }
 }
 
-/// Tidies up. Returns whether the round may sleep, and whether it has entries to submit.
+/// Finishes the last round. Returns whether this round may sleep, and whether it has entries to submit.
 fn begin_round(mut guard: SetGuard, left_ns: Option<u64>) -> (SetGuard, bool, bool) {
     tidy_up(&mut guard);
     let something = guard.has_ready()
@@ -250,7 +250,7 @@ impl SetGuard {
         let owner_entry = || {
             let entry = fd_table::entry(shared_member.fd)?;
             let set = Set::of(entry).filter(|_| entry.kind() == Kind::HandedBack)?;
-            // Of another thread's nothing is looked at.
+            // The state of another thread's connection is not read.
             set.is_owner().then_some(entry)
         };
         !shared_member.reported
@@ -268,8 +268,8 @@ impl SetGuard {
             .any(|&shared_member| self.has_buffered(shared_member))
     }
 
-    /// Whether anything is to be reported; drops those from the list that are not ready any more, and frees the
-    /// buffers of those that have not read them.
+    /// Returns whether there are events to report. Removes connections that are no longer ready from the list, and
+    /// frees the buffers of those that the program has not read.
     pub(crate) fn has_ready(&mut self) -> bool {
         let last = self.ready.1;
         let mut any = false;
@@ -299,7 +299,7 @@ impl SetGuard {
         any
     }
 
-    /// Whether there is something to push.
+    /// Returns whether there are entries to push.
     fn has_gathered(&self) -> bool {
         !self.queued.is_empty()
             || !self.to_arm.is_empty()
@@ -340,7 +340,7 @@ unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
         // SAFETY: Lent: `count` events have been written there.
         let kept = unsafe { drop_reported(guard, buffer.events.add(filled), count) };
         if !guard.kernel_ready {
-            // What was to be reported once too often has been.
+            // All events that would have been reported twice have been dropped.
             guard.already_reported.clear();
         }
         kept
@@ -484,7 +484,7 @@ unsafe fn collect_shared_members(
     }
 }
 
-/// Of one that was handed back and put into the kernel's set anew, the first report is an old one.
+/// Drops events that were reported before their member was handed back and added to the kernel's set again.
 ///
 /// # Safety
 ///
@@ -570,17 +570,17 @@ unsafe fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
     if filled == 0 && buffer.timeout_ns == Some(0) {
         return Some(Ok(0));
     }
-    // What was old has been dropped.
+    // All outdated reports have been dropped.
     guard.already_reported.clear();
     (filled > 0).then_some(Ok(filled))
 }
 
-/// A timeout of `epoll_wait`, ns.
+/// Returns a timeout of `epoll_wait` in ns.
 pub(crate) fn timeout_ns(ms: i32) -> Option<u64> {
     u64::try_from(ms).ok().map(|ms| ms * 1_000_000)
 }
 
-/// The first eight bytes of a signal set are the kernel's.
+/// Returns the kernel's part of a signal set: its first eight bytes.
 pub(crate) fn kernel_mask(mask: *const libc::sigset_t) -> *const u64 {
     if mask.is_null() {
         ptr::null()

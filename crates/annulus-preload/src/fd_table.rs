@@ -51,11 +51,11 @@ pub(crate) const NONBLOCK: u32 = 1 << 8;
 /// Must not be served: it is shared, or the operator excluded it.
 pub(crate) const NEVER_SERVED: u32 = 1 << 9;
 
-/// It passes through because of its listener's port.
+/// The descriptor passes through because of its listener's port.
 pub(crate) const BY_PORT: u32 = 1 << 10;
 /// Another number or another process refers to it as well.
 pub(crate) const SHARED: u32 = 1 << 11;
-/// It passes through because of a socket option, of its own or of its listener.
+/// The descriptor passes through because of a socket option that it or its listener has.
 pub(crate) const BY_OPTION: u32 = 1 << 12;
 /// Accepted by this process, and certainly not inherited by another: see [`mark_all_shared`].
 pub(crate) const UNSHARED: u32 = 1 << 13;

@@ -27,7 +27,7 @@ use crate::sys;
 /// Descriptors of a set that other threads have used; above this number, the whole set passes through.
 const FOREIGN_FDS_MAX: u32 = 64;
 
-/// How often one looks whether a kernel thread that polls has cancelled something; it takes one round of its own.
+/// The number of checks whether a polling kernel thread has completed a cancellation, which takes one of its rounds.
 const CANCEL_ROUNDS_MAX: u32 = 100_000;
 
 /// One more than the highest descriptor that was ever served.
@@ -37,7 +37,7 @@ pub(crate) fn served_max() -> usize {
     SERVED_MAX.load(Ordering::Relaxed)
 }
 
-/// A connection is served from now on.
+/// Counts a connection that is served from now on.
 pub(crate) fn count_served(inner: &mut Inner, fd: i32) {
     if fd as usize >= served_max() {
         SERVED_MAX.fetch_max(fd as usize + 1, Ordering::Relaxed);
@@ -49,7 +49,7 @@ fn count_unserved(inner: &mut Inner) {
     inner.served = inner.served.saturating_sub(1);
 }
 
-/// A thread that is not the set's owner uses one of its connections.
+/// Handles a call by a thread that is not the set's owner: hands the connection back.
 pub(crate) fn on_foreign_thread(guard: &mut SetGuard, fd: i32) {
     guard.foreign_fds += 1;
     if guard.foreign_fds > FOREIGN_FDS_MAX {
@@ -89,13 +89,13 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     // SAFETY: Owned: the set that the connection belongs to.
     let is_owner = unsafe { inner.set_ptr.as_ref() }.is_some_and(Set::is_idle_owner);
     if is_owner && connection.is(flag::ARMED | flag::POLLED) {
-        // What the ring holds of it would keep its end back.
+        // The ring's requests would delay the connection's end.
         inner.submit_cancels();
     }
     count_unserved(inner);
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
     let shared = if shared { SHARED } else { 0 };
-    // What the operator has handed back may be served again.
+    // A connection that was handed back by the switch may be served again.
     let permanent = if why == Why::Released {
         0
     } else {
@@ -103,7 +103,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     };
     entry.set_kind(Kind::HandedBack, permanent | shared | entry.flags());
     inner.handed_back_count += 1;
-    // One that was reported once and is silent can't be put into the kernel's set as such: not before it is to speak.
+    // A disabled oneshot member cannot be added to the kernel's set as such, so it is added when it is re-armed.
     if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
         let (events, data) = (connection.events, connection.data);
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
@@ -111,7 +111,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
             let silent = !connection.is(flag::EDGE) && !wakes;
             let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
             let pending = if edge { sys::poll_now(fd, events) } else { 0 };
-            // What can be read of the kernel has not been reported: the ring reports what it has taken.
+            // Data in the kernel has not been reported: the ring reports only data that it has received.
             let pending = match connection.is(flag::ENDED | flag::DEAD) {
                 true => pending & reported_before,
                 false => pending & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
@@ -125,7 +125,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
             }
         }
     }
-    // An edge that has been reported is not one again.
+    // An edge that was already reported must not be reported again.
     let reported = connection.events & flag::EDGE_TRIGGERED != 0 && !connection.is(flag::EDGE);
     if (connection.buffered() > 0 || connection.error != 0) && (wakes || !reported) {
         inner.notify(fd, connection, 0);
@@ -133,8 +133,8 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     finish_hand_back(inner, fd, connection);
 }
 
-/// One that was handed back can be written to again. The kernel's set did not know that it could not, and may have
-/// reported it meanwhile; a change makes it report an edge anew.
+/// Reports that a connection that was handed back is writable again. The kernel's set did not know that it was not, and
+/// may have reported it meanwhile; changing the member makes the kernel report the edge again.
 pub(crate) fn report_writable(inner: &Inner, fd: i32, connection: Conn) {
     let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
     let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
@@ -187,7 +187,7 @@ pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
     entry.set_kind(Kind::Stream, entry.flags() | over);
 }
 
-/// The program has taken it out of its set. If it is put in again before the round is over, nothing has happened.
+/// Removes a connection from its set. Adding it again in the same round undoes the removal.
 pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.clear(flag::MEMBER | flag::EDGE);
     inner.unready(fd, connection);
@@ -195,10 +195,10 @@ pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
     inner.removed.push(fd);
 }
 
-/// What a set that begins to serve a connection would not know of it.
+/// Flags that a set cannot determine when it starts to serve a connection.
 const OVER: u32 = flag::SHUT | flag::BROKEN | flag::ENDED | flag::DEAD;
 
-/// Whether a connection that was taken out of its set may be served by `set`.
+/// Returns whether `set` may serve a connection that was removed from its set.
 pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     // SAFETY: Held: one word of a connection that the program no longer uses, by its own calls.
     let flags = unsafe { (*entry.connection()).flags };
@@ -288,12 +288,12 @@ fn report_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
     }
 }
 
-/// The generation of the connection that has the number now.
+/// Returns the generation of the connection that has the number now.
 pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
     (inner.connection(fd)).map_or(0, |connection| connection.generation)
 }
 
-/// Those that were taken out of their set and not put in again are the kernel's.
+/// Hands connections back to the kernel that were removed from their set and not added again.
 pub(crate) fn finish_removals(inner: &mut Inner) {
     for fd in std::mem::take(&mut inner.removed) {
         let Some(entry) = fd_table::entry(fd) else {
@@ -318,8 +318,8 @@ pub(crate) fn finish_removals(inner: &mut Inner) {
     }
 }
 
-/// The program closes a connection, whose number is free when its call is over. True: it is closed; false: the call is
-/// to close it.
+/// Closes a connection, whose number is free when the call returns. Returns `true` if it was closed here, and `false`
+/// if the program's call must close it.
 pub(crate) fn close(
     set: &'static Set,
     guard: &mut SetGuard,
@@ -390,7 +390,7 @@ fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool
     false
 }
 
-/// What the ring holds of a connection would keep its end back.
+/// Cancels the ring's requests for a connection: they would delay its end.
 fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
     let ring_refs = [
         (flag::ARMED, poll_cycle::receive_token(fd, connection)),
@@ -516,7 +516,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     if is_quiescent {
         drop(pool);
     } else {
-        // What a cancelled receive could still write to.
+        // A cancelled receive could still write to this memory.
         std::mem::forget(pool);
     }
     drop(arena);
@@ -526,7 +526,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     guard.kernel_polled = false;
 }
 
-/// The last number of a set is closed: its connections belong to no set until the program adds them to another.
+/// Closes a set whose last number is closed: its connections belong to no set until the program adds them to another.
 pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
     for fd in 0..served_max() as i32 {
         let Some(entry) = fd_table::entry(fd) else {

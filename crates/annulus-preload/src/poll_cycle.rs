@@ -2,7 +2,7 @@
 //!
 //! One poll cycle of a set's ring: push the gathered entries, enter the kernel, reap the completions. Entries point
 //! into the arena, which is reset when the kernel has completed all of them (Lent). Their descriptors are open: entries
-//! are pushed and submitted in one cycle, in the middle of which nothing is closed (Open).
+//! are pushed and submitted in one cycle, and no descriptor is closed in between (Open).
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -22,7 +22,7 @@ use crate::switch;
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
 
-/// Rounds of cancelling everything before a ring is closed; one is enough, as a rule.
+/// The maximum number of rounds that cancel all requests before a ring is closed; usually one is enough.
 const CANCEL_ROUNDS_MAX: u32 = 16;
 
 /// The subject of a completion; part of a token, with generation and descriptor.
@@ -45,8 +45,8 @@ pub(crate) fn token(kind: TokenKind, generation: u32, number: i32) -> u64 {
         | u64::from(number as u32)
 }
 
-/// Whether that entry stays with the kernel until something happens. A send never does: it is through when it has
-/// been submitted.
+/// Returns whether an entry stays in the kernel until an event occurs. A send never does: it is complete once it was
+/// submitted.
 pub(crate) fn is_persistent(user_data: u64) -> bool {
     const PERSISTENT: [u8; 4] = [
         TokenKind::Receive as u8,
@@ -72,7 +72,7 @@ pub(crate) fn listener_token(listener: &Listener) -> u64 {
     token(TokenKind::Listener, listener.generation, listener.fd)
 }
 
-/// Makes a set's ring, for the calling thread.
+/// Creates a set's ring, for the calling thread.
 pub(crate) fn make() -> Result<Box<RingContext>, String> {
     let polled = process::may_use_sqpoll().then(annulus::engine::SqPoll::new);
     let made = reserved_fds::make_high(|| ServerRing::new(ENTRIES, RING_SLOTS, polled.as_ref()));
@@ -110,7 +110,7 @@ fn push(ring: &mut ServerRing, sqe: Sqe) {
     ring.lasting += u64::from(is_persistent(sqe.user_data));
 }
 
-/// False: the ring is lost, and takes nothing any more.
+/// Submits pushed entries. Returns `false` if the ring is lost, and accepts no more entries.
 pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
     counters::count(Event::Enters, 1);
     let ret = errno_of(ring.submit());
@@ -120,7 +120,7 @@ pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
     !is_lost(ret)
 }
 
-/// Submits all entries that were pushed. False: the ring is lost.
+/// Submits all entries that were pushed. Returns `false` if the ring is lost.
 fn submit_all(ring: &mut ServerRing) -> bool {
     while ring.unsubmitted() > 0 {
         if !submit_once(ring) {
@@ -131,7 +131,7 @@ fn submit_all(ring: &mut ServerRing) -> bool {
 }
 
 impl Inner {
-    /// Pushes all that has gathered.
+    /// Pushes all gathered entries.
     pub(crate) fn push_all(&mut self) {
         let Some(mut context) = self.ring.take() else {
             return;
@@ -177,12 +177,12 @@ impl Inner {
         }
         self.ring = Some(context);
         self.pushed = true;
-        // The flush thread need not send it: the kernel gets it now, and this thread may sleep for long.
+        // The flush thread need not send these bytes: the kernel gets them now, and this thread may sleep for long.
         self.set_queued_since(0);
         self.update_gauges();
     }
 
-    /// How it is now, for those who look: on the way into the kernel, where it stays so for a while.
+    /// Updates the published gauges before the kernel is entered, where they stay valid for a while.
     fn update_gauges(&mut self) {
         let connections = u64::from(self.served);
         if let Some(context) = &mut self.ring {
@@ -224,8 +224,9 @@ impl Inner {
         }
     }
 
-    /// The ring is lost, and took none of the pushed entries: they are queued as before, to be sent and closed by other
-    /// means. (A ring is lost in the middle of a cycle only if a thread closes its number.)
+    /// Restores the queue after the ring was lost and took none of the pushed entries. They are sent, and their
+    /// descriptors closed, by other means. (A ring is lost in the middle of a cycle only if a thread closes its
+    /// number.)
     fn unpush(&mut self) {
         for &fd in &self.queued {
             if let Some(mut connection) = self.connection(fd) {
@@ -235,7 +236,7 @@ impl Inner {
         self.pushed = false;
     }
 
-    /// Cancels requests immediately. Called by the ring's owner. False: the ring is lost.
+    /// Cancels requests immediately. Called by the ring's owner. Returns `false` if the ring is lost.
     pub(crate) fn submit_cancels(&mut self) -> bool {
         let mut ret = Ok(());
         if let Some(context) = &mut self.ring {
@@ -265,7 +266,7 @@ impl Inner {
         false
     }
 
-    /// Submits what is queued to be sent, without looking for anything else: not to be late.
+    /// Submits queued sends and nothing else, so that they are not late.
     pub(crate) fn submit_sends(&mut self) {
         let Some(mut context) = self.ring.take() else {
             return;
@@ -305,8 +306,8 @@ fn poll(fd: i32, events: u32, user_data: u64) -> Sqe {
     }
 }
 
-/// Makes a send that never blocks: bytes that do not fit into the send buffer come back, in the order in which they
-/// were written (trap 34).
+/// Returns a send that never blocks: bytes that do not fit into the send buffer are returned, in the order in which
+/// they were written (trap 34).
 fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
     Sqe {
         flags: request::SKIP_SUCCESS,
@@ -318,7 +319,7 @@ fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
     }
 }
 
-/// Not handed back since it was put into the list.
+/// Returns whether the connection has not been handed back since it was added to the list.
 fn is_served(fd: i32) -> bool {
     fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
 }
@@ -370,7 +371,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     {
         events |= IN | RDHUP;
     }
-    // What is left unread must not hide an error.
+    // Unread data must not hide an error.
     let stopped = !connection.is(flag::ARMED) || connection.is(flag::CANCELLED);
     let in_kernel = connection.is(flag::BULK) && connection.is(flag::READABLE);
     let unread = member && (in_kernel || connection.buffered() > 0 && stopped);
@@ -397,14 +398,14 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     push(ring, sqe);
 }
 
-/// How an enter ended.
+/// The result of an enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EnterOutcome {
     Completed,
-    /// No completion within the timeout: a signal was handled.
+    /// No completion arrived within the timeout, because a signal was handled.
     Interrupted,
     TimedOut,
-    /// The ring can't be entered any more.
+    /// The ring can no longer be entered.
     Lost,
 }
 
@@ -439,7 +440,7 @@ pub(crate) unsafe fn enter(
             // SAFETY: Lent: the caller guarantees these pointers.
             ret = errno_of(unsafe { ring.enter(wait_for, timeout_ns, mask) });
         }
-        // What was not taken still points into the arena.
+        // Entries that were not taken still point into the arena.
         while ring.unsubmitted() > 0 && !is_lost(ret) {
             let submitted = errno_of(ring.submit());
             if is_lost(submitted) {
@@ -450,8 +451,8 @@ pub(crate) unsafe fn enter(
     errno::catch_panic(|| Some(finish_cycle(guard, ret, wait_for)))
 }
 
-/// Submits before a patient wait, separately: an enter that has also taken entries cannot tell whether a signal ended
-/// its wait or it woke for nothing (trap 66). Returns what is still to wait for: nothing, if a completion has arrived.
+/// Submits separately before a patient wait: an enter that has also taken entries does not report whether a signal
+/// ended its wait or it woke without an event (trap 66). Returns the remaining wait: none, if a completion has arrived.
 fn submit_first(ring: &mut ServerRing, wait_for: Wait) -> (Result<(), i32>, Wait) {
     counters::count(Event::Enters, 1);
     // SAFETY: Lent: no mask.
@@ -478,18 +479,18 @@ fn finish_cycle(
     let outcome = match ret {
         _ if count > 0 => EnterOutcome::Completed,
         Err(libc::EINTR) => EnterOutcome::Interrupted,
-        // Woken for nothing: the clock decides whether the timeout has expired (trap 66).
+        // Woken without an event: the clock decides whether the timeout has expired (trap 66).
         Err(libc::ETIME) if wait_for.is_patient() => EnterOutcome::Completed,
         Err(libc::ETIME) => EnterOutcome::TimedOut,
         Err(_) if is_lost(ret) => EnterOutcome::Lost,
-        // The kernel keeps back why it has ended a wait if it has also taken entries (trap 5).
+        // The kernel does not report why a wait ended if the call has also taken entries (trap 5).
         Ok(()) if wait_for != Wait::No => EnterOutcome::Interrupted,
         _ => EnterOutcome::Completed,
     };
     (guard, outcome)
 }
 
-/// Takes in what has come since, without submitting anything.
+/// Reaps completions that have arrived since, without submitting entries.
 pub(crate) fn reap_now(guard: SetGuard) -> SetGuard {
     counters::count(Event::Enters, 1);
     let mut guard = Set::enter_unlocked(guard, |ring| {
@@ -504,7 +505,7 @@ fn errno_of(ret: std::io::Result<()>) -> Result<(), i32> {
     ret.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Whether the ring is gone for this thread: closed by number, or it is another thread.
+/// Returns whether this thread cannot use the ring any more: its number was closed, or another thread owns it.
 fn is_lost(ret: Result<(), i32>) -> bool {
     matches!(
         ret,

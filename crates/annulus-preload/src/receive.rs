@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! What a program reads from a connection that is served: what the ring has brought. Pointers are the program's,
-//! valid for the call by the contract of the function that it called (Lent).
+//! Reads of served connections, from the bytes that the ring has received. Pointers are the program's, valid for the
+//! call by the contract of the function that it called (Lent).
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -26,7 +26,7 @@ const KNOWN: i32 = libc::MSG_PEEK
     | libc::MSG_CMSG_CLOEXEC;
 
 /// Reads from a connection that is served, or that has buffered bytes. `None`: passes through to the kernel. `by_read`:
-/// called by `read` or `readv`, which do not access the socket if their buffer is empty.
+/// the call is `read` or `readv`, which do not access the socket if their buffer is empty.
 ///
 /// # Safety
 ///
@@ -100,7 +100,7 @@ pub(crate) unsafe fn read(
 /// Buffered bytes below which a stopped receive is armed again.
 const REARM_BELOW_BYTES: usize = 32 << 10;
 
-/// How much the vectors hold.
+/// Returns the capacity of the vectors, bytes.
 fn capacity(vectors: &[iovec], flags: i32) -> CallResult {
     let mut total = 0_usize;
     for vector in vectors {
@@ -119,7 +119,7 @@ fn capacity(vectors: &[iovec], flags: i32) -> CallResult {
 /// A burst of fewer bytes makes the ring receive again.
 const SMALL_BYTES: u32 = 4096;
 
-/// Reads from the kernel, and decides how the ring goes on.
+/// Reads from the kernel, and decides whether the ring receives or polls next.
 ///
 /// # Safety
 ///
@@ -154,7 +154,8 @@ unsafe fn read_directly(
     result
 }
 
-/// Reads the data of a connection that is over, before its error and its end, if the ring has left it in the kernel.
+/// Reads data of a connection that has ended, before its error and its end, if the ring has left the data in the
+/// kernel.
 ///
 /// # Safety
 ///
@@ -284,7 +285,7 @@ fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     }
 }
 
-/// The buffer of a connection has been read.
+/// Releases the buffer of a connection, all of whose bytes were read.
 fn release_buffer(inner: &mut Inner, mut connection: Conn) {
     connection.at = std::ptr::null_mut();
     if let Some(mut context) = inner.ring.take() {
@@ -328,7 +329,7 @@ pub(crate) fn copy_all_out(inner: &mut Inner) {
     }
 }
 
-/// The library's part of FIONREAD: the number of buffered bytes.
+/// Returns the library's part of FIONREAD: the number of buffered bytes.
 pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
     let guard = served(entry, fd).ok()?;
     let mut guard = guard;
@@ -345,7 +346,7 @@ pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
     Some(connection.buffered())
 }
 
-/// The library's part of SIOCOUTQ: queued and deferred bytes.
+/// Returns the library's part of SIOCOUTQ: the number of queued and deferred bytes.
 pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
     let guard = served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! What a program writes to a connection that is served: small writes are queued in the arena and leave together
-//! at the end of the round; large ones go at once, behind what is queued. Pointers are the program's, valid for the
-//! call by the contract of the function that it called (Lent).
+//! Writes to served connections. Small writes are queued in the arena and sent together at the end of the round; large
+//! writes are sent immediately, behind queued bytes. Pointers are the program's, valid for the call by the contract of
+//! the function that it called (Lent).
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -20,7 +20,7 @@ use crate::sys;
 
 /// Writes of this size or more are not queued: a copy costs more than a call.
 const DIRECT_WRITE_BYTES: usize = 4096;
-/// Most that is queued of one connection, bytes.
+/// The maximum number of queued bytes of one connection.
 const QUEUED_MAX: usize = 64 << 10;
 /// Connections with queued bytes that make a set send before the end of the round. With a small limit, the writes of a
 /// server that goes round its connections would not be gathered.
@@ -29,7 +29,7 @@ const CONNECTIONS_MAX: usize = 256;
 const WRITES_PER_CHECK: u32 = 32;
 const FLUSH_AFTER_NS: u64 = 1_000_000;
 
-/// The set of a connection, if this call is to be served. `Err`: to the kernel, and why.
+/// Takes the set of a connection whose call can be served. Fails with the reason if the call passes through.
 pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
     let set = Set::of(entry).ok_or(Why::Kernel)?;
     let mut guard = set.take().ok_or(Why::InHandler)?;
@@ -174,7 +174,7 @@ unsafe fn write_served(
     unsafe { write_directly(inner, fd, connection, vectors, total) }
 }
 
-/// Copies the bytes into the arena. False: they do not fit.
+/// Copies the bytes into the arena. Returns `false` if they do not fit.
 ///
 /// # Safety
 ///
@@ -355,7 +355,7 @@ fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
         let unsent = unsent.to_vec();
         deferred_output::defer(inner, fd, connection, &unsent);
     }
-    // It stays in the list of those that have something queued, with nothing.
+    // The connection stays in the list of those with queued bytes, but has none.
     (
         connection.out_from,
         connection.out_bytes,
@@ -363,13 +363,13 @@ fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
     ) = (0, 0, 0);
 }
 
-/// Sends what is queued, now.
+/// Sends queued bytes now.
 pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
     flush_by(inner, fd, connection, sys::send);
 }
 
-/// The same, behind which nothing follows: the end leaves in the same segment. And before the program closes it, as
-/// a close with something unread, which may come at any moment, would take back what has not left.
+/// Sends the last bytes and FIN in one segment. This must happen before the program closes the connection: a close with
+/// unread data, which may arrive at any moment, would discard unsent bytes.
 pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
     flush_by(inner, fd, connection, sys::send_more);
     if !connection.is(flag::FULL | flag::BROKEN) {
@@ -409,20 +409,20 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
     }
 }
 
-/// The send buffer is full: the ring polls for writability.
+/// Records that the send buffer is full: the ring polls for writability.
 pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.mark(flag::FULL);
     wait_writable(inner, fd);
 }
 
-/// By its ring, if it has one.
+/// Makes the ring poll for writability, if the set has one.
 fn wait_writable(inner: &mut Inner, fd: i32) {
     if inner.mode == Mode::Serving {
         inner.to_poll.push(fd);
     }
 }
 
-/// Nothing can be written any more.
+/// Records that no write can succeed any more.
 pub(crate) fn on_broken(inner: &mut Inner, fd: i32, mut connection: Conn, errno: i32) {
     connection.mark(flag::BROKEN);
     if errno != libc::EPIPE {
@@ -458,7 +458,7 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     }
 }
 
-/// Before exec or the end of the process: sends queued bytes, and waits for deferred output, for at most `wait_ms`.
+/// Sends queued bytes before exec or exit, and waits for deferred output, for at most `wait_ms`.
 pub(crate) fn flush_everything(wait_ms: u64) {
     let deadline_ns = sys::now_ns() + wait_ms * 1_000_000;
     for fd in 0..hand_back::served_max() as i32 {
@@ -483,7 +483,7 @@ pub(crate) fn flush_everything(wait_ms: u64) {
     deferred_output::wait_until(deadline_ns);
 }
 
-/// Counts what became of a write.
+/// Counts the result of a write.
 pub(crate) fn count_result(call: Call, result: Option<CallResult>) {
     match result {
         Some(Ok(_) | Err(libc::EAGAIN)) => counters::served(call),
@@ -495,7 +495,7 @@ pub(crate) fn count_result(call: Call, result: Option<CallResult>) {
     }
 }
 
-/// Reads a part of a file into the queue. `None`: the kernel sends it.
+/// Reads a part of a file into the queue. `None`: passes through, so the kernel sends it.
 pub(crate) fn write_file(
     entry: &'static Entry,
     to: i32,
@@ -524,18 +524,18 @@ pub(crate) fn write_file(
             on_queued(inner, to, connection, bytes);
             Some(Ok(bytes))
         }
-        // It is no file that can be read at an offset.
+        // The file cannot be read at an offset.
         Err(_) => None,
     }
 }
 
-/// The program sends FIN, behind what it has written. `None`: the kernel does it.
+/// Sends FIN, behind written bytes. `None`: passes through to the kernel.
 pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<CallResult> {
     let mut guard = served(entry, fd).ok()?;
     // The kernel knows everything that remains to be reported of a connection that is shut down for reading.
     if how != libc::SHUT_WR {
         hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
-        // The call makes an edge of its own.
+        // The call makes the kernel report a new edge.
         guard.forget_reported_fd(fd);
         let mut connection = guard.connection(fd)?;
         guard.notify(fd, connection, 0);
@@ -563,7 +563,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
     Some(result)
 }
 
-/// The kernel is about to do it for one that a set had: an edge of its own.
+/// Forgets the reported events of a connection that is about to be shut down, as the kernel reports a new edge.
 pub(crate) fn before_shutdown(fd: i32) {
     let entry = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Stream);
     let set = entry.and_then(Set::of).filter(|set| set.is_owner());

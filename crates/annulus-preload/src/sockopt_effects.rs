@@ -12,7 +12,7 @@ pub(crate) enum Effect {
     /// Reads, events or writes would differ from what a ring returns. Accepted connections inherit the option from
     /// their listener, and `getsockopt` reports it. The value `unless` means that it is not set.
     Differs { unless: c_int },
-    /// As `Differs`, but `getsockopt` cannot report it.
+    /// An effect as that of `Differs`, but `getsockopt` cannot report the option.
     DiffersUnqueryable,
 }
 

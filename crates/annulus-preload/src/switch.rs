@@ -24,7 +24,7 @@ use crate::sys;
 /// In a child of a fork that has not published its switch yet: the parent's switch was set to release.
 static INHERITED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether all connections are to be handed back to the kernel.
+/// Returns whether all connections must be handed back to the kernel.
 #[inline]
 pub(crate) fn is_released() -> bool {
     switch::is_released() || INHERITED.load(Ordering::Relaxed)

@@ -24,16 +24,16 @@ use crate::flush_thread;
 use crate::real;
 use crate::sys;
 
-/// Before a call that may sleep.
+/// Sends queued bytes before a call that may sleep.
 #[inline]
 pub(super) fn before_blocking() {
     before_blocking_on(None);
 }
 
-/// Before a wait on a set, which sends its own queued bytes.
+/// Sends queued bytes before a wait on a set, which sends the set's own queued bytes.
 #[inline]
 pub(super) fn before_blocking_on(set: Option<&'static Set>) {
-    // As a rule: `getc` comes here for each byte.
+    // The usual case: `getc` gets here for each byte.
     if epoll_set_list::none_is_queued() {
         return;
     }
@@ -43,7 +43,7 @@ pub(super) fn before_blocking_on(set: Option<&'static Set>) {
     });
 }
 
-/// Before an accept. Asks once whether the listener blocks.
+/// Sends queued bytes before an accept that may block. Queries once whether the listener blocks.
 #[inline]
 pub(super) fn before_accept(fd: c_int) {
     if !flush_thread::has_queued() {
@@ -65,7 +65,7 @@ fn waits(fd: c_int) -> bool {
     sys::flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0)
 }
 
-/// Before a read of a descriptor that is not served: it may sleep if there is nothing to be read.
+/// Sends queued bytes before a read of a descriptor that is not served, if there is nothing to read and it may sleep.
 #[inline]
 pub(super) fn before_read(fd: c_int) {
     if flush_thread::has_queued() && sys::poll_now(fd, libc::POLLIN as u32) == 0 {
@@ -126,14 +126,14 @@ sleeps! {
     __fread_chk(base: *mut c_void, capacity: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
 }
 
-/// Before a connect. A proxy connects in the middle of its rounds, and does not wait.
+/// Sends queued bytes before a connect that blocks. A proxy connects in the middle of its rounds and does not block.
 pub(super) fn before_connect(fd: c_int) {
     if flush_thread::has_queued() && waits(fd) {
         before_blocking();
     }
 }
 
-/// From now on one thread may wait for what another has queued: none of it was written to be looked after.
+/// Sends queued bytes: from now on one thread may wait for bytes that another has queued.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pthread_create(
     thread: *mut pthread_t,
@@ -155,7 +155,7 @@ unsafe extern "C-unwind" fn thrd_create(
     unsafe { real::thrd_create(thread, run, argument) }
 }
 
-/// Calls that fail, or do another thing, in a process with a second thread.
+/// Defines calls that fail, or behave differently, in a process with a second thread.
 macro_rules! alone {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(

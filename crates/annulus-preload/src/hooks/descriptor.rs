@@ -39,7 +39,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
 }
 
-/// Of `close_range`: mark them to be closed by exec, and close nothing.
+/// The flag of `close_range` that sets close-on-exec and closes nothing.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
 #[unsafe(no_mangle)]
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(
     if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
         return unsafe { real::close_range(first, last, flags) };
     }
-    // One by one those that we know; the ranges between them by the kernel.
+    // Tracked descriptors are closed one by one, and the kernel closes the ranges between them.
     let mut from = first;
     let end = (last as usize).min(fd_table::count().saturating_sub(1)) as c_uint;
     for fd in first..=end {
@@ -64,7 +64,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(
             unsafe { real::close_range(from, fd - 1, flags) };
         }
         from = fd + 1;
-        // Those of a ring are not the program's.
+        // Descriptors of a ring do not belong to the program.
         if tracked.is_some_and(|entry| entry.kind() != Kind::Library) {
             unsafe { close(fd as c_int) };
         }
@@ -102,8 +102,8 @@ pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) 
 
 unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let shared = shares(fd);
-    // The call closes the previous file of the number; a served connection is closed first, so that nothing of it is
-    // lost.
+    // The call closes the previous file of the number. A served connection is closed first, so that none of its output
+    // is lost.
     if fd != to
         && let Some(entry) = fd_table::entry(to)
     {
@@ -126,7 +126,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     }
 }
 
-/// A descriptor is about to have two numbers.
+/// Prepares a descriptor that is about to be duplicated.
 fn shares(fd: c_int) -> Option<&'static fd_table::Entry> {
     hand_back(fd, Why::Duplicated);
     if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {

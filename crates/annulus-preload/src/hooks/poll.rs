@@ -22,7 +22,7 @@ use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::send;
 
-/// Hands the descriptor back. Returns the events that the kernel does not know of, as `poll` returns them.
+/// Hands the descriptor back. Returns the events that the kernel does not know of, in the form of `poll`.
 fn prepare(fd: c_int) -> c_short {
     if let Some(entry) = fd_table::entry(fd)
         && entry.kind() == Kind::Set

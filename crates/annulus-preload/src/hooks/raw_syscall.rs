@@ -1,9 +1,9 @@
 //! # Safety
 //!
-//! `syscall`, libc's function for any system call: libuv closes with it, libseccomp sets filters with it. Calls that a
-//! hook serves go to that hook; all others go on to the next `syscall`, with registers and stack unchanged. Arguments
-//! follow the kernel's convention, not libc's: differences (sizes of signal sets, timeouts that are written back) are
-//! handled here (Typed, Lent: the header of `hooks` gives the contract).
+//! `syscall`, libc's function for any system call: libuv closes descriptors with it, and libseccomp sets filters. Calls
+//! that a hook serves go to that hook; all others go to the next `syscall`, with registers and stack unchanged.
+//! Arguments follow the kernel's convention, not libc's: the differences (sizes of signal sets, timeouts that are
+//! written back) are handled here (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
@@ -27,7 +27,7 @@ use crate::raw_libc::{self as libc, timespec};
 use crate::real;
 use crate::sys;
 
-/// The calls that go to a hook.
+/// The calls that are dispatched to a hook.
 const WATCHED: [c_long; 54] = [
     libc::SYS_read,
     libc::SYS_readv,
@@ -85,17 +85,18 @@ const WATCHED: [c_long; 54] = [
     libc::SYS_setresgid,
 ];
 
-/// Numbers that are looked at; the largest of Linux is 470.
+/// The number of system call numbers that are checked; the highest of Linux is 470.
 const NUMBERS: usize = 512;
 
-/// What each number is: 1 if it goes to a hook. All pass before the library is ready: an allocator that is just
-/// starting may call `syscall`, and a hook that looked for the next function then would wait for that allocator.
+/// 1 for each number that is dispatched to a hook. Before the library is ready, all calls pass through: an allocator
+/// that is still starting may call `syscall`, and a hook that looked up the next function would wait for that
+/// allocator.
 static IS_WATCHED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 
-/// The next `syscall`; the system call itself before the library is ready.
+/// The next `syscall`; before the library is ready, the system call itself.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(libc::direct as *mut c_void);
 
-/// The library is ready.
+/// Starts to watch the calls, once the library is ready.
 pub(crate) fn watch() {
     let next = real::next(c"syscall");
     if !next.is_null() {
@@ -108,9 +109,9 @@ pub(crate) fn watch() {
     }
 }
 
-/// libc's `syscall`. A number that is not watched costs two compares and a jump. The arguments of a watched one are
-/// stored for [`dispatch`], which serves the call or passes it through. A call that passes through has its registers
-/// and stack unchanged: a child with its own stack returns from it straight to the program.
+/// Replaces libc's `syscall`. A number that is not watched costs two compares and a jump. The arguments of a watched
+/// call are stored for [`dispatch`], which serves the call or passes it through. A call that passes through has its
+/// registers and stack unchanged: a child with its own stack returns from it straight to the program.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() {
@@ -136,7 +137,7 @@ unsafe extern "C" fn syscall() {
         "mov [rsp + 24], rcx",
         "mov [rsp + 32], r8",
         "mov [rsp + 40], r9",
-        // The seventh word lies above the address to return to.
+        // The seventh word lies above the return address.
         "mov rax, [rbp + 16]",
         "mov [rsp + 48], rax",
         "mov rdi, rsp",
@@ -166,11 +167,11 @@ unsafe extern "C" fn syscall() {
     )
 }
 
-/// What a call is_served: in two registers.
+/// The result of [`dispatch`], in two registers.
 #[repr(C)]
 struct Dispatched {
     value: c_long,
-    /// 0: it is to go on to the next `syscall`.
+    /// 0: the call goes on to the next `syscall`.
     is_served: c_long,
 }
 
@@ -192,13 +193,13 @@ unsafe extern "C-unwind" fn dispatch(args: &[c_long; 7]) -> Dispatched {
 }
 
 thread_local! {
-    /// Where on its stack the calling thread is in [`dispatch`]; 0 if it is not.
+    /// The stack position of the calling thread's [`dispatch`]; 0 if it is not in one.
     static OUTER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A call from within another one comes from another library, whose `read` is behind this library's and calls
-/// `syscall`: it must reach the kernel. A call from further away on the stack does not count: a handler has jumped out
-/// of the other.
+/// The stack distance, bytes, within which a call is nested in another. A nested call comes from another library, whose
+/// `read` is behind this library's and calls `syscall`, so it must reach the kernel. At a greater distance, a signal
+/// handler has jumped out of the outer call.
 const NESTED_MAX: usize = 64 << 10;
 
 unsafe fn serve(args: &[c_long; 7]) -> Option<c_long> {
@@ -214,14 +215,14 @@ unsafe fn serve(args: &[c_long; 7]) -> Option<c_long> {
     }
 }
 
-/// Of `pthread_setcancelstate`: the thread can't be cancelled.
+/// The state of `pthread_setcancelstate` in which the thread cannot be cancelled.
 const CANCEL_DISABLE: c_int = 1;
 
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Bytes that come and go.
+/// Dispatches calls that transfer bytes.
 unsafe fn transfer(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, f] = args;
     let fd = a as c_int;
@@ -296,8 +297,8 @@ unsafe fn transfer(args: &[c_long; 7]) -> Option<c_long> {
 /// The size of the kernel's signal set, bytes; the kernel rejects any other size.
 const KERNEL_SET: c_long = 8;
 
-/// Calls that wait. The kernel writes the remaining time back to the caller's timeout. The libc functions of the same
-/// names do not, so the kernel is called directly where a hook would call those.
+/// Dispatches calls that wait. The kernel writes the remaining time back to the caller's timeout. The libc functions
+/// with the same names do not, so the kernel is called directly where a hook would call them.
 unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, f] = args;
     let fd = a as c_int;
@@ -359,7 +360,7 @@ unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
     Some(c_long::from(ret))
 }
 
-/// Descriptors and sockets.
+/// Dispatches calls on descriptors and sockets.
 unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, _] = args;
     let fd = a as c_int;
@@ -387,7 +388,7 @@ unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
             libc::SYS_dup => descriptor::dup(fd),
             libc::SYS_dup2 => descriptor::dup2(fd, b as c_int),
             libc::SYS_dup3 => descriptor::dup3(fd, b as c_int, c as c_int),
-            // Of the others libc's function has ways of its own (F_GETOWN).
+            // For other commands, libc's function differs from the system call (F_GETOWN).
             libc::SYS_fcntl
                 if matches!(
                     b as c_int,
@@ -407,7 +408,7 @@ unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
     Some(c_long::from(ret))
 }
 
-/// Processes, their rights and their ends. Most of them pass, when the library has done what comes before.
+/// Dispatches calls on processes, credentials and exit. Most of them pass through after the library's own preparation.
 unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, _] = args;
     let before = |part: fn()| {
@@ -423,7 +424,7 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
             }
             libc::SYS_clone => return cloned(args, a as u64, b as u64),
             libc::SYS_clone3 => {
-                /// Up to and with the stack.
+                /// The size of the arguments up to and including the stack.
                 const KNOWN: c_long = 48;
                 let arguments: *const u64 = to(a as usize);
                 if b >= KNOWN && may_be_mapped(arguments) {
@@ -472,7 +473,7 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
     None
 }
 
-/// A child with memory of its own comes back here, if it has no stack of its own. All others pass.
+/// Forks here if the child has its own memory and no separate stack, so that it returns here. Other calls pass through.
 unsafe fn cloned(args: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
     if flags & libc::CLONE_VM as u64 == 0 && stack == 0 {
         return Some(unsafe { forked(args) });
@@ -484,7 +485,7 @@ unsafe fn cloned(args: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
     None
 }
 
-/// A child of a raw call runs none of the handlers of `pthread_atfork`; the library's own part of them is done here.
+/// Forks, and runs the library's fork handlers: a child of a raw call runs no handler of `pthread_atfork`.
 unsafe fn forked(args: &[c_long; 7]) -> c_long {
     catch_panic(|| {
         of::before_fork_child();
@@ -501,7 +502,7 @@ unsafe fn forked(args: &[c_long; 7]) -> c_long {
     ret
 }
 
-/// The calling thread ends, and with it the process, if it is the only one.
+/// Runs when the calling thread ends, and the process with it if it is the last thread.
 fn thread_ends() {
     if sys::has_other_threads() {
         epoll_set_list::for_each_owned(|guard| guard.submit_sends());

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! Streams of stdio. libc reads, writes and closes them by internal calls, which no hook sees: a connection that
+//! Streams of stdio. libc reads, writes and closes them by internal calls, which no hook sees. A connection that
 //! becomes a stream is handed back, and a descriptor that a stream closes is forgotten (Typed, Lent: the header of
 //! `hooks` gives the contract).
 #![allow(unsafe_code)]
@@ -40,14 +40,14 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
     stream
 }
 
-/// Returns whether a mode that `fdopen` has accepted only reads: "r", without a plus. A stream that may be written
-/// first would forget the bytes pushed back into it.
+/// Returns whether a mode that `fdopen` has accepted only reads: "r" without a plus. A stream that is written first
+/// would drop bytes that were pushed back into it.
 unsafe fn only_reads(mode: *const c_char) -> bool {
     let reads = unsafe { *mode } == b'r' as c_char;
     reads && unsafe { libc::strchr(mode, c_int::from(b'+')) }.is_null()
 }
 
-/// The stream's next bytes: glibc takes back as many as there are.
+/// Pushes buffered bytes back into the stream; glibc accepts any number of them.
 fn give_back(stream: *mut FILE, bytes: &[u8]) {
     for &byte in bytes.iter().rev() {
         if unsafe { libc::ungetc(c_int::from(byte), stream) } == libc::EOF {

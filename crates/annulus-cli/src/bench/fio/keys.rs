@@ -2,7 +2,7 @@
 //!
 //! A key is used, or accepted with a warning because it has no effect here, or refused because a run without
 //! it would measure something else. A key that is in no list is unknown, which is an error with the nearest name.
-//! docs/reference/job-files.md shows these tables; a test compares them.
+//! docs/reference/job-files.md shows the table of used keys; a test compares the two.
 
 use super::options::{Engine, Hint, Kind, Options, SyncFlag, Verify};
 use super::parse::{Complaint, Entry, Section, shown};

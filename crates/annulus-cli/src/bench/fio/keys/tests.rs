@@ -148,40 +148,7 @@ fn tables() -> String {
         let example = key.example.replace('|', "\\|");
         text += &format!("| {} | `{example}` | {} |\n", code(key.names), key.meaning);
     }
-    for (title, groups) in [
-        (
-            "Accepted with a warning, because they have no effect here",
-            NO_EFFECT,
-        ),
-        ("Refused, unless the value is 0 or the default", REFUSED),
-    ] {
-        text += &format!("\n### {title}\n\n");
-        for group in groups {
-            text += &wrapped(&format!("- {}: {}.", code(group.names), group.why));
-        }
-    }
     text
-}
-
-/// Lines of at most 120 columns, the following ones indented.
-fn wrapped(text: &str) -> String {
-    let (mut lines, mut line) = (String::new(), String::new());
-    for word in text.split(' ') {
-        if line.len() + word.len() >= 118 {
-            lines += &format!("{line}\n");
-            line = format!(" {word}");
-        } else {
-            line = if line.is_empty() {
-                word.into()
-            } else {
-                format!("{line} {word}")
-            };
-        }
-        if line.starts_with(' ') && !line.starts_with("  ") {
-            line.insert(0, ' ');
-        }
-    }
-    lines + &line + "\n"
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whom to ask: a TCP address or a Unix socket, as we write it and as the kernel does.
+//! The server's address: TCP or a Unix socket, as text and as the kernel's structure.
 
 #![allow(unsafe_code)]
 
@@ -14,16 +14,16 @@ use std::path::PathBuf;
 pub enum Target {
     /// An address and a port.
     Tcp(SocketAddr),
-    /// A stream socket in the file system.
+    /// The path of a Unix stream socket.
     Unix(PathBuf),
 }
 
-/// A plain stream to either.
+/// A blocking stream of either kind.
 pub(super) trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
 impl Target {
-    /// Reads `127.0.0.1:80`, `localhost:80`, `[::1]:80` or `unix:/path`.
+    /// Parses `127.0.0.1:80`, `localhost:80`, `[::1]:80` or `unix:/path`.
     pub fn parse(text: &str) -> Result<Target, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);
@@ -43,7 +43,7 @@ impl Target {
         })
     }
 
-    /// Connects once, by blocking calls: to see that somebody is there before the load starts.
+    /// Connects once with blocking calls, to check that the server is running.
     pub(super) fn connect(&self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
             Target::Tcp(address) => Box::new(TcpStream::connect(address)?),
@@ -51,7 +51,7 @@ impl Target {
         })
     }
 
-    /// The address as `connect` takes it. What the target cannot be written as was refused by [`Target::parse`].
+    /// Returns the address for `connect`. [`Target::parse`] has refused addresses that the kernel cannot represent.
     pub(super) fn for_kernel(&self) -> io::Result<KernelAddress> {
         match self {
             Target::Tcp(address) => Ok(KernelAddress::tcp(*address)),
@@ -107,14 +107,14 @@ impl KernelAddress {
     }
 
     fn from<T: Copy>(address: T) -> KernelAddress {
-        // SAFETY: all zeroes is a value of this plain struct.
+        // SAFETY: all zeroes is valid for this plain struct.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         assert!(
             size_of::<T>() <= size_of_val(&storage),
-            "a storage is as large as any address"
+            "a storage has room for any address"
         );
-        // SAFETY: the storage is at least as large as `T` (asserted) and as aligned as any address; every address
-        // that is ours is plain data.
+        // SAFETY: the storage is at least as large as `T` (asserted) and aligned for any address. The addresses passed
+        // here are plain data.
         unsafe { (&raw mut storage).cast::<T>().write(address) };
         KernelAddress {
             storage,
@@ -124,11 +124,11 @@ impl KernelAddress {
 }
 
 fn unix(path: &std::path::Path) -> Result<KernelAddress, String> {
-    // SAFETY: all zeroes is a value of this plain struct.
+    // SAFETY: all zeroes is valid for this plain struct.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = path.as_os_str().as_bytes();
-    // One byte is for the zero at the end.
+    // The path ends with a zero byte.
     if bytes.is_empty() || bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
         return Err(format!(
             "a socket's path has from 1 to {} bytes and no zero",
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_people_write_them() {
+    fn addresses_are_parsed() {
         let tcp = |text: &str| Target::Tcp(text.parse().unwrap());
         assert_eq!(Target::parse("127.0.0.1:80"), Ok(tcp("127.0.0.1:80")));
         assert_eq!(Target::parse("[::1]:80"), Ok(tcp("[::1]:80")));

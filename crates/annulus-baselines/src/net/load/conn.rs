@@ -1,46 +1,46 @@
-//! One connection of the generator, and what the ring's completions are distinguished by.
+//! One connection of the generator, and the tokens of its completions.
 
 use std::os::fd::OwnedFd;
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is no socket.
+    /// No socket is open.
     #[default]
     Closed,
     Connecting,
     Open,
 }
 
-/// A connection slot, which holds one socket after another.
+/// A connection slot. A new socket replaces a failed one.
 #[derive(Default)]
 pub(super) struct Conn<R> {
     pub(super) socket: Option<OwnedFd>,
     pub(super) state: State,
-    /// Which socket of this slot it is: completions of earlier ones are of no interest.
+    /// The number of the socket in this slot. Completions of earlier sockets are ignored.
     pub(super) generation: u32,
-    /// Whether the ring has a receive for it.
+    /// `true` while a receive is submitted.
     pub(super) armed: bool,
-    /// Whether a send that will answer is under way; the slot's memory may not be stamped until then.
+    /// `true` while a send with a completion is in flight. The slot's memory must not change until it completes.
     pub(super) sending: bool,
-    /// Of what is being sent, where it begins and how long it is.
+    /// The offset and length of the current send.
     pub(super) send_from: u32,
     pub(super) send_len: u32,
-    /// Where in the slot's times the oldest request stands.
+    /// The index of the oldest request in the slot's times.
     pub(super) head: u32,
-    /// Requests sent and not answered.
+    /// Requests sent without a response so far.
     pub(super) in_flight: u32,
-    /// Requests that are due and not sent.
+    /// Requests that are due and not yet sent.
     pub(super) to_send: u32,
-    /// The number of the next request sent, and of the next one answered.
+    /// The number of requests sent, and of responses received.
     pub(super) sent: u64,
     pub(super) responses: u64,
-    /// When connecting began, or when the oldest request in flight was sent or the one before it answered.
+    /// The start of the connect, or of the oldest request in flight, or the time of the last response.
     pub(super) since_ns: u64,
     pub(super) reader: R,
 }
 
-/// What a completion is about.
+/// The kind of operation that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Connect,
@@ -48,10 +48,10 @@ pub(super) enum What {
     Receive,
 }
 
-/// Generations are counted modulo this: what is left of the token.
+/// The bits of a token that hold the generation.
 const GENERATION_MASK: u32 = 0x00FF_FFFF;
 
-/// What, which slot, which socket of it, in a ring's 64 bits.
+/// Packs the kind, the slot and the generation into 64 bits.
 pub(super) fn token(what: What, conn_index: u32, generation: u32) -> u64 {
     let what = match what {
         What::Connect => 1,
@@ -61,7 +61,7 @@ pub(super) fn token(what: What, conn_index: u32, generation: u32) -> u64 {
     (what << 56) | (u64::from(generation & GENERATION_MASK) << 32) | u64::from(conn_index)
 }
 
-/// The reverse; `None` for a token that is not ours.
+/// Unpacks a token. Returns `None` for an unknown one.
 pub(super) fn untoken(token: u64) -> Option<(What, u32, u32)> {
     let what = match token >> 56 {
         1 => What::Connect,

@@ -1,16 +1,16 @@
-//! Echo: what was sent comes back, byte for byte.
+//! Echo: the server returns each message unchanged.
 //!
-//! A message begins with the connection's number and the request's, as far as it has room for them, so that an answer
-//! to another request or another client is seen. Short messages are compared whole, of long ones each 16th; of the
-//! others every byte is counted and the beginning compared, because comparing 64 KiB costs more than receiving them.
+//! A message begins with the numbers of the request and the connection, as far as they fit, so that a response to another
+//! request or client is detected. Short messages are compared completely, and so is one of 16 long messages. Of the other
+//! long messages, the length and the beginning are compared: comparing 64 KiB costs more than receiving them.
 
 use super::protocol::{Completed, Protocol, Step};
 
-/// The connection's number and the request's.
+/// The length of the request's and the connection's numbers.
 const STAMP_BYTES: usize = 12;
-/// Up to this length every message is compared whole.
+/// The maximum length of a message that is always compared completely.
 const WHOLE_BYTES_MAX: usize = 1024;
-/// Of longer ones, each so-manieth.
+/// One of this number of longer messages is compared completely.
 const SAMPLE: u64 = 16;
 
 pub(super) struct Echo {
@@ -26,7 +26,7 @@ impl Echo {
 
     fn stamp_of(connection: u32, sequence: u64) -> [u8; STAMP_BYTES] {
         let mut stamp = [0; STAMP_BYTES];
-        // The fast-changing number first: a message of one byte still differs from the one before it.
+        // The request's number first, so that even a message of one byte differs from the previous one.
         stamp[..8].copy_from_slice(&sequence.to_le_bytes());
         stamp[8..].copy_from_slice(&connection.to_le_bytes());
         stamp
@@ -34,7 +34,7 @@ impl Echo {
 }
 
 impl Protocol for Echo {
-    /// How many bytes of the answer have been seen.
+    /// The number of bytes of the response received so far.
     type Reader = usize;
 
     fn template(&self) -> Vec<u8> {
@@ -57,13 +57,13 @@ impl Protocol for Echo {
         let stamp = Echo::stamp_of(connection, sequence);
         if stamped > 0 && bytes[..stamped] != stamp[from..from + stamped] {
             return Step::Wrong(format!(
-                "message {sequence} of connection {connection} came back with another beginning"
+                "message {sequence} of connection {connection} came back with a different beginning"
             ));
         }
         let complete = size <= WHOLE_BYTES_MAX || sequence.is_multiple_of(SAMPLE);
         if complete && bytes[stamped..] != self.pattern[from + stamped..to] {
             return Step::Wrong(format!(
-                "message {sequence} of connection {connection} came back with other bytes within {from}..{to}"
+                "message {sequence} of connection {connection} came back with different bytes within {from}..{to}"
             ));
         }
         *received = to;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_anywhere_in_a_short_message_is_seen() {
+    fn a_wrong_byte_anywhere_in_a_short_message_is_detected() {
         let mut echo = Echo::new(64, 7);
         for at in 0..64 {
             let mut bytes = message(&mut echo, 1, 2);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_response_is_left_for_the_next() {
+    fn bytes_after_a_response_belong_to_the_next() {
         let mut echo = Echo::new(20, 7);
         let two = [message(&mut echo, 1, 0), message(&mut echo, 1, 1)].concat();
         let mut received = 0;

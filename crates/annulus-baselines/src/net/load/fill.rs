@@ -1,4 +1,4 @@
-//! Every key of a store is given its value before the load, so that answers can be checked.
+//! Stores a value for each key before the load starts, so that responses can be checked.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -9,11 +9,11 @@ use super::plan::{MemcachedCommand, RedisCommand, Workload};
 use super::protocol::Protocol;
 use super::redis::Redis;
 
-/// How many are sent before their answers are read.
+/// The number of requests sent before their responses are read.
 const BATCH: u64 = 128;
 const LINE_BYTES_MAX: u64 = 1024;
 
-/// Gives each key of the workload its value; nothing if it has no keys.
+/// Stores the value of each key of the workload. Does nothing if the workload has no keys.
 pub fn fill(target: &Target, workload: &Workload) -> io::Result<()> {
     match *workload {
         Workload::Redis {

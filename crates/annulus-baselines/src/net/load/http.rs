@@ -1,4 +1,4 @@
-//! HTTP/1.1 GET. The first answer is parsed; one with the same head, byte for byte, needs no parsing again.
+//! HTTP/1.1 GET. A response whose head equals the previous one, byte by byte, is not parsed again.
 
 use std::sync::Arc;
 
@@ -6,33 +6,33 @@ use httparse::{EMPTY_HEADER, Response, Status};
 
 use super::protocol::{Completed, Protocol, Step};
 
-/// A longer head is an error: nobody who is measured sends one.
+/// The maximum length of a head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
-/// About as long as heads are.
+/// A typical length of a head.
 const HEAD_BYTES: usize = 512;
-/// The longest line that gives the length of a chunk, or that follows the last one.
+/// The maximum length of a line with a chunk's length, or of a trailer.
 const LINE_BYTES_MAX: usize = 1024;
 
 pub(super) struct Http {
     request: Vec<u8>,
-    /// What every body must be, if that is known.
+    /// The expected body, if known.
     expected: Option<Arc<[u8]>>,
-    /// Of N answers one is compared with it byte for byte.
+    /// One of N responses is compared with it byte by byte.
     compared: u64,
-    /// The head that came last, and what it means.
+    /// The last head, and its meaning.
     known: Vec<u8>,
     meaning: Head,
 }
 
-/// What a head says about what follows.
+/// The meaning of a head.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     status: u16,
     body: Body,
 }
 
-/// How much follows a head, or is still to come.
+/// The rest of a response after its head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Body {
     #[default]
@@ -44,23 +44,23 @@ enum Body {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
-    /// The line with the length.
+    /// The line with the chunk's length.
     Length,
-    /// The data and the line's end behind it.
+    /// The data and its line end.
     Data(u64),
-    /// Lines behind the last chunk, up to an empty one.
+    /// Lines after the last chunk, up to an empty one.
     Trailer,
 }
 
-/// An answer that has begun.
+/// A response that has begun to arrive.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     in_body: bool,
     status: u16,
     body: Body,
-    /// How many bytes of the body have come, lengths of chunks and the like not counted.
+    /// The received bytes of the body, without chunk framing.
     received: usize,
-    /// A head or a line of which only a part has come.
+    /// The received part of an incomplete head or line.
     part: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl Http {
         }
     }
 
-    /// Of N answers of a connection, the bytes of one; of the others, their number alone.
+    /// Compares one of N bodies of a connection byte by byte, and only the length of the others.
     pub(super) fn comparing_one_of(self, compared: u64) -> Http {
         Http {
             compared: compared.max(1),
@@ -85,7 +85,7 @@ impl Http {
         }
     }
 
-    /// Reads the head: how many of `bytes` it has, or `None` if there is more of it to come.
+    /// Parses the head. Returns the number of `bytes` that belong to it, or `None` if it is incomplete.
     fn head(&mut self, reader: &mut Reader, bytes: &[u8]) -> Result<Option<usize>, String> {
         if reader.part.is_empty() && !self.known.is_empty() && bytes.starts_with(&self.known) {
             reader.status = self.meaning.status;
@@ -105,7 +105,7 @@ impl Http {
                 self.meaning = head;
                 reader.part.clear();
                 (reader.status, reader.body) = (head.status, head.body);
-                // What came before was no whole head, so the head ends within `bytes`.
+                // The earlier bytes were no complete head, so the head ends within `bytes`.
                 Ok(Some(len - before))
             }
         }
@@ -144,7 +144,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, String> {
 }
 
 impl Reader {
-    /// Goes on in the body: how many of `bytes` it has, and whether it has ended.
+    /// Continues with the body. Returns the number of `bytes` that belong to it, and whether it is complete.
     fn body(&mut self, bytes: &[u8], expected: Option<&[u8]>) -> Result<(usize, bool), String> {
         let mut at = 0;
         loop {
@@ -164,7 +164,7 @@ impl Reader {
                 }
                 Body::Chunk(Chunk::Data(length)) if length > 0 => {
                     let take = length.min(left as u64);
-                    // The line's end is no data.
+                    // The line end is not data.
                     let data = take.min(length.saturating_sub(2));
                     self.compare(expected, &bytes[at..at + data as usize])?;
                     at += take as usize;
@@ -188,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// Holds bytes of the body to what is expected there.
+    /// Compares bytes of the body with the expected ones.
     fn compare(&mut self, expected: Option<&[u8]>, bytes: &[u8]) -> Result<(), String> {
         let rest = expected.map(|expected| expected.get(self.received..).unwrap_or_default());
         if rest.is_some_and(|rest| !rest.starts_with(bytes)) {
@@ -201,7 +201,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A line without its end, if all of it is here; what there is of it is kept otherwise.
+    /// Returns a complete line without its end. Stores the bytes of an incomplete line.
     fn line(&mut self, bytes: &[u8], at: &mut usize) -> Result<Option<Vec<u8>>, String> {
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let taken = end.map_or(bytes.len(), |end| end + 1);
@@ -220,13 +220,13 @@ impl Reader {
     }
 }
 
-/// What follows the line that gives a chunk's length.
+/// Returns the state after the line with a chunk's length.
 fn after_length(line: &[u8]) -> Result<Body, String> {
     let text = String::from_utf8_lossy(line);
     let digits = text.split(';').next().unwrap_or_default().trim();
     match u64::from_str_radix(digits, 16) {
         Ok(0) => Ok(Body::Chunk(Chunk::Trailer)),
-        // And the end of the line behind the data.
+        // The line end after the data is included.
         Ok(length) if length <= u64::MAX - 2 => Ok(Body::Chunk(Chunk::Data(length + 2))),
         _ => Err(format!("`{digits}` is no chunk's length")),
     }
@@ -250,7 +250,7 @@ impl Protocol for Http {
                 Ok(None) => return Step::More,
                 Err(why) => return Step::Wrong(why),
             }
-            // 100 Continue and its kind: the answer itself follows.
+            // Informational, such as 100 Continue: the response follows.
             if (100..200).contains(&reader.status) {
                 return match self.read(reader, 0, sequence, &bytes[at..]) {
                     Step::Done(used, response) => Step::Done(at + used, response),
@@ -261,7 +261,7 @@ impl Protocol for Http {
             reader.received = 0;
         }
         let expected = self.expected.as_deref();
-        // What goes with another status is another body.
+        // Another status has another body.
         let expected = expected.filter(|_| (200..300).contains(&reader.status));
         let compared = expected.filter(|_| sequence.is_multiple_of(self.compared));
         match reader.body(&bytes[at..], compared) {

@@ -1,37 +1,37 @@
-//! Memcached: get and set in the text protocol, and the answers to them.
+//! memcached: `get` and `set` in the text protocol, and their responses.
 
 use super::keyed::{KEY_DIGITS, Keys, Value, write_key};
 use super::plan::MemcachedCommand;
 use super::protocol::{Completed, Protocol, Step};
 use super::tally::Kind;
 
-/// The longest line of an answer.
+/// The maximum length of a response line.
 const LINE_BYTES_MAX: usize = 1024;
 /// Both commands have three letters.
 const DIGITS_AT: usize = b"get key:".len();
-/// What stands before the digits of the key in an answer to get.
+/// The bytes before the digits of the key in a response to `get`.
 const FOUND: &[u8] = b"VALUE key:";
 
 pub(super) struct Memcached {
     command: MemcachedCommand,
     request: Vec<u8>,
     keys: Keys,
-    /// Where in a set the value stands.
+    /// The range of the value in a `set`.
     value_at: std::ops::Range<usize>,
-    /// The length that every value has, and that it is the key's, if that is known.
+    /// The length of each value, if the keys have known values.
     value_bytes: Option<usize>,
 }
 
-/// An answer that has begun.
+/// A response that has begun to arrive.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// A line, as far as it has come.
+    /// The received part of a line.
     line: Vec<u8>,
-    /// Of a value, its length.
+    /// The length of the value.
     length: usize,
-    /// Of a value, how many bytes are still to come, with the line's end behind them.
+    /// The remaining bytes of the value and its line end.
     left: usize,
-    /// There was a value; `END` follows.
+    /// `true` if a value has arrived, so that `END` follows.
     has_value: bool,
 }
 
@@ -65,14 +65,14 @@ impl Memcached {
         }
     }
 
-    /// Makes a request one for this key.
+    /// Writes the key into a request.
     #[inline]
     pub(super) fn write(&self, key: u64, request: &mut [u8]) {
         write_key(key, &mut request[DIGITS_AT..DIGITS_AT + KEY_DIGITS]);
         Value::of(key).write(&mut request[self.value_at.clone()]);
     }
 
-    /// What a line means, or how long the value is that follows it.
+    /// Returns the meaning of a line.
     fn meaning(&self, has_value: bool, key: u64, line: &[u8]) -> Result<Meaning, String> {
         let shown = || format!("answered `{}`", String::from_utf8_lossy(line));
         let complete = |response| Ok(Meaning::Complete(response));
@@ -114,7 +114,7 @@ impl Memcached {
         }
     }
 
-    /// A line and where it ends, or nothing if there is more of it to come.
+    /// Returns a line and its end, or `None` if it is incomplete.
     fn line(
         &self,
         reader: &mut Reader,
@@ -199,7 +199,7 @@ mod tests {
         Memcached::new(MemcachedCommand::Get, KEYS, 5, filled)
     }
 
-    /// An answer to get, with the value of the key that the tests' requests are for, or of another.
+    /// Returns a response to `get` with the value of key `of`.
     fn value(of: u64) -> Vec<u8> {
         let mut value = [0; 5];
         Value::of(of).write(&mut value);

@@ -1,4 +1,4 @@
-//! What the generator asks of the kernel beside its ring: sockets, processors, clocks, limits.
+//! System calls of the generator: sockets, CPU affinity, clocks, limits.
 
 #![allow(unsafe_code)]
 
@@ -10,21 +10,21 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use super::address::KernelAddress;
 use crate::Failure;
 
-/// A wait ends N nanoseconds late at most; the default of 50 µs would be seen at a fixed rate.
+/// The maximum delay of a wait. The default of 50 µs would distort a fixed rate.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
-/// A stream socket of the address's family, not blocking; bound to `source` if one is given.
+/// Opens a non-blocking stream socket, bound to `source` if given.
 pub(super) fn socket(family: i32, source: Option<Ipv4Addr>) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory is passed.
     let fd = checked(unsafe { libc::socket(family, kind, 0) })?;
-    // SAFETY: the call has just made this descriptor, and nobody else has it.
+    // SAFETY: the call has just created this descriptor, and no other code owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     if family != libc::AF_UNIX {
         switch_on(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
     }
     if let Some(source) = source {
-        // The port is chosen when the destination is known, so each source has all ports for each destination.
+        // Choosing the port at connect makes all ports available for each pair of source and destination.
         switch_on(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
         let address = KernelAddress::tcp(SocketAddr::V4(SocketAddrV4::new(source, 0)));
         // SAFETY: the address is a whole `sockaddr` that lives for the length of the call.
@@ -40,13 +40,13 @@ fn switch_on(fd: RawFd, level: i32, option: i32) -> io::Result<()> {
     checked(unsafe { libc::setsockopt(fd, level, option, (&raw const on).cast(), len) }).map(drop)
 }
 
-/// Says goodbye in both directions: a receive that the ring still holds ends with that.
+/// Shuts both directions down, which completes a pending receive of the ring.
 pub(super) fn shutdown(socket: &OwnedFd) {
-    // SAFETY: no memory is passed. A connection that is gone already has no need of it.
+    // SAFETY: no memory is passed. An error means that the connection is already closed.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to a processor.
 pub(super) fn pin(cpu: usize) -> io::Result<()> {
     // SAFETY: all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -59,23 +59,23 @@ pub(super) fn pin(cpu: usize) -> io::Result<()> {
     checked(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }).map(drop)
 }
 
-/// Lets timers of the calling thread be as exact as they can.
+/// Makes timers of the calling thread as exact as possible.
 pub(super) fn exact_timers() {
-    // SAFETY: no memory is passed. Where it is refused, a fixed rate is a little less even.
+    // SAFETY: no memory is passed. If the call fails, a fixed rate is slightly less even.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
 }
 
-/// Processor time of the calling thread so far.
+/// Returns the CPU time of the calling thread.
 pub(super) fn thread_cpu_ns() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the call writes one `timespec` to where there is room for one.
+    // SAFETY: the call writes one `timespec` to memory for one.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()) };
-    // SAFETY: zeroed, which is a value of this plain struct, and since then perhaps written by the kernel.
+    // SAFETY: the memory is zeroed, which is valid for this plain struct, or written by the kernel.
     let time = unsafe { time.assume_init() };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Raises the limit of open files to what this process may have; what that is.
+/// Raises the soft limit of open files to the hard limit, and returns the limit.
 pub fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -94,7 +94,7 @@ pub fn raise_open_files() -> u64 {
     }
 }
 
-/// Why there is no ring for the generator here, if there is none.
+/// Returns the failure if the kernel refuses a ring for the generator.
 pub fn kernel_refuses() -> Option<Failure> {
     match super::ring::build(8) {
         Ok(_) => None,
@@ -102,7 +102,7 @@ pub fn kernel_refuses() -> Option<Failure> {
     }
 }
 
-/// The failure of making a ring, with what to do about it.
+/// Returns the failure of a ring's setup, with advice.
 pub(super) fn ring_failure(error: &io::Error) -> Failure {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSYS) => "this kernel has no io_uring, or a seccomp filter hides it",

@@ -1,20 +1,20 @@
-//! What a protocol does: one request's bytes, and the checking of its answer.
+//! The interface of a protocol: writes requests and checks responses.
 
 use super::tally::Kind;
 
-/// A protocol, known when the generator is compiled. Every request of a run has the same length.
+/// A protocol, resolved at compile time. All requests of a run have the same length.
 pub(super) trait Protocol {
-    /// What is kept about an answer that has begun to arrive.
+    /// The state of a response that has begun to arrive.
     type Reader: Default;
 
-    /// A request as it is before anything is stamped into it.
+    /// Returns a request without its number.
     fn template(&self) -> Vec<u8>;
 
-    /// Makes `request`, a copy of the template that was perhaps stamped before, number `sequence` of connection
-    /// `connection`.
+    /// Writes the numbers of the connection and the request into `request`, which is a copy of the template or an
+    /// earlier request.
     fn stamp(&mut self, connection: u32, sequence: u64, request: &mut [u8]);
 
-    /// Looks at bytes of the answer to request `sequence`: as many as belong to it, perhaps all.
+    /// Checks bytes of the response to request `sequence`. `bytes` may extend past the response.
     fn read(
         &mut self,
         reader: &mut Self::Reader,
@@ -23,41 +23,41 @@ pub(super) trait Protocol {
         bytes: &[u8],
     ) -> Step;
 
-    /// How long an answer is, about, if that is known: it is received at once.
+    /// Returns the approximate length of a response if known, for the size of receive buffers.
     fn response_bytes(&self) -> usize {
         0
     }
 
-    /// Whether the server's closing the connection ends the answer (HTTP without a length).
+    /// Returns whether closing the connection ends the response (HTTP without a length).
     fn ends_with_connection(&self, _reader: &Self::Reader) -> bool {
         false
     }
 }
 
-/// What came of looking.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// All of it was used, and there is more to come.
+    /// All bytes were used, and the response is not complete.
     More,
-    /// The answer is whole after N of the bytes.
+    /// The response is complete after this number of bytes.
     Done(usize, Completed),
-    /// This is no answer to what was asked; the connection is of no use any more.
+    /// The response does not match the request. The connection must be closed.
     Wrong(String),
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Completed {
     Right,
-    /// Right, and empty: a key without a value.
+    /// Correct and empty: a key without a value.
     Nil,
-    /// HTTP said so instead of 2xx.
+    /// An HTTP status other than 2xx.
     Status(u16),
-    /// The server said so instead of doing what was asked.
+    /// An error that the server returned.
     Error(Kind, String),
 }
 
-/// Every answer of `text` when it comes in pieces of `piece` bytes.
+/// Returns the responses in `text` if it arrives in pieces of `piece` bytes.
 #[cfg(test)]
 pub(super) fn read_in_pieces<P: Protocol>(
     protocol: &mut P,

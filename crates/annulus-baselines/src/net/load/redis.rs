@@ -1,33 +1,33 @@
-//! Redis: GET, SET and PING over keys of one length, and the answers to them (RESP 2).
+//! Redis: GET, SET and PING on keys of one length, and their responses (RESP 2).
 
 use super::keyed::{KEY_DIGITS, Keys, Value, write_key};
 use super::plan::RedisCommand;
 use super::protocol::{Completed, Protocol, Step};
 use super::tally::Kind;
 
-/// The longest line of an answer.
+/// The maximum length of a response line.
 const LINE_BYTES_MAX: usize = 1024;
-/// Where in a request the digits of its key begin.
+/// The offset of the key's digits in a request.
 const DIGITS_AT: usize = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:".len();
 
 pub(super) struct Redis {
     command: RedisCommand,
     request: Vec<u8>,
     keys: Keys,
-    /// Where in a SET the value stands.
+    /// The range of the value in a SET.
     value_at: std::ops::Range<usize>,
-    /// The length that every value has, and that it is the key's, if that is known.
+    /// The length of each value, if the keys have known values.
     value_bytes: Option<usize>,
 }
 
-/// An answer that has begun.
+/// A response that has begun to arrive.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// The first line, as far as it has come.
+    /// The received part of the first line.
     line: Vec<u8>,
-    /// Of a value, its length.
+    /// The length of the value.
     length: usize,
-    /// Of a value, how many bytes are still to come, with the line's end behind them.
+    /// The remaining bytes of the value and its line end.
     left: usize,
 }
 
@@ -58,14 +58,14 @@ impl Redis {
         }
     }
 
-    /// Makes a request one for this key.
+    /// Writes the key into a request.
     #[inline]
     pub(super) fn write(&self, key: u64, request: &mut [u8]) {
         write_key(key, &mut request[DIGITS_AT..DIGITS_AT + KEY_DIGITS]);
         Value::of(key).write(&mut request[self.value_at.clone()]);
     }
 
-    /// What a whole first line means, or how many bytes follow it.
+    /// Returns the meaning of a complete first line.
     fn meaning(&self, line: &[u8]) -> Result<Meaning, String> {
         let shown = || format!("answered `{}`", String::from_utf8_lossy(line));
         let rest = line.get(1..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The requests of one thread: their numbers and times, and what their answers are worth.
+//! The requests of one thread: their numbers, times and results.
 
 use hdrhistogram::Histogram;
 
@@ -7,18 +7,18 @@ use super::protocol::{Completed, Protocol, Step};
 use super::tally::{Errors, Kind, histogram};
 use crate::slices::Recorder;
 
-/// When a request was due and when it was sent; without a fixed rate the same.
+/// The due time and the send time of a request. They differ only at a fixed rate.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Times {
     pub(super) due_ns: u64,
     pub(super) sent_ns: u64,
 }
 
-/// What came of received bytes.
+/// The result of parsing received bytes.
 pub(super) enum Parsed {
-    /// N requests were answered.
+    /// The number of requests that completed.
     Responses(u32),
-    /// The connection is of no use any more.
+    /// The connection must be closed, for this reason.
     Wrong(String),
 }
 
@@ -28,12 +28,12 @@ pub(super) struct Requests<P> {
     pub(super) errors: Errors,
     pub(super) latency: Histogram<u64>,
     pub(super) due_latency: Option<Histogram<u64>>,
-    /// Latencies over the measured time: by when answers came, at a fixed rate by when requests were due.
+    /// Latencies over time, placed at the response, or at the due time at a fixed rate.
     pub(super) recorder: Recorder,
-    /// Requests due in this time are recorded by when they were due, whenever they are answered.
+    /// The range of due times whose requests are recorded, whenever their responses arrive.
     pub(super) due_from_ns: u64,
     pub(super) due_until_ns: u64,
-    /// Whether answers are recorded now, by when they were sent.
+    /// `true` while responses are recorded with their time since the send.
     pub(super) recording: bool,
     pub(super) made: u64,
     pub(super) responses: u64,
@@ -68,7 +68,7 @@ impl<P: Protocol> Requests<P> {
         }
     }
 
-    /// The slot of a connection's request number `nth`, counted from the oldest.
+    /// Returns the slot of a connection's request `nth`, counted from the oldest.
     fn slot(&self, conn_index: u32, head: u32, nth: u32) -> usize {
         let mut at = head + nth;
         if at >= self.pipeline {
@@ -77,7 +77,7 @@ impl<P: Protocol> Requests<P> {
         conn_index as usize * self.pipeline as usize + at as usize
     }
 
-    /// Another request for this connection, which has room for it.
+    /// Queues a request on a connection that has room for it.
     #[inline]
     pub(super) fn due(&mut self, conn_index: u32, conn: &mut Conn<P::Reader>, due_ns: u64) {
         let slot = self.slot(conn_index, conn.head, conn.in_flight + conn.to_send);
@@ -89,7 +89,7 @@ impl<P: Protocol> Requests<P> {
         self.made += 1;
     }
 
-    /// Writes all requests that are due into `memory` and counts them as in flight; how many bytes that is.
+    /// Writes all due requests into `memory`, counts them as in flight, and returns their length in bytes.
     #[inline]
     pub(super) fn stamp_due(
         &mut self,
@@ -114,7 +114,7 @@ impl<P: Protocol> Requests<P> {
         count as usize * request_bytes
     }
 
-    /// Reads what came on a connection.
+    /// Parses bytes received on a connection.
     #[inline]
     pub(super) fn parse(
         &mut self,
@@ -126,7 +126,7 @@ impl<P: Protocol> Requests<P> {
         let (mut at, mut responses) = (0, 0);
         while at < bytes.len() {
             if conn.in_flight == 0 {
-                return Parsed::Wrong(format!("{} bytes that nobody asked for", bytes.len() - at));
+                return Parsed::Wrong(format!("{} bytes without a request", bytes.len() - at));
             }
             let step =
                 self.protocol
@@ -153,7 +153,7 @@ impl<P: Protocol> Requests<P> {
         }
     }
 
-    /// Counts what an answer says.
+    /// Counts the result of a response.
     #[inline]
     fn take(&mut self, response: Completed, now_ns: u64) {
         match response {
@@ -167,7 +167,7 @@ impl<P: Protocol> Requests<P> {
         }
     }
 
-    /// The oldest request of a connection has its answer.
+    /// Completes the oldest request of a connection.
     #[inline]
     pub(super) fn complete_oldest(
         &mut self,
@@ -191,7 +191,7 @@ impl<P: Protocol> Requests<P> {
         self.record_due(times.due_ns, now_ns);
     }
 
-    /// At a fixed rate, records how long a request has taken since it was due.
+    /// Records the latency since the due time, at a fixed rate.
     #[inline]
     pub(super) fn record_due(&mut self, due_ns: u64, now_ns: u64) {
         if let Some(latency) = &mut self.due_latency
@@ -203,7 +203,7 @@ impl<P: Protocol> Requests<P> {
         }
     }
 
-    /// All that this connection owes is lost. How long it was waited for counts, as the least it would have taken.
+    /// Drops the outstanding requests of a connection. Their waiting time is recorded as the minimum of their latency.
     pub(super) fn drop_outstanding(
         &mut self,
         conn_index: u32,

@@ -1,10 +1,9 @@
-//! The ring of one thread: entries pushed, one enter for all of them, and the buffers that receives are given.
+//! The ring of one thread, with one enter per batch of entries, and its provided buffers.
 //!
 //! # Safety
 //!
-//! What entries point to outlives the ring's work on it: the worker keeps the memory to send from and the address to
-//! connect to until [`Channel::end`] has cancelled all that is in flight, and the buffers to receive into are kept by
-//! [`Received`], which it keeps as long.
+//! Memory that entries point to outlives their operations. The worker keeps the send memory, the address, and the
+//! receive buffers in [`Received`] until [`Channel::end`] has cancelled all operations in flight.
 
 #![allow(unsafe_code)]
 
@@ -16,16 +15,16 @@ use io_uring::types::{BufRingEntry, CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue, squeue};
 use memmap2::{MmapMut, MmapRaw};
 
-/// Entries submitted at once; when they are full, they are submitted earlier.
+/// The size of the submission queue. A full queue is submitted early.
 pub(super) const SUBMISSIONS: u32 = 256;
-/// Completions that may wait: several batches.
+/// The size of the completion queue: several batches.
 const COMPLETIONS: u32 = 4096;
-/// The only group of buffers there is.
+/// The only buffer group.
 pub(super) const GROUP: u16 = 0;
-/// How long cancelling all of it may take at the end.
+/// The time limit for cancelling all operations at the end.
 const END: Timespec = Timespec::new().sec(5);
 
-/// A ring as the generator wants it.
+/// Builds the generator's ring.
 pub(super) fn build(entries: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_single_issuer()
@@ -35,7 +34,7 @@ pub(super) fn build(entries: u32) -> io::Result<IoUring> {
         .build(entries)
 }
 
-/// A completion, copied out: nothing is done about one while the queue is looked at.
+/// A copy of a completion, which is handled after the queue has been drained.
 #[derive(Clone, Copy)]
 pub(super) struct Completion {
     pub(super) token: u64,
@@ -43,19 +42,19 @@ pub(super) struct Completion {
     pub(super) flags: u32,
 }
 
-/// The ring's two ends.
+/// The ring's submitter and queues.
 pub(super) struct Channel<'r> {
     submitter: Submitter<'r>,
     submissions: SubmissionQueue<'r>,
     completions: CompletionQueue<'r>,
-    /// How often the kernel was entered.
+    /// The number of `io_uring_enter` calls.
     pub(super) enters: u64,
 }
 
 impl<'r> Channel<'r> {
     pub(super) fn new(ring: &'r mut IoUring) -> Channel<'r> {
         let (mut submitter, submissions, completions) = ring.split();
-        // Saves the look-up of the descriptor in each enter; without it all is the same.
+        // Saves the lookup of the descriptor in each enter. A failure only costs that lookup.
         let _ = submitter.register_ring_fd();
         Channel {
             submitter,
@@ -65,21 +64,21 @@ impl<'r> Channel<'r> {
         }
     }
 
-    /// Pushes an entry, which leaves with the next enter.
+    /// Queues an entry for the next enter.
     ///
     /// # Safety
     ///
-    /// What it points to stays where it is until it has completed or [`Channel::end`] has returned `Ok`.
+    /// Memory that the entry points to stays valid until it has completed or [`Channel::end`] has returned `Ok`.
     #[inline]
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         while unsafe { self.submissions.push(&entry) }.is_err() {
             self.submit()?;
         }
         Ok(())
     }
 
-    /// Submits what was pushed, without waiting.
+    /// Submits the queued entries without waiting.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         self.submissions.sync();
         if self.submissions.is_empty() {
@@ -91,14 +90,14 @@ impl<'r> Channel<'r> {
         tolerable(result)
     }
 
-    /// Submits what was pushed and waits for a completion, until `patience` is over; then takes all there are.
+    /// Submits the queued entries, waits for a completion for at most `patience`, and takes all completions.
     #[inline]
     pub(super) fn enter(
         &mut self,
         patience: Duration,
         taken: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        // What has been taken is reported first: an enter waits for new completions only.
+        // The head is published first, because an enter waits for new completions only.
         self.completions.sync();
         self.submissions.sync();
         let wait = Timespec::from(patience);
@@ -118,7 +117,7 @@ impl<'r> Channel<'r> {
         Ok(())
     }
 
-    /// Ends all that is in flight: once this has returned `Ok`, the kernel uses no own memory.
+    /// Cancels all operations. After `Ok`, the kernel no longer uses our memory.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.submit()?;
         match self
@@ -131,7 +130,7 @@ impl<'r> Channel<'r> {
     }
 }
 
-/// Interrupted, timed out, or asked to take completions first: all of these mean "go on".
+/// Ignores errors after which the loop continues: interrupted, timed out, or completions must be taken first.
 fn tolerable(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -142,7 +141,7 @@ fn tolerable(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-/// The buffers that the kernel receives into, and the ring through which it is given them.
+/// The receive buffers, and the ring that provides them to the kernel.
 pub(super) struct Received {
     entries: MmapRaw,
     memory: MmapRaw,
@@ -152,7 +151,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// `count` buffers, a power of two, registered with the channel's ring.
+    /// Creates `count` buffers, a power of two, and registers them with the channel's ring.
     pub(super) fn new(
         channel: &Channel<'_>,
         count: u16,
@@ -168,7 +167,7 @@ impl Received {
             tail: 0,
         };
         let address = received.entries.as_mut_ptr() as u64;
-        // SAFETY: the map begins at a page and has room for N entries; it is unmapped after the ring has ended
+        // SAFETY: the map begins at a page and has room for `count` entries. It is unmapped after the ring has ended
         // (see the header).
         unsafe {
             (channel.submitter).register_buf_ring_with_flags(address, count, GROUP, 0)?;
@@ -183,27 +182,27 @@ impl Received {
         self.count
     }
 
-    /// The first `len` bytes of a buffer that a completion named, until it is given back.
+    /// Returns the first `len` bytes of a buffer that a completion named.
     #[inline]
     pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         assert!(
             buffer < self.count && len <= self.buffer_bytes,
-            "a private buffer"
+            "a completion names a buffer of the group"
         );
         let start = usize::from(buffer) * self.buffer_bytes;
-        // SAFETY: within the map (asserted). The kernel gave the buffer to us with its completion and has it again
-        // only after `give_back`, which needs `&mut self`.
+        // SAFETY: the range is within the map (asserted). The completion passed the buffer to this thread, and the kernel
+        // gets it back only in `give_back`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start), len) }
     }
 
-    /// Lets the kernel use a buffer (again).
+    /// Provides a buffer to the kernel.
     #[inline]
     pub(super) fn give_back(&mut self, buffer: u16) {
         let base = self.entries.as_mut_ptr().cast::<BufRingEntry>();
         let index = usize::from(self.tail & (self.count - 1));
         let start = usize::from(buffer) * self.buffer_bytes;
-        // SAFETY: the slot is below the number of entries in the map, and behind the tail, where the kernel does
-        // not look; the map is zeroed, which is a value of the entry. The tail lies within the first entry.
+        // SAFETY: the slot is within the map and past the tail, which the kernel does not read. The map is zeroed,
+        // which is valid for an entry. The tail is a field of the first entry.
         unsafe {
             let entry = &mut *base.add(index);
             entry.set_addr(self.memory.as_mut_ptr().add(start) as u64);

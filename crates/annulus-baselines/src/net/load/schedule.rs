@@ -1,6 +1,6 @@
-//! When requests are due at a fixed rate: by the clock alone, whatever the server does.
+//! Due times of requests at a fixed rate, which do not depend on the server.
 
-/// The due times of one thread, in nanoseconds of the run.
+/// The due times of one thread, in nanoseconds since the start of the run.
 pub(super) struct Schedule {
     start_ns: f64,
     interval_ns: f64,
@@ -8,7 +8,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// `rate` requests a second over `threads` threads, of which this is number `thread`.
+    /// Creates the schedule of thread `thread` for `rate` requests per second over `threads` threads.
     pub(super) fn new(start_ns: u64, rate: f64, thread: usize, threads: usize) -> Schedule {
         let apart = 1e9 / rate;
         Schedule {
@@ -18,7 +18,7 @@ impl Schedule {
         }
     }
 
-    /// When the next request is due.
+    /// Returns the due time of the next request.
     pub(super) fn next_ns(&self) -> u64 {
         (self.start_ns + self.interval_ns * self.next as f64) as u64
     }

@@ -1,4 +1,4 @@
-//! The generator against small servers of threads that do right, or one thing wrong.
+//! Tests of the generator against small threaded servers that are correct, or make one mistake.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,13 +13,13 @@ use crate::Failure;
 
 mod stores;
 
-/// A test that takes longer hangs. It decides nothing else.
+/// The limit after which a test counts as hanging. It decides nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A run in which a busy machine let nothing happen is made again, longer by this factor, up to so long.
+/// A run without progress on a busy machine is repeated, longer by this factor.
 const STRETCHED: u32 = 4;
 const STRETCHED_MAX: Duration = PATIENCE;
 
-/// A server with a thread for each connection, which is told the connection's number.
+/// Starts a server with a thread per connection, which gets the connection's number.
 fn serve(each: impl Fn(TcpStream, usize) + Send + Sync + 'static) -> Target {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -60,14 +60,14 @@ fn plan(target: Target, workload: Workload) -> Plan {
     }
 }
 
-/// Runs, unless there is no ring here.
+/// Runs the plan, unless the kernel refuses a ring.
 fn outcome(plan: &Plan) -> Option<Outcome> {
     outcome_with(plan, |outcome| {
         outcome.responses > 0 || outcome.errors.total() > 0
     })
 }
 
-/// Runs until something that counts has happened within the measured time.
+/// Repeats the run until `has_happened` is true for its outcome.
 fn outcome_with(plan: &Plan, has_happened: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
     let mut stretched = plan.clone();
     loop {
@@ -121,7 +121,8 @@ fn connections_are_shared_among_threads_and_all_are_held() {
     assert_eq!(outcome.client_cpu.len(), 2);
 }
 
-/// Answers all connections together, when all have asked, or no more do. Returns when the client ends one.
+/// Responds on all connections together, when each has sent a request or no more arrive. Returns when the client
+/// closes one.
 fn respond_together(streams: &[TcpStream]) {
     let mut pending = vec![None; streams.len()];
     let (mut count, mut silent) = (0, 0);
@@ -138,7 +139,7 @@ fn respond_together(streams: &[TcpStream]) {
             }
         }
         silent = if count == before { silent + 1 } else { 0 };
-        // A client that ends its measurement does not ask on all of them any more.
+        // A client that ends its measurement does not send on all of them.
         if count < streams.len() && silent < 10 {
             thread::sleep(Duration::from_millis(1));
             continue;
@@ -158,10 +159,10 @@ fn responses_that_come_all_at_once_are_each_requested_twice_at_most() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::Tcp(listener.local_addr().unwrap());
     thread::spawn(move || {
-        // On the client's processor: so there is a burst.
+        // On the client's processor, so that the responses arrive as a burst.
         os::pin(0).unwrap();
         loop {
-            // The first one of a run only shows that there is a server.
+            // The first connection of a run only checks that the server is running.
             let connections = listener.incoming().skip(1).take(CONNECTIONS);
             let streams: Vec<TcpStream> = connections.map(|stream| stream.unwrap()).collect();
             for stream in &streams {
@@ -217,7 +218,7 @@ fn a_connection_for_each_request_is_a_connection_for_each_request() {
         return;
     };
     assert_eq!(outcome.faults, Vec::<String>::new());
-    // And the one that looks whether somebody is there.
+    // One more for the connection that checks the server.
     assert_eq!(accepted.load(Ordering::SeqCst), outcome.requests + 1);
 }
 
@@ -235,7 +236,7 @@ fn at_a_fixed_rate_the_clock_decides_the_number_of_requests() {
             return;
         };
         assert_eq!(outcome.errors.total(), 0, "{:?}", outcome.faults);
-        // Each request that the clock asks for is recorded, however slow this machine is today.
+        // Each due request is recorded, however slow the machine is.
         let due = outcome.due_latency.unwrap().len() as f64;
         let pending = outcome.measured.as_secs_f64() * 1000.0;
         assert!((due - pending).abs() <= 2.0, "{due} of {pending}");
@@ -273,13 +274,13 @@ fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
         Err(error) => panic!("{error}"),
     };
     let due = outcome.due_latency.unwrap();
-    // Some 300 of 1500 were due in the pause; in the uncorrected times it is one answer.
+    // About 300 of 1,500 were due in the pause. The uncorrected times show one response.
     assert!(due.max() >= 250_000_000, "{}", due.max());
     assert!(due.value_at_quantile(0.95) >= 100_000_000);
     assert!(outcome.latency.value_at_quantile(0.95) < due.value_at_quantile(0.95));
 }
 
-/// The run against a server that does one thing wrong: that, and nothing else, is counted.
+/// Asserts that a run counts errors of this kind only.
 fn assert_counted(kind: Kind, plan: &Plan) {
     let Some(outcome) = outcome_with(plan, |outcome| outcome.errors.total() > 0) else {
         return;
@@ -302,7 +303,7 @@ fn assert_counted(kind: Kind, plan: &Plan) {
     );
 }
 
-/// Echoes, but the tenth message of each connection is dealt with by `wrong`.
+/// Starts an echo server that passes the tenth message of each connection to `wrong`.
 fn wrong_once(wrong: impl Fn(&mut TcpStream, &mut [u8]) -> bool + Send + Sync + 'static) -> Target {
     serve(move |mut stream, _| {
         let mut buffer = [0; 64];
@@ -352,7 +353,7 @@ fn a_connection_closed_early_is_counted() {
 
 #[test]
 fn a_reset_is_counted() {
-    // Closing with bytes unread is answered with a reset.
+    // Closing with unread bytes sends a reset.
     let target = serve(|mut stream, _| {
         let _ = stream.read_exact(&mut [0; 10]);
     });
@@ -389,7 +390,7 @@ fn a_server_that_is_not_there_is_reported() {
     }
 }
 
-/// Answers each request, which ends with an empty line, with `response`.
+/// Starts a server that sends `response` after each request, which ends with an empty line.
 fn http(response: &'static [u8]) -> Target {
     serve(move |mut stream, _| {
         let (mut buffer, mut observed) = ([0; 4096], Vec::new());

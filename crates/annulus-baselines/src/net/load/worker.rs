@@ -3,10 +3,10 @@
 //! # Safety
 //!
 //! The kernel reads from `sends`, writes to `received` and reads `address` while entries that point there are in
-//! flight. The first two are dropped only after the ring has cancelled everything (if it cannot, they are leaked); the
+//! flight. The first two are dropped only after the ring has cancelled everything, and leaked if it cannot; the
 //! address is borrowed for longer than the worker lives. A slot's memory in `sends` is written again only when its
-//! send has completed, or when the answer to what it held has come: a server that answers before it has been sent
-//! everything may be sent a mixture, which is its own fault, and is own memory all the same.
+//! send has completed, or when the response to its request has arrived. A server that responds before it has received
+//! the whole request may receive a mixture of two requests, but still from valid memory.
 
 #![allow(unsafe_code)]
 
@@ -35,26 +35,26 @@ use super::schedule::Schedule;
 use super::tally::{Kind, Outcome};
 use crate::Failure;
 
-/// Connections being opened at the same time: fewer than any server lets wait.
+/// The maximum number of concurrent connects: fewer than the backlog of any server.
 const OPENING_MAX: usize = 64;
-/// A connection that failed is tried again so much later.
+/// The delay before a failed connection is retried.
 const RETRY_NS: u64 = 10_000_000;
-/// How often it is looked for requests that have waited too long.
+/// The interval of checks for requests that exceed the timeout.
 const TICK_NS: u64 = 100_000_000;
-/// The longest wait: how late a new phase is seen when nothing else happens.
+/// The maximum wait, which bounds the delay until a new phase is noticed.
 const WAIT_NS: u64 = 5_000_000;
-/// Buffers that the kernel may receive into: as many as one batch of completions uses, and fewer where all of them
-/// together would be too much for the processor's cache.
+/// The number of receive buffers: enough for one batch of completions, and fewer if they would exceed the processor's
+/// cache.
 const BUFFERS: usize = 128;
 const BUFFERS_BYTES: usize = 2 << 20;
 const BUFFER_BYTES_MIN: usize = 2 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// N connections have the same source address: an address has some 28,000 ports.
+/// The number of connections per source address, which has about 28,000 ports.
 const PORTS_OF_SOURCE: usize = 20_000;
-/// Source addresses that short connections take turns with: a closed connection keeps its port for a while.
+/// The number of source addresses that short connections rotate through, because a closed connection keeps its port.
 const SOURCES: u32 = 250;
 
-/// Processor time, clock and counters when the measured time began or ended.
+/// CPU time, clock and counters at the start or the end of the measured time.
 #[derive(Clone, Copy, Default)]
 struct Mark {
     at_ns: u64,
@@ -77,16 +77,16 @@ struct Worker<'r, 'p, P: Protocol> {
     requests: Requests<P>,
     conns: Vec<Conn<P::Reader>>,
     to_open: VecDeque<u32>,
-    /// Slots that failed, and when they are tried again.
+    /// Failed slots, and the time of their retry.
     retry: VecDeque<(u64, u32)>,
-    /// Slots whose receive found no buffer, and their generation: a kernel that delivers at once all bytes that have come
-    /// (6.1; 6.18 does not) runs out of them. Armed as many at a time as there are buffers: all of them would mostly
-    /// find none again.
+    /// Slots whose receive found no buffer, and their generation. A kernel that delivers all available bytes in one
+    /// round (6.1, not 6.18) runs out of buffers. At most as many as there are buffers are armed together, because
+    /// most of the others would fail again.
     starved: VecDeque<(u32, u32)>,
     opening: usize,
     open: usize,
     opening_max: usize,
-    /// At a fixed rate: a slot number for each request that a connection can take, and its generation.
+    /// At a fixed rate: the slot and generation of each connection with room, once per request that fits.
     spare: VecDeque<(u32, u32)>,
     schedule: Option<Schedule>,
     phase: Phase,
@@ -239,7 +239,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         }
     }
 
-    /// Through all phases up to this one; a slow thread may have missed some.
+    /// Enters each phase up to this one. A slow thread may have missed some.
     fn go_to(&mut self, phase: Phase) -> io::Result<()> {
         for next in Phase::ALL {
             if next <= self.phase || next > phase {
@@ -306,10 +306,10 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         self.requests.made - self.requests.responses - self.requests.dropped
     }
 
-    /// When the next request is due that may still be sent.
+    /// Returns the due time of the next request that may still be sent.
     fn next_due_ns(&self) -> Option<u64> {
         let next_ns = self.schedule.as_ref()?.next_ns();
-        // Those due after the measured time are of no use once it is over.
+        // Requests due after the measured time are not needed once it is over.
         let is_needed = self.phase != Phase::Draining || next_ns < self.requests.due_until_ns;
         is_needed.then_some(next_ns)
     }
@@ -329,7 +329,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         })
     }
 
-    /// At a fixed rate: gives what is due by now to connections that have room.
+    /// Assigns due requests to connections with room, at a fixed rate.
     fn send_what_is_due(&mut self) -> io::Result<()> {
         while let Some(due_ns) = self.next_due_ns().filter(|&due_ns| due_ns <= self.now_ns) {
             let Some((conn_index, generation)) = self.spare.pop_front() else {
@@ -351,7 +351,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         Ok(())
     }
 
-    /// A connection has room for N requests more.
+    /// Registers room for requests on a connection.
     #[inline]
     fn queue_requests(&mut self, conn_index: u32, free_requests: u32) -> io::Result<()> {
         if self.phase == Phase::Connecting {
@@ -376,7 +376,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         self.flush(conn_index)
     }
 
-    /// A slot without a connection takes the next request, with a connection of its own.
+    /// Queues the next request on a slot without a connection, which opens a new one.
     fn reuse(&mut self, conn_index: u32) {
         if self.schedule.is_some() {
             let generation = self.conns[conn_index as usize].generation;
@@ -386,7 +386,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         }
     }
 
-    /// Sends all that is due on a connection, unless a send is under way.
+    /// Sends all due requests of a connection, unless a send is in flight.
     #[inline]
     fn flush(&mut self, conn_index: u32) -> io::Result<()> {
         let conn = &mut self.conns[conn_index as usize];
@@ -394,20 +394,20 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             return Ok(());
         }
         let start = conn_index as usize * self.slot_bytes;
-        // SAFETY: a slot's part of the map, which nothing else refers to; the kernel has sent what it held, see the
-        // header.
+        // SAFETY: only this reference points to the slot's part of the map, and the kernel has sent its previous content
+        // (see the header).
         let memory = unsafe {
             std::slice::from_raw_parts_mut(self.sends.as_mut_ptr().add(start), self.slot_bytes)
         };
         if conn.in_flight == 0 {
             conn.since_ns = self.now_ns;
         }
-        // With a connection for each request, the request was sent when connecting began.
+        // With a connection per request, the request's time starts at the connect.
         let sent_ns = (!self.plan.reconnect).then_some(self.now_ns);
         let bytes = self
             .requests
             .stamp_due(conn_index, conn, memory, self.request_bytes, sent_ns);
-        // One request at a time is known to be sent when it is answered: no need to be told.
+        // Without pipelining, the response implies that the request was sent, so the send needs no completion.
         conn.sending = self.plan.pipeline > 1;
         (conn.send_from, conn.send_len) = (0, bytes as u32);
         self.sent_bytes += bytes as u64;
@@ -431,11 +431,11 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             true => entry,
             false => entry.flags(squeue::Flags::SKIP_SUCCESS),
         };
-        // SAFETY: within the slot's part of `sends`, which outlives the ring's work (see the header).
+        // SAFETY: the range is within the slot's part of `sends`, which outlives the operation (see the header).
         unsafe { self.channel.push(entry) }
     }
 
-    /// Lets the ring receive on a connection: again and again, or once if it is for one request.
+    /// Submits a receive on a connection: multishot, or single-shot with a connection per request.
     #[inline]
     fn arm(&mut self, conn_index: u32) -> io::Result<()> {
         let conn = &mut self.conns[conn_index as usize];
@@ -445,7 +445,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         conn.armed = true;
         let fd = types::Fd(socket.as_raw_fd());
         let entry = match self.plan.reconnect {
-            // A receive that stays armed would keep the socket open after its descriptor is closed.
+            // A multishot receive would keep the socket open after its descriptor is closed.
             true => opcode::Recv::new(fd, std::ptr::null_mut(), 0)
                 .buf_group(GROUP)
                 .build()
@@ -453,7 +453,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             false => opcode::RecvMulti::new(fd, GROUP).build(),
         };
         let entry = entry.user_data(token(What::Receive, conn_index, conn.generation));
-        // SAFETY: it points to nothing; what it receives goes to buffers of `received`, which outlive the ring's work.
+        // SAFETY: the entry points to no memory. It receives into buffers of `received`, which outlive the operation.
         unsafe { self.channel.push(entry) }
     }
 
@@ -530,7 +530,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         self.arm(conn_index)
     }
 
-    /// All buffers are free between two iterations.
+    /// Arms starved receives between two iterations, when all buffers are free.
     fn arm_starved(&mut self) -> io::Result<()> {
         for _ in 0..self.received.count() {
             let Some((conn_index, generation)) = self.starved.pop_front() else {
@@ -554,7 +554,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         self.queue_requests(conn_index, responses)
     }
 
-    /// The server has closed the connection.
+    /// Handles a connection that the server has closed.
     fn ended(&mut self, conn_index: u32) -> io::Result<()> {
         let conn = &mut self.conns[conn_index as usize];
         if conn.in_flight == 1 && self.requests.protocol.ends_with_connection(&conn.reader) {
@@ -571,7 +571,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
 }
 
 impl<P: Protocol> Worker<'_, '_, P> {
-    /// Looks for what has waited too long.
+    /// Checks for timeouts.
     fn tick(&mut self) -> io::Result<()> {
         self.next_tick_ns = self.now_ns + TICK_NS;
         let timeout = self.plan.timeout;

@@ -1,18 +1,18 @@
-//! What ends the command early: used wrongly (exit code 2), could not do it (exit code 1), or a signal.
+//! Errors that end the command: a wrong command line (exit code 2), a failure (exit code 1), or a signal.
 
 use std::fmt;
 use std::process::ExitCode;
 
 use crate::signals::Signal;
 
-/// Why the command gives up; the text says what happened, to what, and what to do.
+/// An error that ends the command. The text says what failed, on what, why, and what to do.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The question makes no sense: another command line would work.
+    /// The command line is wrong, and another one may work.
     Usage(String),
-    /// The question is fine, the answer is not: no space, a device error, a variant that hangs.
+    /// The command line is right, but the command failed: no space, a device error, a variant that hangs.
     Failed(String),
-    /// A signal.
+    /// A signal ended the command.
     Interrupted { signal: Signal, doing: &'static str },
 }
 

@@ -1,5 +1,5 @@
-//! `annulus release` and `annulus resume`: hands a process that runs under the preload library back to the kernel, and
-//! has it served again, without a restart.
+//! `annulus release` and `annulus resume`: returns a process under the preload library to the kernel's epoll, or
+//! serves it through io_uring again, without a restart.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -13,43 +13,43 @@ use crate::args::TargetProcesses;
 use crate::fault::Fault;
 use crate::top::Process;
 
-/// The exit code where not all that was requested was done in time.
+/// The exit code if a process did not complete the request in time.
 const LATE: u8 = 4;
-/// How often it is looked whether it has been done.
-const LOOK: Duration = Duration::from_millis(2);
+/// The interval between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What is requested.
+/// The request to a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     Release,
     Resume,
 }
 
-pub(crate) fn release(whom: &TargetProcesses) -> Result<ExitCode, Fault> {
-    each(whom, Request::Release)
+pub(crate) fn release(target: &TargetProcesses) -> Result<ExitCode, Fault> {
+    request_all(target, Request::Release)
 }
 
-pub(crate) fn resume(whom: &TargetProcesses) -> Result<ExitCode, Fault> {
-    each(whom, Request::Resume)
+pub(crate) fn resume(target: &TargetProcesses) -> Result<ExitCode, Fault> {
+    request_all(target, Request::Resume)
 }
 
-fn each(whom: &TargetProcesses, request: Request) -> Result<ExitCode, Fault> {
-    // All are asked before the first is waited for.
-    let pending: Vec<_> = whom
+fn request_all(target: &TargetProcesses, request: Request) -> Result<ExitCode, Fault> {
+    // All requests are sent before the first wait.
+    let pending: Vec<_> = target
         .pids
         .iter()
-        .map(|&pid| Pending::ask(pid, request))
+        .map(|&pid| Pending::send(pid, request))
         .collect();
-    let until = Instant::now() + whom.wait;
+    let until = Instant::now() + target.wait;
     let (mut late, mut failed) = (false, None);
     for pending in pending {
         match pending.and_then(|pending| pending.wait(until)) {
             Ok(outcome) => {
                 late |= !outcome.is_done;
-                // If nobody reads it, it has been done all the same.
-                let _ = writeln!(io::stdout(), "{}", outcome.says);
+                // If standard output is closed, the request has still been completed.
+                let _ = writeln!(io::stdout(), "{}", outcome.message);
             }
-            // The caller reports the last one.
+            // The caller prints the last error.
             Err(fault) => {
                 if let Some(before) = failed.replace(fault) {
                     let _ = writeln!(io::stderr(), "annulus: {before}");
@@ -64,26 +64,26 @@ fn each(whom: &TargetProcesses, request: Request) -> Result<ExitCode, Fault> {
     }
 }
 
-/// What has come of it for one process.
+/// The outcome of the request for one process.
 struct Outcome {
-    says: String,
+    message: String,
     is_done: bool,
 }
 
-/// A process that has been asked.
+/// A process with a pending request.
 struct Pending {
     pid: u32,
     process: Process,
     switch: Switch,
     request: Request,
-    /// It was requested something else before.
+    /// `true` if the request changes the state of the process.
     is_new: bool,
-    /// Sets and connections that it had done this to.
+    /// The counts of sets and connections before the request.
     before: [u64; 2],
 }
 
 impl Pending {
-    fn ask(pid: u32, request: Request) -> Result<Pending, Fault> {
+    fn send(pid: u32, request: Request) -> Result<Pending, Fault> {
         let process = Process::find(pid)?;
         let switch = Switch::of(pid).map_err(|error| refused(pid, &error))?;
         let before = done(&switch, request);
@@ -98,8 +98,8 @@ impl Pending {
         })
     }
 
-    /// Sets that are as they were.
-    fn left(&self) -> u64 {
+    /// Returns the number of sets that the request has not reached yet.
+    fn remaining(&self) -> u64 {
         self.switch.count(match self.request {
             Request::Release => SwitchCounter::Serving,
             Request::Resume => SwitchCounter::Released,
@@ -108,63 +108,67 @@ impl Pending {
 
     fn wait(self, until: Instant) -> Result<Outcome, Fault> {
         let pid = self.pid;
-        while self.left() > 0 && Instant::now() < until {
+        while self.remaining() > 0 && Instant::now() < until {
             if !self.process.is_there() {
-                return Err(Fault::failed(format!("process {pid} has ended meanwhile")));
+                return Err(Fault::failed(format!(
+                    "process {pid} ended before it completed the request"
+                )));
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
-        let left = self.left();
+        let left = self.remaining();
         let [sets, connections] = done(&self.switch, self.request);
-        // A process may write there what it likes.
+        // The process can write any value to these counters.
         let done = [
             sets.wrapping_sub(self.before[0]),
             connections.wrapping_sub(self.before[1]),
         ];
-        let says = describe(self.request, self.is_new, done, left);
+        let text = describe(self.request, self.is_new, done, left);
         Ok(Outcome {
-            says: format!("process {pid}: {says}"),
+            message: format!("process {pid}: {text}"),
             is_done: left == 0,
         })
     }
 }
 
-/// Sets and connections that the process has done this to since its start.
+/// Returns the counts of sets and connections that the process has released or resumed since its start.
 fn done(switch: &Switch, request: Request) -> [u64; 2] {
     let counts = match request {
         Request::Release => [SwitchCounter::SetsHandedBack, SwitchCounter::HandedBack],
         Request::Resume => [SwitchCounter::SetsServedAgain, SwitchCounter::ServedAgain],
     };
-    counts.map(|what| switch.count(what))
+    counts.map(|counter| switch.count(counter))
 }
 
-/// What has been done, what is left, and how it is undone.
+/// Describes the completed part of the request, and the remaining part.
 fn describe(request: Request, is_new: bool, [sets, connections]: [u64; 2], left: u64) -> String {
     let (sets, connections) = (count(sets, "epoll set"), count(connections, "connection"));
     let done = match request {
-        Request::Release if !is_new => "was handed back before, and is not served".to_owned(),
-        Request::Resume if !is_new => "is served, and was not handed back".to_owned(),
-        Request::Release => format!("{sets} with {connections} handed back to the kernel"),
+        Request::Release if !is_new => {
+            "was released before; the kernel's epoll serves it".to_owned()
+        }
+        Request::Resume if !is_new => "was not released; io_uring serves it".to_owned(),
+        Request::Release => format!("{sets} with {connections} returned to the kernel"),
         Request::Resume => format!("{sets} with {connections} served again"),
     };
     let rest = match request {
         _ if left == 0 => String::new(),
         Request::Release => format!(
-            "; {} still served: handed back at the next wait of each thread",
+            "; {} remaining: each returns to the kernel when its thread waits next",
             count(left, "epoll set")
         ),
         Request::Resume => format!(
-            "; {} still the kernel's: served again at the next event of each",
+            "; {} remaining: each is served again at its next event",
             count(left, "epoll set")
         ),
     };
     done + &rest
 }
 
-fn count(number: u64, what: &str) -> String {
+fn count(number: u64, noun: &str) -> String {
     match number {
-        1 => format!("1 {what}"),
-        _ => format!("{number} {what}s"),
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
     }
 }
 
@@ -174,17 +178,17 @@ fn refused(pid: u32, error: &io::Error) -> Fault {
     }
     Fault::failed(match has_library(pid) {
         true => format!(
-            "process {pid} runs under `annulus run` and has made no ring: nothing of it is served, and there is \
-             nothing to hand back. Its log says why; ask again when it serves, or start it with ANNULUS_DISABLE=1"
+            "process {pid} runs under `annulus run`, but has no ring, so there is nothing to release. Its log has the \
+             reason. Try again when it serves connections, or start it with ANNULUS_DISABLE=1"
         ),
         false => format!(
-            "process {pid} does not run under `annulus run`, or with a library that can't be asked: nothing of it can \
-             be handed back. Of a server with several processes name those that serve; `annulus top` lists them"
+            "process {pid} cannot be released: it does not run under `annulus run`, or its library is too old for \
+             this request. For a server with several processes, name those that serve; `annulus top` lists them"
         ),
     })
 }
 
-/// Whether the library is mapped there.
+/// Returns whether the process has mapped the library.
 fn has_library(pid: u32) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&maps).contains("libannulus_preload")
@@ -195,20 +199,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_done_is_reported_in_numbers_with_what_is_left() {
+    fn the_message_counts_completed_and_remaining_sets() {
         assert_eq!(
             describe(Request::Release, true, [1, 300], 0),
-            "1 epoll set with 300 connections handed back to the kernel"
+            "1 epoll set with 300 connections returned to the kernel"
         );
         assert_eq!(
             describe(Request::Release, true, [0, 0], 2),
-            "0 epoll sets with 0 connections handed back to the kernel; 2 epoll sets still served: handed back at the \
-             next wait of each thread"
+            "0 epoll sets with 0 connections returned to the kernel; 2 epoll sets remaining: each returns to the \
+             kernel when its thread waits next"
         );
         assert_eq!(
             describe(Request::Resume, true, [2, 1], 1),
-            "2 epoll sets with 1 connection served again; 1 epoll set still the kernel's: served again at the next \
-             event of each"
+            "2 epoll sets with 1 connection served again; 1 epoll set remaining: each is served again at its next \
+             event"
         );
     }
 }

@@ -1,12 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP for the whole tool: the first asks for an end in order, the second is the end.
+//! SIGINT, SIGTERM and SIGHUP for the whole tool: the first signal requests an orderly end, the second ends the
+//! process.
 //!
-//! One thread waits for them, from [`listen`] on. As long as there is nothing to tell yet, until [`end_in_order`], the
-//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, a working thread checks
-//! [`received`] between two steps, or has [`on_first`] wake it. Code that creates something that must not stay behind
-//! registers its removal to [`Removal`], which is done when it is dropped or, if there is no time for that, before the
-//! process ends.
+//! [`listen`] starts a thread that waits for signals. Until [`end_in_order`] is called there is nothing to report, so
+//! the first signal also ends the process, even if another thread blocks. After that, a working thread checks
+//! [`received`] between two steps, or is woken by [`on_first`]. Code that creates something temporary registers a
+//! [`Removal`]. It runs when it is dropped, or at the latest before the process ends.
 //!
-//! A server also takes SIGUSR1 ([`on_reopen`]), by the same thread: it opens its log again, as after a rotation.
+//! The same thread handles SIGUSR1 for a server ([`on_reopen`]): the server reopens its log, as after a rotation.
 
 use std::fmt;
 use std::fs;
@@ -22,34 +22,35 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::fault::Fault;
 
-/// How long what is under way may take to end after the first signal; then it is given up.
+/// The time that running work has to end after the first signal. After that it is abandoned.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
 
-/// There may be something to tell at the end.
+/// `true` if the first signal requests an orderly end.
 static IN_ORDER: AtomicBool = AtomicBool::new(false);
-/// The number of the first signal; zero until there is one.
+/// The number of the first signal; zero before it.
 static FIRST: AtomicI32 = AtomicI32::new(0);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-/// What the first signal does. Its lock is also that of `CAME`.
+/// The actions of the first signal. The lock also guards `ARRIVED`.
 static HOOKS: Mutex<Vec<(u64, Action)>> = Mutex::new(Vec::new());
-static CAME: Condvar = Condvar::new();
-/// True from the first signal on.
-static CAME_FLAG: AtomicBool = AtomicBool::new(false);
-/// What must not stay behind. Locked while something is removed, so that the process does not end meanwhile.
+static ARRIVED: Condvar = Condvar::new();
+/// `true` if the first signal has arrived.
+static ARRIVED_FLAG: AtomicBool = AtomicBool::new(false);
+/// The removals that are still to run. The lock is held during a removal, so that the process does not end during it.
 static REMOVALS: Mutex<Vec<(u64, Action)>> = Mutex::new(Vec::new());
 
-/// What SIGUSR1 does, and the way to have the thread wait for it.
+/// The action of SIGUSR1.
 static REOPEN: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+/// Adds signals to those that the thread waits for.
 static HANDLE: OnceLock<Handle> = OnceLock::new();
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// A signal that asks us to end.
+/// A signal that ends the tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signal(i32);
 
 impl Signal {
-    /// As a shell reports a process that this signal ended.
+    /// Returns the exit code that a shell reports for a process that this signal ended.
     pub(crate) fn exit_code(self) -> u8 {
         128 + self.0 as u8
     }
@@ -65,12 +66,12 @@ impl fmt::Display for Signal {
     }
 }
 
-/// From now on a signal removes what must not stay behind before it ends the process.
+/// Starts to handle signals. From now on, a signal runs all removals before it ends the process.
 pub(crate) fn listen() -> Result<(), Fault> {
-    let failed = |error| Fault::failed(format!("listening to signals: {error}"));
-    // SIGXFSZ is taken so that a write beyond RLIMIT_FSIZE is an error (EFBIG) and not the end of the process.
+    let failed = |error| Fault::failed(format!("cannot handle signals: {error}"));
+    // SIGXFSZ is handled, so that a write beyond RLIMIT_FSIZE fails with EFBIG and does not end the process.
     let mut handled = vec![SIGINT, SIGTERM, SIGXFSZ];
-    // `nohup` has it ignored: that is a wish, too.
+    // `nohup` ignores SIGHUP, and it stays ignored.
     if !is_ignored(SIGHUP) {
         handled.push(SIGHUP);
     }
@@ -88,11 +89,11 @@ pub(crate) fn listen() -> Result<(), Fault> {
             }
             match FIRST.compare_exchange(0, number, SeqCst, SeqCst) {
                 Ok(_) if IN_ORDER.load(SeqCst) => first(),
-                Ok(_) => at_once(
+                Ok(_) => end_now(
                     Signal(number),
                     "annulus: interrupted before anything was measured\n",
                 ),
-                Err(_) => at_once(Signal(number), ""),
+                Err(_) => end_now(Signal(number), ""),
             }
         }
     };
@@ -103,38 +104,38 @@ pub(crate) fn listen() -> Result<(), Fault> {
     Ok(())
 }
 
-/// From now on SIGUSR1 does this, each time, and does not end the process. It may not wait for anything. To be called
-/// once, after [`listen`].
+/// Runs `action` at each SIGUSR1, which no longer ends the process. `action` must not block. Call this once, after
+/// [`listen`].
 pub(crate) fn on_reopen(action: impl Fn() + Send + Sync + 'static) -> Result<(), Fault> {
-    // Before the signal is taken: from then on it finds what to do.
+    // The action is stored before the signal is handled, so that the thread always finds it.
     let _ = REOPEN.set(Box::new(action));
     let Some(handle) = HANDLE.get() else {
         return Err(Fault::failed(
-            "SIGUSR1 can't be taken: no thread listens to signals",
+            "cannot handle SIGUSR1: no thread waits for signals",
         ));
     };
-    let taken = handle.add_signal(SIGUSR1);
-    taken.map_err(|error| Fault::failed(format!("listening to SIGUSR1: {error}")))
+    let added = handle.add_signal(SIGUSR1);
+    added.map_err(|error| Fault::failed(format!("cannot handle SIGUSR1: {error}")))
 }
 
-/// From now on the first signal ends what is under way, and what there is by then is told.
+/// Makes the first signal end the running work in order. The results so far are then reported.
 pub(crate) fn end_in_order() {
     IN_ORDER.store(true, SeqCst);
 }
 
-/// The first signal, if there was one.
+/// Returns the first signal, if one has arrived.
 pub(crate) fn received() -> Option<Signal> {
     Some(FIRST.load(SeqCst))
         .filter(|&number| number != 0)
         .map(Signal)
 }
 
-/// The same as a flag, for code that knows nothing of signals.
+/// Returns a flag that the first signal sets, for code that does not depend on this module.
 pub(crate) fn flag() -> &'static AtomicBool {
-    &CAME_FLAG
+    &ARRIVED_FLAG
 }
 
-/// Does work that cannot be stopped; it is left alone where a signal comes first.
+/// Runs work that cannot be stopped on another thread, and returns early if a signal arrives first.
 pub(crate) fn unless_interrupted<T: Send + 'static>(
     doing: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -144,19 +145,19 @@ pub(crate) fn unless_interrupted<T: Send + 'static>(
     let _hook = on_first(move || drop(stop.send(None)));
     let work = move || drop(sender.send(Some(work())));
     (thread::Builder::new().name("work".into()).spawn(work))
-        .map_err(|error| Fault::failed(format!("starting a thread: {error}")))?;
+        .map_err(|error| Fault::failed(format!("cannot start a thread: {error}")))?;
     match receiver.recv() {
         Ok(Some(done)) => Ok(done),
         _ => check(doing).and(Err(Fault::failed(format!("panicked while {doing}")))),
     }
 }
 
-/// An error as soon as there was a signal; for steps of work that has no result before its end.
+/// Fails if a signal has arrived. Called between the steps of work that has no result before its end.
 pub(crate) fn check(doing: &'static str) -> Result<(), Fault> {
     received().map_or(Ok(()), |signal| Err(Fault::Interrupted { signal, doing }))
 }
 
-/// Sleeps for so long; less if a signal comes, or has come.
+/// Sleeps for `time`, or until a signal has arrived.
 pub(crate) fn sleep(time: Duration) {
     let until = Instant::now() + time;
     let mut hooks = locked(&HOOKS);
@@ -165,19 +166,19 @@ pub(crate) fn sleep(time: Duration) {
         if left.is_zero() {
             return;
         }
-        let waited = CAME.wait_timeout(hooks, left);
+        let waited = ARRIVED.wait_timeout(hooks, left);
         hooks = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
-/// Something that the first signal does, unless this is dropped before.
+/// An action of the first signal, which does not run if this is dropped earlier.
 pub(crate) struct Hook(u64);
 
-/// Has the first signal do this, now if it has come already. It may not wait for anything.
+/// Runs `action` at the first signal, or immediately if it has arrived already. `action` must not block.
 pub(crate) fn on_first(action: impl FnOnce() + Send + 'static) -> Hook {
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let mut hooks = locked(&HOOKS);
-    // Under the lock: either the signal's thread has not taken the hooks yet, or it is known to have come.
+    // Under the lock: either the signal thread has not taken the hooks yet, or `received` reports the signal.
     if received().is_none() {
         hooks.push((id, Box::new(action)));
         return Hook(id);
@@ -193,7 +194,7 @@ impl Drop for Hook {
     }
 }
 
-/// The removal of something that must not stay behind: when it is dropped, or when the second signal comes.
+/// The removal of something temporary. It runs when this is dropped, or at the second signal.
 pub(crate) struct Removal(u64);
 
 impl Removal {
@@ -215,22 +216,22 @@ impl Drop for Removal {
 }
 
 fn first() {
-    CAME_FLAG.store(true, Relaxed);
+    ARRIVED_FLAG.store(true, Relaxed);
     let hooks = std::mem::take(&mut *locked(&HOOKS));
-    CAME.notify_all();
+    ARRIVED.notify_all();
     for (_, action) in hooks {
         action();
     }
 }
 
-/// A second signal asks for an immediate end. What was made last goes first.
-fn at_once(signal: Signal, says: &str) -> ! {
+/// Ends the process immediately, after all removals, the latest first.
+fn end_now(signal: Signal, message: &str) -> ! {
     for (_, action) in locked(&REMOVALS).drain(..).rev() {
         action();
     }
-    // If even standard error is closed there is nobody left to tell.
-    let _ = std::io::stderr().write_all(says.as_bytes());
-    // Not `std::process::exit`, whose handlers may wait for what we have just given up.
+    // If standard error is closed too, the message is lost.
+    let _ = std::io::stderr().write_all(message.as_bytes());
+    // `std::process::exit` runs handlers that may wait for abandoned work.
     signal_hook::low_level::exit(i32::from(signal.exit_code()))
 }
 
@@ -243,7 +244,7 @@ fn is_ignored(number: i32) -> bool {
     ignored_in(&status).is_some_and(|mask| mask & 1 << (number - 1) != 0)
 }
 
-/// The mask of ignored signals in a text of `/proc/self/status`.
+/// Returns the mask of ignored signals from the text of `/proc/self/status`.
 fn ignored_in(status: &str) -> Option<u64> {
     let mask = status
         .lines()
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_removal_is_done_once_when_it_is_dropped() {
+    fn a_removal_runs_once_when_it_is_dropped() {
         let count = Arc::new(AtomicU64::new(0));
         let removal = Removal::new({
             let count = Arc::clone(&count);

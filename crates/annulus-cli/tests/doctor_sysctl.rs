@@ -1,7 +1,7 @@
-//! `annulus doctor` on a machine whose `kernel.io_uring_disabled` is 1 and 2 (Linux 6.6 or later, as root). It holds
-//! for the whole machine, so `ci/kernel` runs this test in a guest.
+//! `annulus doctor` on a machine whose `kernel.io_uring_disabled` is 1 and 2 (Linux 6.6 or later, as root). The sysctl
+//! affects the whole machine, so `ci/kernel` runs this test in a guest.
 
-// It names the binary (`CARGO_BIN_EXE_annulus`), whose path cargo tells the tests of this package only.
+// `CARGO_BIN_EXE_annulus` is only defined for the tests of this package.
 #[path = "doctor/command.rs"]
 mod command;
 
@@ -13,7 +13,7 @@ use command::{command, output, report, rules};
 const GROUP: &str = "/proc/sys/kernel/io_uring_group";
 const USER: u32 = 54_321;
 
-/// As a user of some group, outside of root's.
+/// Returns the command as an ordinary user in `group`.
 fn as_user(group: u32) -> std::process::Command {
     let mut command = command(&["--quick", "--json"]);
     command.uid(USER).gid(group).current_dir("/");
@@ -39,7 +39,7 @@ fn the_sysctl_is_named_with_its_value_and_its_group() {
     assert_ne!(
         report(command(&["--quick", "--json"]))["exit_code"],
         77,
-        "root is spared"
+        "root is exempt"
     );
     let outside = report(as_user(USER));
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// How the kernel fills receive buffers.
+/// The fill mode of receive buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReceiveModeName {
     /// A buffer for each receive
@@ -13,7 +13,7 @@ pub(crate) enum ReceiveModeName {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReceiveArgs {
-    /// How the kernel fills receive buffers. If this kernel does not fill them incrementally without errors, the
+    /// Fill mode of the receive buffers. If this kernel does not fill them incrementally without errors, the
     /// mode is `whole`, and the reason is printed
     #[arg(long, value_enum, value_name = "MODE", default_value_t = ReceiveModeName::Whole, hide_short_help = true)]
     pub(crate) receive_mode: ReceiveModeName,

@@ -1,4 +1,4 @@
-//! What a rule has to say, and the verdict over all of them.
+//! The advice of the rules, and the verdict.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::facts::Environment;
 use super::figures::Figures;
 
-/// What rules look at.
+/// The input of the rules.
 pub(crate) struct Findings<'a> {
     pub(crate) env: &'a Environment,
     /// Absent with `--quick`.
@@ -16,36 +16,36 @@ pub(crate) struct Findings<'a> {
 /// One piece of advice.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Advice {
-    /// As docs/reference/doctor.md calls the rule.
+    /// The name of the rule in docs/reference/doctor.md.
     pub(crate) rule: String,
     pub(crate) severity: Severity,
     pub(crate) what: String,
     pub(crate) why: String,
-    /// What to type or to change, where something can be done.
+    /// The command to run or the change to make, if there is one.
     pub(crate) next: Option<String>,
 }
 
-/// From the worst on.
+/// The severity of advice, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Severity {
-    /// There is no ring because of it.
+    /// Prevents the creation of a ring.
     Blocks,
-    /// Something that Annulus can use is not there.
+    /// Something that Annulus can use is missing.
     Less,
-    /// Everything works, and could do better.
+    /// Everything works, but could be faster or safer.
     Advice,
-    /// Good to know.
+    /// Information.
     Note,
 }
 
-/// A rule: pure, so that a test can show it any machine.
+/// A rule: a pure function, so that tests can apply it to any machine.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
     pub(crate) check: fn(&Findings<'_>) -> Option<RuleReport>,
 }
 
-/// What a rule says, without its name.
+/// The result of a rule, without its name.
 pub(crate) struct RuleReport {
     pub(crate) severity: Severity,
     pub(crate) what: String,
@@ -75,7 +75,7 @@ impl RuleReport {
     }
 }
 
-/// What every rule says, the worst first.
+/// Returns the advice of all rules, the most severe first.
 pub(crate) fn advice(findings: &Findings<'_>) -> Vec<Advice> {
     let mut advice: Vec<Advice> = super::rules::all()
         .filter_map(|rule| {
@@ -120,16 +120,14 @@ impl Verdict {
 
     pub(crate) fn sentence(self) -> &'static str {
         match self {
-            Verdict::Good => "io_uring, with all that Annulus can use",
-            Verdict::Less => "io_uring, without what is lacking above; everything works",
-            Verdict::NoIoUring => {
-                "epoll and blocking threads instead of io_uring; everything works"
-            }
+            Verdict::Good => "io_uring works, with everything that Annulus can use",
+            Verdict::Less => "io_uring works, with the restrictions marked \"lacking\"",
+            Verdict::NoIoUring => "no io_uring; Annulus uses epoll and blocking threads instead",
         }
     }
 }
 
-/// The one command to go on with.
+/// Returns the command to run next.
 pub(crate) fn next_command(verdict: Verdict, env: &Environment) -> String {
     let path = env
         .location

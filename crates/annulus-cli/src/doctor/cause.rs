@@ -1,8 +1,8 @@
-//! Why there is no ring: told from which of the three system calls are refused, how, and what else is known.
+//! The cause of a missing ring, derived from the errors of the three system calls and from the environment.
 //!
-//! A seccomp filter forbids calls by number, so it also refuses an enter on something that is no ring; the sysctl and
-//! the security modules are asked by the set-up alone. A kernel without io_uring and a filter that plays one answer the
-//! same `ENOSYS`: there the kernel's configuration, its sysctl and its version decide.
+//! A seccomp filter matches system calls by number, so it also refuses `io_uring_enter` on a descriptor that is not a
+//! ring. The sysctl and the security modules only affect the set-up call. A kernel without io_uring and a filter that
+//! imitates one both return `ENOSYS`. In that case the kernel's configuration, its sysctl and its version decide.
 
 use rustix::io::Errno;
 use schemars::JsonSchema;
@@ -14,14 +14,14 @@ use super::surroundings::ContainerKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Cause {
-    /// Before io_uring came.
+    /// The kernel is older than io_uring.
     KernelBefore,
-    /// With an io_uring that lacks what Annulus can't do without.
+    /// The kernel's io_uring lacks a feature that Annulus requires.
     KernelTooOld,
     NotBuiltIn,
     SeccompSaysMissing,
     SeccompRefuses,
-    /// The set-up is allowed, another call is not.
+    /// A filter allows the set-up call and refuses another one.
     SeccompRefusesPart,
     SysctlForbids,
     SysctlForbidsUser,
@@ -32,17 +32,17 @@ pub(crate) enum Cause {
     Unknown,
 }
 
-/// The first Linux with io_uring.
+/// The first Linux version with io_uring.
 const FIRST: Version = Version(5, 1, 0);
 
-/// Everything that has to change before there is a ring; empty where there is one. The first is named as the cause.
+/// Returns every obstacle to a ring, the main cause first. Empty if there is a ring.
 pub(crate) fn causes(env: &Environment) -> Vec<Cause> {
     let Some(refusal) = &env.ring.refusal else {
         return Vec::new();
     };
-    let answer = |call| env.answer(call).map(Errno::from_raw_os_error);
-    let set_up = answer("io_uring_setup");
-    let others = [answer("io_uring_enter"), answer("io_uring_register")];
+    let errno = |call| env.errno(call).map(Errno::from_raw_os_error);
+    let set_up = errno("io_uring_setup");
+    let others = [errno("io_uring_enter"), errno("io_uring_register")];
     match set_up {
         Some(Errno::NOSYS) => vec![missing(env)],
         Some(Errno::PERM | Errno::ACCESS) => refused(env, others.iter().any(|one| is_denial(*one))),
@@ -50,7 +50,7 @@ pub(crate) fn causes(env: &Environment) -> Vec<Cause> {
         Some(Errno::MFILE | Errno::NFILE) => vec![Cause::Descriptors],
         Some(Errno::INVAL) => vec![Cause::KernelTooOld],
         _ if others.iter().any(Option::is_some) => vec![Cause::SeccompRefusesPart],
-        // A ring can be made, and not the one that Annulus needs.
+        // The calls work, but the ring that Annulus needs cannot be created.
         _ => vec![match refusal.kind {
             RefusalKind::TooOld => Cause::KernelTooOld,
             RefusalKind::Memlock => Cause::Memlock,
@@ -60,11 +60,11 @@ pub(crate) fn causes(env: &Environment) -> Vec<Cause> {
     }
 }
 
-fn is_denial(answer: Option<Errno>) -> bool {
-    matches!(answer, Some(Errno::PERM | Errno::ACCESS | Errno::NOSYS))
+fn is_denial(errno: Option<Errno>) -> bool {
+    matches!(errno, Some(Errno::PERM | Errno::ACCESS | Errno::NOSYS))
 }
 
-/// `ENOSYS`.
+/// Returns the cause of `ENOSYS`.
 fn missing(env: &Environment) -> Cause {
     let container = env.surroundings.container.as_ref();
     if container.is_some_and(|one| one.kind == ContainerKind::GVisor) {
@@ -72,13 +72,13 @@ fn missing(env: &Environment) -> Cause {
     }
     let filtered = env.policy.seccomp == Seccomp::Filter;
     let built_in = match env.kernel.has_io_uring_built_in {
-        // The sysctl is there only where io_uring is.
+        // The sysctl exists only if io_uring is built in.
         _ if env.policy.io_uring_disabled.is_some() => Some(true),
         configured => configured,
     };
     match (built_in, filtered) {
         (Some(true), true) => Cause::SeccompSaysMissing,
-        // The kernel has it and no filter hides it: something between us and the kernel answers.
+        // The kernel has io_uring and no filter is loaded: a sandbox handles the system calls.
         (Some(true), false) => Cause::Sandbox,
         _ if env.kernel.version < FIRST => Cause::KernelBefore,
         (Some(false), _) => Cause::NotBuiltIn,
@@ -87,13 +87,13 @@ fn missing(env: &Environment) -> Cause {
     }
 }
 
-/// `EPERM` or `EACCES`; `others_too`: the calls that only a filter refuses are refused as well.
+/// Returns the causes of `EPERM` or `EACCES`. `others_too`: the calls that only a filter refuses failed as well.
 fn refused(env: &Environment, others_too: bool) -> Vec<Cause> {
     let mut causes = Vec::new();
     let filtered = env.policy.seccomp == Seccomp::Filter;
     match env.policy.io_uring_disabled {
         Some(2) => causes.push(Cause::SysctlForbids),
-        Some(1) if !is_spared(env) => causes.push(Cause::SysctlForbidsUser),
+        Some(1) if !is_exempt(env) => causes.push(Cause::SysctlForbidsUser),
         _ => {}
     }
     if filtered && (others_too || causes.is_empty()) {
@@ -105,8 +105,8 @@ fn refused(env: &Environment, others_too: bool) -> Vec<Cause> {
     causes
 }
 
-/// By a sysctl of 1: root, and members of the group.
-fn is_spared(env: &Environment) -> bool {
+/// Returns whether a sysctl value of 1 exempts this process. Root and members of the group are exempt.
+fn is_exempt(env: &Environment) -> bool {
     let capable = env
         .policy
         .capabilities

@@ -1,4 +1,4 @@
-//! A block device, as sysfs shows it.
+//! The properties of a block device, from sysfs.
 
 use std::fs;
 use std::path::Path;
@@ -10,32 +10,32 @@ use super::surroundings::{chosen, text};
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Device {
-    /// As in `/sys/block`.
+    /// The name in `/sys/block`.
     pub(crate) name: String,
     pub(crate) model: Option<String>,
     pub(crate) scheduler: Option<String>,
-    /// The schedulers it could have.
+    /// The available schedulers.
     pub(crate) schedulers: Vec<String>,
     pub(crate) nr_requests: Option<u64>,
-    /// Hardware queues.
+    /// The number of hardware queues.
     pub(crate) queues: Option<usize>,
     pub(crate) is_rotational: Option<bool>,
     pub(crate) logical_block_bytes: Option<u64>,
     pub(crate) physical_block_bytes: Option<u64>,
     /// `write back` or `write through`.
     pub(crate) write_cache: Option<String>,
-    /// It has queues to poll.
+    /// `true` if the device has poll queues.
     pub(crate) has_poll_queues: bool,
-    /// The devices that it is made of.
+    /// The underlying devices.
     pub(crate) made_of: Vec<String>,
 }
 
 impl Device {
-    /// By its number, below where sysfs is.
+    /// Reads the properties of the device with this number. `sys` is the mount point of sysfs.
     pub(crate) fn below(sys: &Path, major: u32, minor: u32) -> Option<Device> {
         let link = sys.join(format!("dev/block/{major}:{minor}"));
         let mut folder = fs::canonicalize(link).ok()?;
-        // A partition has no queue of its own: the disk is the folder above.
+        // A partition has no queue. Its disk is the parent directory.
         if folder.join("partition").exists() {
             folder = folder.parent()?.to_path_buf();
         }
@@ -88,7 +88,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_partition_shows_its_disk() {
+    fn a_partition_has_the_properties_of_its_disk() {
         let sys = tempfile::tempdir().unwrap();
         let disk = sys.path().join("devices/pci/nvme0n1");
         for (path, content) in [

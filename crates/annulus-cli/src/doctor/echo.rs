@@ -1,7 +1,7 @@
-//! Messages there and back over loopback, through one of the plain echo servers of `bench net` on a thread.
+//! Echoes messages over loopback, through one of the simple echo servers of `bench net` on a thread.
 //!
-//! The client is the same for both servers: it writes a message on each of its connections, then reads all the
-//! answers. So a server always has several to answer, as a busy one would.
+//! Both servers have the same client. It writes a message on each of its connections, then reads all the replies, so
+//! that the server has several messages pending, like a busy server.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use annulus_baselines::net::{epoll_echo, ring_echo};
 
 const CONNECTIONS: usize = 16;
 const MESSAGE_BYTES: usize = 64;
-/// Nothing here takes nearly as long; a server that stalls fails the measurement instead of holding it up.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of the client, far longer than a round. A server that stalls fails the measurement.
+const IO_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Server {
@@ -22,7 +22,7 @@ pub(crate) enum Server {
     Ring,
 }
 
-/// The client; the server's thread ends with the process, as these servers do.
+/// The client. The thread of the server runs until the process ends.
 pub(crate) struct Echo {
     streams: Vec<TcpStream>,
     message: [u8; MESSAGE_BYTES],
@@ -38,13 +38,13 @@ impl Echo {
             Server::Ring => ring_echo::serve,
         };
         let thread = thread::Builder::new().name("echo".into());
-        // What ends it is seen by the client, whose connections break.
+        // An error of the server breaks the client's connections.
         thread.spawn(move || serve(listener)).map_err(failed)?;
         let connect = |_| {
             let stream = TcpStream::connect(address)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(IO_TIMEOUT))?;
+            stream.set_write_timeout(Some(IO_TIMEOUT))?;
             Ok(stream)
         };
         let streams = (0..CONNECTIONS).map(connect).collect::<Result<_, _>>();
@@ -54,18 +54,18 @@ impl Echo {
         })
     }
 
-    /// A message on every connection, and its answer.
+    /// Sends a message on every connection, and receives the replies. Returns the number of messages.
     pub(crate) fn round(&mut self) -> Result<u64, Failure> {
-        let failed = |error| Failure::failed("a message to the echo server", &error);
+        let failed = |error| Failure::failed("echoing a message on loopback", &error);
         fastrand::fill(&mut self.message);
         for mut stream in &self.streams {
             stream.write_all(&self.message).map_err(failed)?;
         }
-        let mut answer = [0; MESSAGE_BYTES];
+        let mut reply = [0; MESSAGE_BYTES];
         for mut stream in &self.streams {
-            stream.read_exact(&mut answer).map_err(failed)?;
-            if answer != self.message {
-                return Err(Failure::Failed("an echo differs from what was sent".into()));
+            stream.read_exact(&mut reply).map_err(failed)?;
+            if reply != self.message {
+                return Err(Failure::Failed("an echo differs from the message".into()));
             }
         }
         Ok(CONNECTIONS as u64)
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_is_a_message_on_every_connection() {
+    fn a_round_sends_a_message_on_every_connection() {
         let mut echo = Echo::start(Server::Epoll).unwrap();
         for _ in 0..3 {
             assert_eq!(echo.round().unwrap(), CONNECTIONS as u64);

@@ -1,6 +1,6 @@
-//! What `annulus doctor` knows about a machine: plain data, so that a rule can be shown any machine there is.
+//! The facts about a machine, as plain data, so that tests can apply the rules to any machine.
 //!
-//! [`Environment`] is all of it; `gather.rs` fills it from this machine, tests from their imagination.
+//! [`Environment`] holds all facts. `gather.rs` fills it from this machine, and tests simulate other machines.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::location::Location;
 use super::surroundings::Surroundings;
 
-/// The machine as this process sees it.
+/// The machine, as visible to this process.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Environment {
     pub(crate) kernel: Kernel,
@@ -16,25 +16,25 @@ pub(crate) struct Environment {
     pub(crate) policy: Policy,
     pub(crate) limits: Limits,
     pub(crate) surroundings: Surroundings,
-    /// Of PATH; absent where nothing can be said about it.
+    /// The facts about PATH; absent if it could not be inspected.
     pub(crate) location: Option<Location>,
 }
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Kernel {
-    /// As `uname -r` prints it.
+    /// The output of `uname -r`.
     pub(crate) release: String,
-    /// The version of the upstream kernel, as far as it can be told.
+    /// The version of the upstream kernel, as far as it is known.
     pub(crate) version: Version,
-    /// Who changed that kernel; features and fixes may have been ported back.
+    /// The vendor of a modified kernel. Features and fixes may have been backported.
     pub(crate) vendor: Option<String>,
-    /// `CONFIG_IO_URING` in the kernel's configuration, where that can be read.
+    /// `CONFIG_IO_URING` in the kernel's configuration, if that can be read.
     pub(crate) has_io_uring_built_in: Option<bool>,
-    /// Where that was read.
+    /// The path of the configuration.
     pub(crate) configuration: Option<String>,
 }
 
-/// Three numbers; the last is 0 where it is not known.
+/// A kernel version. The last number is 0 if it is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub(crate) struct Version(pub(crate) u32, pub(crate) u32, pub(crate) u32);
 
@@ -44,12 +44,12 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// What was tried with io_uring.
+/// The results of the io_uring probes.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct RingFacts {
-    /// The three system calls, each made once.
+    /// The three system calls, each called once.
     pub(crate) calls: Vec<Call>,
-    /// Why there is no ring; absent if there is one.
+    /// The reason for a missing ring; absent if there is one.
     pub(crate) refusal: Option<Refusal>,
     /// The newest set-up mode; absent without a ring.
     pub(crate) setup_mode: Option<SetupMode>,
@@ -58,20 +58,20 @@ pub(crate) struct RingFacts {
     pub(crate) opcodes: Vec<FeatureFact>,
     pub(crate) operations: Vec<OperationFact>,
     pub(crate) registrations: Vec<ProbeFact>,
-    /// What kernels of the same version do differently.
+    /// Behaviour that differs between kernels of the same version.
     pub(crate) quirks: Vec<Quirk>,
-    /// What an engine with all its defaults came to.
+    /// The result of building an engine with its defaults.
     pub(crate) engine: Option<EngineFact>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Call {
     pub(crate) name: String,
-    /// What it answered; absent if it works.
+    /// The error that it returned; absent if it works.
     pub(crate) errno: Option<i32>,
 }
 
-/// The library's own words.
+/// The error of the library.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Refusal {
     pub(crate) kind: RefusalKind,
@@ -97,16 +97,16 @@ pub(crate) enum SetupMode {
     Deferred,
 }
 
-/// Something that was tried on a ring of its own.
+/// The result of a probe on a separate ring.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ProbeFact {
     pub(crate) name: String,
     /// The first kernel that is known to have it.
     pub(crate) since: String,
     pub(crate) works: bool,
-    /// Why not.
+    /// The reason if it does not work.
     pub(crate) why: Option<String>,
-    /// It was refused for lack of locked memory.
+    /// `true` if the probe failed for lack of locked memory.
     pub(crate) is_starved: bool,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct FeatureFact {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct OperationFact {
     pub(crate) name: String,
-    /// The opcode by the kernel's name, where io_uring has one.
+    /// The kernel's name of the opcode, if io_uring has one.
     pub(crate) opcode: Option<String>,
     pub(crate) mechanism: Mechanism,
 }
@@ -135,38 +135,39 @@ pub(crate) enum Mechanism {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Quirk {
     pub(crate) name: String,
-    /// Absent where it could not be tried.
+    /// Absent if the probe could not run.
     pub(crate) works: Option<bool>,
     pub(crate) meaning: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct EngineFact {
-    /// In its own words.
+    /// The description that the engine gives.
     pub(crate) backend: String,
-    /// Entries of its submission queue: asked for, and got.
+    /// The requested number of entries of the submission queue.
     pub(crate) entries_requested: u32,
+    /// The actual number.
     pub(crate) entries_got: Option<u32>,
 }
 
-/// Who may forbid what.
+/// The policies that can forbid io_uring.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Policy {
-    /// `kernel.io_uring_disabled`; absent before Linux 6.6, and where io_uring is not built in.
+    /// `kernel.io_uring_disabled`; absent before Linux 6.6, and if io_uring is not built in.
     pub(crate) io_uring_disabled: Option<u32>,
     /// `kernel.io_uring_group`, if it names one.
     pub(crate) io_uring_group: Option<u32>,
     pub(crate) is_in_group: bool,
     pub(crate) seccomp: Seccomp,
-    /// How many filters are loaded, where the kernel tells (5.9).
+    /// The number of loaded filters (Linux 5.9 and later).
     pub(crate) seccomp_filters: Option<u32>,
     pub(crate) no_new_privileges: bool,
     pub(crate) user: u32,
-    /// Those that matter here: of the effective ones.
+    /// The effective capabilities that are relevant to io_uring.
     pub(crate) capabilities: Vec<String>,
-    /// Not in a user namespace of a container: capabilities count for the whole machine.
+    /// `true` if this is the initial user namespace, in which capabilities apply to the whole machine.
     pub(crate) is_initial_user_namespace: bool,
-    /// As `/sys/kernel/security/lsm` lists them.
+    /// The list in `/sys/kernel/security/lsm`.
     pub(crate) security_modules: Vec<String>,
 }
 
@@ -180,25 +181,26 @@ pub(crate) enum Seccomp {
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Limits {
-    /// `RLIMIT_MEMLOCK`; absent: unlimited.
+    /// `RLIMIT_MEMLOCK`; absent if unlimited.
     pub(crate) memlock_bytes: Option<u64>,
     pub(crate) memlock_hard_bytes: Option<u64>,
-    /// By `CAP_IPC_LOCK` in the initial user namespace.
+    /// `true` if `CAP_IPC_LOCK` in the initial user namespace waives the limit.
     pub(crate) memlock_waived: bool,
-    /// `RLIMIT_NOFILE`; absent: unlimited.
+    /// `RLIMIT_NOFILE`; absent if unlimited.
     pub(crate) descriptors: Option<u64>,
     pub(crate) descriptors_hard: Option<u64>,
-    /// Processors this process may use, and those that are online.
+    /// The number of processors that this process may use.
     pub(crate) processors: usize,
+    /// The number of processors that are online.
     pub(crate) processors_online: usize,
-    /// Processors' worth of time that the cgroup allows, if it sets a bound.
+    /// The processor time that the cgroup allows, in processors; absent without a limit.
     pub(crate) processor_quota: Option<f64>,
     pub(crate) memory_bytes: Option<u64>,
 }
 
 impl Environment {
-    /// What one of the calls answered.
-    pub(crate) fn answer(&self, call: &str) -> Option<i32> {
+    /// Returns the error of a system call.
+    pub(crate) fn errno(&self, call: &str) -> Option<i32> {
         self.ring.calls.iter().find(|one| one.name == call)?.errno
     }
 
@@ -211,7 +213,7 @@ impl Environment {
         feature.is_some_and(|one| one.is_there)
     }
 
-    /// The processors' worth of time there is.
+    /// Returns the processor time that is available, in processors.
     pub(crate) fn processors_to_use(&self) -> f64 {
         let may = self.limits.processors as f64;
         self.limits

@@ -1,14 +1,14 @@
-//! What was measured: one number per thing, each the median of several short samples.
+//! The measured figures: each is the median of several short samples.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::bench::Spread;
 
-/// What can be measured; in the order in which it is shown.
+/// The measurements, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum What {
+pub(crate) enum Measurement {
     Enter,
     Nop1,
     Nop8,
@@ -26,102 +26,103 @@ pub(crate) enum What {
     EchoRing,
 }
 
-impl What {
-    pub(crate) const ALL: [What; 15] = [
-        What::Enter,
-        What::Nop1,
-        What::Nop8,
-        What::Nop32,
-        What::CachedPread,
-        What::CachedRing,
-        What::CachedHop,
-        What::DirectPread,
-        What::DirectRing,
-        What::DirectHop,
-        What::DirectRing8,
-        What::DirectRing32,
-        What::DirectPlain32,
-        What::EchoEpoll,
-        What::EchoRing,
+impl Measurement {
+    pub(crate) const ALL: [Measurement; 15] = [
+        Measurement::Enter,
+        Measurement::Nop1,
+        Measurement::Nop8,
+        Measurement::Nop32,
+        Measurement::CachedPread,
+        Measurement::CachedRing,
+        Measurement::CachedHop,
+        Measurement::DirectPread,
+        Measurement::DirectRing,
+        Measurement::DirectHop,
+        Measurement::DirectRing8,
+        Measurement::DirectRing32,
+        Measurement::DirectPlain32,
+        Measurement::EchoEpoll,
+        Measurement::EchoRing,
     ];
 
-    /// For people.
+    /// Returns the description in the report.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            What::Enter => "an enter that finds nothing to do",
-            What::Nop1 => "a NOP, one per enter",
-            What::Nop8 => "a NOP, 8 per enter",
-            What::Nop32 => "a NOP, 32 per enter",
-            What::CachedPread => "a cached 4 KiB read, pread",
-            What::CachedRing => "a cached 4 KiB read, ring",
-            What::CachedHop => "a cached 4 KiB read, blocking thread",
-            What::DirectPread => "a direct 4 KiB read, pread",
-            What::DirectRing => "a direct 4 KiB read, ring",
-            What::DirectHop => "a direct 4 KiB read, blocking thread",
-            What::DirectRing8 => "a direct 4 KiB read, ring, 8 in flight",
-            What::DirectRing32 => "a direct 4 KiB read, ring, 32 in flight",
-            What::DirectPlain32 => "the same, nothing registered",
-            What::EchoEpoll => "64 bytes echoed on loopback, epoll",
-            What::EchoRing => "64 bytes echoed on loopback, ring",
+            Measurement::Enter => "io_uring_enter without work",
+            Measurement::Nop1 => "a NOP, one per enter",
+            Measurement::Nop8 => "a NOP, 8 per enter",
+            Measurement::Nop32 => "a NOP, 32 per enter",
+            Measurement::CachedPread => "a cached 4 KiB read, pread",
+            Measurement::CachedRing => "a cached 4 KiB read, ring",
+            Measurement::CachedHop => "a cached 4 KiB read, blocking thread",
+            Measurement::DirectPread => "a direct 4 KiB read, pread",
+            Measurement::DirectRing => "a direct 4 KiB read, ring",
+            Measurement::DirectHop => "a direct 4 KiB read, blocking thread",
+            Measurement::DirectRing8 => "a direct 4 KiB read, ring, 8 in flight",
+            Measurement::DirectRing32 => "a direct 4 KiB read, ring, 32 in flight",
+            Measurement::DirectPlain32 => "the same, without registration",
+            Measurement::EchoEpoll => "64 bytes echoed on loopback, epoll",
+            Measurement::EchoRing => "64 bytes echoed on loopback, ring",
         }
     }
 }
 
-/// All that was measured.
+/// The results of the measurement.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct Figures {
-    /// How long it took.
+    /// The duration of the measurement.
     pub(crate) seconds: f64,
-    /// How many samples each figure has.
+    /// The number of samples of each figure.
     pub(crate) samples: usize,
     pub(crate) figures: Vec<Figure>,
     pub(crate) missing: Vec<Missing>,
-    /// What reads were measured on.
+    /// The file or device that reads were measured on.
     pub(crate) reads_on: Option<String>,
-    /// Of a processor, taken by others or withheld by the hypervisor meanwhile.
+    /// The share of a processor that other processes used.
     pub(crate) others_busy: f64,
+    /// The share of a processor that the hypervisor withheld.
     pub(crate) stolen: f64,
 }
 
 /// Nanoseconds per operation.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Figure {
-    pub(crate) what: What,
-    /// What that is, in words.
+    pub(crate) what: Measurement,
+    /// The description of the measurement.
     pub(crate) about: String,
     pub(crate) ns: Spread,
 }
 
-/// What could not be measured, and why.
+/// A measurement that failed, with the reason.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Missing {
-    pub(crate) what: What,
+    pub(crate) what: Measurement,
     pub(crate) why: String,
 }
 
 impl Figures {
-    /// The median, in nanoseconds per operation.
-    pub(crate) fn ns(&self, what: What) -> Option<f64> {
+    /// Returns the median, in nanoseconds per operation.
+    pub(crate) fn ns(&self, what: Measurement) -> Option<f64> {
         let figure = self.figures.iter().find(|figure| figure.what == what);
         figure.map(|figure| figure.ns.median)
     }
 
-    /// Whether `a` takes longer than `b`: by a tenth and more, and even the best of its samples longer than a
-    /// usual one of the other's. `None`: one of them was not measured.
-    pub(crate) fn is_slower(&self, a: What, b: What) -> Option<bool> {
+    /// Returns whether `a` is slower than `b`: its median is at least a tenth higher, and its best sample is slower
+    /// than the median of `b`. Returns `None` if one of them was not measured.
+    pub(crate) fn is_slower(&self, a: Measurement, b: Measurement) -> Option<bool> {
         let of = |what| self.figures.iter().find(|figure| figure.what == what);
         let (a, b) = (of(a)?.ns, of(b)?.ns);
         Some(a.median > b.median * (1.0 + DIFFERENCE) && a.min > b.median)
     }
 
-    /// Whether the samples of a figure lie so close together that it can be compared.
-    pub(crate) fn is_steady(&self, what: What) -> bool {
+    /// Returns whether the samples of a figure are close enough for a comparison.
+    pub(crate) fn is_steady(&self, what: Measurement) -> bool {
         let figure = self.figures.iter().find(|figure| figure.what == what);
         figure.is_some_and(|figure| figure.ns.relative() <= STEADY)
     }
 }
 
-/// A smaller difference is none: a run differs from the next by as much.
+/// The least significant difference. Two runs of the same code differ by as much.
 const DIFFERENCE: f64 = 0.10;
-/// Extremes further apart than this share of the median say that the machine was doing something else.
+/// The largest range of the samples, as a share of the median. A larger one means that the machine was busy.
 pub(crate) const STEADY: f64 = 1.0;

@@ -1,4 +1,4 @@
-//! The facts of this machine.
+//! Gathers the facts about this machine.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::facts::{
 use super::location::Location;
 use super::surroundings::{Surroundings, text};
 
-/// Capabilities by their bits, of those that change an answer here.
+/// The capabilities that affect a rule, with their bits.
 const CAPABILITIES: [(u32, &str); 5] = [
     (7, "CAP_SETUID"),
     (12, "CAP_NET_ADMIN"),
@@ -24,7 +24,7 @@ const CAPABILITIES: [(u32, &str); 5] = [
 ];
 
 impl Environment {
-    /// All but PATH, which the caller has looked at.
+    /// Gathers all facts except those about PATH, which the caller has inspected.
     pub(crate) fn here(location: Option<Location>) -> Environment {
         let root = Path::new("/");
         let support = Support::detect();
@@ -116,7 +116,7 @@ fn operation(operation: annulus::support::OperationSupport) -> OperationFact {
     }
 }
 
-/// An engine with all its defaults: as many entries as the limits allow.
+/// Builds an engine with its defaults, to find the number of entries that the limits allow.
 fn engine() -> Option<EngineFact> {
     let builder = Engine::builder();
     let entries_requested = builder.ring_entries_requested();
@@ -132,7 +132,7 @@ fn engine() -> Option<EngineFact> {
     })
 }
 
-/// A line of `/proc/self/status`.
+/// Returns the value of a line in the format of `/proc/self/status`.
 fn line<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
     rest.strip_prefix(':').map(str::trim)
@@ -167,7 +167,7 @@ fn policy(support: &Support) -> Policy {
     }
 }
 
-/// Of a mask in hexadecimal digits.
+/// Parses a mask in hexadecimal digits.
 fn capabilities(mask: &str) -> Vec<String> {
     let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
     let capabilities = CAPABILITIES.iter().filter(|(bit, _)| mask & 1 << bit != 0);
@@ -191,12 +191,12 @@ fn limits(support: &Support) -> Limits {
     }
 }
 
-/// Processors of the machine, including those that this process may not use.
+/// Returns the number of processors of the machine, including those that this process may not use.
 pub(crate) fn processors_online() -> Option<usize> {
     count(&text(Path::new("/sys/devices/system/cpu/online"))?)
 }
 
-/// How many numbers `0-3,6` stands for.
+/// Counts the numbers in a list such as `0-3,6`.
 fn count(list: &str) -> Option<usize> {
     let mut sum = 0;
     for part in list.split(',') {
@@ -207,7 +207,7 @@ fn count(list: &str) -> Option<usize> {
     Some(sum)
 }
 
-/// What the cgroup of this process allows: inside a container the file lies at the root.
+/// Returns the processor time that the cgroup of this process allows. In a container, the file is at the root.
 fn quota() -> Option<f64> {
     let own = text(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let own = own.lines().find_map(|line| line.strip_prefix("0::"));
@@ -219,7 +219,7 @@ fn quota() -> Option<f64> {
         .and_then(|line| parse_quota(&line))
 }
 
-/// `200000 100000`, or `max 100000`.
+/// Parses `200000 100000` or `max 100000`.
 fn parse_quota(line: &str) -> Option<f64> {
     let (share, period) = line.split_once(' ')?;
     let (share, period): (f64, f64) = (share.parse().ok()?, period.parse().ok()?);
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_masks_and_quotas_are_read() {
+    fn lists_masks_and_quotas_are_parsed() {
         assert_eq!(count("0-3,6"), Some(5));
         assert_eq!(count("0"), Some(1));
         assert_eq!(count(""), None);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_facts() {
+    fn the_facts_about_this_machine_are_gathered() {
         let here = Environment::here(None);
         assert_eq!(here.ring.calls.len(), 3);
         assert!(here.limits.processors > 0);

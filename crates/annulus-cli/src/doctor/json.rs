@@ -1,4 +1,4 @@
-//! The JSON of `annulus doctor`; its schema is kept in `schema/doctor.json`.
+//! The JSON of `annulus doctor`. Its schema is in `schema/doctor.json`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,38 +9,38 @@ use super::facts::Environment;
 use super::figures::Figures;
 use super::traps::{self, TrapHere};
 
-/// Changed whenever a reader of older files would misread a newer one.
+/// The version of the format. It changes if a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
 
-/// Everything that `annulus doctor` has found out and has to say.
+/// The report of `annulus doctor`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
     /// The version of the command that wrote it.
     pub(crate) annulus: String,
-    /// The command as it was typed.
+    /// The command line.
     pub(crate) command: Vec<String>,
-    /// When it began, in seconds since 1970.
+    /// The start time, in seconds since 1970.
     pub(crate) started_unix_s: u64,
     pub(crate) environment: Environment,
-    /// Why there is no ring, the first the one to begin with; empty where there is one.
+    /// The causes of a missing ring, the main cause first. Empty if there is a ring.
     pub(crate) causes: Vec<Cause>,
-    /// Known traps of this kernel's version.
+    /// Known traps of the kernel's version.
     pub(crate) traps: Vec<TrapHere>,
     /// Absent with `--quick`.
     pub(crate) figures: Option<Figures>,
-    /// The worst first.
+    /// The advice, the most severe first.
     pub(crate) advice: Vec<Advice>,
     pub(crate) verdict: Verdict,
-    /// What the command ends with.
+    /// The exit code of the command.
     pub(crate) exit_code: u8,
-    /// The command to go on with.
+    /// The command to run next.
     pub(crate) next: String,
 }
 
 impl Report {
-    /// All that follows from the facts and the figures.
+    /// Derives the report from the facts and the figures.
     pub(crate) fn new(
         environment: Environment,
         figures: Option<Figures>,
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_of_doctor_in_the_repository_is_that_of_the_structs() {
+    fn the_doctor_schema_in_the_repository_matches_the_structs() {
         crate::bench::schema_is_current("doctor.json", &schemars::schema_for!(Report));
     }
 }

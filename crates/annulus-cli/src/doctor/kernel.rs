@@ -1,4 +1,4 @@
-//! Which kernel this really is: the upstream version behind a distribution's name, and its configuration.
+//! The running kernel: its upstream version, its vendor and its configuration.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,11 +8,11 @@ use flate2::read::GzDecoder;
 
 use super::facts::{Kernel, Version};
 
-/// A kernel's configuration is some 300 KiB; what is longer is none.
+/// The limit for a kernel configuration, which has about 300 KiB.
 const CONFIGURATION_BYTES_MAX: u64 = 8 << 20;
 
 impl Kernel {
-    /// This one; its files are read below `root`.
+    /// Returns the running kernel. Its files are read below `root`.
     pub(crate) fn below(root: &Path) -> Kernel {
         let uname = rustix::system::uname();
         let release = uname.release().to_string_lossy().into_owned();
@@ -30,7 +30,7 @@ impl Kernel {
     }
 }
 
-/// The first three numbers of a text.
+/// Returns the first three numbers of a text.
 fn numbers(text: &str) -> Version {
     let mut numbers = text
         .split(|c: char| !c.is_ascii_digit())
@@ -39,13 +39,14 @@ fn numbers(text: &str) -> Version {
     Version(next(), next(), next())
 }
 
-/// The upstream version, and whose kernel it is. `build` is `uname -v`, `signature` Ubuntu's file.
+/// Returns the upstream version and the vendor. `build` is `uname -v`; `signature` is the content of Ubuntu's
+/// `/proc/version_signature`.
 fn upstream(release: &str, build: &str, signature: Option<&str>) -> (Version, Option<String>) {
     // `Ubuntu 6.8.0-45.45-generic 6.8.12`
     if let Some(version) = signature.and_then(|line| line.split_whitespace().nth(2)) {
         return (numbers(version), Some("Ubuntu".to_owned()));
     }
-    // `#1 SMP PREEMPT_DYNAMIC Debian 6.1.119-1 (2024-11-22)`; the release has 6.1.0-28.
+    // `#1 SMP PREEMPT_DYNAMIC Debian 6.1.119-1 (2024-11-22)`. The release only has 6.1.0-28.
     if let Some((_, version)) = build.split_once("Debian ") {
         return (numbers(version), Some("Debian".to_owned()));
     }
@@ -65,14 +66,14 @@ fn upstream(release: &str, build: &str, signature: Option<&str>) -> (Version, Op
     (numbers(release), vendor)
 }
 
-/// What the kernel's configuration says of io_uring, and where that stands.
+/// Returns whether the kernel's configuration enables io_uring, and the path of the configuration.
 fn configured(root: &Path, release: &str) -> Option<(bool, String)> {
     let packed = root.join("proc/config.gz");
     if let Ok(file) = File::open(&packed) {
         let mut text = String::new();
         let mut limited = GzDecoder::new(file).take(CONFIGURATION_BYTES_MAX);
         if limited.read_to_string(&mut text).is_ok() {
-            return Some((says_yes(&text), "/proc/config.gz".to_owned()));
+            return Some((is_enabled(&text), "/proc/config.gz".to_owned()));
         }
     }
     [
@@ -83,11 +84,11 @@ fn configured(root: &Path, release: &str) -> Option<(bool, String)> {
     .into_iter()
     .find_map(|path| {
         let text = fs::read_to_string(root.join(&path)).ok()?;
-        Some((says_yes(&text), format!("/{path}")))
+        Some((is_enabled(&text), format!("/{path}")))
     })
 }
 
-fn says_yes(configuration: &str) -> bool {
+fn is_enabled(configuration: &str) -> bool {
     configuration
         .lines()
         .any(|line| line == "CONFIG_IO_URING=y")
@@ -99,7 +100,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn the_upstream_version_is_found_behind_the_distributions() {
+    fn the_upstream_version_is_derived_from_that_of_the_distribution() {
         let debian = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.119-1 (2024-11-22)";
         for (release, build, signature, version, vendor) in [
             (
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_is_read_packed_and_plain() {
+    fn the_configuration_is_read_compressed_and_plain() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(configured(root.path(), "6.1"), None);
         fs::create_dir_all(root.path().join("boot")).unwrap();

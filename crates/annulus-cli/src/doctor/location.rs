@@ -1,4 +1,4 @@
-//! The file system and the device of PATH. It is only read; where that takes a file of our own, the file has no name.
+//! The file system and the device of PATH, which is only read. A temporary file in PATH has no name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,33 +14,33 @@ use serde::Serialize;
 use super::device::Device;
 use crate::fault::Fault;
 
-/// A file that is shorter is not measured: its reads would be all the same few.
+/// The least length of a measured file. A shorter one has too few distinct blocks.
 const SAMPLE_BYTES_MIN: u64 = 1 << 20;
-/// How long a file of our own is.
+/// The length of a temporary file.
 const OWN_BYTES: usize = 4 << 20;
 
-/// What every device takes.
+/// The length of a test read, which every device supports.
 const PAGE_BYTES: usize = 4096;
 
 /// Facts about PATH.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Location {
-    /// As it was given.
+    /// The path on the command line.
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,
-    /// The type of the file system, as the mount table calls it.
+    /// The type of the file system in the mount table.
     pub(crate) filesystem: Option<String>,
     pub(crate) mount_point: Option<String>,
     pub(crate) direct: Direct,
-    /// Whether reads and writes can be polled for; absent where no file could be opened to ask.
+    /// `true` if reads and writes can be polled; absent if no file could be opened for the test.
     pub(crate) can_poll: Option<bool>,
-    /// Why not, and what to do; in the library's words.
+    /// The reason, and the remedy, from the library.
     pub(crate) poll_refusal: Option<String>,
-    /// The block device below, where there is one.
+    /// The block device, if there is one.
     pub(crate) device: Option<Device>,
-    /// What reads are measured on.
+    /// The file or device that reads are measured on.
     pub(crate) sample: Option<String>,
-    /// Why there is nothing to measure reads on.
+    /// The reason why reads are not measured.
     pub(crate) no_sample: Option<String>,
 }
 
@@ -52,19 +52,20 @@ pub(crate) enum Kind {
     BlockDevice,
 }
 
-/// What `O_DIRECT` needs there.
+/// The properties of `O_DIRECT` at a location.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct Direct {
-    /// Absent where it could not be tried.
+    /// Absent if the test could not run.
     pub(crate) works: Option<bool>,
-    /// Why not.
+    /// The reason if it does not work.
     pub(crate) why: Option<String>,
-    /// Alignment of memory, and of offsets and lengths.
+    /// The required alignment of memory.
     pub(crate) memory_bytes: Option<usize>,
+    /// The required alignment of offsets and lengths.
     pub(crate) offset_bytes: Option<usize>,
 }
 
-/// The same 4 KiB blocks, through the page cache and past it.
+/// A file to measure reads on, opened through the page cache and with `O_DIRECT`.
 #[derive(Default)]
 pub(crate) struct Sample {
     pub(crate) buffered: Option<File>,
@@ -73,17 +74,17 @@ pub(crate) struct Sample {
 }
 
 impl Location {
-    /// Looks at PATH; with files to measure reads on if `measured`.
+    /// Inspects PATH. Returns files to measure reads on if `measured` is set.
     pub(crate) fn at(path: &Path, measured: bool) -> Result<(Location, Sample), Fault> {
         let meta =
-            fs::metadata(path).map_err(|error| Fault::usage(cannot("look at", path, &error)))?;
+            fs::metadata(path).map_err(|error| Fault::usage(cannot("inspect", path, &error)))?;
         let kind = match meta.file_type() {
             kind if kind.is_dir() => Kind::Directory,
             kind if kind.is_file() => Kind::File,
             kind if kind.is_block_device() => Kind::BlockDevice,
             _ => {
                 return Err(Fault::usage(format!(
-                    "{} is neither a file nor a directory nor a block device; name one of these",
+                    "{} is not a file, a directory or a block device; name one of these",
                     path.display()
                 )));
             }
@@ -116,8 +117,8 @@ impl Location {
             can_poll: poll.as_ref().map(Result::is_ok),
             poll_refusal: poll.and_then(Result::err),
             device: Device::below(Path::new("/sys"), major(number), minor(number)),
-            sample: opened.what,
-            no_sample: opened.why_not,
+            sample: opened.description,
+            no_sample: opened.failure,
         };
         let sample = Sample {
             buffered: opened.buffered,
@@ -130,31 +131,34 @@ impl Location {
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
-        io::ErrorKind::NotFound => "; name a file, a directory or a device that is there",
-        io::ErrorKind::PermissionDenied => "; run as a user who may, or choose another",
+        io::ErrorKind::NotFound => "; name an existing file, directory or device",
+        io::ErrorKind::PermissionDenied => "; run as a user who may read it, or name another path",
         _ => "",
     };
     format!("cannot {verb} {}: {error}{hint}", path.display())
 }
 
-/// Handles to ask and to measure with.
+/// The handles for tests and measurements.
 struct Opened {
     buffered: Option<File>,
-    /// Or why there is none.
+    /// The handle with `O_DIRECT`, or the reason why there is none.
     direct: Result<File, String>,
     bytes: u64,
-    what: Option<String>,
-    why_not: Option<String>,
+    /// The description of the measured file.
+    description: Option<String>,
+    /// The reason why reads are not measured.
+    failure: Option<String>,
 }
 
 impl Opened {
     fn of(path: &Path, kind: Kind, measured: bool, in_memory: bool) -> Opened {
         let mut opened = match kind {
-            Kind::Directory => Opened::own(path, measured),
+            Kind::Directory => Opened::temporary(path, measured),
             _ => Opened::existing(path),
         };
         if in_memory {
-            opened.direct = Err("it lives in memory: there is nothing to bypass".to_owned());
+            opened.direct =
+                Err("the file system is in memory, so there is no page cache to bypass".to_owned());
         }
         opened
     }
@@ -175,31 +179,31 @@ impl Opened {
             buffered: is_enough.then_some(buffered),
             direct,
             bytes,
-            what: is_enough.then(|| path.display().to_string()),
-            why_not: (!is_enough).then(|| {
+            description: is_enough.then(|| path.display().to_string()),
+            failure: (!is_enough).then(|| {
                 format!(
-                    "{} has {bytes} bytes, and 1 MiB are needed; name its directory",
+                    "{} has {bytes} bytes, but the measurement needs 1 MiB; name its directory instead",
                     path.display()
                 )
             }),
         }
     }
 
-    /// A temporary file that never has a name, in a directory.
-    fn own(dir: &Path, measured: bool) -> Opened {
-        let made = OpenOptions::new()
+    /// Opens an unnamed temporary file in a directory.
+    fn temporary(dir: &Path, measured: bool) -> Opened {
+        let opened = OpenOptions::new()
             .read(true)
             .write(true)
             .mode(0o600)
             .custom_flags(OFlags::TMPFILE.bits() as i32)
             .open(dir);
-        let file = match made {
+        let file = match opened {
             Ok(file) => file,
-            Err(error) => return Opened::nothing(no_nameless(dir, &error)),
+            Err(error) => return Opened::nothing(no_temporary_file(dir, &error)),
         };
-        if let Some(Err(error)) = measured.then(|| filled(&file)) {
+        if let Some(Err(error)) = measured.then(|| fill(&file)) {
             return Opened::nothing(format!(
-                "writing a file of 4 MiB in {}: {error}",
+                "cannot write a temporary file of 4 MiB in {}: {error}",
                 dir.display()
             ));
         }
@@ -214,8 +218,9 @@ impl Opened {
             buffered: measured.then_some(file),
             direct,
             bytes: OWN_BYTES as u64,
-            what: measured.then(|| format!("a file of 4 MiB without a name in {}", dir.display())),
-            why_not: None,
+            description: measured
+                .then(|| format!("a temporary file of 4 MiB in {}", dir.display())),
+            failure: None,
         }
     }
 
@@ -224,27 +229,29 @@ impl Opened {
             buffered: None,
             direct: Err(why.clone()),
             bytes: 0,
-            what: None,
-            why_not: Some(why),
+            description: None,
+            failure: Some(why),
         }
     }
 }
 
-fn no_nameless(dir: &Path, error: &io::Error) -> String {
+fn no_temporary_file(dir: &Path, error: &io::Error) -> String {
     let shown = dir.display();
     match error
         .raw_os_error()
         .map(rustix::io::Errno::from_raw_os_error)
     {
         Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => format!(
-            "the file system of {shown} makes no files without a name (O_TMPFILE); name a file of 1 MiB or more"
+            "the file system of {shown} does not support unnamed files (O_TMPFILE); name a file of at least 1 MiB"
         ),
-        _ => format!("making a file in {shown}: {error}; name a file of 1 MiB or more"),
+        _ => format!(
+            "cannot create a temporary file in {shown}: {error}; name a file of at least 1 MiB"
+        ),
     }
 }
 
-/// Bytes that no layer below can leave out, and on the device, so that direct reads find them there.
-fn filled(mut file: &File) -> io::Result<()> {
+/// Writes random bytes, which no lower layer can omit, and flushes them, so that direct reads reach the device.
+fn fill(mut file: &File) -> io::Result<()> {
     let mut bytes = vec![0; OWN_BYTES];
     fastrand::fill(&mut bytes);
     io::Write::write_all(&mut file, &bytes)?;
@@ -256,8 +263,8 @@ fn why_no_direct(error: &io::Error) -> String {
         .raw_os_error()
         .map(rustix::io::Errno::from_raw_os_error)
     {
-        Some(rustix::io::Errno::INVAL) => "the file system refuses O_DIRECT".to_owned(),
-        _ => format!("opening with O_DIRECT: {error}"),
+        Some(rustix::io::Errno::INVAL) => "the file system does not support O_DIRECT".to_owned(),
+        _ => format!("cannot open the file with O_DIRECT: {error}"),
     }
 }
 
@@ -269,7 +276,7 @@ fn refused(why: &str) -> Direct {
     }
 }
 
-/// What the engine finds out when such a file is opened on it.
+/// Returns the properties that an engine determines for a file with `O_DIRECT`.
 fn direct_facts(direct: &File) -> (Direct, Option<Result<(), String>>) {
     let file = direct.try_clone().and_then(|copy| {
         let engine = Engine::builder().iopoll(true).build()?;
@@ -278,7 +285,7 @@ fn direct_facts(direct: &File) -> (Direct, Option<Result<(), String>>) {
     let file = match file {
         Ok(file) => file,
         Err(error) => {
-            let why = format!("asking for its alignment: {error}");
+            let why = format!("cannot determine the alignment: {error}");
             let direct = Direct {
                 why: Some(why),
                 ..Direct::default()
@@ -299,32 +306,33 @@ fn direct_facts(direct: &File) -> (Direct, Option<Result<(), String>>) {
     (direct, Some(polled(&file)))
 }
 
-/// What sysfs tells, and where it says yes, whether the kernel takes a read: not every file system polls.
+/// Returns whether reads can be polled. sysfs must list poll queues, and a read must succeed, because some file
+/// systems do not poll.
 fn polled(file: &annulus::File) -> Result<(), String> {
     let refused = |why: annulus::fs::NotPolled| why.to_string();
     file.poll_support().map_err(refused)?;
     let page = AlignedBuf::with_len(PAGE_BYTES, PAGE_BYTES);
     futures_executor::block_on(file.read_at(page, 0))
-        .map_err(|error| format!("a read that was polled for: {}", error.error()))?;
+        .map_err(|error| format!("a polled read failed: {}", error.error()))?;
     file.poll_support().map_err(refused)
 }
 
-/// The type and the mount point of the file system that a path is on.
+/// Returns the type and the mount point of the file system of a path.
 fn mounted(path: &Path, number: u64) -> Option<(String, String)> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let canonical = fs::canonicalize(path).ok()?;
     find_mount(&table, &canonical, (major(number), minor(number)))
 }
 
-/// By the longest mount point above the path, among those with the path's device number if there are any: a
-/// subvolume of btrfs has a number that the table does not know.
+/// Returns the longest mount point above the path. Mounts with the device number of the path are preferred. A
+/// subvolume of btrfs has a number that is not in the table.
 fn find_mount(table: &str, path: &Path, (major, minor): (u32, u32)) -> Option<(String, String)> {
     let number = format!("{major}:{minor}");
     let rows = table.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(2);
         let (device, _root, point) = (left.next()?, left.next()?, left.next()?);
-        // The kernel writes a blank as \040.
+        // The kernel writes a space as \040.
         let point = point.replace("\\040", " ");
         let kind = right.split(' ').next()?.to_owned();
         path.starts_with(&point)
@@ -349,10 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn the_file_system_is_that_of_the_nearest_mount_point() {
+    fn the_file_system_belongs_to_the_nearest_mount_point() {
         assert_eq!(mount_of("/home/a", (254, 0)), "ext4");
         assert_eq!(mount_of("/proc/self", (0, 21)), "proc");
-        // A subvolume, whose number is its own.
+        // A subvolume has its own device number.
         assert_eq!(mount_of("/data/x", (0, 77)), "btrfs");
         assert_eq!(mount_of("/data/my files/a", (0, 31)), "fuse.sshfs");
         assert_eq!(find_mount("", Path::new("/"), (0, 0)), None);

@@ -1,7 +1,7 @@
-//! Two seconds of measuring: what a system call, a batch, a read and a message cost on this machine.
+//! Measures the cost of a system call, a batch, a read and a message on this machine, in two seconds.
 //!
-//! Each thing has a [`Probe`], which takes a short sample when it is asked. All take turns in a shuffled order, some
-//! rounds long, so that whatever else the machine does meets all of them alike.
+//! Each measurement has a [`Probe`], which takes a short sample. All probes run in a shuffled order in each of several
+//! rounds, so that other load on the machine affects all of them equally.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +12,15 @@ use annulus::{Backend, Engine, File};
 use annulus_baselines::{Failure, NopRing, Pread, Ring};
 
 use super::echo::{self, Echo};
-use super::figures::{Figure, Figures, Missing, What};
+use super::figures::{Figure, Figures, Measurement, Missing};
 use super::location::Sample;
 use super::worker::{BLOCK_BYTES, Timed};
 use crate::bench::{Spread, Usage};
 
-/// Rounds, and how long a sample of each probe is: 15 × 5 × 22 ms are a second and a half, and setting up takes
-/// the rest of the two.
+/// The number of samples of each probe. 15 probes × 5 rounds × 22 ms take 1.65 s, and the set-up takes the rest of the
+/// two seconds.
 const ROUNDS: usize = 5;
+/// The length of a sample.
 const WINDOW: Duration = Duration::from_millis(22);
 /// The first sample of each probe only warms up.
 const WARM_UP: Duration = Duration::from_millis(4);
@@ -27,10 +28,10 @@ const WARM_UP: Duration = Duration::from_millis(4);
 /// Takes a sample: nanoseconds per operation.
 type Probe = Box<dyn FnMut(Duration) -> Result<f64, Failure>>;
 
-/// Measures all that can be measured here. `has_ring`: whether it is worth trying one.
+/// Runs all measurements that are possible here. Without `has_ring`, those with a ring are left out.
 pub(crate) fn measure(sample: &Sample, why_no_reads: &str, has_ring: bool) -> Figures {
     let (began, usage) = (Instant::now(), Usage::now());
-    let mut probes: Vec<(What, Result<Probe, Failure>)> = What::ALL
+    let mut probes: Vec<(Measurement, Result<Probe, Failure>)> = Measurement::ALL
         .into_iter()
         .map(|what| (what, probe(what, sample, why_no_reads, has_ring)))
         .collect();
@@ -83,7 +84,7 @@ pub(crate) fn measure(sample: &Sample, why_no_reads: &str, has_ring: bool) -> Fi
 }
 
 fn probe(
-    what: What,
+    what: Measurement,
     sample: &Sample,
     why_no_reads: &str,
     has_ring: bool,
@@ -91,38 +92,44 @@ fn probe(
     let unavailable = |why: &str| Err(Failure::Unavailable(why.to_owned()));
     let by_ring = !matches!(
         what,
-        What::CachedPread | What::CachedHop | What::DirectPread | What::DirectHop | What::EchoEpoll
+        Measurement::CachedPread
+            | Measurement::CachedHop
+            | Measurement::DirectPread
+            | Measurement::DirectHop
+            | Measurement::EchoEpoll
     );
     if by_ring && !has_ring {
-        return unavailable("there is no io_uring here");
+        return unavailable("io_uring is not available");
     }
     let (cached, direct) = (sample.buffered.as_ref(), sample.direct.as_ref());
     let cached = || cached.ok_or_else(|| Failure::Unavailable(why_no_reads.to_owned()));
     let direct = || {
         cached()?;
-        direct.ok_or_else(|| Failure::Unavailable("there is no direct I/O there".to_owned()))
+        direct.ok_or_else(|| Failure::Unavailable("direct I/O is not available there".to_owned()))
     };
     let bytes = sample.bytes;
     match what {
-        What::Enter => enters(),
-        What::Nop1 => nops(1),
-        What::Nop8 => nops(8),
-        What::Nop32 => nops(32),
-        What::CachedPread => variant(Pread, cached()?, bytes, 1, false),
-        What::CachedRing => variant(ring("base-unregistered")?, cached()?, bytes, 1, false),
-        What::CachedHop => hops(cached()?, bytes),
-        What::DirectPread => variant(Pread, direct()?, bytes, 1, true),
-        What::DirectRing => variant(ring("base")?, direct()?, bytes, 1, true),
-        What::DirectHop => hops(direct()?, bytes),
-        What::DirectRing8 => variant(ring("base")?, direct()?, bytes, 8, true),
-        What::DirectRing32 => variant(ring("base")?, direct()?, bytes, 32, true),
-        What::DirectPlain32 => variant(ring("base-unregistered")?, direct()?, bytes, 32, true),
-        What::EchoEpoll => echoes(Echo::start(echo::Server::Epoll)?),
-        What::EchoRing => echoes(Echo::start(echo::Server::Ring)?),
+        Measurement::Enter => enters(),
+        Measurement::Nop1 => nops(1),
+        Measurement::Nop8 => nops(8),
+        Measurement::Nop32 => nops(32),
+        Measurement::CachedPread => variant(Pread, cached()?, bytes, 1, false),
+        Measurement::CachedRing => variant(ring("base-unregistered")?, cached()?, bytes, 1, false),
+        Measurement::CachedHop => hops(cached()?, bytes),
+        Measurement::DirectPread => variant(Pread, direct()?, bytes, 1, true),
+        Measurement::DirectRing => variant(ring("base")?, direct()?, bytes, 1, true),
+        Measurement::DirectHop => hops(direct()?, bytes),
+        Measurement::DirectRing8 => variant(ring("base")?, direct()?, bytes, 8, true),
+        Measurement::DirectRing32 => variant(ring("base")?, direct()?, bytes, 32, true),
+        Measurement::DirectPlain32 => {
+            variant(ring("base-unregistered")?, direct()?, bytes, 32, true)
+        }
+        Measurement::EchoEpoll => echoes(Echo::start(echo::Server::Epoll)?),
+        Measurement::EchoRing => echoes(Echo::start(echo::Server::Ring)?),
     }
 }
 
-/// Runs `step` until the time is over; it returns how many operations it did.
+/// Runs `step`, which returns its number of operations, until the time is over. Returns the time per operation.
 fn timed(window: Duration, mut step: impl FnMut() -> Result<u64, Failure>) -> Result<f64, Failure> {
     let (began, mut ops) = (Instant::now(), 0);
     loop {
@@ -134,17 +141,17 @@ fn timed(window: Duration, mut step: impl FnMut() -> Result<u64, Failure>) -> Re
     }
 }
 
-/// Looking at the clock costs as much as a NOP: once per N.
-const TURNS: u64 = 16;
+/// The number of rounds between two reads of the clock, which cost as much as a NOP each.
+const ROUNDS_PER_CLOCK: u64 = 16;
 
 fn enters() -> Result<Probe, Failure> {
     let ring = nop_ring(1)?;
     Ok(Box::new(move |window| {
         timed(window, || {
-            for _ in 0..TURNS {
+            for _ in 0..ROUNDS_PER_CLOCK {
                 ring.enter()?;
             }
-            Ok(TURNS)
+            Ok(ROUNDS_PER_CLOCK)
         })
     }))
 }
@@ -153,19 +160,19 @@ fn nops(batch: usize) -> Result<Probe, Failure> {
     let mut ring = nop_ring(batch)?;
     Ok(Box::new(move |window| {
         timed(window, || {
-            for _ in 0..TURNS {
+            for _ in 0..ROUNDS_PER_CLOCK {
                 ring.round()?;
             }
-            Ok(TURNS * batch as u64)
+            Ok(ROUNDS_PER_CLOCK * batch as u64)
         })
     }))
 }
 
-/// With deferred task work where this kernel has it, as the library's runtime sets its rings up.
+/// Creates a ring like those of the library's runtime: with deferred task work, if the kernel supports it.
 fn nop_ring(batch: usize) -> Result<NopRing, Failure> {
     match NopRing::new(batch, true) {
         Err(Failure::Unavailable(_)) => NopRing::new(batch, false),
-        made => made,
+        result => result,
     }
 }
 
@@ -175,7 +182,7 @@ fn ring(name: &str) -> Result<Ring, Failure> {
     ring.ok_or_else(|| Failure::Failed(format!("there is no ring {name}")))
 }
 
-/// A variant of `bench file`, at a depth, by its own threads.
+/// Returns a probe for a variant of `bench file`, which runs on its own threads.
 fn variant(
     variant: impl annulus_baselines::Variant<Timed> + 'static,
     file: &std::fs::File,
@@ -196,7 +203,7 @@ fn copy(file: &std::fs::File) -> Result<std::fs::File, Failure> {
         .map_err(|error| Failure::failed("copying a descriptor", &error))
 }
 
-/// Each read on another thread, as the library does it without a ring.
+/// Returns a probe that reads on another thread, as the library does without a ring.
 fn hops(file: &std::fs::File, bytes: u64) -> Result<Probe, Failure> {
     let failed = |error: std::io::Error| Failure::failed("a read on a blocking thread", &error);
     let engine = Engine::builder()
@@ -212,17 +219,17 @@ fn hops(file: &std::fs::File, bytes: u64) -> Result<Probe, Failure> {
     Ok(Box::new(move |window| {
         timed(window, || {
             let at = random.u64(..blocks) * BLOCK_BYTES as u64;
-            let lent = match buf.take() {
+            let block = match buf.take() {
                 Some(buf) => buf,
                 None => AlignedBuf::with_len(BLOCK_BYTES, BLOCK_BYTES),
             };
-            let (count, back) = futures_executor::block_on(file.read_at(lent, at))
+            let (count, back) = futures_executor::block_on(file.read_at(block, at))
                 .map_err(|error| failed(error.into()))?;
             buf = Some(back);
             match count {
                 BLOCK_BYTES => Ok(1),
                 count => Err(Failure::Failed(format!(
-                    "a read of 4096 bytes gave {count}"
+                    "a read of 4096 bytes returned {count}"
                 ))),
             }
         })
@@ -239,20 +246,30 @@ mod tests {
     use crate::doctor::location::Location;
 
     #[test]
-    fn what_can_be_measured_is_and_the_rest_has_its_reason() {
+    fn a_measurement_has_a_figure_or_a_reason_for_its_absence() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let (_, mut sample) = Location::at(dir.path(), true).unwrap();
         sample.direct = None;
         let figures = measure(&sample, "no file", false);
-        let measured: Vec<What> = figures.figures.iter().map(|one| one.what).collect();
+        let measured: Vec<Measurement> = figures.figures.iter().map(|one| one.what).collect();
         let expected = match sample.buffered {
-            Some(_) => vec![What::CachedPread, What::CachedHop, What::EchoEpoll],
-            None => vec![What::EchoEpoll],
+            Some(_) => vec![
+                Measurement::CachedPread,
+                Measurement::CachedHop,
+                Measurement::EchoEpoll,
+            ],
+            None => vec![Measurement::EchoEpoll],
         };
         assert_eq!(measured, expected, "{:?}", figures.missing);
-        assert_eq!(measured.len() + figures.missing.len(), What::ALL.len());
+        assert_eq!(
+            measured.len() + figures.missing.len(),
+            Measurement::ALL.len()
+        );
         assert!(figures.figures.iter().all(|one| one.ns.median > 0.0));
-        let enter = figures.missing.iter().find(|one| one.what == What::Enter);
-        assert_eq!(enter.unwrap().why, "there is no io_uring here");
+        let enter = figures
+            .missing
+            .iter()
+            .find(|one| one.what == Measurement::Enter);
+        assert_eq!(enter.unwrap().why, "io_uring is not available");
     }
 }

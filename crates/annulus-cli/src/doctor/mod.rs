@@ -1,7 +1,7 @@
-//! `annulus doctor`: what io_uring can do on this machine, what it costs, and what to change.
+//! `annulus doctor`: reports what io_uring can do on this machine, what it costs, and what to change.
 //!
-//! Facts are gathered (`gather`, `location`, `surroundings`), a few things are measured (`measure`), and pure rules
-//! draw advice and a verdict from both (`rules`, `traps`, `cause`). docs/reference/doctor.md says why each rule is what it is.
+//! The command gathers facts (`gather`, `location`, `surroundings`) and measures a few operations (`measure`). Pure
+//! rules derive advice and a verdict from both (`rules`, `traps`, `cause`). docs/reference/doctor.md explains each rule.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ pub(crate) use text::{BUFFER_GROUPS, Lines};
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     let started = bench::unix_seconds(SystemTime::now());
     let measured = !args.quick;
-    let (location, sample, why_no_reads) = look_at(args.path.as_deref(), measured)?;
+    let (location, sample, why_no_reads) = inspect(args.path.as_deref(), measured)?;
     let environment = Environment::here(location);
     let figures = measured.then(|| Figures {
         reads_on: environment
@@ -55,7 +55,9 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     let text = match args.json {
         true => {
             let json = serde_json::to_string_pretty(&report);
-            json.map_err(|error| Fault::failed(format!("writing the JSON: {error}")))? + "\n"
+            json.map_err(|error| {
+                Fault::failed(format!("cannot write the report as JSON: {error}"))
+            })? + "\n"
         }
         false => text::text(&report),
     };
@@ -63,13 +65,13 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     Ok(ExitCode::from(report.exit_code))
 }
 
-/// PATH, or the current directory, about which nothing is reported if it can't be looked at.
-fn look_at(
+/// Inspects PATH. Without PATH, inspects the current directory, and leaves it out of the report on failure.
+fn inspect(
     path: Option<&Path>,
     measured: bool,
 ) -> Result<(Option<Location>, Sample, String), Fault> {
-    let looked = Location::at(path.unwrap_or(Path::new(".")), measured);
-    match (looked, path) {
+    let result = Location::at(path.unwrap_or(Path::new(".")), measured);
+    match (result, path) {
         (Ok((location, sample)), _) => {
             let why = location.no_sample.clone().unwrap_or_default();
             Ok((Some(location), sample, why))

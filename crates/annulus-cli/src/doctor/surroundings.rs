@@ -1,6 +1,7 @@
-//! What is around this process: a container, a virtual machine, mitigations of the processor's faults.
+//! The container, the virtual machine and the processor mitigations around this process.
 //!
-//! Everything is read below a root, `/` but in tests. Hints only: nothing here decides whether io_uring works.
+//! Files are read below a root, which is `/` except in tests. These facts are hints and do not decide whether io_uring
+//! works.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +12,18 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Surroundings {
     pub(crate) container: Option<Container>,
-    /// Whose virtual machine this is.
+    /// The hypervisor, if this is a virtual machine.
     pub(crate) hypervisor: Option<String>,
-    /// The processor's known faults that the kernel works around at a cost.
+    /// Processor vulnerabilities that the kernel mitigates, at a cost.
     pub(crate) mitigations: Vec<Mitigation>,
-    /// The choice in `/sys/kernel/mm/transparent_hugepage/enabled`.
+    /// The active value in `/sys/kernel/mm/transparent_hugepage/enabled`.
     pub(crate) huge_pages: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Container {
     pub(crate) kind: ContainerKind,
-    /// What it was known by.
+    /// The evidence for the container.
     pub(crate) sign: String,
 }
 
@@ -48,7 +49,7 @@ impl ContainerKind {
             ContainerKind::Lxc => "LXC",
             ContainerKind::SystemdNspawn => "systemd-nspawn",
             ContainerKind::GVisor => "gVisor",
-            ContainerKind::Wsl => "Windows' Linux",
+            ContainerKind::Wsl => "WSL",
             ContainerKind::Other => "a container",
         }
     }
@@ -56,13 +57,14 @@ impl ContainerKind {
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Mitigation {
-    /// As the file in `/sys/devices/system/cpu/vulnerabilities` is called.
+    /// The name of the file in `/sys/devices/system/cpu/vulnerabilities`.
     pub(crate) name: String,
+    /// The content of the file.
     pub(crate) says: String,
 }
 
 impl Surroundings {
-    /// `release` is the kernel's.
+    /// Gathers the facts below `root`. `release` is the release of the kernel.
     pub(crate) fn below(root: &Path, release: &str) -> Surroundings {
         Surroundings {
             container: container(root, release),
@@ -74,13 +76,13 @@ impl Surroundings {
     }
 }
 
-/// A small file without its last line break.
+/// Returns the content of a small file, without the last line break.
 pub(super) fn text(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
-/// Of `none [mq-deadline] bfq`, the one in brackets.
+/// Returns the name in brackets, as in `none [mq-deadline] bfq`.
 pub(super) fn chosen(line: &str) -> &str {
     let inner = line
         .split_once('[')
@@ -99,18 +101,18 @@ fn container(root: &Path, release: &str) -> Option<Container> {
     if lower.contains("gvisor") {
         return of(ContainerKind::GVisor, "the kernel's release");
     }
-    let is_there = |path: &str| root.join(path).exists();
-    // A pod's container has signs of Docker or containerd as well: asked first.
-    if is_there("var/run/secrets/kubernetes.io") {
+    let exists = |path: &str| root.join(path).exists();
+    // Before the others: a container of a pod also has signs of Docker or containerd.
+    if exists("var/run/secrets/kubernetes.io") {
         return of(ContainerKind::Kubernetes, "/var/run/secrets/kubernetes.io");
     }
-    if is_there("run/.containerenv") {
+    if exists("run/.containerenv") {
         return of(ContainerKind::Podman, "/run/.containerenv");
     }
-    if is_there(".dockerenv") {
+    if exists(".dockerenv") {
         return of(ContainerKind::Docker, "/.dockerenv");
     }
-    // What systemd and LXC tell their children: for root only.
+    // systemd and LXC set a variable, which only root can read.
     let environ = fs::read(root.join("proc/1/environ")).unwrap_or_default();
     let environ = environ.split(|&byte| byte == 0);
     let environ = environ.filter_map(|one| one.strip_prefix(b"container="));
@@ -132,7 +134,7 @@ fn container(root: &Path, release: &str) -> Option<Container> {
     })
 }
 
-/// Before cgroup namespaces, a container saw its own name there.
+/// Identifies a container by the path of its cgroup, which is visible without cgroup namespaces.
 fn by_cgroup(text: &str) -> Option<Container> {
     let kind = [
         ("kubepods", ContainerKind::Kubernetes),
@@ -176,7 +178,7 @@ fn hypervisor(root: &Path) -> Option<String> {
     if let Some((_, name)) = known {
         return Some((*name).to_owned());
     }
-    // Small machine monitors show no DMI table; the processor's flag is left.
+    // Small hypervisors have no DMI table. The processor flag remains.
     let processor = text(&root.join("proc/cpuinfo")).unwrap_or_default();
     let flags = processor
         .lines()
@@ -196,10 +198,12 @@ fn mitigations(root: &Path) -> Vec<Mitigation> {
     paths
         .iter()
         .filter_map(|path| {
-            let says = text(path)?;
+            let content = text(path)?;
             let name = path.file_name()?.to_string_lossy().into_owned();
-            says.starts_with("Mitigation")
-                .then_some(Mitigation { name, says })
+            content.starts_with("Mitigation").then_some(Mitigation {
+                name,
+                says: content,
+            })
         })
         .collect()
 }
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_known_by_its_signs() {
+    fn containers_are_identified_by_their_files() {
         for (path, content, kind) in [
             (".dockerenv", "", ContainerKind::Docker),
             ("run/.containerenv", "", ContainerKind::Podman),
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_machine_is_known_by_its_table_or_its_processor() {
+    fn a_virtual_machine_is_identified_by_its_dmi_table_or_its_processor() {
         let of = |path: &str, content: &str| with(&[(path, content)], "").hypervisor;
         assert_eq!(
             of("sys/class/dmi/id/sys_vendor", "QEMU\n").as_deref(),
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn only_faults_that_are_worked_around_are_listed() {
+    fn only_mitigated_vulnerabilities_are_listed() {
         let folder = "sys/devices/system/cpu/vulnerabilities";
         let surroundings = with(
             &[

@@ -1,4 +1,4 @@
-//! Rules on simulated machines: each where it speaks and where it is silent; broken machines by their cause.
+//! Tests of the rules on simulated machines, and of the causes on broken machines.
 
 mod broken;
 mod cases;

@@ -1,5 +1,4 @@
-//! The report for people: a fact per line, then what was measured, then what follows from both, then one verdict and
-//! one command to go on with.
+//! The report as text: the facts, the measurements, the advice, the verdict, and the command to run next.
 
 use std::fmt::Write;
 
@@ -14,15 +13,16 @@ use super::json::Report;
 use super::location::{Kind, Location};
 use crate::bench::short;
 
-/// Where the facts begin, and where their lines end.
+/// The width of the labels.
 const LABEL_COLUMNS: usize = 16;
+/// The width of the report.
 const COLUMNS: usize = 100;
-/// As the library calls that registration.
+/// The library's name of this registration.
 pub(crate) const BUFFER_GROUPS: &str = "buffer groups";
-/// Buffers that are filled by one receive after the other.
+/// The first version with buffers that several receives fill (incremental mode).
 const INCREMENTAL_SINCE: Version = Version(6, 12, 0);
 
-/// All of it.
+/// Returns the report as text.
 pub(crate) fn text(report: &Report) -> String {
     let mut lines = Lines::default();
     let env = &report.environment;
@@ -33,14 +33,14 @@ pub(crate) fn text(report: &Report) -> String {
     lines.row("locked memory", &locked_memory(&env.limits));
     lines.row("descriptors", &descriptors(&env.limits));
     lines.row("processors", &processors(&env.limits));
-    lines.row("around", &around(env));
+    lines.row("host", &host(env));
     if let Some(location) = &env.location {
         location_facts(&mut lines, location);
     }
     for trap in &report.traps {
         let unsure = match trap.is_certain {
             true => "",
-            false => " (unless the distribution has mended it)",
+            false => " (unless the distribution has fixed it)",
         };
         lines.row(
             "trap",
@@ -62,21 +62,24 @@ pub(crate) fn text(report: &Report) -> String {
             lines.row("", &format!("→ {next}"));
         }
     }
-    let then = match report.exit_code {
-        77 => ", once the above is changed; annulus bench file works as it is",
+    let condition = match report.exit_code {
+        77 => ", after the changes above; annulus bench file also works without io_uring",
         _ => "",
     };
     let sentence = report.verdict.sentence();
-    lines.row("so", &format!("{sentence}. Next: {}{then}", report.next));
+    lines.row(
+        "verdict",
+        &format!("{sentence}. Next: {}{condition}", report.next),
+    );
     lines.0
 }
 
-/// Facts with labels, as columns.
+/// Rows of a label and a fact, in columns.
 #[derive(Default)]
 pub(crate) struct Lines(pub(crate) String);
 
 impl Lines {
-    /// A label and its fact; what does not fit on the line goes on below, indented.
+    /// Appends a row. Text that does not fit on the line continues on the next one, indented.
     pub(crate) fn row(&mut self, label: &str, fact: &str) {
         let _ = write!(self.0, "{label:<LABEL_COLUMNS$}");
         let mut column = LABEL_COLUMNS;
@@ -98,7 +101,7 @@ impl Lines {
 fn kernel(lines: &mut Lines, env: &Environment) {
     let mut fact = format!("Linux {}", env.kernel.release);
     if let Some(vendor) = &env.kernel.vendor {
-        fact += &format!(" ({vendor}'s, of {})", env.kernel.version);
+        fact += &format!(" (by {vendor}, based on {})", env.kernel.version);
     }
     match (env.kernel.has_io_uring_built_in, &env.kernel.configuration) {
         (Some(true), Some(source)) => fact += &format!("; built with io_uring ({source})"),
@@ -116,7 +119,7 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
             refusal.strip_prefix("io_uring ").unwrap_or(refusal),
         );
         lines.row("calls", &calls(ring));
-        lines.row("operations", "on blocking threads, all of them");
+        lines.row("operations", "all on blocking threads");
         return;
     };
     lines.row("io_uring", "works");
@@ -137,40 +140,42 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
     lines.row("operations", &operations(ring));
     lines.row("registrations", &probe_list(&ring.registrations));
     for quirk in &ring.quirks {
-        let answer = match quirk.works {
+        let result = match quirk.works {
             Some(true) => "yes",
             Some(false) => "no",
-            None => "not known",
+            None => "unknown",
         };
         lines.row(
-            "tried",
-            &format!("{}: {answer}; {}", quirk.name, quirk.meaning),
+            "probe",
+            &format!("{}: {result}; {}", quirk.name, quirk.meaning),
         );
     }
 }
 
-/// Whether the preload library has what it needs.
+/// Describes whether the preload library can serve installed servers on this machine.
 fn servers(env: &Environment) -> String {
     let group = env.ring.registrations.iter();
     let mut group = group.filter(|probe| probe.name == BUFFER_GROUPS);
     let lacks = match env.ring.setup_mode {
-        None => "no ring",
+        None => "there is no ring",
         Some(SetupMode::Deferred) if group.all(|probe| probe.works) => {
-            let by_parts = match env.kernel.version >= INCREMENTAL_SINCE {
+            let restriction = match env.kernel.version >= INCREMENTAL_SINCE {
                 true => "",
-                false => ", with more memory for receives than on Linux 6.12 and later",
+                false => ", with more receive memory than on Linux 6.12 and later",
             };
-            return format!("annulus run puts installed epoll servers on rings{by_parts}");
+            return format!(
+                "annulus run serves installed epoll servers through io_uring{restriction}"
+            );
         }
-        Some(SetupMode::Deferred) => "no buffer groups, which Linux has since 5.19",
-        Some(_) => "no deferred task work, which Linux has since 6.1",
+        Some(SetupMode::Deferred) => "buffer groups are missing (Linux 5.19 and later)",
+        Some(_) => "deferred task work is missing (Linux 6.1 and later)",
     };
-    format!("annulus run leaves installed servers as they are: {lacks}")
+    format!("annulus run starts installed servers unchanged: {lacks}")
 }
 
 fn calls(ring: &RingFacts) -> String {
     let one = |call: &super::facts::Call| match call.errno {
-        None => format!("{} is let through", call.name),
+        None => format!("{} is allowed", call.name),
         Some(errno) => format!(
             "{}: {}",
             call.name,
@@ -180,17 +185,17 @@ fn calls(ring: &RingFacts) -> String {
     ring.calls.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// "A, B; not: C" of what is there and what is not.
+/// Formats names as "A, B; not: C", where C is missing.
 fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
-    let (there, missing): (Vec<_>, Vec<_>) = all.partition(|&(_, there)| there);
+    let (available, missing): (Vec<_>, Vec<_>) = all.partition(|&(_, is_available)| is_available);
     let names = |these: &[(&str, bool)]| {
         let names: Vec<_> = these.iter().map(|(name, _)| *name).collect();
         names.join(", ")
     };
-    match (there.is_empty(), missing.is_empty()) {
-        (_, true) => names(&there),
+    match (available.is_empty(), missing.is_empty()) {
+        (_, true) => names(&available),
         (true, false) => format!("none of {}", names(&missing)),
-        (false, false) => format!("{}; not: {}", names(&there), names(&missing)),
+        (false, false) => format!("{}; not: {}", names(&available), names(&missing)),
     }
 }
 
@@ -198,7 +203,7 @@ fn has(all: &[FeatureFact]) -> String {
     list(all.iter().map(|one| (&*one.name, one.is_there)))
 }
 
-/// What found no locked memory may still be there.
+/// Lists probes. A probe that lacked locked memory has no result.
 fn probe_list(all: &[ProbeFact]) -> String {
     let known = list(
         all.iter()
@@ -228,7 +233,7 @@ fn opcodes(all: &[FeatureFact]) -> String {
         .map(|one| &*one.name)
         .collect();
     match missing.is_empty() {
-        true => format!("all {} that Annulus knows of", all.len()),
+        true => format!("all {} that Annulus knows", all.len()),
         false => format!(
             "{} of {}; not: {}",
             all.len() - missing.len(),
@@ -240,11 +245,11 @@ fn opcodes(all: &[FeatureFact]) -> String {
 
 fn operations(ring: &RingFacts) -> String {
     let on = |mechanism| {
-        let there = ring
+        let matching = ring
             .operations
             .iter()
             .filter(move |one| one.mechanism == mechanism);
-        there.map(|one| &*one.name).collect::<Vec<_>>()
+        matching.map(|one| &*one.name).collect::<Vec<_>>()
     };
     let threads = on(Mechanism::BlockingThread);
     let count = on(Mechanism::Ring).len();
@@ -261,20 +266,22 @@ fn policy(policy: &Policy) -> String {
     let sysctl = match (policy.io_uring_disabled, policy.io_uring_group) {
         (None, _) => "no sysctl kernel.io_uring_disabled".to_owned(),
         (Some(1), Some(group)) => {
-            let member = if policy.is_in_group { "are" } else { "are not" };
-            format!("kernel.io_uring_disabled = 1, not for group {group}, in which we {member}")
+            let member = if policy.is_in_group { "is" } else { "is not" };
+            format!(
+                "kernel.io_uring_disabled = 1 except for group {group}; this user {member} in it"
+            )
         }
         (Some(value), _) => format!("kernel.io_uring_disabled = {value}"),
     };
     let seccomp = match (policy.seccomp, policy.seccomp_filters) {
         (Seccomp::Off, _) => "no seccomp filter".to_owned(),
-        (Seccomp::Strict, _) => "seccomp's strict mode".to_owned(),
+        (Seccomp::Strict, _) => "seccomp strict mode".to_owned(),
         (Seccomp::Filter, Some(count)) if count > 1 => format!("{count} seccomp filters"),
         (Seccomp::Filter, _) => "a seccomp filter".to_owned(),
     };
     let mut parts = vec![sysctl, seccomp, format!("user {}", policy.user)];
     parts.push(match policy.capabilities.is_empty() {
-        true => "no capability that matters here".to_owned(),
+        true => "no relevant capability".to_owned(),
         false => policy.capabilities.join(", "),
     });
     if !policy.is_initial_user_namespace {
@@ -308,7 +315,7 @@ fn descriptors(limits: &Limits) -> String {
     let number =
         |count: Option<u64>| count.map_or("unlimited".to_owned(), |count| count.to_string());
     format!(
-        "{} per process (RLIMIT_NOFILE), may be raised to {}",
+        "{} per process (RLIMIT_NOFILE), up to {} on request",
         number(limits.descriptors),
         number(limits.descriptors_hard)
     )
@@ -320,7 +327,7 @@ fn processors(limits: &Limits) -> String {
         limits.processors, limits.processors_online
     );
     if let Some(quota) = limits.processor_quota {
-        fact += &format!("; the cgroup allows {quota:.1} processors' worth of time");
+        fact += &format!("; the cgroup allows the time of {quota:.1}");
     }
     if let Some(bytes) = limits.memory_bytes {
         let gib = bytes as f64 / (1u64 << 30) as f64;
@@ -329,24 +336,28 @@ fn processors(limits: &Limits) -> String {
     fact
 }
 
-fn around(env: &Environment) -> String {
-    let around = &env.surroundings;
-    let mut parts = vec![match &around.container {
+fn host(env: &Environment) -> String {
+    let surroundings = &env.surroundings;
+    let mut parts = vec![match &surroundings.container {
         Some(container) => format!("{} ({})", container.kind.name(), container.sign),
         None => "no sign of a container".to_owned(),
     }];
-    parts.push(match &around.hypervisor {
+    parts.push(match &surroundings.hypervisor {
         Some(name) => format!("a virtual machine ({name})"),
         None => "no sign of a virtual machine".to_owned(),
     });
-    parts.push(match around.mitigations.is_empty() {
-        true => "no processor fault that is worked around".to_owned(),
+    parts.push(match surroundings.mitigations.is_empty() {
+        true => "no mitigated processor vulnerability".to_owned(),
         false => {
-            let names: Vec<&str> = around.mitigations.iter().map(|one| &*one.name).collect();
-            format!("worked around: {}", names.join(", "))
+            let names: Vec<&str> = surroundings
+                .mitigations
+                .iter()
+                .map(|one| &*one.name)
+                .collect();
+            format!("mitigated: {}", names.join(", "))
         }
     });
-    if let Some(pages) = &around.huge_pages {
+    if let Some(pages) = &surroundings.huge_pages {
         parts.push(format!("transparent huge pages: {pages}"));
     }
     parts.join("; ")
@@ -366,24 +377,24 @@ fn location_facts(lines: &mut Lines, location: &Location) {
     let direct = &location.direct;
     let fact = match (direct.works, direct.memory_bytes, direct.offset_bytes) {
         (Some(true), Some(memory), Some(offset)) => {
-            format!("memory at multiples of {memory} bytes, offsets and lengths of {offset}")
+            format!("memory aligned to {memory} bytes, offsets and lengths to {offset}")
         }
-        (Some(true), ..) => "works; what alignment it needs is not known".to_owned(),
+        (Some(true), ..) => "works; the required alignment is unknown".to_owned(),
         (Some(false), ..) => format!("no: {}", direct.why.as_deref().unwrap_or_default()),
-        (None, ..) => format!("not known: {}", direct.why.as_deref().unwrap_or_default()),
+        (None, ..) => format!("unknown: {}", direct.why.as_deref().unwrap_or_default()),
     };
     lines.row("direct I/O", &fact);
     match &location.device {
         Some(one) => lines.row("device", &device(one)),
-        None => lines.row("device", "no block device that the file system names"),
+        None => lines.row("device", "the file system reports no block device"),
     }
     match (location.can_poll, &location.poll_refusal) {
-        (Some(true), _) => lines.row("polling", "its reads and writes can be polled for"),
+        (Some(true), _) => lines.row("polling", "reads and writes can be polled"),
         (Some(false), Some(why)) => lines.row("polling", &format!("no: {why}")),
         _ => {}
     }
     if let Some(why) = &location.no_sample {
-        lines.row("no reads", why);
+        lines.row("not measured", &format!("reads: {why}"));
     }
 }
 
@@ -407,7 +418,7 @@ fn device(device: &Device) -> String {
     if let (Some(logical), Some(physical)) =
         (device.logical_block_bytes, device.physical_block_bytes)
     {
-        parts.push(format!("blocks of {logical} ({physical}) bytes"));
+        parts.push(format!("blocks of {logical} bytes (physical {physical})"));
     }
     parts.push(match device.is_rotational {
         Some(true) => "rotational".to_owned(),
@@ -442,7 +453,7 @@ fn measured(lines: &mut Lines, figures: &Figures) {
     }
     let mut printed: Vec<&str> = Vec::new();
     for missing in &figures.missing {
-        // One reason for many is reported once.
+        // A reason that applies to several measurements is printed once.
         if !printed.contains(&&*missing.why) {
             printed.push(&missing.why);
             lines.row(
@@ -460,8 +471,8 @@ mod tests {
     use crate::doctor::tests::machines::{good, refused};
 
     #[test]
-    fn whether_installed_servers_can_be_put_on_rings_is_reported_with_what_is_lacking() {
-        let says = |change: &dyn Fn(&mut Environment)| {
+    fn the_servers_row_reports_whether_installed_servers_can_be_served_and_what_is_missing() {
+        let row = |change: &dyn Fn(&mut Environment)| {
             let mut env = good();
             change(&mut env);
             servers(&env)
@@ -471,29 +482,29 @@ mod tests {
             let groups = registrations.position(|probe| probe.name == BUFFER_GROUPS);
             groups.unwrap()
         };
-        let can = "annulus run puts installed epoll servers on rings";
-        assert_eq!(says(&|env| env.kernel.version = Version(6, 12, 0)), can);
-        let older = says(&|env| env.kernel.version = Version(6, 11, 9));
+        let can = "annulus run serves installed epoll servers through io_uring";
+        assert_eq!(row(&|env| env.kernel.version = Version(6, 12, 0)), can);
+        let older = row(&|env| env.kernel.version = Version(6, 11, 9));
         assert!(older.starts_with(can) && older.contains("6.12"), "{older}");
-        for (lacks, says) in [
+        for (lacks, row) in [
             (
-                "since 5.19",
-                says(&|env| {
+                "Linux 5.19",
+                row(&|env| {
                     let groups = groups(env);
                     env.ring.registrations[groups].works = false;
                 }),
             ),
             (
-                "since 6.1",
-                says(&|env| env.ring.setup_mode = Some(SetupMode::Plain)),
+                "Linux 6.1",
+                row(&|env| env.ring.setup_mode = Some(SetupMode::Plain)),
             ),
             (
                 "no ring",
                 servers(&refused(RefusalKind::Missing, [38, 38, 38])),
             ),
         ] {
-            assert!(says.contains("leaves installed servers"), "{says}");
-            assert!(says.contains(lacks), "{says}");
+            assert!(row.contains("installed servers unchanged"), "{row}");
+            assert!(row.contains(lacks), "{row}");
         }
     }
 }

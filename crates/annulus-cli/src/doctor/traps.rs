@@ -1,29 +1,29 @@
-//! Known traps of the running kernel, by its version. What can be tried is tried instead (`Support::quirks`); these
-//! are left to the version, and of a distribution's kernel the version says less than of a plain one.
+//! Known traps of the running kernel, by version. Behaviour that can be probed is probed instead (`Support::quirks`).
+//! The version of a distribution's kernel is less reliable than that of an upstream kernel.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{Environment, Version};
 
-/// A trap that the running version has.
+/// A trap of the running version.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TrapHere {
     pub(crate) name: String,
     pub(crate) what: String,
-    /// What Annulus does about it, or what you can.
+    /// The workaround of Annulus, or a remedy for the user.
     pub(crate) handling: String,
-    /// Not for production.
+    /// `true` if the trap makes the kernel unfit for production.
     pub(crate) is_serious: bool,
-    /// A distribution may have mended it without changing the version.
+    /// `false` if a distribution may have fixed it without a change of the version.
     pub(crate) is_certain: bool,
 }
 
 struct Trap {
     name: &'static str,
-    /// From this version on, and before that one.
+    /// The first affected version, and the first fixed one.
     ranges: &'static [(Version, Version)],
-    /// Where else it takes something to be met.
+    /// Further conditions.
     applies: fn(&Environment) -> bool,
     what: &'static str,
     handling: &'static str,
@@ -39,7 +39,7 @@ const TRAPS: [Trap; 12] = [
         name: "early bugs",
         ranges: &[(v(5, 13, 0), v(5, 15, 90)), (v(5, 16, 0), v(6, 1, 0))],
         applies: always,
-        what: "io_uring had serious bugs in these, among them files that stay busy after they were closed",
+        what: "io_uring has serious bugs in these versions; for example, files stay busy after they are closed",
         handling: "boot 5.15.90 or later of that series, or 6.1 or later",
         is_serious: true,
     },
@@ -47,91 +47,91 @@ const TRAPS: [Trap; 12] = [
         name: "rings are charged to locked memory",
         ranges: &[(v(5, 1, 0), v(5, 12, 0)), (v(6, 14, 0), v(7, 2, 0))],
         applies: |env| !env.limits.memlock_waived && env.limits.memlock_bytes.is_some(),
-        what: "the memory of a ring counts against RLIMIT_MEMLOCK, over all processes of the user",
-        handling: "smaller rings are tried, then blocking threads; raise the limit (ulimit -l 65536)",
+        what: "the memory of rings counts against RLIMIT_MEMLOCK, over all processes of the user",
+        handling: "Annulus uses smaller rings, then blocking threads; raise the limit (ulimit -l 65536)",
         is_serious: false,
     },
     Trap {
         name: "registered files stay open",
         ranges: &[(v(5, 13, 0), v(6, 13, 0))],
         applies: always,
-        what: "a registered file that was taken back is closed only after every older request on any of them",
-        handling: "sockets of Annulus are plain descriptors, shut down before they are closed",
+        what: "an unregistered file is closed only after every older request on any registered file",
+        handling: "Annulus does not register sockets, and shuts them down before it closes them",
         is_serious: false,
     },
     Trap {
         name: "SQPOLL spins",
         ranges: &[(v(5, 1, 0), v(5, 10, 186))],
         applies: always,
-        what: "the kernel thread of SQPOLL may use a whole processor without work",
-        handling: "don't ask for SQPOLL",
+        what: "an idle kernel thread of SQPOLL may use a whole processor",
+        handling: "do not use SQPOLL",
         is_serious: false,
     },
     Trap {
-        name: "SQPOLL is for some only",
+        name: "SQPOLL needs privileges",
         ranges: &[(v(5, 1, 0), v(5, 13, 0))],
         applies: always,
         what: "SQPOLL needs root before 5.11 and CAP_SYS_NICE before 5.13",
-        handling: "refused, the engine says so and goes on without",
+        handling: "without the privilege, the engine works without SQPOLL and reports the reason",
         is_serious: false,
     },
     Trap {
         name: "linked timeouts lock up",
         ranges: &[(v(5, 5, 0), v(6, 15, 0))],
         applies: always,
-        what: "LINK_TIMEOUT could stop the kernel; mended in 6.15 and in later stable releases of others",
-        handling: "Annulus uses none: its timeouts are timers of its own",
+        what: "LINK_TIMEOUT can lock up the kernel; fixed in 6.15 and in later stable releases of older series",
+        handling: "Annulus does not use linked timeouts",
         is_serious: false,
     },
     Trap {
         name: "buffer groups starve",
         ranges: &[(v(6, 1, 7), v(6, 1, 8))],
         applies: always,
-        what: "receives with a buffer group could stop: the kernel lost count of the buffers",
+        what: "receives with a buffer group can stop, because the kernel loses count of the buffers",
         handling: "boot the next stable release",
         is_serious: true,
     },
     Trap {
-        name: "ENOMEM for nothing",
+        name: "spurious ENOMEM",
         ranges: &[
             (v(6, 1, 0), v(6, 6, 86)),
             (v(6, 7, 0), v(6, 12, 21)),
             (v(6, 13, 0), v(6, 13, 9)),
         ],
         applies: always,
-        what: "single operations may answer ENOMEM although there is memory",
-        handling: "ask again; boot the current stable release",
+        what: "single operations may fail with ENOMEM although there is memory",
+        handling: "retry the operation; boot the current stable release",
         is_serious: false,
     },
     Trap {
-        name: "direct writes on ext4 by worker threads",
+        name: "ext4 direct writes use worker threads",
         ranges: &[(v(5, 1, 0), v(6, 12, 25))],
         applies: |env| has_filesystem(env, "ext4"),
-        what: "every direct write on ext4 is handed to a worker thread of the kernel",
-        handling: "from 6.12.25 on, allocate files before they are written (File::allocate)",
+        what: "every direct write on ext4 runs on a worker thread of the kernel",
+        handling: "boot 6.12.25 or later, and allocate files before you write to them (File::allocate)",
         is_serious: false,
     },
     Trap {
-        name: "polled writes that never end",
+        name: "polled writes hang",
         ranges: &[(v(5, 1, 0), v(5, 17, 0))],
         applies: always,
-        what: "a polled direct write that lengthens a file on ext4 sleeps forever",
-        handling: "the engine refuses to poll devices on these kernels",
+        what: "a polled direct write that extends a file on ext4 never completes",
+        handling: "Annulus does not poll devices on these kernels",
         is_serious: false,
     },
     Trap {
-        name: "arrays by worker threads",
+        name: "RAID devices use worker threads",
         ranges: &[(v(5, 1, 0), v(5, 17, 0))],
         applies: |env| has_device(env, "md"),
-        what: "operations on a RAID device are handed to worker threads of the kernel",
+        what: "operations on a RAID device run on worker threads of the kernel",
         handling: "boot 5.17 or later",
         is_serious: false,
     },
     Trap {
-        name: "accepted descriptors mixed up",
+        name: "wrong accepted descriptors",
         ranges: &[(v(6, 6, 0), v(6, 8, 0))],
         applies: always,
-        what: "multishot accept on a ring with deferred task work was seen to report wrong descriptors",
+        what: "multishot accept on a ring with deferred task work may return wrong descriptors",
         handling: "boot 6.8 or later",
         is_serious: false,
     },
@@ -154,7 +154,7 @@ fn has_device(env: &Environment, kind: &str) -> bool {
     device.is_some_and(|device| device.name.starts_with(kind))
 }
 
-/// Those of the running version; none where there is no ring to fall into them.
+/// Returns the traps of the running version. Without a ring, there are none.
 pub(crate) fn of(env: &Environment) -> Vec<TrapHere> {
     if !env.has_ring() {
         return Vec::new();
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::doctor::tests::machines::{device, good, location};
 
-    /// A machine that each trap applies to, if its kernel is of this version.
+    /// A machine to which all traps of this kernel version apply.
     fn with(version: Version) -> Environment {
         let mut env = good();
         env.kernel.version = version;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trap_begins_and_ends_where_its_ranges_do() {
+    fn each_trap_applies_to_exactly_the_versions_of_its_ranges() {
         for trap in &TRAPS {
             let is_there = |version| names(&with(version)).iter().any(|name| name == trap.name);
             for &(from, before) in trap.ranges {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn known_kernels_have_the_traps_that_they_are_known_for() {
+    fn known_kernels_have_their_known_traps() {
         let serious = |version| of(&with(version)).iter().any(|trap| trap.is_serious);
         for version in [
             v(5, 13, 0),
@@ -246,9 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn a_trap_is_for_those_it_applies_to_and_a_vendors_version_is_a_guess() {
+    fn a_trap_needs_its_conditions_and_is_uncertain_on_a_vendor_kernel() {
         let mut env = with(v(6, 1, 192));
-        let on_ext4 = "direct writes on ext4 by worker threads".to_owned();
+        let on_ext4 = "ext4 direct writes use worker threads".to_owned();
         assert!(names(&env).contains(&on_ext4));
         assert!(of(&env).iter().all(|trap| trap.is_certain));
         env.kernel.vendor = Some("Debian".to_owned());

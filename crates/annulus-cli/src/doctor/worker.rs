@@ -1,4 +1,4 @@
-//! Random reads of 4 KiB for a short time, for the variants of `bench file`: only counted, not looked into.
+//! Random reads of 4 KiB for a short time, for the variants of `bench file`. The content is not checked.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use annulus_baselines::{Bench, Completed, Failure, Job, Op, Worker};
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
-/// What the variant is asked.
+/// Returns the job of a variant.
 pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
     Job {
         files: Arc::new([file]),
@@ -26,7 +26,7 @@ pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
     }
 }
 
-/// One sample.
+/// The bench of one sample.
 pub(crate) struct Timed {
     blocks: u64,
     window: Duration,
@@ -36,7 +36,7 @@ pub(crate) struct Timed {
 
 #[derive(Default)]
 struct Counted {
-    answers: u64,
+    reads: u64,
     ns: f64,
     wrong: Option<String>,
 }
@@ -51,16 +51,16 @@ impl Timed {
         }
     }
 
-    /// The time per answer, if all were right.
+    /// Returns the time per read. Fails if a read failed.
     pub(crate) fn ns_per_op(self) -> Result<f64, Failure> {
         let counted = self.counted.into_inner();
         let counted = counted.unwrap_or_else(PoisonError::into_inner);
         match counted.wrong {
             Some(wrong) => Err(Failure::Failed(wrong)),
-            None if counted.answers == 0 => Err(Failure::Failed(
-                "no read was answered in time: the machine is busy with other things".into(),
+            None if counted.reads == 0 => Err(Failure::Failed(
+                "no read completed in time; run the command again when the machine is idle".into(),
             )),
-            None => Ok(counted.ns / counted.answers as f64),
+            None => Ok(counted.ns / counted.reads as f64),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Bench for Timed {
             window: self.window,
             began: Arc::clone(&self.began),
             random: fastrand::Rng::new(),
-            answers: 0,
+            reads: 0,
             wrong: None,
         }
     }
@@ -86,19 +86,19 @@ impl Bench for Timed {
     fn done(&self, worker: TimedWorker) {
         let elapsed = worker.elapsed().as_nanos() as f64;
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.answers += worker.answers;
+        counted.reads += worker.reads;
         counted.ns = counted.ns.max(elapsed);
         counted.wrong = counted.wrong.take().or(worker.wrong);
     }
 }
 
-/// Asks for blocks at random until the time is over.
+/// Reads random blocks until the time is over.
 pub(crate) struct TimedWorker {
     blocks: u64,
     window: Duration,
     began: Arc<OnceLock<Instant>>,
     random: fastrand::Rng,
-    answers: u64,
+    reads: u64,
     wrong: Option<String>,
 }
 
@@ -110,8 +110,8 @@ impl TimedWorker {
 
 impl Worker for TimedWorker {
     fn next(&mut self) -> Option<Op> {
-        // At least one, however late it is.
-        if self.wrong.is_some() || (self.answers > 0 && self.elapsed() >= self.window) {
+        // At least one read, even if the time is over.
+        if self.wrong.is_some() || (self.reads > 0 && self.elapsed() >= self.window) {
             return None;
         }
         Some(Op {
@@ -123,11 +123,11 @@ impl Worker for TimedWorker {
 
     fn fill(&self, _op: &Op, _bytes: &mut [u8]) {}
 
-    fn finish<A: Completed + ?Sized>(&mut self, _op: Op, result: io::Result<usize>, _answer: &A) {
+    fn finish<A: Completed + ?Sized>(&mut self, _op: Op, result: io::Result<usize>, _data: &A) {
         match result {
-            Ok(BLOCK_BYTES) => self.answers += 1,
-            Ok(count) => self.wrong = Some(format!("a read of 4096 bytes gave {count}")),
-            Err(error) => self.wrong = Some(format!("a read of 4096 bytes: {error}")),
+            Ok(BLOCK_BYTES) => self.reads += 1,
+            Ok(count) => self.wrong = Some(format!("a read of 4096 bytes returned {count}")),
+            Err(error) => self.wrong = Some(format!("a read of 4096 bytes failed: {error}")),
         }
     }
 
@@ -136,7 +136,7 @@ impl Worker for TimedWorker {
     }
 }
 
-/// Nobody asks: the variant that does no I/O is not measured here.
+/// The data of the variant that does no I/O. It is not measured here.
 struct Nothing;
 
 impl Completed for Nothing {
@@ -162,11 +162,14 @@ mod tests {
         let bench = Timed::new(&whole, Duration::from_millis(2));
         Pread.run(&whole, &bench).unwrap();
         assert!(bench.ns_per_op().unwrap() > 0.0);
-        // The file ends before the job does.
+        // The file is now shorter than the job.
         file.set_len(100).unwrap();
         let bench = Timed::new(&whole, Duration::from_millis(2));
         Pread.run(&whole, &bench).unwrap();
         let error = bench.ns_per_op().unwrap_err().to_string();
-        assert!(error.starts_with("a read of 4096 bytes gave "), "{error}");
+        assert!(
+            error.starts_with("a read of 4096 bytes returned "),
+            "{error}"
+        );
     }
 }

@@ -1,28 +1,28 @@
-//! The machine as it is.
+//! The machine without restrictions.
 
 use annulus::support::Support;
 
 use crate::command::{command, output, report, rules};
 
 #[test]
-fn what_is_here_is_found_measured_and_judged_and_nothing_stays_behind() {
+fn the_report_has_facts_figures_and_a_verdict_and_no_file_remains() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().to_str().unwrap();
     let report = report(command(&[path, "--json"]));
     assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
 
     let support = Support::detect();
-    let there = support.ring().is_ok();
-    assert_eq!(report["verdict"] != "no-io-uring", there);
-    assert_eq!(report["exit_code"] != 77, there);
+    let has_ring = support.ring().is_ok();
+    assert_eq!(report["verdict"] != "no-io-uring", has_ring);
+    assert_eq!(report["exit_code"] != 77, has_ring);
     let environment = &report["environment"];
     assert_eq!(environment["kernel"]["release"], support.kernel_release());
     assert_eq!(environment["location"]["path"], path);
     assert_eq!(environment["location"]["kind"], "directory");
     let calls = environment["ring"]["calls"].as_array().unwrap();
-    assert_eq!(calls.iter().all(|call| call["errno"].is_null()), there);
+    assert_eq!(calls.iter().all(|call| call["errno"].is_null()), has_ring);
 
-    // Everything has its figure, or the reason why it has none.
+    // Each measurement has a figure, or a reason for its absence.
     let list = |name: &str| report["figures"][name].as_array().unwrap().clone();
     let (figures, missing) = (list("figures"), list("missing"));
     assert_eq!(figures.len() + missing.len(), 15, "{missing:?}");
@@ -37,17 +37,17 @@ fn what_is_here_is_found_measured_and_judged_and_nothing_stays_behind() {
     }
     let has = |what: &str| figures.iter().any(|figure| figure["what"] == what);
     assert!(has("echo-epoll"), "{missing:?}");
-    assert_eq!(has("nop32"), there, "{missing:?}");
+    assert_eq!(has("nop32"), has_ring, "{missing:?}");
     let direct = environment["location"]["direct"]["works"] == true;
     let sampled = environment["location"]["sample"].is_string();
     assert_eq!(has("cached-pread"), sampled, "{missing:?}");
     assert_eq!(has("direct-pread"), sampled && direct, "{missing:?}");
     assert_eq!(
         has("direct-ring32"),
-        sampled && direct && there,
+        sampled && direct && has_ring,
         "{missing:?}"
     );
-    if there {
+    if has_ring {
         assert!(rules(&report).contains(&"sqpoll"), "{:?}", rules(&report));
     }
 }
@@ -71,8 +71,13 @@ fn the_text_ends_with_one_verdict_and_one_command() {
             output.out
         );
     }
-    assert_eq!(output.out.matches("\nso  ").count(), 1, "{}", output.out);
-    let verdict = output.out.split("\nso  ").nth(1).unwrap();
+    assert_eq!(
+        output.out.matches("\nverdict  ").count(),
+        1,
+        "{}",
+        output.out
+    );
+    let verdict = output.out.split("\nverdict  ").nth(1).unwrap();
     assert_eq!(verdict.matches("Next: annulus ").count(), 1, "{verdict}");
     assert!(!output.out.contains("\nmeasured"), "{}", output.out);
     assert!(matches!(output.code, Some(0 | 1 | 77)), "{:?}", output.code);

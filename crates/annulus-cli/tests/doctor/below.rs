@@ -1,8 +1,8 @@
-//! The command below another program.
+//! The command, started by another program.
 
 use std::process::Command;
 
-/// `annulus doctor`, started by another program that comes first: `prlimit --nofile=40`.
+/// Returns `annulus doctor`, started by another program such as `prlimit --nofile=40`.
 pub(crate) fn below(program: &[&str], args: &[&str]) -> Command {
     let mut command = Command::new(program[0]);
     command

@@ -1,4 +1,4 @@
-//! Runs the command and looks at what it said.
+//! Runs the command and returns its output.
 
 use std::process::{Command, Output};
 
@@ -29,7 +29,7 @@ pub(crate) fn output(mut command: Command) -> CommandOutput {
     }
 }
 
-/// The JSON of a command that was given `--json`; it must be as the schema says, and the exit code as the JSON does.
+/// Returns the JSON of a command with `--json`. The JSON must match the schema, and contain the exit code.
 #[track_caller]
 pub(crate) fn report(command: Command) -> Value {
     let output = output(command);
@@ -46,7 +46,7 @@ pub(crate) fn report(command: Command) -> Value {
     report
 }
 
-/// The rules that spoke, the worst first.
+/// Returns the rules in the report, the most severe first.
 pub(crate) fn rules(report: &Value) -> Vec<&str> {
     let advice = report["advice"].as_array().unwrap();
     advice

@@ -1,4 +1,4 @@
-//! `annulus doctor` from outside, on this machine and on what can be made of it: filters, limits, file systems.
+//! Tests of the command `annulus doctor`: on this machine, and with filters, limits and file systems.
 
 mod allowed;
 mod below;

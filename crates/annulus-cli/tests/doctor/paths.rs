@@ -1,4 +1,4 @@
-//! What PATH may be.
+//! Kinds of PATH: files, directories, file systems and devices.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::below::below;
 use crate::command::{command, output, report, rules};
 
-/// The user who owns nothing.
+/// A user without files.
 const NOBODY: u32 = 65534;
 
 fn location(path: &str) -> Value {
@@ -19,20 +19,20 @@ fn location(path: &str) -> Value {
 }
 
 fn folder() -> tempfile::TempDir {
-    // Beside the build, which is on a disk.
+    // The build directory is on a disk.
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 #[test]
-fn a_path_that_is_not_there_or_is_no_file_is_refused() {
+fn a_path_that_is_missing_or_not_a_file_is_refused() {
     for (path, text) in [
         (
             "/nowhere/at/all",
-            "annulus: cannot look at /nowhere/at/all: No such file or directory",
+            "annulus: cannot inspect /nowhere/at/all: No such file or directory",
         ),
         (
             "/dev/null",
-            "annulus: /dev/null is neither a file nor a directory nor a block device",
+            "annulus: /dev/null is not a file, a directory or a block device",
         ),
     ] {
         let output = output(command(&[path]));
@@ -43,7 +43,7 @@ fn a_path_that_is_not_there_or_is_no_file_is_refused() {
 }
 
 #[test]
-fn a_file_is_read_where_it_is_long_enough_and_never_written() {
+fn a_file_is_read_if_it_is_long_enough_and_never_written() {
     let dir = folder();
     let path = dir.path().join("data");
     let shown = path.to_str().unwrap();
@@ -59,15 +59,15 @@ fn a_file_is_read_where_it_is_long_enough_and_never_written() {
         .as_str()
         .unwrap();
     assert!(
-        why.contains("has 1048575 bytes, and 1 MiB are needed"),
+        why.contains("has 1048575 bytes, but the measurement needs 1 MiB"),
         "{why}"
     );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 #[test]
-fn what_may_not_be_read_is_described_and_not_measured() {
-    if !root_or_skip("a file that somebody else may not read") {
+fn an_unreadable_file_is_described_and_not_measured() {
+    if !root_or_skip("a file that another user may not read") {
         return;
     }
     let dir = folder();
@@ -94,7 +94,7 @@ fn what_may_not_be_read_is_described_and_not_measured() {
 }
 
 #[test]
-fn memory_is_distinguished_from_a_disk() {
+fn a_file_system_in_memory_is_distinguished_from_a_disk() {
     let report = location("/dev/shm");
     let location = &report["environment"]["location"];
     if location["filesystem"] != "tmpfs" {
@@ -107,7 +107,7 @@ fn memory_is_distinguished_from_a_disk() {
     );
     assert_eq!(location["direct"]["works"], false);
     assert!(location["device"].is_null());
-    // Advice is not less.
+    // The severity is not `less`.
     let advice = report["advice"].as_array().unwrap().iter();
     let one = advice.filter(|one| one["rule"] == "in-memory");
     assert_eq!(
@@ -120,13 +120,13 @@ fn memory_is_distinguished_from_a_disk() {
 }
 
 #[test]
-fn an_overlay_is_identified_by_its_name() {
+fn an_overlay_is_identified_by_its_type() {
     if !root_or_skip("mounting an overlay") {
         return;
     }
     let dir = folder();
     let path = dir.path().to_str().unwrap();
-    // In a mount namespace of its own, which ends with the command.
+    // In a separate mount namespace, which ends with the command.
     let script =
         "set -e; cd \"$1\"; mount -t tmpfs none .; cd \"$1\"; mkdir lower upper work merged
         mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 3
@@ -150,7 +150,7 @@ fn an_overlay_is_identified_by_its_name() {
     assert!(report["environment"]["location"]["device"].is_null());
 }
 
-/// A loop device; dropped, it is given back.
+/// A loop device, which is detached when it is dropped.
 struct Loop(String);
 
 impl Loop {
@@ -175,7 +175,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_block_device_shows_its_queue() {
+fn a_block_device_is_reported_with_its_queue() {
     if !root_or_skip("a block device") {
         return;
     }
@@ -199,7 +199,7 @@ fn a_block_device_shows_its_queue() {
         "{facts}"
     );
     assert!(rules(&report).contains(&"stacked"), "{}", report["advice"]);
-    // A user who may not read it still gets its facts.
+    // A user without read access still gets its facts.
     let mut command = below(&["env"], &[&device.0, "--quick", "--json"]);
     command.uid(NOBODY).gid(NOBODY).current_dir("/");
     if command

@@ -1,4 +1,4 @@
-//! Filters and limits of our own making: the right one is named, with what to change.
+//! Filters and limits that a test sets up: the report names the right one, and the remedy.
 
 use std::os::unix::process::CommandExt;
 use std::thread;
@@ -15,15 +15,15 @@ const ENTER: i64 = 426;
 const REGISTER: i64 = 427;
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
-/// A user who has nothing locked: limits are per user, and other tests are "nobody".
+/// A user without locked memory. The limit is per user, and other tests run as "nobody".
 const USER: u32 = 54_321;
 
-/// Runs `body` in a thread with a filter, which the processes that it starts inherit.
+/// Runs `body` on a thread with a seccomp filter, which its child processes inherit.
 fn filtered<T: Send>(calls: &[i64], errno: u32, body: impl FnOnce() -> T + Send) -> T {
     let rules = calls.iter().map(|&call| (call, Vec::new())).collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let answer = SeccompAction::Errno(errno);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    let action = SeccompAction::Errno(errno);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch).unwrap();
     let filter = BpfProgram::try_from(filter).unwrap();
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -49,7 +49,7 @@ fn assert_blocked_by(report: &Value, rule: &str) {
 }
 
 #[test]
-fn a_filter_that_refuses_is_named_and_distinguished_from_one_that_plays_an_old_kernel() {
+fn a_filter_that_refuses_is_distinguished_from_one_that_imitates_an_old_kernel() {
     let all = [SETUP, ENTER, REGISTER];
     let of =
         |calls: &[i64], errno| filtered(calls, errno, || report(command(&["--quick", "--json"])));
@@ -58,17 +58,17 @@ fn a_filter_that_refuses_is_named_and_distinguished_from_one_that_plays_an_old_k
     assert_eq!(refuses["causes"], serde_json::json!(["seccomp-refuses"]));
     assert_eq!(refuses["environment"]["policy"]["seccomp"], "filter");
     assert_blocked_by(&of(&[SETUP], EPERM), "seccomp-refuses");
-    // Old kernels have no io_uring to hide.
+    // Old kernels have no io_uring that a filter could hide.
     if refuses["environment"]["kernel"]["version"][0].as_u64() >= Some(6) {
         assert_blocked_by(&of(&all, ENOSYS), "seccomp-says-missing");
     }
 }
 
 #[test]
-fn a_filter_that_lets_a_ring_be_made_and_not_used_is_named() {
+fn a_filter_that_allows_only_the_set_up_is_reported() {
     let command = || command(&["--quick", "--json"]);
     if report(command())["exit_code"] == 77 {
-        return skip("a filter that lets a ring be made needs io_uring");
+        return skip("a filter that allows the set-up needs io_uring");
     }
     let part = filtered(&[ENTER, REGISTER], EPERM, || report(command()));
     assert_blocked_by(&part, "seccomp-refuses-part");
@@ -80,22 +80,22 @@ fn a_filter_that_lets_a_ring_be_made_and_not_used_is_named() {
 }
 
 #[test]
-fn a_refusal_is_reported_in_words_with_what_to_change() {
+fn the_text_reports_a_refusal_with_its_remedy() {
     let output = filtered(&[SETUP, ENTER, REGISTER], EPERM, || {
         output(command(&["--quick"]))
     });
     assert_eq!(output.code, Some(77), "{}", output.err);
     let text = output.out.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
-        "refused a seccomp filter refuses io_uring: EPERM",
+        "refused a seccomp filter refuses io_uring: the calls fail with EPERM",
         "→ allow io_uring_setup, io_uring_enter and io_uring_register:",
-        "so epoll and blocking threads instead of io_uring; everything works. Next: annulus doctor",
+        "verdict no io_uring; Annulus uses epoll and blocking threads instead. Next: annulus doctor",
     ] {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }
 }
 
-/// With a limit, as a user for whom it counts.
+/// Returns the report with a limit, as a user to whom it applies.
 fn limited(limit: &str) -> Option<Value> {
     let mut command = below(&["prlimit", limit], &["--quick", "--json"]);
     command.uid(USER).gid(USER).current_dir("/");
@@ -103,23 +103,21 @@ fn limited(limit: &str) -> Option<Value> {
         Ok(output) if output.status.code() == Some(126) || output.stdout.is_empty() => {
             let why = String::from_utf8_lossy(&output.stderr);
             skip(format_args!(
-                "the command can't be run as another user: {why}"
+                "cannot run the command as another user: {why}"
             ));
             None
         }
         Ok(_) => Some(report(command)),
         Err(error) => {
-            skip(format_args!(
-                "prlimit can't be run as another user: {error}"
-            ));
+            skip(format_args!("cannot run prlimit as another user: {error}"));
             None
         }
     }
 }
 
 #[test]
-fn sixty_four_kib_of_locked_memory_are_too_little_and_it_is_reported() {
-    if !root_or_skip("being a user with a limit of locked memory") {
+fn a_limit_of_64_kib_of_locked_memory_is_reported() {
+    if !root_or_skip("running as a user with a limit of locked memory") {
         return;
     }
     let Some(report) = limited("--memlock=65536:65536") else {
@@ -129,7 +127,7 @@ fn sixty_four_kib_of_locked_memory_are_too_little_and_it_is_reported() {
     assert_eq!(report["environment"]["limits"]["memlock_waived"], false);
     if report["verdict"] == "no-io-uring" {
         return println!(
-            "no io_uring here, whatever the limit: {}",
+            "no io_uring here, regardless of the limit: {}",
             report["advice"][0]
         );
     }
@@ -143,7 +141,7 @@ fn sixty_four_kib_of_locked_memory_are_too_little_and_it_is_reported() {
 }
 
 #[test]
-fn few_descriptors_are_reported_as_few() {
+fn a_low_limit_of_descriptors_is_reported() {
     let report = report(below(
         &["prlimit", "--nofile=40:40"],
         &["--quick", "--json"],

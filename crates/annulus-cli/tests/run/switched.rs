@@ -58,7 +58,7 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
     let output = switch_command(&["release", &own, "--wait", "0.01"]);
     assert_eq!(output.code, Some(4), "{}", output.err);
     assert!(
-        output.out.contains("1 epoll set still served"),
+        output.out.contains("1 epoll set remaining"),
         "{}",
         output.out
     );
@@ -81,16 +81,16 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
                 .to_owned()
         };
         let released = says("release");
-        assert!(released.starts_with("was handed back before"), "{released}");
+        assert!(released.starts_with("was released before"), "{released}");
         for _ in 0..2 {
             let resumed = says("resume");
             assert_eq!(resumed, "1 epoll set with 300 connections served again\n");
             let resumed = says("resume");
-            assert!(resumed.starts_with("is served"), "{resumed}");
+            assert!(resumed.starts_with("was not released"), "{resumed}");
             let released = says("release");
             assert_eq!(
                 released,
-                "1 epoll set with 300 connections handed back to the kernel\n"
+                "1 epoll set with 300 connections returned to the kernel\n"
             );
         }
         over.store(true, Ordering::Relaxed);
@@ -136,7 +136,7 @@ fn a_process_that_cannot_be_queried_is_named_with_the_reason() {
     let mut line = [0];
     std::io::Read::read_exact(idle.stdout.as_mut().unwrap(), &mut line).unwrap();
     let pid = idle.id().to_string();
-    refuses(&["release", &pid], 1, "has made no ring");
+    refuses(&["release", &pid], 1, "has no ring");
     drop(idle.stdin.take());
     idle.wait().unwrap();
 }

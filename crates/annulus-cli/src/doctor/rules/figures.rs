@@ -1,17 +1,17 @@
-//! What the measurement says: which backend, depth and buffers, and whether SQPOLL would pay.
+//! Rules for the measured figures: the best backend, depth and buffers, and the benefit of SQPOLL.
 
 use crate::bench::short;
 use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
-use crate::doctor::figures::{Figures, What};
+use crate::doctor::figures::{Figures, Measurement};
 
-/// The library's own limit: with fewer, driver, caller and poller leave none for anybody else.
+/// The limit of the library. With fewer processors, the driver, the caller and the poller occupy all of them.
 const SQPOLL_PROCESSORS: f64 = 4.0;
-/// SQPOLL saves the enters; at 8 entries for each, less than this share of what a cached read costs is not worth
-/// a processor.
+/// SQPOLL saves the enters. With 8 entries per enter, a saving of less than this share of a cached read is not worth a
+/// processor.
 const SQPOLL_SHARE: f64 = 0.05;
-/// A depth is deep enough when the next one does not do this much more.
+/// A depth suffices if the next one is not faster by this factor.
 const DEPTH_GAIN: f64 = 1.15;
-/// Of a processor: more than this, taken by others while we measured, and the figures are no judgement.
+/// The share of a processor that others may use during the measurement. Beyond it, the figures are unreliable.
 const DISTURBED: f64 = 0.25;
 
 pub(super) const RULES: &[Rule] = &[
@@ -59,69 +59,72 @@ fn us(ns: f64) -> String {
 
 fn disturbed(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
-    let unsteady: Vec<&str> = (What::ALL.iter())
+    let unsteady: Vec<&str> = (Measurement::ALL.iter())
         .filter(|what| figures.ns(**what).is_some() && !figures.is_steady(**what))
         .map(|what| what.name())
         .collect();
     let busy = figures.others_busy > DISTURBED || figures.stolen > DISTURBED;
-    let what = "the machine was busy with other things while it was measured";
+    let what = "the machine was busy with other work during the measurement";
     let mut why = format!(
-        "others took {:.2} and the hypervisor {:.2} of a processor",
+        "other processes used {:.2} and the hypervisor {:.2} of a processor",
         figures.others_busy, figures.stolen
     );
     if !unsteady.is_empty() {
-        why += &format!("; far apart: {}", unsteady.join(", "));
+        why += &format!("; samples vary widely: {}", unsteady.join(", "));
     }
-    (busy || unsteady.len() > What::ALL.len() / 3).then(|| {
+    (busy || unsteady.len() > Measurement::ALL.len() / 3).then(|| {
         RuleReport::new(Severity::Note, what, why)
-            .next("annulus doctor once more, when it is quiet")
+            .next("run annulus doctor again when the machine is idle")
     })
 }
 
 fn backend_cached(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
-    let call = figures.ns(What::CachedPread)?;
-    let hop = figures.ns(What::CachedHop)?;
-    let by_ring = (figures.ns(What::CachedRing)).map_or(String::new(), |ring| {
-        format!(" through a ring {},", us(ring))
+    let call = figures.ns(Measurement::CachedPread)?;
+    let hop = figures.ns(Measurement::CachedHop)?;
+    let by_ring = (figures.ns(Measurement::CachedRing)).map_or(String::new(), |ring| {
+        format!(" a read through a ring {}", us(ring))
     });
     let why = format!(
-        "a pread of it takes {},{by_ring} on a blocking thread {}",
+        "a pread takes {},{by_ring} and a read on a blocking thread {}",
         us(call),
         us(hop)
     );
-    let ring_is_quicker = figures.is_slower(What::CachedPread, What::CachedRing);
-    let best =
-        figures.is_slower(What::CachedHop, What::CachedPread)? && !ring_is_quicker.unwrap_or(false);
-    let what = "cached data: read it at once, on the caller's thread";
+    let ring_is_quicker = figures.is_slower(Measurement::CachedPread, Measurement::CachedRing);
+    let best = figures.is_slower(Measurement::CachedHop, Measurement::CachedPread)?
+        && !ring_is_quicker.unwrap_or(false);
+    let what = "read cached data on the caller's thread";
     best.then(|| {
         RuleReport::new(Severity::Note, what, why)
-            .next("the default, CachedReads::Learn, does that; keep it")
+            .next("keep the default, CachedReads::Learn, which does so")
     })
 }
 
 fn backend_direct(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
-    let call = figures.ns(What::DirectPread)?;
-    let (ring, hop) = (figures.ns(What::DirectRing)?, figures.ns(What::DirectHop)?);
+    let call = figures.ns(Measurement::DirectPread)?;
+    let (ring, hop) = (
+        figures.ns(Measurement::DirectRing)?,
+        figures.ns(Measurement::DirectHop)?,
+    );
     let times = format!(
-        "one at a time, a direct read takes {} by ring, {} by pread and {} on a blocking thread",
+        "one at a time, a direct read takes {} through a ring, {} with pread and {} on a blocking thread",
         us(ring),
         us(call),
         us(hop)
     );
-    let is_slower = |what| figures.is_slower(What::DirectRing, what) == Some(true);
-    if is_slower(What::DirectPread) {
-        let what = "for single direct reads a plain call is faster than a ring here";
+    let is_slower = |what| figures.is_slower(Measurement::DirectRing, what) == Some(true);
+    if is_slower(Measurement::DirectPread) {
+        let what = "for single direct reads, pread is faster than a ring here";
         return Some(
             RuleReport::new(Severity::Note, what, times)
                 .next("keep several in flight, or use Backend::Fallback"),
         );
     }
-    let what = match figures.is_slower(What::DirectHop, What::DirectRing)? {
-        true => "for direct reads: the ring, at any depth",
+    let what = match figures.is_slower(Measurement::DirectHop, Measurement::DirectRing)? {
+        true => "use the ring for direct reads, at any depth",
         false => {
-            "for single direct reads it does not matter who asks; a ring can keep many in flight"
+            "single direct reads are equally fast with and without a ring; a ring can keep many in flight"
         }
     };
     Some(RuleReport::new(Severity::Note, what, times))
@@ -129,33 +132,36 @@ fn backend_direct(findings: &Findings<'_>) -> Option<RuleReport> {
 
 fn backend_network(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
-    let (epoll, ring) = (figures.ns(What::EchoEpoll)?, figures.ns(What::EchoRing)?);
+    let (epoll, ring) = (
+        figures.ns(Measurement::EchoEpoll)?,
+        figures.ns(Measurement::EchoRing)?,
+    );
     let slower = |a, b| figures.is_slower(a, b) == Some(true);
     let what = match (
-        slower(What::EchoEpoll, What::EchoRing),
-        slower(What::EchoRing, What::EchoEpoll),
+        slower(Measurement::EchoEpoll, Measurement::EchoRing),
+        slower(Measurement::EchoRing, Measurement::EchoEpoll),
     ) {
-        (true, _) => "for small messages: the ring",
-        (_, true) => "for few connections epoll is faster than a ring here",
-        _ => "for a few connections, ring and epoll are alike",
+        (true, _) => "for small messages, a ring is faster than epoll here",
+        (_, true) => "for few connections, epoll is faster than a ring here",
+        _ => "for few connections, a ring and epoll are equally fast",
     };
     let why = format!(
-        "a message there and back takes {} with a ring and {} with epoll, 16 at a time, the client's part included",
+        "an echoed message takes {} with a ring and {} with epoll, 16 at a time and including the client",
         us(ring),
         us(epoll)
     );
     Some(
         RuleReport::new(Severity::Note, what, why)
-            .next("annulus bench net echo compares at hundreds of connections"),
+            .next("annulus bench net echo compares them with hundreds of connections"),
     )
 }
 
 fn depth(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
     let steps = [
-        (1, What::DirectRing),
-        (8, What::DirectRing8),
-        (32, What::DirectRing32),
+        (1, Measurement::DirectRing),
+        (8, Measurement::DirectRing8),
+        (32, Measurement::DirectRing32),
     ];
     let mut best: Option<(usize, f64)> = None;
     let mut rates = Vec::new();
@@ -168,66 +174,72 @@ fn depth(findings: &Findings<'_>) -> Option<RuleReport> {
     }
     let (deep, _) = best?;
     let what = format!(
-        "direct reads: keep {deep} in flight{}",
+        "for direct reads, keep {deep} in flight{}",
         if deep == 32 { ", or more" } else { "" }
     );
-    let why = format!("reads a second: {}", rates.join(", "));
+    let why = format!("reads per second: {}", rates.join(", "));
     Some(
         RuleReport::new(Severity::Note, what, why)
-            .next("annulus bench file --depth 1,8,32,128 measures it for longer"),
+            .next("annulus bench file --depth 1,8,32,128 measures longer"),
     )
 }
 
 fn buffers(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
     let (registered, plain) = (
-        figures.ns(What::DirectRing32)?,
-        figures.ns(What::DirectPlain32)?,
+        figures.ns(Measurement::DirectRing32)?,
+        figures.ns(Measurement::DirectPlain32)?,
     );
     let why = format!(
-        "with 32 in flight a read takes {} where file and buffers are registered, {} where not",
+        "with 32 in flight, a read takes {} with registered file and buffers, and {} without",
         us(registered),
         us(plain)
     );
-    let (what, next) = match figures.is_slower(What::DirectPlain32, What::DirectRing32)? {
-        true => (
-            "registered buffers pay for direct reads",
-            "Engine::register_buffers",
-        ),
-        false => (
-            "registered buffers make no difference for 4 KiB here",
-            "any aligned memory will do",
-        ),
-    };
+    let (what, next) =
+        match figures.is_slower(Measurement::DirectPlain32, Measurement::DirectRing32)? {
+            true => (
+                "registered buffers make direct reads faster",
+                "use Engine::register_buffers",
+            ),
+            false => (
+                "registered buffers make no difference for 4 KiB here",
+                "any aligned memory is as fast",
+            ),
+        };
     Some(RuleReport::new(Severity::Note, what, why).next(next))
 }
 
-/// What an enter costs, and what the 32nd operation in it saves.
+/// Compares the cost of a single operation with that of one in a batch of 32.
 fn batches(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
-    let (one, many) = (figures.ns(What::Nop1)?, figures.ns(What::Nop32)?);
-    let enter = figures.ns(What::Enter)?;
+    let (one, many) = (
+        figures.ns(Measurement::Nop1)?,
+        figures.ns(Measurement::Nop32)?,
+    );
+    let enter = figures.ns(Measurement::Enter)?;
     let what = format!(
-        "an operation costs {} alone and {} among 32",
+        "an operation costs {} alone and {} in a batch of 32",
         us(one),
         us(many)
     );
-    let why = format!("the call that carries them costs {}", us(enter));
-    figures.is_slower(What::Nop1, What::Nop32)?.then(|| {
-        RuleReport::new(Severity::Note, what, why)
-            .next("ask for many at once: File::read_many_at, or many tasks")
-    })
+    let why = format!("the system call that submits them costs {}", us(enter));
+    figures
+        .is_slower(Measurement::Nop1, Measurement::Nop32)?
+        .then(|| {
+            RuleReport::new(Severity::Note, what, why)
+                .next("submit many operations at once: File::read_many_at, or many tasks")
+        })
 }
 
 fn sqpoll(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
-    let enter = figures.ns(What::Enter)?;
+    let enter = figures.ns(Measurement::Enter)?;
     let processors = findings.env.processors_to_use();
     let saved = enter / 8.0;
     if processors < SQPOLL_PROCESSORS {
-        let what = "SQPOLL would not pay here";
+        let what = "SQPOLL would not pay off here";
         let why = format!(
-            "it takes a processor, and there are {processors:.0}; an enter costs {}, at 8 entries {} each",
+            "it occupies one of {processors:.0} processors; an enter costs {}, or {} per entry with 8 entries",
             us(enter),
             us(saved)
         );
@@ -236,23 +248,23 @@ fn sqpoll(findings: &Findings<'_>) -> Option<RuleReport> {
     let read = cheapest_read(figures)?;
     let share = saved / read;
     let why = format!(
-        "at 8 entries an enter costs {} of the {} that a cached read takes; a processor is what it takes",
+        "with 8 entries per enter, the enter costs {} of the {} of a cached read; SQPOLL occupies a processor",
         us(saved),
         us(read)
     );
     Some(match share >= SQPOLL_SHARE {
         true => RuleReport::new(
             Severity::Note,
-            "SQPOLL may pay for many small operations",
+            "SQPOLL may pay off for many small operations",
             why,
         )
         .next("annulus bench file --variants annulus,annulus-sqpoll"),
-        false => RuleReport::new(Severity::Note, "SQPOLL would not pay here", why),
+        false => RuleReport::new(Severity::Note, "SQPOLL would not pay off here", why),
     })
 }
 
 fn cheapest_read(figures: &Figures) -> Option<f64> {
     figures
-        .ns(What::CachedRing)
-        .or(figures.ns(What::CachedPread))
+        .ns(Measurement::CachedRing)
+        .or(figures.ns(Measurement::CachedPread))
 }

@@ -1,12 +1,12 @@
-//! The file system and the device of PATH.
+//! Rules for the file system and the device of PATH.
 
 use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
 use crate::doctor::device::Device;
 use crate::doctor::location::Location;
 
-/// Fewer, and a deep queue of operations waits above the device instead of in it.
+/// The least number of requests. With fewer, operations of a deep queue wait above the device.
 const REQUESTS_LEAST: u64 = 64;
-/// What the library assumes where nobody tells, and every buffer here has.
+/// The alignment that the library assumes by default, and that all its buffers have.
 const ALIGN_BYTES: usize = 4096;
 
 pub(super) const RULES: &[Rule] = &[
@@ -80,17 +80,18 @@ fn device<'a>(findings: &'a Findings<'_>) -> Option<&'a Device> {
 fn in_memory(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
     let what = format!("{} is in memory ({name})", location.path.display());
-    let why = "there is no device and nothing to wait for: a plain read is the fastest there is";
+    let why = "reads do not wait for a device, so a plain read is fastest";
     ["tmpfs", "ramfs"].contains(&name).then(|| {
         RuleReport::new(Severity::Advice, what, why)
-            .next("name a directory on a disk, to see what a ring saves")
+            .next("name a directory on a disk to see the effect of a ring")
     })
 }
 
 fn overlay(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
     let what = format!("{} is on overlayfs", location.path.display());
-    let why = "the image of a container: the first write copies the whole file, and which device it is on is hidden";
+    let why =
+        "on a container image, the first write copies the whole file, and the device is hidden";
     let next = "put data on a volume: docker run -v DIRECTORY:/data";
     (name == "overlay").then(|| RuleReport::new(Severity::Advice, what, why).next(next))
 }
@@ -98,8 +99,8 @@ fn overlay(findings: &Findings<'_>) -> Option<RuleReport> {
 fn fuse(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
     let what = format!("{} is on {name}", location.path.display());
-    let why = "each operation goes to a process and back, from a blocking thread, because a ring may give wrong \
-               bytes at the end of such a file: that process decides how fast it is";
+    let why = "a user process handles each operation and determines its speed; Annulus uses blocking threads, \
+               because a ring may return wrong bytes at the end of such a file";
     name.starts_with("fuse")
         .then(|| RuleReport::new(Severity::Advice, what, why))
 }
@@ -110,28 +111,28 @@ fn network(findings: &Findings<'_>) -> Option<RuleReport> {
         "{} is on a network file system ({name})",
         location.path.display()
     );
-    let why = "operations wait for the server, most on worker threads of the kernel; nothing is polled for";
+    let why = "operations wait for the server, most of them on worker threads of the kernel; polling is not possible";
     [
         "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "virtiofs", "afs",
     ]
     .contains(&name)
     .then(|| {
         RuleReport::new(Severity::Advice, what, why)
-            .next("raise the depth rather than the number of threads")
+            .next("increase the depth rather than the number of threads")
     })
 }
 
 fn no_direct(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
-    // Said by a rule of its own.
+    // Another rule reports these file systems.
     if ["tmpfs", "ramfs"].contains(&name) || location.direct.works != Some(false) {
         return None;
     }
-    let what = format!("no direct I/O on {name}");
+    let what = format!("{name} has no direct I/O");
     let why = location.direct.why.clone().unwrap_or_default();
     Some(
         RuleReport::new(Severity::Advice, what, why)
-            .next("use buffered files there, or ext4 or XFS"),
+            .next("use buffered files, or a file system such as ext4 or XFS"),
     )
 }
 
@@ -142,7 +143,7 @@ fn alignment(findings: &Findings<'_>) -> Option<RuleReport> {
         .offset_bytes?
         .max(location.direct.memory_bytes?);
     let what = format!("direct I/O needs an alignment of {needed} bytes");
-    let why = "reads of less are read around and copied";
+    let why = "for smaller reads, Annulus reads a larger range and copies";
     (needed > ALIGN_BYTES).then(|| {
         RuleReport::new(Severity::Note, what, why)
             .next(format!("read and write multiples of {needed} bytes"))
@@ -152,10 +153,10 @@ fn alignment(findings: &Findings<'_>) -> Option<RuleReport> {
 fn buffered_writes(findings: &Findings<'_>) -> Option<RuleReport> {
     let (_, name) = filesystem(findings)?;
     let what = "buffered writes on ext4 go to worker threads of the kernel";
-    let why = "its page cache is written to with a lock that may sleep; XFS (6.0) and btrfs do it at once";
+    let why = "ext4 takes a lock that may sleep; XFS (Linux 6.0) and btrfs write to the page cache directly";
     (name == "ext4" && findings.env.has_ring()).then(|| {
         RuleReport::new(Severity::Note, what, why)
-            .next("for many writes: OpenOptions::direct into allocated files")
+            .next("for many writes, use OpenOptions::direct and allocated files")
     })
 }
 
@@ -165,9 +166,8 @@ fn scheduler(findings: &Findings<'_>) -> Option<RuleReport> {
     let slow = ["bfq", "cfq"].contains(&chosen) || (chosen == "mq-deadline" && device.is_nvme());
     let may = device.schedulers.iter().any(|one| one == "none");
     let quick = device.is_rotational == Some(false);
-    let what = format!("{} has the scheduler {chosen}", device.name);
-    let why =
-        "it sorts what an SSD answers in any order, and costs processor time for each request";
+    let what = format!("{} uses the I/O scheduler {chosen}", device.name);
+    let why = "an SSD does not benefit from sorted requests, and sorting costs processor time";
     (slow && may && quick).then(|| {
         RuleReport::new(Severity::Advice, what, why).next(format!(
             "as root: echo none >/sys/block/{}/queue/scheduler",
@@ -180,8 +180,8 @@ fn nr_requests(findings: &Findings<'_>) -> Option<RuleReport> {
     let device = device(findings)?;
     let count = device.nr_requests?;
     let quick = device.is_rotational == Some(false);
-    let what = format!("{} takes {count} requests at a time", device.name);
-    let why = "a submission that finds no free request sleeps in the kernel, with the thread that made it";
+    let what = format!("{} accepts {count} requests at a time", device.name);
+    let why = "without a free request, a submission blocks the submitting thread in the kernel";
     (count < REQUESTS_LEAST && quick).then(|| {
         let next = format!(
             "as root: echo 256 >/sys/block/{}/queue/nr_requests",
@@ -194,21 +194,22 @@ fn nr_requests(findings: &Findings<'_>) -> Option<RuleReport> {
 fn write_cache(findings: &Findings<'_>) -> Option<RuleReport> {
     let device = device(findings)?;
     let what = format!("{} has a volatile write cache", device.name);
-    let why = "a durable write flushes it each time: group commits, or use a drive with power-loss protection";
+    let why =
+        "each durable write flushes it; group commits, or use a drive with power-loss protection";
     (device.write_cache.as_deref() == Some("write back")).then(|| {
         RuleReport::new(Severity::Note, what, why)
-            .next("annulus bench file --sync each shows what it costs")
+            .next("annulus bench file --rw randwrite --sync each measures the cost")
     })
 }
 
-/// NVMe could have them and has none.
+/// Reports an NVMe device without poll queues.
 fn poll_queues(findings: &Findings<'_>) -> Option<RuleReport> {
     let location = findings.env.location.as_ref()?;
     let device = location.device.as_ref()?;
     let lacks = device.is_nvme() && !device.has_poll_queues;
     let what = format!("{} has no queues to poll", device.name);
     let why =
-        "EngineBuilder::iopoll would spare an interrupt per read, for a processor's whole time";
+        "with them, EngineBuilder::iopoll saves an interrupt per read, but occupies a processor";
     lacks.then(|| {
         let steps = location
             .poll_refusal
@@ -227,26 +228,25 @@ fn polled(findings: &Findings<'_>) -> Option<RuleReport> {
     }
     if location.can_poll == Some(false) {
         let what = format!(
-            "{} has queues to poll, and this file can't use them",
+            "{} has queues to poll, but this file cannot use them",
             device.name
         );
         let why = location.poll_refusal.clone().unwrap_or_default();
         return Some(RuleReport::new(Severity::Note, what, why));
     }
     let what = format!("{} has queues to poll", device.name);
-    let why = "reads of direct files can be polled for: less latency, for a processor's whole time while any \
-               is in flight";
+    let why = "polled reads of direct files have less latency, but occupy a processor while any is in flight";
     Some(
         RuleReport::new(Severity::Note, what, why)
-            .next("EngineBuilder::iopoll(true), where a processor is to spare"),
+            .next("use EngineBuilder::iopoll(true) if a processor is free"),
     )
 }
 
 fn rotational(findings: &Findings<'_>) -> Option<RuleReport> {
     let device = device(findings)?;
     let what = format!("{} reports that it is a rotational disk", device.name);
-    let why = "a disk with an arm does some hundred random reads a second, whatever asks: depth lets it sort them. \
-               Virtual disks often say so, and don't";
+    let why = "a rotating disk performs about a hundred random reads per second; a greater depth lets it sort them. \
+               Virtual disks are often reported as rotational";
     (device.is_rotational == Some(true)).then(|| RuleReport::new(Severity::Note, what, why))
 }
 
@@ -260,7 +260,8 @@ fn stacked(findings: &Findings<'_>) -> Option<RuleReport> {
         (_, true) => "other devices".to_owned(),
         (_, false) => device.made_of.join(", "),
     };
-    let what = format!("{} is made of {of}", device.name);
-    let why = "scheduler, queues and write cache are those of what lies below; most such devices can't be polled";
+    let what = format!("{} is on top of {of}", device.name);
+    let why = "the underlying device determines the scheduler, the queues and the write cache; most such devices do not \
+               support polling";
     Some(RuleReport::new(Severity::Note, what, why))
 }

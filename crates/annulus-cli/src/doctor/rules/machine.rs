@@ -1,4 +1,4 @@
-//! The processors, the virtual machine, the kernel's version.
+//! Rules for the processors, the virtual machine and the version of the kernel.
 
 use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
 use crate::doctor::surroundings::{ContainerKind, Mitigation};
@@ -35,7 +35,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Only that there are some: each stands in a list of its own.
+/// Reports that the kernel has serious traps. The report lists each of them separately.
 fn kernel_traps(findings: &Findings<'_>) -> Option<RuleReport> {
     let traps = traps::of(findings.env);
     let serious: Vec<&str> = (traps.iter())
@@ -43,10 +43,10 @@ fn kernel_traps(findings: &Findings<'_>) -> Option<RuleReport> {
         .map(|trap| &*trap.name)
         .collect();
     let what = format!(
-        "Linux {} is not for production",
+        "do not use Linux {} in production",
         findings.env.kernel.release
     );
-    let why = format!("known: {}", serious.join(", "));
+    let why = format!("known problems: {}", serious.join(", "));
     (!serious.is_empty()).then(|| {
         RuleReport::new(Severity::Advice, what, why)
             .next("boot Linux 6.12 or a later long-term kernel, with its current stable release")
@@ -55,10 +55,10 @@ fn kernel_traps(findings: &Findings<'_>) -> Option<RuleReport> {
 
 fn vendor_kernel(findings: &Findings<'_>) -> Option<RuleReport> {
     let vendor = findings.env.kernel.vendor.as_ref()?;
-    let what = format!("{vendor} changes this kernel");
-    let why = "features and fixes may have been ported back: what was tried here counts, what is \
-               told from the version is a guess";
-    // Debian and Fedora follow the stable releases of the kernel.
+    let what = format!("this is a modified kernel of {vendor}");
+    let why = "features and fixes may have been backported, so conclusions from the version are \
+               uncertain; probed features are certain";
+    // The kernels of Debian and Fedora follow the upstream stable releases.
     (!["Debian", "Fedora"].contains(&vendor.as_str()))
         .then(|| RuleReport::new(Severity::Note, what, why))
 }
@@ -67,61 +67,65 @@ fn processor_quota(findings: &Findings<'_>) -> Option<RuleReport> {
     let limits = &findings.env.limits;
     let quota = limits.processor_quota?;
     let what = format!(
-        "the cgroup allows {quota:.1} processors' worth of time of {} visible",
+        "the cgroup allows the time of {quota:.1} of {} visible processors",
         limits.processors
     );
-    let why = "a thread per processor would be stopped again and again, each time for tens of milliseconds";
+    let why = "with a thread per processor, the threads would be stopped for tens of milliseconds at a time";
     let threads = quota.floor().max(1.0);
     (quota < limits.processors as f64).then(|| {
         RuleReport::new(Severity::Advice, what, why).next(format!(
-            "RuntimeBuilder::threads({threads:.0}), and as many drivers of an engine at most"
+            "use RuntimeBuilder::threads({threads:.0}), and at most as many drivers of an engine"
         ))
     })
 }
 
-/// Those that make every system call dearer, by what their files say.
+/// Reports mitigations that make every system call more expensive.
 fn mitigations(findings: &Findings<'_>) -> Option<RuleReport> {
-    const DEAR: [(&str, &str); 4] = [
+    const EXPENSIVE: [(&str, &str); 4] = [
         ("meltdown", "PTI"),
         ("retbleed", "IBRS"),
         ("retbleed", "untrained return thunk"),
-        // "Enhanced / Automatic IBRS" is the processor's own, and cheap.
+        // "Enhanced / Automatic IBRS" is implemented by the processor, and cheap.
         ("spectre_v2", "IBRS"),
     ];
-    let is_dear = |one: &&Mitigation| {
-        let how = one.says.strip_prefix("Mitigation: ").unwrap_or_default();
-        DEAR.iter()
-            .any(|(name, sign)| one.name == *name && how.starts_with(sign))
+    let is_expensive = |one: &&Mitigation| {
+        let method = one.says.strip_prefix("Mitigation: ").unwrap_or_default();
+        EXPENSIVE
+            .iter()
+            .any(|(name, prefix)| one.name == *name && method.starts_with(prefix))
     };
-    let dear: Vec<&str> = (findings.env.surroundings.mitigations.iter())
-        .filter(is_dear)
+    let expensive: Vec<&str> = (findings.env.surroundings.mitigations.iter())
+        .filter(is_expensive)
         .map(|one| &*one.name)
         .collect();
-    let what = format!("each system call pays for {}", dear.join(", "));
-    let why = "the more operations an enter carries, the more a ring saves over one call for each";
-    (!dear.is_empty()).then(|| RuleReport::new(Severity::Note, what, why))
+    let what = format!(
+        "the mitigations of {} slow down each system call",
+        expensive.join(", ")
+    );
+    let why = "batches of operations save more than usual compared with a system call for each";
+    (!expensive.is_empty()).then(|| RuleReport::new(Severity::Note, what, why))
 }
 
 fn virtual_machine(findings: &Findings<'_>) -> Option<RuleReport> {
     let name = findings.env.surroundings.hypervisor.as_ref()?;
-    let what = format!("a virtual machine ({name})");
-    let why = "sleeping and waking cost more than on the bare machine, and the neighbours share the disk: \
-               repeat what you measure";
+    let what = format!("this is a virtual machine ({name})");
+    let why = "sleeps and wake-ups cost more than on physical hardware, and other virtual machines may share \
+               the disk: repeat measurements";
     Some(RuleReport::new(Severity::Note, what, why))
 }
 
 fn huge_pages(findings: &Findings<'_>) -> Option<RuleReport> {
     let never = findings.env.surroundings.huge_pages.as_deref() == Some("never");
     let what = "transparent huge pages are switched off";
-    let why = "an arena of buffers is made of small pages, and registering it takes longer";
+    let why = "a buffer arena then consists of small pages, and takes longer to register";
     let next = "as root: echo madvise >/sys/kernel/mm/transparent_hugepage/enabled";
     never.then(|| RuleReport::new(Severity::Note, what, why).next(next))
 }
 
 fn wsl(findings: &Findings<'_>) -> Option<RuleReport> {
     let container = findings.env.surroundings.container.as_ref()?;
-    let what = "a Linux on Windows (WSL)";
-    let why = "files below /mnt are on Windows' side of a network protocol; those of this Linux are on a \
-               virtual disk";
+    let what = "this is Linux on Windows (WSL)";
+    let why =
+        "files below /mnt are accessed over a network protocol; other files are on a virtual disk";
     (container.kind == ContainerKind::Wsl).then(|| RuleReport::new(Severity::Note, what, why))
 }

@@ -1,4 +1,4 @@
-//! The rules, a table for each subject. docs/reference/doctor.md has each with its threshold and where that comes from.
+//! The rules, one table per subject. docs/reference/doctor.md lists each rule with its threshold and the reason.
 
 mod figures;
 mod limits;
@@ -8,7 +8,7 @@ mod refused;
 
 use super::advice::Rule;
 
-/// All of them.
+/// Returns all rules.
 pub(crate) fn all() -> impl Iterator<Item = &'static Rule> {
     [
         refused::RULES,

@@ -1,4 +1,4 @@
-//! Who forbids io_uring, and how it is allowed.
+//! Rules for a missing ring: the obstacle, and how to remove it.
 
 use crate::doctor::advice::{Findings, Rule, RuleReport, Severity::Blocks};
 use crate::doctor::cause::{Cause, causes};
@@ -75,7 +75,7 @@ fn kernel_before(findings: &Findings<'_>) -> Option<RuleReport> {
         RuleReport::new(
             Blocks,
             format!("Linux {} has no io_uring", env.kernel.release),
-            "io_uring came with Linux 5.1, and Annulus uses it from 5.11 on",
+            "io_uring exists since Linux 5.1, and Annulus needs 5.11 or later",
         )
         .next("boot Linux 6.12 or later")
     })
@@ -100,9 +100,12 @@ fn kernel_too_old(findings: &Findings<'_>) -> Option<RuleReport> {
 fn not_built_in(findings: &Findings<'_>) -> Option<RuleReport> {
     when(findings, Cause::NotBuiltIn, |env| {
         let why = match &env.kernel.configuration {
-            Some(source) => format!("ENOSYS; {source} lacks CONFIG_IO_URING=y"),
+            Some(source) => {
+                format!("io_uring_setup returns ENOSYS; {source} lacks CONFIG_IO_URING=y")
+            }
             None => {
-                "ENOSYS, no filter is loaded, and the kernel's version would have it".to_owned()
+                "io_uring_setup returns ENOSYS, no filter is loaded, and the kernel is new enough"
+                    .to_owned()
             }
         };
         let what = format!("Linux {} was built without io_uring", env.kernel.release);
@@ -115,7 +118,7 @@ fn sysctl_forbids(findings: &Findings<'_>) -> Option<RuleReport> {
         RuleReport::new(
             Blocks,
             "kernel.io_uring_disabled = 2",
-            "EPERM for everybody on this machine, root included",
+            "io_uring is disabled for all users of this machine, including root",
         )
         .next("as root: sysctl -w kernel.io_uring_disabled=0")
     })
@@ -126,7 +129,7 @@ fn sysctl_forbids_user(findings: &Findings<'_>) -> Option<RuleReport> {
         let group = env.policy.io_uring_group;
         let group_text = match group {
             Some(group) => format!("this user is not in group {group} (kernel.io_uring_group)"),
-            None => "no group is spared (kernel.io_uring_group is -1)".to_owned(),
+            None => "no group is exempt (kernel.io_uring_group is -1)".to_owned(),
         };
         let next = match group {
             Some(group) => format!(
@@ -136,12 +139,12 @@ fn sysctl_forbids_user(findings: &Findings<'_>) -> Option<RuleReport> {
                      kernel.io_uring_disabled=0"
                 .to_owned(),
         };
-        let why = format!("EPERM without CAP_SYS_ADMIN, and {group_text}");
+        let why = format!("only CAP_SYS_ADMIN or a group allows io_uring, and {group_text}");
         RuleReport::new(Blocks, "kernel.io_uring_disabled = 1", why).next(next)
     })
 }
 
-/// How the calls are allowed where this process runs.
+/// Returns how to allow the calls in the environment of this process.
 fn allow(env: &Environment) -> String {
     const CALLS: &str = "io_uring_setup, io_uring_enter and io_uring_register";
     let kind = env.surroundings.container.as_ref().map(|one| one.kind);
@@ -158,7 +161,7 @@ fn allow(env: &Environment) -> String {
             "systemd-nspawn --system-call-filter='io_uring_setup io_uring_enter io_uring_register'"
         }
         _ => {
-            "a systemd service: SystemCallFilter=@aio beside what it has; a container: its seccomp \
+            "for a systemd service, add SystemCallFilter=@aio; for a container, change its seccomp \
              profile"
         }
     };
@@ -169,9 +172,11 @@ fn seccomp_refuses(findings: &Findings<'_>) -> Option<RuleReport> {
     when(findings, Cause::SeccompRefuses, |env| {
         let name = (env.surroundings.container.as_ref()).map_or("", |one| one.kind.name());
         let why = match name {
-            "" => "EPERM, and a filter is loaded into this process".to_owned(),
+            "" => "the calls fail with EPERM, and this process has a seccomp filter".to_owned(),
             name => {
-                format!("EPERM, and a filter is loaded: the default profile of {name}, most likely")
+                format!(
+                    "the calls fail with EPERM, and this process has a filter: probably the default profile of {name}"
+                )
             }
         };
         RuleReport::new(Blocks, "a seccomp filter refuses io_uring", why).next(allow(env))
@@ -182,16 +187,16 @@ fn seccomp_says_missing(findings: &Findings<'_>) -> Option<RuleReport> {
     when(findings, Cause::SeccompSaysMissing, |env| {
         let why = match (&env.kernel.configuration, env.policy.io_uring_disabled) {
             (Some(source), _) if env.kernel.has_io_uring_built_in == Some(true) => {
-                format!("ENOSYS, although {source} has CONFIG_IO_URING=y, and a filter is loaded")
+                format!("the calls fail with ENOSYS, but {source} has CONFIG_IO_URING=y, and a filter is loaded")
             }
             (_, Some(_)) => {
-                "ENOSYS, although the kernel has the sysctl of io_uring, and a filter is \
+                "the calls fail with ENOSYS, but the kernel has the io_uring sysctl, and a filter is \
                              loaded"
                     .to_owned()
             }
-            _ => "ENOSYS, the kernel's version should have it, and a filter is loaded".to_owned(),
+            _ => "the calls fail with ENOSYS, but the kernel is new enough, and a filter is loaded".to_owned(),
         };
-        let what = "a seccomp filter answers as if the kernel had no io_uring";
+        let what = "a seccomp filter hides io_uring";
         RuleReport::new(Blocks, what, why).next(allow(env))
     })
 }
@@ -205,7 +210,7 @@ fn seccomp_refuses_part(findings: &Findings<'_>) -> Option<RuleReport> {
         RuleReport::new(
             Blocks,
             format!("a seccomp filter refuses {}", refused.join(" and ")),
-            "a ring can be set up and not be used",
+            "a ring can be created, but not used",
         )
         .next(allow(env))
     })
@@ -218,14 +223,14 @@ fn security_module(findings: &Findings<'_>) -> Option<RuleReport> {
             .filter(|name| env.policy.security_modules.iter().any(|one| one == name))
             .collect();
         let loaded = match modules.is_empty() {
-            true => "which are loaded is not visible here".to_owned(),
+            true => "the loaded modules are not visible here".to_owned(),
             false => format!("loaded: {}", modules.join(", ")),
         };
         RuleReport::new(
             Blocks,
             "a security module refuses io_uring",
             format!(
-                "EPERM or EACCES from the set-up alone, with no sysctl or filter to blame; {loaded}"
+                "only io_uring_setup fails, with EPERM or EACCES, and no sysctl or filter forbids it; {loaded}"
             ),
         )
         .next("allow io_uring for this program in its policy (SELinux: the class io_uring)")
@@ -237,15 +242,15 @@ fn sandbox(findings: &Findings<'_>) -> Option<RuleReport> {
         let name = (env.surroundings.container.as_ref())
             .filter(|one| one.kind == ContainerKind::GVisor)
             .map_or(
-                "something between this process and the kernel",
+                "a sandbox between this process and the kernel",
                 |_| "gVisor",
             );
         RuleReport::new(
             Blocks,
             format!("{name} has no io_uring"),
-            "ENOSYS, although the kernel below may have it and no seccomp filter is loaded",
+            "the calls fail with ENOSYS, but no seccomp filter is loaded, and the kernel may have io_uring",
         )
-        .next("run outside the sandbox, or go on without io_uring")
+        .next("run outside the sandbox, or continue without io_uring")
     })
 }
 
@@ -257,16 +262,16 @@ fn memlock(findings: &Findings<'_>) -> Option<RuleReport> {
                 return RuleReport::new(
                     Blocks,
                     "the kernel has no memory for a ring",
-                    "ENOMEM, and no limit of locked memory counts here",
+                    "io_uring_setup fails with ENOMEM, and no limit of locked memory applies",
                 )
                 .next("free memory, or raise the memory limit of the cgroup");
             }
         };
-        let why =
-            "ENOMEM: this kernel charges rings to the user's locked memory, over all processes";
+        let why = "io_uring_setup fails with ENOMEM: this kernel counts rings against the locked memory of all processes of \
+             the user";
         RuleReport::new(
             Blocks,
-            format!("{limit} of locked memory hold no ring"),
+            format!("{limit} of locked memory are too little for a ring"),
             why,
         )
         .next("ulimit -l 65536; systemd: LimitMEMLOCK=64M; docker run --ulimit memlock=67108864")
@@ -279,8 +284,8 @@ fn descriptors(findings: &Findings<'_>) -> Option<RuleReport> {
             (env.limits.descriptors).map_or("unlimited".to_owned(), |count| count.to_string());
         RuleReport::new(
             Blocks,
-            "no descriptor is left for a ring",
-            format!("EMFILE or ENFILE; RLIMIT_NOFILE is {limit}"),
+            "no file descriptor is left for a ring",
+            format!("io_uring_setup fails with EMFILE or ENFILE; RLIMIT_NOFILE is {limit}"),
         )
         .next("ulimit -n 65536; systemd: LimitNOFILE=65536")
     })
@@ -289,6 +294,6 @@ fn descriptors(findings: &Findings<'_>) -> Option<RuleReport> {
 fn otherwise(findings: &Findings<'_>) -> Option<RuleReport> {
     when(findings, Cause::Unknown, |env| {
         let report = (env.ring.refusal.as_ref()).map_or("", |refusal| &*refusal.text);
-        RuleReport::new(Blocks, "a ring could not be made", report)
+        RuleReport::new(Blocks, "a ring cannot be created", report)
     })
 }

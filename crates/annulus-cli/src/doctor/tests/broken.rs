@@ -1,5 +1,5 @@
-//! Twenty machines on which io_uring does not work, or works with less: each is told by its cause, with the change that
-//! mends it, the verdict and the exit code.
+//! Twenty machines on which io_uring does not work, or works with restrictions. Each test checks the cause, the remedy,
+//! the verdict and the exit code.
 
 use super::machines::{as_user, good, in_container, probe_fact, refused};
 use crate::doctor::advice::Verdict;
@@ -16,7 +16,7 @@ const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 const ENOSYS: i32 = 38;
 
-/// A machine, the rule that must name what is broken, and a part of what it says to do.
+/// A machine, the rule that must be reported first, and a part of its remedy.
 struct Broken {
     name: &'static str,
     env: Environment,
@@ -61,7 +61,7 @@ fn filtered(env: &mut Environment) {
     env.policy.seccomp_filters = Some(1);
 }
 
-/// The kernel has no io_uring, or not enough of one.
+/// Machines whose kernel lacks io_uring, or a part of it.
 fn kernels() -> Vec<Broken> {
     vec![
         broken(
@@ -85,7 +85,7 @@ fn kernels() -> Vec<Broken> {
             "boot Linux 5.11",
         ),
         broken(
-            "Linux 5.10, which makes a ring that is not enough",
+            "Linux 5.10, whose rings lack a required feature",
             refused(TooOld, [0; 3]),
             |env| {
                 version(env, 5, 10, 223);
@@ -95,7 +95,7 @@ fn kernels() -> Vec<Broken> {
             "boot Linux 5.11",
         ),
         broken(
-            "a kernel built without, as its configuration says",
+            "a kernel whose configuration disables io_uring",
             refused(Missing, [ENOSYS; 3]),
             |env| {
                 unknown_configuration(env);
@@ -106,7 +106,7 @@ fn kernels() -> Vec<Broken> {
             "CONFIG_IO_URING=y",
         ),
         broken(
-            "the same without a configuration to read",
+            "a kernel without io_uring and without a readable configuration",
             refused(Missing, [ENOSYS; 3]),
             unknown_configuration,
             "not-built-in",
@@ -115,7 +115,7 @@ fn kernels() -> Vec<Broken> {
     ]
 }
 
-/// A sysctl forbids it, or a security module.
+/// Machines where a sysctl or a security module forbids io_uring.
 fn policies() -> Vec<Broken> {
     vec![
         broken(
@@ -160,7 +160,7 @@ fn policies() -> Vec<Broken> {
     ]
 }
 
-/// A filter does.
+/// Machines where a seccomp filter refuses io_uring.
 fn filters() -> Vec<Broken> {
     vec![
         broken(
@@ -184,7 +184,7 @@ fn filters() -> Vec<Broken> {
             "seccompProfile",
         ),
         broken(
-            "a service's filter that answers EACCES",
+            "the filter of a service that returns EACCES",
             refused(Refused, [EACCES; 3]),
             filtered,
             "seccomp-refuses",
@@ -193,11 +193,11 @@ fn filters() -> Vec<Broken> {
     ]
 }
 
-/// A filter that is harder to tell, or a sandbox.
+/// Machines with a filter that is harder to identify, or a sandbox.
 fn odd_filters() -> Vec<Broken> {
     vec![
         broken(
-            "a filter that plays an old kernel",
+            "a filter that imitates an old kernel",
             refused(Missing, [ENOSYS; 3]),
             |env| {
                 filtered(env);
@@ -207,7 +207,7 @@ fn odd_filters() -> Vec<Broken> {
             "podman run --security-opt",
         ),
         broken(
-            "the same where only the sysctl shows what the kernel has",
+            "a filter that imitates an old kernel, where only the sysctl shows io_uring",
             refused(Missing, [ENOSYS; 3]),
             |env| {
                 filtered(env);
@@ -218,7 +218,7 @@ fn odd_filters() -> Vec<Broken> {
             "io_uring_setup",
         ),
         broken(
-            "a filter that allows the set-up alone",
+            "a filter that allows only the set-up call",
             refused(Refused, [0, EPERM, EPERM]),
             filtered,
             "seccomp-refuses-part",
@@ -238,11 +238,11 @@ fn odd_filters() -> Vec<Broken> {
     ]
 }
 
-/// Nobody forbids it, and there is no room.
+/// Machines where a limit prevents a ring.
 fn starved() -> Vec<Broken> {
     vec![
         broken(
-            "no locked memory at all, on a kernel that charges rings",
+            "no locked memory, on a kernel that counts rings against it",
             refused(Memlock, [ENOMEM, 0, 0]),
             |env| {
                 version(env, 6, 18, 44);
@@ -262,7 +262,7 @@ fn starved() -> Vec<Broken> {
             "ulimit -n 65536",
         ),
         broken(
-            "the machine's last descriptor",
+            "no descriptor left on the machine",
             refused(Descriptors, [ENFILE, 0, 0]),
             |_| {},
             "descriptors-no-ring",
@@ -271,8 +271,8 @@ fn starved() -> Vec<Broken> {
     ]
 }
 
-/// There is one, and less with it.
-fn with_less() -> Vec<Broken> {
+/// Machines with a ring that has restrictions.
+fn restricted() -> Vec<Broken> {
     vec![
         broken(
             "64 KiB of locked memory",
@@ -321,7 +321,7 @@ fn with_less() -> Vec<Broken> {
 
 #[test]
 fn broken_machines_are_identified_by_their_cause_and_its_hint() {
-    let all = [kernels, policies, filters, odd_filters, starved, with_less].map(|some| some());
+    let all = [kernels, policies, filters, odd_filters, starved, restricted].map(|some| some());
     let all: Vec<Broken> = all.into_iter().flatten().collect();
     assert!(all.len() >= 20, "{}", all.len());
     for one in all {
@@ -332,7 +332,7 @@ fn broken_machines_are_identified_by_their_cause_and_its_hint() {
         let next = first.next.as_deref().unwrap_or_default();
         assert!(next.contains(one.hint), "{}: {next}", one.name);
         assert_eq!(report.verdict, one.verdict, "{}", one.name);
-        // One cause, and no second one that would send people the wrong way.
+        // Exactly one cause: a second one would mislead the user.
         let causes = report.causes.len();
         assert_eq!(
             causes,
@@ -350,7 +350,7 @@ fn broken_machines_are_identified_by_their_cause_and_its_hint() {
 }
 
 #[test]
-fn two_causes_are_both_named_and_the_sysctl_first() {
+fn two_causes_are_both_reported_and_the_sysctl_first() {
     let mut env = refused(RefusalKind::Refused, [EPERM; 3]);
     filtered(&mut env);
     env.policy.io_uring_disabled = Some(2);
@@ -360,7 +360,7 @@ fn two_causes_are_both_named_and_the_sysctl_first() {
 }
 
 #[test]
-fn a_sysctl_of_one_spares_root_and_the_group() {
+fn a_sysctl_of_one_exempts_root_and_the_group() {
     let mut env = refused(RefusalKind::Refused, [EPERM, 0, 0]);
     env.policy.io_uring_disabled = Some(1);
     let first = |env: &Environment| {
@@ -368,7 +368,7 @@ fn a_sysctl_of_one_spares_root_and_the_group() {
             .rule
             .clone()
     };
-    // Something else must be to blame.
+    // Root is exempt, so there must be another cause.
     assert_eq!(first(&env), "security-module");
     as_user(&mut env);
     assert_eq!(first(&env), "sysctl-forbids-this-user");
@@ -381,7 +381,7 @@ fn a_sysctl_of_one_spares_root_and_the_group() {
 }
 
 #[test]
-fn a_good_machine_is_good_and_advice_is_not_less() {
+fn advice_does_not_change_the_verdict_of_a_good_machine() {
     let report = Report::new(good(), None, Vec::new(), 0);
     assert!(report.advice.is_empty(), "{:?}", report.advice);
     assert_eq!((report.verdict, report.exit_code), (Verdict::Good, 0));

@@ -1,4 +1,4 @@
-//! The machines of `rules.rs`: for each rule one where it speaks and one that comes near and leaves it silent.
+//! The cases of `rules.rs`: for each rule, a machine to which it applies, and a similar one to which it does not.
 
 use super::machines::{as_user, device, in_container, location, probe_fact, refused, set, without};
 use crate::doctor::advice::Severity::{self, Advice, Blocks, Less, Note};
@@ -6,14 +6,14 @@ use crate::doctor::device::Device;
 use crate::doctor::facts::{
     Environment, Mechanism, OperationFact, RefusalKind, Seccomp, SetupMode, Version,
 };
-use crate::doctor::figures::{Figures, What};
+use crate::doctor::figures::{Figures, Measurement};
 use crate::doctor::location::Location;
 use crate::doctor::surroundings::{ContainerKind, Mitigation};
 
 pub(super) type Change = fn(&mut Environment, &mut Figures);
 
-/// A rule, a change to the good machine that makes it speak, a part of what it says, how it counts, and a change that
-/// comes near and leaves it silent.
+/// A rule, a change to the good machine that makes it apply, a part of its report, its severity, and a similar change
+/// that does not make it apply.
 pub(super) type Case = (&'static str, Change, &'static str, Severity, Change);
 
 fn nothing(_: &mut Environment, _: &mut Figures) {}
@@ -70,7 +70,7 @@ pub(super) const REFUSED: [Case; 13] = [
             no_ring(env, RefusalKind::Refused, [1, 0, 0]);
             env.policy.io_uring_disabled = Some(2);
         },
-        "root included",
+        "including root",
         Blocks,
         |env, _| env.policy.io_uring_disabled = Some(2),
     ),
@@ -159,7 +159,7 @@ pub(super) const REFUSED: [Case; 13] = [
     (
         "refused-otherwise",
         |env, _| no_ring(env, RefusalKind::Other, [5, 0, 0]),
-        "the library's words",
+        "the error of the library",
         Blocks,
         nothing,
     ),
@@ -181,7 +181,7 @@ pub(super) const LIMITS: [Case; 10] = [
         "read_at",
         Less,
         |env, _| {
-            // Has no opcode in any kernel.
+            // No kernel has an opcode for this one.
             env.ring.operations.push(OperationFact {
                 name: "read_dir".into(),
                 opcode: None,
@@ -198,7 +198,7 @@ pub(super) const LIMITS: [Case; 10] = [
         "buffer groups",
         Less,
         |env, _| {
-            // That is the limit's fault, and said by another rule.
+            // Another rule reports a limit.
             let mut starved = probe_fact("registered buffers", "5.1");
             (starved.works, starved.is_starved) = (false, true);
             env.ring.registrations = vec![starved];
@@ -211,7 +211,7 @@ pub(super) const LIMITS: [Case; 10] = [
             env.ring.registrations[0].works = false;
             env.ring.registrations[0].is_starved = true;
         },
-        "no room for registered buffers",
+        "too little for registered buffers",
         Less,
         |env, _| {
             env.limits.memlock_bytes = Some(64 << 10);
@@ -241,7 +241,7 @@ pub(super) const LIMITS: [Case; 10] = [
     (
         "descriptors-short",
         |env, _| env.limits.descriptors = Some(87),
-        "wants 88",
+        "needs 88",
         Less,
         |env, _| {
             env.limits.descriptors = Some(88);
@@ -293,7 +293,7 @@ pub(super) const MACHINE: [Case; 7] = [
     (
         "vendor-kernel",
         |env, _| env.kernel.vendor = Some("Red Hat".into()),
-        "ported back",
+        "backported",
         Note,
         |env, _| {
             env.kernel.vendor = Some("Debian".into());
@@ -346,14 +346,14 @@ pub(super) const MACHINE: [Case; 7] = [
     ),
 ];
 
-fn mitigated(env: &mut Environment, name: &str, says: &str) {
+fn mitigated(env: &mut Environment, name: &str, content: &str) {
     env.surroundings.mitigations = vec![Mitigation {
         name: name.into(),
-        says: says.into(),
+        says: content.into(),
     }];
 }
 
-pub(super) const PLACE: [Case; 14] = [
+pub(super) const LOCATION: [Case; 14] = [
     (
         "in-memory",
         |env, _| _ = on(env, "tmpfs"),
@@ -387,12 +387,12 @@ pub(super) const PLACE: [Case; 14] = [
         |env, _| {
             let direct = &mut on(env, "zfs").direct;
             direct.works = Some(false);
-            direct.why = Some("the file system refuses O_DIRECT".into());
+            direct.why = Some("the file system does not support O_DIRECT".into());
         },
-        "refuses O_DIRECT",
+        "does not support O_DIRECT",
         Advice,
         |env, _| {
-            // Said by a rule of its own.
+            // Another rule reports it.
             on(env, "tmpfs").direct.works = Some(false);
         },
     ),
@@ -420,7 +420,7 @@ pub(super) const PLACE: [Case; 14] = [
         "echo none >/sys/block/nvme0n1",
         Advice,
         |env, _| {
-            // It makes sense for a disk with one queue.
+            // This scheduler is sensible for a disk with one queue.
             disk(env, "sda").scheduler = Some("mq-deadline".into());
         },
     ),
@@ -476,7 +476,7 @@ pub(super) const PLACE: [Case; 14] = [
     (
         "stacked",
         |env, _| disk(env, "dm-0").made_of = vec!["sda2".into()],
-        "made of sda2",
+        "on top of sda2",
         Note,
         |env, _| {
             _ = disk(env, "sda");
@@ -497,54 +497,54 @@ pub(super) const FIGURES: [Case; 8] = [
         nothing,
         "CachedReads::Learn",
         Note,
-        |_, figures| set(figures, What::CachedRing, 500.0),
+        |_, figures| set(figures, Measurement::CachedRing, 500.0),
     ),
     (
         "backend-direct",
         |_, figures| {
-            set(figures, What::DirectRing, 120_000.0);
+            set(figures, Measurement::DirectRing, 120_000.0);
         },
-        "a plain call is faster",
+        "pread is faster",
         Note,
-        |_, figures| without(figures, What::DirectRing),
+        |_, figures| without(figures, Measurement::DirectRing),
     ),
     (
         "backend-network",
         |_, figures| {
-            set(figures, What::EchoRing, 20_000.0);
+            set(figures, Measurement::EchoRing, 20_000.0);
         },
         "epoll is faster",
         Note,
-        |_, figures| without(figures, What::EchoRing),
+        |_, figures| without(figures, Measurement::EchoRing),
     ),
     (
         "depth",
         nothing,
         "keep 32 in flight, or more",
         Note,
-        |_, figures| without(figures, What::DirectRing8),
+        |_, figures| without(figures, Measurement::DirectRing8),
     ),
     (
         "buffers",
         |_, figures| {
-            set(figures, What::DirectPlain32, 4500.0);
+            set(figures, Measurement::DirectPlain32, 4500.0);
         },
-        "registered buffers pay",
+        "registered buffers make direct reads faster",
         Note,
-        |_, figures| without(figures, What::DirectPlain32),
+        |_, figures| without(figures, Measurement::DirectPlain32),
     ),
     (
         "batches",
         nothing,
-        "300 ns alone and 60 ns among 32",
+        "300 ns alone and 60 ns in a batch of 32",
         Note,
-        |_, figures| set(figures, What::Nop32, 290.0),
+        |_, figures| set(figures, Measurement::Nop32, 290.0),
     ),
     (
         "sqpoll",
         |env, _| env.limits.processors = 2,
         "would not pay",
         Note,
-        |_, figures| without(figures, What::Enter),
+        |_, figures| without(figures, Measurement::Enter),
     ),
 ];

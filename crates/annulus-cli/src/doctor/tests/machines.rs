@@ -1,4 +1,4 @@
-//! Machines that are not there.
+//! Simulated machines.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use crate::doctor::facts::{
     Call, EngineFact, Environment, FeatureFact, Kernel, Limits, Mechanism, OperationFact, Policy,
     ProbeFact, Quirk, Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Version,
 };
-use crate::doctor::figures::{Figure, Figures, What};
+use crate::doctor::figures::{Figure, Figures, Measurement};
 use crate::doctor::location::{Direct, Kind, Location};
 use crate::doctor::surroundings::{Container, ContainerKind, Surroundings};
 
-/// A bare machine with a current kernel, root, no limits, about which no rule has anything to say.
+/// A physical machine with a current kernel, as root and without limits. No rule applies to it.
 pub(in crate::doctor) fn good() -> Environment {
     Environment {
         kernel: Kernel {
@@ -105,12 +105,12 @@ pub(in crate::doctor) fn probe_fact(name: &str, since: &str) -> ProbeFact {
     }
 }
 
-/// The good machine, on which there is no ring: with what the library makes of it, and what the three calls answer.
+/// The good machine without a ring: `kind` is the error of the library, and `errnos` are those of the three calls.
 pub(in crate::doctor) fn refused(kind: RefusalKind, errnos: [i32; 3]) -> Environment {
     let mut env = good();
     env.ring.refusal = Some(Refusal {
         kind,
-        text: "in the library's words".into(),
+        text: "the error of the library".into(),
     });
     env.ring.setup_mode = None;
     for (call, errno) in env.ring.calls.iter_mut().zip(errnos) {
@@ -123,7 +123,7 @@ pub(in crate::doctor) fn refused(kind: RefusalKind, errnos: [i32; 3]) -> Environ
     env
 }
 
-/// Gives up what root has.
+/// Removes the privileges of root.
 pub(in crate::doctor) fn as_user(env: &mut Environment) {
     env.policy.user = 1000;
     env.policy.capabilities.clear();
@@ -134,11 +134,11 @@ pub(in crate::doctor) fn as_user(env: &mut Environment) {
 pub(in crate::doctor) fn in_container(env: &mut Environment, kind: ContainerKind) {
     env.surroundings.container = Some(Container {
         kind,
-        sign: "a sign".into(),
+        sign: "a file".into(),
     });
 }
 
-/// A directory on such a file system, with direct I/O and no device.
+/// A directory on a file system, with direct I/O and without a device.
 pub(in crate::doctor) fn location(filesystem: &str) -> Location {
     Location {
         path: PathBuf::from("/data"),
@@ -159,7 +159,7 @@ pub(in crate::doctor) fn location(filesystem: &str) -> Location {
     }
 }
 
-/// An SSD without faults.
+/// An SSD to which no rule applies.
 pub(in crate::doctor) fn device(name: &str) -> Device {
     Device {
         name: name.into(),
@@ -177,24 +177,24 @@ pub(in crate::doctor) fn device(name: &str) -> Device {
     }
 }
 
-/// Steady figures of a quick machine.
+/// Steady figures of a fast machine.
 pub(in crate::doctor) fn figures() -> Figures {
     let all = [
-        (What::Enter, 200.0),
-        (What::Nop1, 300.0),
-        (What::Nop8, 90.0),
-        (What::Nop32, 60.0),
-        (What::CachedPread, 900.0),
-        (What::CachedRing, 1400.0),
-        (What::CachedHop, 6000.0),
-        (What::DirectPread, 80_000.0),
-        (What::DirectRing, 81_000.0),
-        (What::DirectHop, 95_000.0),
-        (What::DirectRing8, 11_000.0),
-        (What::DirectRing32, 3500.0),
-        (What::DirectPlain32, 3600.0),
-        (What::EchoEpoll, 9000.0),
-        (What::EchoRing, 7000.0),
+        (Measurement::Enter, 200.0),
+        (Measurement::Nop1, 300.0),
+        (Measurement::Nop8, 90.0),
+        (Measurement::Nop32, 60.0),
+        (Measurement::CachedPread, 900.0),
+        (Measurement::CachedRing, 1400.0),
+        (Measurement::CachedHop, 6000.0),
+        (Measurement::DirectPread, 80_000.0),
+        (Measurement::DirectRing, 81_000.0),
+        (Measurement::DirectHop, 95_000.0),
+        (Measurement::DirectRing8, 11_000.0),
+        (Measurement::DirectRing32, 3500.0),
+        (Measurement::DirectPlain32, 3600.0),
+        (Measurement::EchoEpoll, 9000.0),
+        (Measurement::EchoRing, 7000.0),
     ];
     let mut figures = Figures {
         samples: 5,
@@ -218,8 +218,8 @@ fn steady(ns: f64) -> Spread {
     }
 }
 
-/// Another number for one of them.
-pub(in crate::doctor) fn set(figures: &mut Figures, what: What, ns: f64) {
+/// Changes a figure.
+pub(in crate::doctor) fn set(figures: &mut Figures, what: Measurement, ns: f64) {
     for figure in figures
         .figures
         .iter_mut()
@@ -229,7 +229,7 @@ pub(in crate::doctor) fn set(figures: &mut Figures, what: What, ns: f64) {
     }
 }
 
-/// As if it could not be measured.
-pub(in crate::doctor) fn without(figures: &mut Figures, what: What) {
+/// Removes a figure.
+pub(in crate::doctor) fn without(figures: &mut Figures, what: Measurement) {
     figures.figures.retain(|figure| figure.what != what);
 }

@@ -1,12 +1,12 @@
-//! Every rule on a machine where it speaks, and on one where it is silent. (Those of `refused.rs` are in `broken.rs`,
-//! too, where they must be the first to speak.)
+//! Applies every rule to a machine where it reports something, and to one where it does not. The rules of `refused.rs`
+//! are also tested in `broken.rs`, where their report must be the first one.
 
 use std::collections::BTreeSet;
 
-use super::cases::{Case, Change, FIGURES, LIMITS, MACHINE, PLACE, REFUSED, disk};
+use super::cases::{Case, Change, FIGURES, LIMITS, LOCATION, MACHINE, REFUSED, disk};
 use super::machines::{figures, good, set};
 use crate::doctor::advice::{Findings, Severity, advice};
-use crate::doctor::figures::What;
+use crate::doctor::figures::Measurement;
 use crate::doctor::rules;
 
 fn reports(change: Change) -> Vec<(String, Severity, String)> {
@@ -19,8 +19,8 @@ fn reports(change: Change) -> Vec<(String, Severity, String)> {
     let text = |next: Option<String>| next.map_or(String::new(), |next| format!(" → {next}"));
     let all = advice(&findings).into_iter();
     all.map(|one| {
-        let says = format!("{}: {}{}", one.what, one.why, text(one.next));
-        (one.rule, one.severity, says)
+        let report = format!("{}: {}{}", one.what, one.why, text(one.next));
+        (one.rule, one.severity, report)
     })
     .collect()
 }
@@ -29,12 +29,9 @@ fn check(cases: &[Case]) {
     for (rule, fires, part, severity, silent) in cases {
         let all = reports(*fires);
         let matching = all.iter().find(|(name, ..)| name == rule);
-        let (_, as_severe, says) = matching.unwrap_or_else(|| panic!("{rule} is silent: {all:?}"));
-        assert_eq!(as_severe, severity, "{rule}: {says}");
-        assert!(
-            says.contains(part),
-            "{rule} should say {part:?}, says: {says}"
-        );
+        let (_, actual, report) = matching.unwrap_or_else(|| panic!("{rule} is silent: {all:?}"));
+        assert_eq!(actual, severity, "{rule}: {report}");
+        assert!(report.contains(part), "{rule} lacks {part:?}: {report}");
         let others = reports(*silent);
         assert!(
             others.iter().all(|(name, ..)| name != rule),
@@ -44,40 +41,40 @@ fn check(cases: &[Case]) {
 }
 
 #[test]
-fn who_refuses_is_distinguished_from_who_does_not() {
+fn the_rules_for_a_missing_ring_distinguish_the_obstacles() {
     check(&REFUSED);
 }
 
 #[test]
-fn limits_speak_where_they_are_short() {
+fn the_rules_for_limits_report_low_limits() {
     check(&LIMITS);
 }
 
 #[test]
-fn the_machine_speaks_where_it_matters() {
+fn the_rules_for_the_machine_apply_to_their_machines() {
     check(&MACHINE);
 }
 
 #[test]
-fn file_systems_and_devices_speak_for_themselves() {
-    check(&PLACE);
+fn the_rules_for_file_systems_and_devices_apply_to_their_locations() {
+    check(&LOCATION);
 }
 
 #[test]
-fn figures_are_drawn_conclusions_from() {
+fn the_rules_for_figures_apply_to_their_figures() {
     check(&FIGURES);
 }
 
 #[test]
-fn every_rule_is_tried_and_no_other() {
-    let covered: BTreeSet<&str> = [&REFUSED[..], &LIMITS, &MACHINE, &PLACE, &FIGURES]
+fn every_rule_has_a_test_case() {
+    let covered: BTreeSet<&str> = [&REFUSED[..], &LIMITS, &MACHINE, &LOCATION, &FIGURES]
         .concat()
         .iter()
         .map(|case| case.0)
         .collect();
-    let there: Vec<&str> = rules::all().map(|rule| rule.name).collect();
-    assert_eq!(covered, there.iter().copied().collect());
-    assert_eq!(covered.len(), there.len(), "two rules of one name");
+    let names: Vec<&str> = rules::all().map(|rule| rule.name).collect();
+    assert_eq!(covered, names.iter().copied().collect());
+    assert_eq!(covered.len(), names.len(), "two rules of one name");
 }
 
 #[test]
@@ -97,39 +94,41 @@ fn the_document_lists_every_rule() {
 }
 
 #[test]
-fn the_other_side_of_a_comparison_is_reported_as_well() {
-    let says = |rule: &str, change: Change| {
+fn a_comparison_reports_either_outcome() {
+    let report = |rule: &str, change: Change| {
         let all = reports(change);
         let matching = all.into_iter().find(|(name, ..)| name == rule);
-        matching.map_or(String::new(), |(.., says)| says)
+        matching.map_or(String::new(), |(.., report)| report)
     };
-    let direct = says("backend-direct", |_, _| {});
-    assert!(direct.contains("the ring, at any depth"), "{direct}");
-    let alike = says("backend-direct", |_, figures| {
-        set(figures, What::DirectHop, 82_000.0)
+    let direct = report("backend-direct", |_, _| {});
+    assert!(direct.contains("use the ring for direct reads"), "{direct}");
+    let alike = report("backend-direct", |_, figures| {
+        set(figures, Measurement::DirectHop, 82_000.0)
     });
-    assert!(alike.contains("does not matter who asks"), "{alike}");
-    let network = says("backend-network", |_, _| {});
+    assert!(alike.contains("equally fast"), "{alike}");
+    let network = report("backend-network", |_, _| {});
     assert!(
-        network.starts_with("for small messages: the ring"),
+        network.starts_with("for small messages, a ring is faster"),
         "{network}"
     );
-    let alike = says("backend-network", |_, figures| {
-        set(figures, What::EchoRing, 9100.0)
+    let alike = report("backend-network", |_, figures| {
+        set(figures, Measurement::EchoRing, 9100.0)
     });
-    assert!(alike.contains("are alike"), "{alike}");
-    let buffers = says("buffers", |_, _| {});
+    assert!(alike.contains("are equally fast"), "{alike}");
+    let buffers = report("buffers", |_, _| {});
     assert!(buffers.contains("make no difference"), "{buffers}");
-    let depth = says("depth", |_, figures| {
-        set(figures, What::DirectRing8, 79_000.0);
-        set(figures, What::DirectRing32, 78_000.0);
+    let depth = report("depth", |_, figures| {
+        set(figures, Measurement::DirectRing8, 79_000.0);
+        set(figures, Measurement::DirectRing32, 78_000.0);
     });
     assert!(depth.contains("keep 1 in flight"), "{depth}");
-    let sqpoll = says("sqpoll", |_, figures| set(figures, What::Enter, 2000.0));
+    let sqpoll = report("sqpoll", |_, figures| {
+        set(figures, Measurement::Enter, 2000.0)
+    });
     assert!(sqpoll.contains("may pay"), "{sqpoll}");
-    let sqpoll = says("sqpoll", |_, _| {});
+    let sqpoll = report("sqpoll", |_, _| {});
     assert!(sqpoll.contains("would not pay"), "{sqpoll}");
-    let polled = says("polled", |env, _| {
+    let polled = report("polled", |env, _| {
         disk(env, "nvme0n1").has_poll_queues = true;
         if let Some(location) = &mut env.location {
             location.can_poll = Some(false);

@@ -1,20 +1,21 @@
-//! Whether the kernel's polling thread would have a processor to itself.
+//! The processors that `--sqpoll` needs.
 
 use rustix::thread::sched_getaffinity;
 
 use crate::doctor::processors_online;
 
-/// The program, its clients or the rest of the machine, and the polling thread want one each.
+/// The least number of processors: for the program, its clients or other processes, and the polling thread.
 const ONLINE_MIN: usize = 4;
+/// The least number of processors that this process may use.
 const ALLOWED_MIN: usize = 3;
 
-/// What to say about `--sqpoll` here.
+/// Returns a warning if this machine has too few processors for `--sqpoll`.
 pub(super) fn warning() -> Option<String> {
     let allowed = sched_getaffinity(None).map(|set| set.count() as usize);
-    judge(processors_online(), allowed.ok())
+    warning_for(processors_online(), allowed.ok())
 }
 
-fn judge(online: Option<usize>, allowed: Option<usize>) -> Option<String> {
+fn warning_for(online: Option<usize>, allowed: Option<usize>) -> Option<String> {
     let few = match (online, allowed) {
         (Some(online), _) if online < ONLINE_MIN => format!("this machine has {online} processors"),
         (_, Some(allowed)) if allowed < ALLOWED_MIN => {
@@ -23,8 +24,8 @@ fn judge(online: Option<usize>, allowed: Option<usize>) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "--sqpoll: {few}, so that the kernel's polling thread takes time from the program (measured: it lost); leave \
-         it out, or give it {ONLINE_MIN} or more, {ALLOWED_MIN} of them to this process"
+        "--sqpoll makes the program slower here: {few}, and the kernel's polling thread competes with it. Leave it \
+         out, or use at least {ONLINE_MIN} processors, {ALLOWED_MIN} of them for this process"
     ))
 }
 
@@ -33,14 +34,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_polling_thread_needs_a_processor_that_nobody_else_wants() {
+    fn a_polling_thread_needs_a_free_processor() {
         assert!(
-            judge(Some(2), Some(2))
+            warning_for(Some(2), Some(2))
                 .unwrap()
                 .contains("has 2 processors")
         );
-        assert!(judge(Some(8), Some(2)).unwrap().contains("may use 2"));
-        assert_eq!(judge(Some(4), Some(3)), None);
-        assert_eq!(judge(None, None), None);
+        assert!(warning_for(Some(8), Some(2)).unwrap().contains("may use 2"));
+        assert_eq!(warning_for(Some(4), Some(3)), None);
+        assert_eq!(warning_for(None, None), None);
     }
 }

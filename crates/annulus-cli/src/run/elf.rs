@@ -1,5 +1,5 @@
-//! What a file of a program says about itself. The file is anybody's: whatever stands in it, this ends with an answer,
-//! and what can't be made sense of is left to the kernel.
+//! Reads the facts about a program from its file. The file is untrusted: any content gives a result, and the kernel
+//! decides about files that this module does not understand.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,37 +12,37 @@ use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache};
 
-/// The kernel reads no more of a script's first line.
+/// The part of a script's first line that the kernel reads.
 const LINE_BYTES: u64 = 256;
-/// Sections of a Go program: what it was built from, and by what.
-const OF_GO: [&[u8]; 2] = [b".go.buildinfo", b".note.go.buildid"];
+/// The sections of a Go program with information about its build.
+const GO_SECTIONS: [&[u8]; 2] = [b".go.buildinfo", b".note.go.buildid"];
 
-/// How the runtime of AddressSanitizer is called, before its version. One that is linked into the program has no path.
+/// The name of the AddressSanitizer runtime, without its version. A statically linked runtime has no name.
 const ASAN: &[u8] = b"libasan.so";
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Elf(Facts),
-    /// Its first line names what runs it.
+    /// A script, with the interpreter in its first line.
     Script(PathBuf),
-    /// Neither, or broken.
+    /// Any other file, or a damaged one.
     Other,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) machine: Machine,
-    /// It can be loaded anywhere, as libraries and most programs can.
+    /// Whether the file is position-independent, as libraries and most programs are.
     pub(super) is_shared: bool,
-    /// Who loads it; `None`: the kernel alone.
+    /// The dynamic loader; `None` for a static program.
     pub(super) interpreter: Option<PathBuf>,
     pub(super) is_go: bool,
-    /// The runtime of AddressSanitizer that it needs, as it names it.
+    /// The name of the AddressSanitizer runtime that the file needs.
     pub(super) asan: Option<OsString>,
 }
 
-/// A kind of processor, as far as loaders tell them apart.
+/// A processor architecture, as far as loaders distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Machine {
     number: elf::Machine,
@@ -50,7 +50,7 @@ pub(super) struct Machine {
     is_little: bool,
 }
 
-/// That of this program.
+/// The architecture of this program.
 pub(super) const OWN: Machine = Machine {
     number: if cfg!(target_arch = "aarch64") {
         elf::EM_AARCH64
@@ -72,13 +72,13 @@ impl fmt::Display for Machine {
             (elf::EM_AARCH64, _) => f.write_str("64-bit Arm"),
             (elf::EM_ARM, _) => f.write_str("32-bit Arm"),
             (elf::EM_RISCV, true) => f.write_str("64-bit RISC-V"),
-            (other, _) => write!(f, "machine {} of ELF's list", other.0),
+            (other, _) => write!(f, "ELF machine {}", other.0),
         }
     }
 }
 
-/// Looks at the file.
-pub(super) fn look(path: &Path) -> io::Result<Kind> {
+/// Returns the kind of a file.
+pub(super) fn inspect(path: &Path) -> io::Result<Kind> {
     let mut file = File::open(path)?;
     let mut line = Vec::new();
     file.by_ref().take(LINE_BYTES).read_to_end(&mut line)?;
@@ -95,7 +95,7 @@ pub(super) fn look(path: &Path) -> io::Result<Kind> {
     Ok(kind.map_or(Kind::Other, Kind::Elf))
 }
 
-/// What the linker has called the file, as it stands in the library's log.
+/// Returns the build ID that the linker has set, as in the library's log.
 pub(super) fn build_id(path: &Path) -> Option<String> {
     let data = ReadCache::new(File::open(path).ok()?);
     match FileKind::parse(&data).ok()? {
@@ -122,7 +122,7 @@ fn build_id_in<Header: FileHeader<Endian = Endianness>>(data: &ReadCache<File>) 
     None
 }
 
-/// The first word behind `#!`.
+/// Parses the first line of a script, after `#!`.
 fn script(line: &[u8]) -> Kind {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or(&[]);
     let mut words = line.split(|byte| b" \t\0".contains(byte));
@@ -144,11 +144,11 @@ fn facts<Header: FileHeader<Endian = Endianness>>(
             interpreter = Some(OsString::from_vec(name.to_vec()).into());
         }
     }
-    // A program that was stripped of its sections is not asked for them.
+    // The sections may have been stripped.
     let sections = header.sections(endian, data).ok();
     let is_go = sections.as_ref().is_some_and(|sections| {
-        let named = |name| sections.section_by_name(endian, name).is_some();
-        OF_GO.into_iter().any(named)
+        let exists = |name| sections.section_by_name(endian, name).is_some();
+        GO_SECTIONS.into_iter().any(exists)
     });
     let asan = sections.and_then(|sections| {
         let dynamic = sections.dynamic_table(endian, data).ok()?;
@@ -174,52 +174,52 @@ fn facts<Header: FileHeader<Endian = Endianness>>(
 mod tests {
     use super::*;
 
-    fn looked(bytes: &[u8]) -> Kind {
+    fn kind_of(bytes: &[u8]) -> Kind {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, bytes).unwrap();
-        look(&path).unwrap()
+        inspect(&path).unwrap()
     }
 
     #[test]
-    fn this_program_is_one_of_this_machine_with_a_loader() {
-        let Kind::Elf(facts) = look(&std::env::current_exe().unwrap()).unwrap() else {
-            panic!("it is a program");
+    fn this_program_has_the_architecture_of_the_machine_and_a_loader() {
+        let Kind::Elf(facts) = inspect(&std::env::current_exe().unwrap()).unwrap() else {
+            panic!("not a program");
         };
         assert_eq!(facts.machine, OWN);
         assert!(!facts.is_go && facts.interpreter.is_some(), "{facts:?}");
     }
 
     #[test]
-    fn the_first_line_of_a_script_names_what_runs_it() {
-        for (line, runs) in [
+    fn the_first_line_of_a_script_names_its_interpreter() {
+        for (line, interpreter) in [
             ("#!/bin/sh\necho", "/bin/sh"),
             ("#! /usr/bin/env python3\n", "/usr/bin/env"),
             ("#!\t/bin/awk -f", "/bin/awk"),
         ] {
-            assert_eq!(looked(line.as_bytes()), Kind::Script(runs.into()));
+            assert_eq!(kind_of(line.as_bytes()), Kind::Script(interpreter.into()));
         }
         for line in ["#!", "#!\n/bin/sh", "echo", ""] {
-            assert_eq!(looked(line.as_bytes()), Kind::Other);
+            assert_eq!(kind_of(line.as_bytes()), Kind::Other);
         }
     }
 
     #[test]
-    fn a_file_that_is_cut_off_or_garbled_anywhere_gets_a_result() {
+    fn a_truncated_or_damaged_file_gives_a_result() {
         let mut head = Vec::new();
         let own = File::open(std::env::current_exe().unwrap()).unwrap();
         own.take(4096).read_to_end(&mut head).unwrap();
         for end in (0..512).chain([1024, 4096]) {
-            looked(&head[..end]);
+            kind_of(&head[..end]);
         }
-        let mut dice = fastrand::Rng::with_seed(6);
+        let mut random = fastrand::Rng::with_seed(6);
         for _ in 0..500 {
             let mut garbled = head.clone();
-            for _ in 0..dice.usize(1..20) {
-                // Behind the first bytes, which make it a program.
-                garbled[dice.usize(5..1024)] = dice.u8(..);
+            for _ in 0..random.usize(1..20) {
+                // The first bytes stay, so that the file is still an ELF file.
+                garbled[random.usize(5..1024)] = random.u8(..);
             }
-            looked(&garbled);
+            kind_of(&garbled);
         }
     }
 }

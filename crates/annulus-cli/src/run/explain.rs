@@ -1,4 +1,4 @@
-//! `annulus run --explain`: what of a program will be served and what not, and why, without starting it.
+//! `annulus run --explain`: reports whether a program would be served, and why, without starting it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,16 +12,16 @@ use super::{Obstacles, PRELOAD, Variables, cores, elf};
 use crate::args::RunArgs;
 use crate::doctor::{BUFFER_GROUPS, Lines};
 
-/// Since when receives share their buffers.
+/// The first version in which receives share buffers.
 const INCREMENTAL_SINCE: KernelVersion = KernelVersion::new(6, 12);
-/// Since when a server that sleeps is woken to be handed back.
+/// The first version in which `annulus release` wakes a sleeping server.
 const WOKEN_SINCE: KernelVersion = KernelVersion::new(6, 7);
-/// The file of counts that `annulus top` and `annulus release` find; of its bytes few are ever used.
+/// The length of the shared memory file for `annulus top` and `annulus release`. Most of it is never used.
 const SHARED_BYTES: u64 = 1 << 30;
-/// Descriptors of the library: a ring and what wakes it for each thread that waits, the counts, the log.
+/// The descriptors of the library: a ring and its eventfd for each waiting thread, the shared memory file, the log.
 const OWN_DESCRIPTORS: u64 = 4;
 
-/// What is looked at.
+/// The program to explain.
 pub(super) struct Request<'a> {
     pub(super) args: &'a RunArgs,
     pub(super) name: &'a OsStr,
@@ -31,7 +31,7 @@ pub(super) struct Request<'a> {
     pub(super) variables: &'a Variables,
 }
 
-/// Lines with labels, and what keeps the program from being served.
+/// The rows of the report, and the obstacles.
 #[derive(Default)]
 struct Text {
     lines: Lines,
@@ -43,13 +43,14 @@ impl Text {
         self.lines.row(label, text);
     }
 
-    fn against(&mut self, label: &str, text: String) {
+    /// Appends a row about an obstacle.
+    fn obstacle(&mut self, label: &str, text: String) {
         self.row(label, &text);
         self.reasons.push(text);
     }
 }
 
-/// What there is to say, and whether the program will be served.
+/// Returns the report, and whether the program will be served.
 pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
     let mut text = Text::default();
     program(&mut text, request);
@@ -60,12 +61,13 @@ pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
     manager(&mut text);
     text.row(
         "served",
-        "TCP connections that do not block, in an epoll set that one thread waits on: level, edge and oneshot",
+        "non-blocking TCP connections in an epoll set that one thread waits on: level-triggered, edge-triggered and \
+         one-shot",
     );
     text.row(
-        "passed",
-        "UDP, Unix sockets, pipes and files; connections that block or are still connecting; sets that several threads \
-         wait on; poll, select; raw system calls; programs that it starts if they are static, for musl, setuid or Go \
+        "not served",
+        "UDP, Unix sockets, pipes and files; blocking and connecting sockets; sets that several threads wait on; poll \
+         and select; raw system calls; child programs that are static, linked to musl, setuid or written in Go \
          (docs/reference/preload.md)",
     );
     let name = request.name.display();
@@ -82,7 +84,7 @@ fn program(text: &mut Text, request: &Request<'_>) {
         Some((file, facts)) => {
             let through = match file == request.program {
                 true => String::new(),
-                false => format!(", run by {}", file.display()),
+                false => format!(", interpreted by {}", file.display()),
             };
             let loader = match &facts.interpreter {
                 Some(loader) => format!("loaded by {}", loader.display()),
@@ -93,10 +95,10 @@ fn program(text: &mut Text, request: &Request<'_>) {
                 &format!("{path}{through}: {}, {loader}", facts.machine),
             );
         }
-        None => text.row("program", &format!("{path}: its file tells nothing")),
+        None => text.row("program", &format!("{path}: its file cannot be read")),
     }
     for remark in &request.obstacles.remarks {
-        text.against("", remark.to_string());
+        text.obstacle("", remark.to_string());
     }
 }
 
@@ -111,21 +113,21 @@ fn kernel(text: &mut Text, request: &Request<'_>) {
     let release = support.kernel_release();
     let version = support.kernel_version();
     let filter = match support.seccomp_filter() {
-        true => "; a filter of system calls (seccomp) is set here, which COMMAND inherits",
+        true => "; COMMAND inherits a seccomp filter",
         false => "",
     };
     let groups = support.registrations().iter();
     let mut groups = groups.filter(|probe| probe.name == BUFFER_GROUPS);
     match support.ring() {
-        Err(error) => text.against("kernel", format!("Linux {release}: {error}")),
+        Err(error) => text.obstacle("kernel", format!("Linux {release}: {error}")),
         Ok(SetupMode::Deferred) if groups.all(|probe| probe.result.is_ok()) => {
             let buffers = match version >= INCREMENTAL_SINCE {
                 true => "receives share buffers",
-                false => "receives take a buffer each, which Linux 6.12 spares",
+                false => "each receive takes a buffer (shared from Linux 6.12 on)",
             };
             let woken = match version >= WOKEN_SINCE {
-                true => "wakes it",
-                false => "is seen at its next event",
+                true => "wakes a sleeping server",
+                false => "takes effect at the next event",
             };
             text.row(
                 "kernel",
@@ -134,53 +136,55 @@ fn kernel(text: &mut Text, request: &Request<'_>) {
                 ),
             );
         }
-        Ok(SetupMode::Deferred) => text.against(
+        Ok(SetupMode::Deferred) => text.obstacle(
             "kernel",
-            format!("Linux {release} has no buffer groups, which there are since 5.19"),
+            format!("Linux {release} has no buffer groups; boot 5.19 or later"),
         ),
-        Ok(_) => text.against(
+        Ok(_) => text.obstacle(
             "kernel",
-            format!("Linux {release} has no deferred task work, which there is since 6.1"),
+            format!("Linux {release} has no deferred task work; boot 6.1 or later"),
         ),
     }
     text.row(
         "filters",
-        "one that COMMAND sets itself has its sets handed back before; it is not seen if set by a raw call",
+        "before COMMAND sets a seccomp filter, its epoll sets return to the kernel; a filter that it sets by a raw \
+         system call is not detected",
     );
     if request.args.sqpoll {
         let warning = cores::warning();
-        let says = "on; off for a program that changes its user or group";
-        text.row("SQPOLL", warning.as_deref().unwrap_or(says));
+        let default = "on; off for a program that changes its user or group";
+        text.row("SQPOLL", warning.as_deref().unwrap_or(default));
     }
 }
 
 fn variables(text: &mut Text, variables: &Variables) {
-    let ours = |name: &str| name == PRELOAD || name.starts_with("ANNULUS_");
+    let is_relevant = |name: &str| name == PRELOAD || name.starts_with("ANNULUS_");
     let pairs = variables.0.iter();
     let named = pairs.filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy())));
-    for (name, value) in named.filter(|(name, _)| ours(name)) {
+    for (name, value) in named.filter(|(name, _)| is_relevant(name)) {
         let line = format!("{name}={value}");
         match name {
             "ANNULUS_DISABLE" if is_on(&value) => {
-                text.against("variables", format!("{line} has everything pass through"));
+                text.obstacle("variables", format!("{line} turns the library off"));
             }
-            "ANNULUS_PASS_PORTS" if !are_ports(&value) => text.against(
+            "ANNULUS_PASS_PORTS" if !are_ports(&value) => text.obstacle(
                 "variables",
-                format!("{line} can't be read, and has everything pass through; write for example 80,8000-8010"),
+                format!("{line} is not a list of ports, which turns the library off; write for example 80,8000-8010"),
             ),
             "ANNULUS_PASS_PORTS" if !value.is_empty() => {
-                text.row("variables", &format!("{line}: listeners there, and their connections, are left alone"));
+                text.row("variables", &format!("{line}: listeners on these ports and their connections stay with the kernel"));
             }
             _ => text.row("variables", &line),
         }
     }
 }
 
-/// As the library reads its switches.
+/// Returns whether a variable is on, by the rules of the library.
 fn is_on(value: &str) -> bool {
     !matches!(value, "" | "0" | "no" | "off" | "false")
 }
 
+/// Returns whether the text is a list of ports, by the rules of the library.
 fn are_ports(value: &str) -> bool {
     let parts = value
         .split(',')
@@ -201,7 +205,7 @@ fn limits(text: &mut Text) {
     text.row(
         "limits",
         &format!(
-            "{} descriptors ({} at most), of which the library takes about {OWN_DESCRIPTORS}",
+            "{} descriptors (at most {}); the library uses about {OWN_DESCRIPTORS}",
             shown(files.current),
             shown(files.maximum)
         ),
@@ -210,7 +214,7 @@ fn limits(text: &mut Text) {
     text.row(
         "",
         &format!(
-            "{} bytes of locked memory; a ring that does not fit is refused",
+            "{} bytes of locked memory; a larger ring is refused",
             shown(locked)
         ),
     );
@@ -221,30 +225,30 @@ fn limits(text: &mut Text) {
         text.row(
             "",
             &format!(
-                "files of at most {bytes} bytes (RLIMIT_FSIZE): served, but neither `annulus top` nor \
-                 `annulus release` finds it; raise it to 1 GiB (ulimit -f)"
+                "files of at most {bytes} bytes (RLIMIT_FSIZE), so `annulus top` and `annulus release` cannot find \
+                 the program; raise the limit to 1 GiB (ulimit -f)"
             ),
         );
     }
 }
 
-/// These limits are those of this process; another launcher may set others.
+/// Explains that a service manager may set other limits than those of this process.
 fn manager(text: &mut Text) {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let unit = groups.lines().find_map(|line| {
         let path = line.rsplit(':').next()?;
         path.rsplit('/').find(|part| part.ends_with(".service"))
     });
-    let here = match unit {
-        Some(unit) => format!("limits and filters are those of {unit} here; "),
+    let unit_text = match unit {
+        Some(unit) => format!("the limits and filters above are those of {unit}; "),
         None => String::new(),
     };
     text.row(
         "manager",
         &format!(
-            "{here}a service manager gives a server limits, filters and variables of its own. For systemd: \
-             ExecStart=annulus run …, LimitNOFILE=, and a SystemCallFilter= with @aio, which has io_uring_setup, \
-             io_uring_enter and io_uring_register; containers refuse these by default"
+            "{unit_text}a service manager sets its own limits, filters and variables. For systemd, use \
+             ExecStart=annulus run …, LimitNOFILE=, and a SystemCallFilter= with @aio, which contains io_uring_setup, \
+             io_uring_enter and io_uring_register. Containers refuse these calls by default"
         ),
     );
 }
@@ -254,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_read_as_the_library_reads_them() {
+    fn variables_are_parsed_by_the_rules_of_the_library() {
         for ports in ["", "80", "80,8000-8010", " 1 , 2-2,"] {
             assert!(are_ports(ports), "{ports}");
         }

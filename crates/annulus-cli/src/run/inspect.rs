@@ -1,4 +1,4 @@
-//! What stands in the way of the library in a program, as far as its file tells.
+//! Obstacles to the library in a program, as far as its file shows them.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -11,38 +11,38 @@ use rustix::process::{getgid, getuid};
 
 use super::elf::{self, Facts, Kind, Machine};
 
-/// How many scripts the kernel lets run one another.
+/// The number of nested scripts that the kernel allows.
 const SCRIPTS_MAX: usize = 4;
 const SETUID: u32 = 0o4000;
-/// With the group's right to execute; without it the bit means something else.
+/// The setgid bit, with the group's right to execute. Without that right, the bit has another meaning.
 const SETGID: u32 = 0o2010;
-/// Where capabilities of a file are.
+/// The extended attribute with the capabilities of a file.
 const CAPABILITIES: &str = "security.capability";
 
-/// Something that is worth a line.
+/// A remark about a program, which is printed before it starts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Remark {
-    /// Nothing is loaded but the program.
+    /// The program is linked statically.
     Static,
-    /// Of another C library: that library is its loader.
+    /// The program is linked to musl, whose loader has this path.
     Musl(PathBuf),
-    /// It has a loader that fits none of our libraries.
+    /// The program is for another architecture than the library.
     OtherMachine(Machine),
-    /// It gets rights that we don't have: its loader takes nothing from us.
+    /// The program gets more rights than its caller, so its loader ignores `LD_PRELOAD`.
     Privileged(&'static str),
-    /// It makes its system calls itself.
+    /// The program is written in Go, and makes system calls without libc.
     Go,
-    /// It is built with AddressSanitizer. Its runtime, of this name, ends a program in which another library is first.
+    /// The program is built with AddressSanitizer. The runtime of this name must be the first library.
     Asan(OsString),
 }
 
 impl Remark {
-    /// Whether the library, once it is set, is taken or else ignored without a word.
+    /// Returns whether `LD_PRELOAD` may be set: the loader uses the library, or ignores it silently.
     pub(super) fn is_harmless(&self) -> bool {
         !matches!(self, Remark::Musl(_) | Remark::OtherMachine(..))
     }
 
-    /// What has to be loaded before the library.
+    /// Returns the library that must be loaded before the preload library.
     pub(super) fn loaded_first(&self) -> Option<&Path> {
         match self {
             Remark::Asan(runtime) => Some(Path::new(runtime)),
@@ -50,7 +50,7 @@ impl Remark {
         }
     }
 
-    /// Of the command that was typed.
+    /// Returns the remark as a sentence about the command `name`.
     pub(super) fn sentence(&self, name: &OsStr) -> String {
         format!("{} {self}", name.display())
     }
@@ -60,43 +60,42 @@ impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Remark::Static => f.write_str(
-                "is linked statically: no library can be put into it, and it runs as it is; use a build of it that is \
-                 linked dynamically",
+                "is linked statically, so the library cannot be loaded, and it runs unchanged; use a dynamically linked \
+                 build",
             ),
             Remark::Musl(loader) => write!(
                 f,
-                "is linked to musl ({}), and the library is for glibc: it runs as it is, without it; use a build of \
-                 it for glibc",
+                "is linked to musl ({}), but the library is for glibc, so it runs unchanged; use a build for glibc",
                 loader.display()
             ),
-            Remark::OtherMachine(its) => write!(
+            Remark::OtherMachine(machine) => write!(
                 f,
-                "is for {its}, and the library for {}: it runs as it is, without it; build the library for {its}",
+                "is for {machine}, but the library is for {}, so it runs unchanged; build the library for {machine}",
                 elf::OWN
             ),
             Remark::Privileged(by) => write!(
                 f,
-                "gets more rights than its caller ({by}): its loader ignores LD_PRELOAD, and it runs as it is; run it \
-                 as the user whose rights it needs, or take that from the file"
+                "gets more rights than its caller ({by}), so its loader ignores LD_PRELOAD, and it runs unchanged; run it \
+                 as the user whose rights it needs, or remove these rights from the file"
             ),
             Remark::Go => f.write_str(
-                "is a Go program: it makes its system calls itself, and nothing of it is served; it runs as it is",
+                "is a Go program, which makes system calls without libc, so it runs unchanged",
             ),
             Remark::Asan(runtime) => write!(
                 f,
-                "is built with AddressSanitizer, whose runtime must be loaded first: {} comes before the library, also \
-                 in its children; if one of them can't have it, use a build without the sanitizer",
+                "is built with AddressSanitizer, so {} is loaded before the library, also in its children; if a child cannot \
+                 load it, use a build without the sanitizer",
                 runtime.display()
             ),
         }
     }
 }
 
-/// What the kernel starts for the file: of a script, what runs it.
+/// Returns the file that the kernel starts. For a script, this is its interpreter.
 pub(super) fn started(program: &Path) -> Option<(PathBuf, Facts)> {
     let mut path = program.to_path_buf();
     for _ in 0..=SCRIPTS_MAX {
-        match elf::look(&path).ok()? {
+        match elf::inspect(&path).ok()? {
             Kind::Elf(facts) => return Some((path, facts)),
             Kind::Script(interpreter) => path = interpreter,
             Kind::Other => return None,
@@ -105,14 +104,14 @@ pub(super) fn started(program: &Path) -> Option<(PathBuf, Facts)> {
     None
 }
 
-/// What is to be said of a program. A file that can't be read, though it may be executed, tells nothing.
-pub(super) fn at(program: &Path) -> Vec<Remark> {
+/// Returns the remarks about a program. There are none if its file cannot be read.
+pub(super) fn remarks_about(program: &Path) -> Vec<Remark> {
     let Some((path, facts)) = started(program) else {
         return Vec::new();
     };
     let mut remarks = Vec::new();
     match &facts.interpreter {
-        // To link it otherwise would help nothing.
+        // Dynamic linking would not help.
         None if facts.is_go => {}
         None => remarks.push(Remark::Static),
         Some(_) if facts.machine != elf::OWN => remarks.push(Remark::OtherMachine(facts.machine)),
@@ -129,11 +128,11 @@ pub(super) fn at(program: &Path) -> Vec<Remark> {
     remarks
 }
 
-/// What is named to run the program, or what it names as its loader, and is not there.
-pub(super) fn interpreter(program: &Path) -> Option<PathBuf> {
+/// Returns the missing interpreter of a script, or the missing loader of a program.
+pub(super) fn missing_interpreter(program: &Path) -> Option<PathBuf> {
     let mut path = program.to_path_buf();
     for _ in 0..=SCRIPTS_MAX {
-        path = match elf::look(&path).ok()? {
+        path = match elf::inspect(&path).ok()? {
             Kind::Elf(facts) => facts.interpreter?,
             Kind::Script(interpreter) => interpreter,
             Kind::Other => return None,
@@ -150,8 +149,8 @@ fn is_musl(loader: &Path) -> bool {
     name.starts_with("ld-musl-")
 }
 
-/// By what a file gets rights that this user and group do not have. Where the file system or the process rules that
-/// out, it does not, and the loader takes the library all the same.
+/// Returns the mechanism by which a program gets rights that this user and group do not have. The file system or the
+/// process may rule that out, in which case the loader uses the library nevertheless.
 fn privileged(path: &Path, user: u32, group: u32) -> Option<&'static str> {
     let metadata = fs::metadata(path).ok()?;
     if metadata.mode() & SETUID != 0 && metadata.uid() != user {
@@ -162,7 +161,7 @@ fn privileged(path: &Path, user: u32, group: u32) -> Option<&'static str> {
     }
     let mut capabilities = [0; 64];
     let has_capabilities = getxattr(path, CAPABILITIES, &mut capabilities).is_ok();
-    // Root has them all.
+    // Root has all capabilities.
     (has_capabilities && user != 0).then_some("capabilities of its file")
 }
 
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_that_the_caller_has_already_are_no_more_rights() {
+    fn only_rights_that_the_caller_lacks_count() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = dir.path().join("program");
         fs::write(&path, "").unwrap();
@@ -186,7 +185,7 @@ mod tests {
             (0o755, None),
             (0o4755, Some("setuid")),
             (0o2755, Some("setgid")),
-            // Mandatory locks, once.
+            // This combination used to request mandatory locks.
             (0o2745, None),
         ] {
             with(mode);
@@ -194,7 +193,7 @@ mod tests {
             assert_eq!(privileged(&path, user, group), None, "{mode:o}");
         }
         with(0o755);
-        // Version 2, effective, CAP_NET_BIND_SERVICE; only root may write it.
+        // Version 2, effective, CAP_NET_BIND_SERVICE. Only root may write this attribute.
         let mut capabilities = [0; 20];
         capabilities[..8].copy_from_slice(&[1, 0, 0, 2, 0, 4, 0, 0]);
         if setxattr(&path, CAPABILITIES, &capabilities, XattrFlags::empty()).is_ok() {

@@ -1,7 +1,7 @@
-//! `annulus run`: becomes another program, with the preload library in it.
+//! `annulus run`: executes another program with the preload library.
 //!
-//! What is in the way of that is reported before, in a line each, and mostly is no reason not to go on: a program that
-//! can't be helped runs as it would have run.
+//! Obstacles are reported first, in a line each. Most of them do not prevent the start: a program that cannot be served
+//! runs unchanged.
 
 mod cores;
 mod elf;
@@ -27,21 +27,21 @@ use crate::fault::Fault;
 use inspect::Remark;
 use program::FindError;
 
-/// What the loader puts in front of libc.
+/// The variable with the libraries that the loader loads before libc.
 const PRELOAD: &str = "LD_PRELOAD";
-/// What runs a file that is neither a program nor says who is to run it, as `execvp` has it.
+/// The interpreter of a file that is neither a program nor names an interpreter, as in `execvp`.
 const SHELL: &str = "/bin/sh";
-/// The exit code of `--explain` for a program that would run and not be served.
+/// The exit code of `--explain` for a program that would not be served.
 const NOT_SERVED: u8 = 3;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     let Some(name) = args.command.first() else {
-        return Err(Fault::usage("no command; write it behind `--`"));
+        return Err(Fault::usage("the command is missing; write it after `--`"));
     };
     let library = library::find(args.library.as_deref())?;
     let program = match program::find(name) {
         Ok(program) => program,
-        Err(lost) => return Ok(lost_program(&lost)),
+        Err(error) => return Ok(report(&error)),
     };
     let obstacles = Obstacles::to(&program);
     let mut variables = Variables::inherited();
@@ -61,34 +61,34 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
             obstacles: &obstacles,
             variables: &variables,
         });
-        // Nobody may read it; the exit code says the same.
+        // If standard output is closed, the exit code still has the result.
         let _ = io::stdout().write_all(text.as_bytes());
         return Ok(ExitCode::from(if is_served { 0 } else { NOT_SERVED }));
     }
     if args.sqpoll
         && let Some(warning) = cores::warning()
     {
-        say(&warning);
+        warn(&warning);
     }
-    obstacles.say(name);
-    let error = become_program(&program, &args.command, &variables.0);
-    Ok(lost_program(&FindError::of(
+    obstacles.warn(name);
+    let error = execute(&program, &args.command, &variables.0);
+    Ok(report(&FindError::of(
         name,
         &program,
         io::Error::from(error),
     )))
 }
 
-/// What is in the way of the library in a program.
+/// The obstacles to the library in a program.
 struct Obstacles {
     remarks: Vec<Remark>,
-    /// Why there is no ring; not looked at where the library is not set anyhow.
+    /// The reason for a missing ring. Not determined if the library is not set for another reason.
     refused: Option<String>,
 }
 
 impl Obstacles {
     fn to(program: &Path) -> Obstacles {
-        let remarks = inspect::at(program);
+        let remarks = inspect::remarks_about(program);
         let is_harmless = remarks.iter().all(Remark::is_harmless);
         let ring = || Support::detect().ring().err().map(ToString::to_string);
         Obstacles {
@@ -97,20 +97,20 @@ impl Obstacles {
         }
     }
 
-    /// Whether the library is to be given to the program.
+    /// Returns whether `LD_PRELOAD` is set for the program.
     fn is_set(&self) -> bool {
         self.remarks.iter().all(Remark::is_harmless) && self.refused.is_none()
     }
 
-    /// A line for each.
-    fn say(&self, name: &OsStr) {
+    /// Prints a line for each obstacle.
+    fn warn(&self, name: &OsStr) {
         for remark in &self.remarks {
-            say(&remark.sentence(name));
+            warn(&remark.sentence(name));
         }
         if let Some(error) = &self.refused {
             let name = name.display();
-            say(&format!(
-                "{name} runs as it is, without the library: {error}"
+            warn(&format!(
+                "{name} runs unchanged, without the library: {error}"
             ));
         }
     }
@@ -132,7 +132,7 @@ impl Variables {
         }
     }
 
-    /// In front of what others have put there.
+    /// Inserts `path` before the paths of the variable, unless it is there already.
     fn prepend(&mut self, name: &str, path: &Path) -> Result<(), Fault> {
         if path
             .as_os_str()
@@ -142,15 +142,15 @@ impl Variables {
         {
             let path = path.display();
             return Err(Fault::usage(format!(
-                "{PRELOAD} can't name {path}: it divides paths at colons and spaces; give a copy of it, or a link \
-                 to it, elsewhere by --library"
+                "{PRELOAD} cannot contain {path}, because colons and spaces separate its paths; name a copy of it or a \
+                 link to it with --library"
             )));
         }
         let before = self.0.iter().find(|(known, _)| known == name);
         let mut value = path.as_os_str().to_owned();
         if let Some((_, before)) = before.filter(|(_, before)| !before.is_empty()) {
             let mut parts = before.as_bytes().split(|byte| b": ".contains(byte));
-            // Another `annulus run` has been here.
+            // An outer `annulus run` has set it.
             if parts.any(|part| part == path.as_os_str().as_bytes()) {
                 return Ok(());
             }
@@ -163,7 +163,7 @@ impl Variables {
 }
 
 impl Variables {
-    /// In front of all others, wherever it was before.
+    /// Moves or inserts `path` before all others.
     fn put_first(&mut self, name: &str, path: &Path) {
         let first = path.as_os_str();
         let before = self.0.iter().find(|(known, _)| known == name);
@@ -178,7 +178,7 @@ impl Variables {
     }
 }
 
-/// What the library is to know. A variable whose option is not given stays as it is.
+/// Sets the variables of the library. A variable without an option stays unchanged.
 fn options(args: &RunArgs, variables: &mut Variables) -> Result<(), Fault> {
     if args.sqpoll {
         variables.set("ANNULUS_SQPOLL", "1");
@@ -190,14 +190,14 @@ fn options(args: &RunArgs, variables: &mut Variables) -> Result<(), Fault> {
         let refused = |error: io::Error| {
             let log = log.display();
             Fault::usage(format!(
-                "--log {log} can't be written to: {error}; name a file in a folder that exists and is writable"
+                "cannot write to --log {log}: {error}; name a file in a writable directory"
             ))
         };
-        // The program may go to another folder before the library writes.
+        // The program may change its directory before the library writes.
         let path = std::path::absolute(log).map_err(refused)?;
         let mut options = OpenOptions::new();
         options.append(true).create(true);
-        // To explain leaves no file behind.
+        // --explain does not create the file.
         if !args.explain {
             options.open(&path).map_err(refused)?;
         }
@@ -210,8 +210,8 @@ fn options(args: &RunArgs, variables: &mut Variables) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns only if it can't.
-fn become_program(program: &Path, args: &[OsString], variables: &[(OsString, OsString)]) -> Errno {
+/// Replaces this process by the program. Returns only on failure.
+fn execute(program: &Path, args: &[OsString], variables: &[(OsString, OsString)]) -> Errno {
     let variables = variables.iter().map(|(name, value)| {
         let mut variable = name.clone();
         variable.push("=");
@@ -224,7 +224,7 @@ fn become_program(program: &Path, args: &[OsString], variables: &[(OsString, OsS
         c_strings(variables),
     );
     let (Ok(paths), Ok(args), Ok(variables)) = prepared else {
-        // Of text that holds a zero byte; what this process was given holds none.
+        // A text contains a zero byte, which arguments of this process cannot.
         return Errno::EINVAL;
     };
     annulus_baselines::restore_inherited();
@@ -243,13 +243,14 @@ fn c_strings(texts: impl IntoIterator<Item = OsString>) -> Result<Vec<CString>, 
     strings.map(|text| CString::new(text.into_vec())).collect()
 }
 
-fn lost_program(lost: &FindError) -> ExitCode {
-    say(&lost.to_string());
-    ExitCode::from(lost.exit_code())
+/// Prints the error, and returns its exit code.
+fn report(error: &FindError) -> ExitCode {
+    warn(&error.to_string());
+    ExitCode::from(error.exit_code())
 }
 
-/// A line on standard error; if that is closed, there is nobody left to tell.
-fn say(line: &str) {
+/// Prints a line to standard error. If that is closed, the line is lost.
+fn warn(line: &str) {
     let _ = writeln!(io::stderr(), "annulus: {line}");
 }
 

@@ -1,4 +1,4 @@
-//! Which file a command is, by the rules of `execvp`.
+//! Finds the file of a command, by the rules of `execvp`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,20 +12,20 @@ use rustix::fs::{Access, access};
 
 use super::inspect;
 
-/// Where commands are looked for if nobody says, as in glibc.
+/// The default search path, as in glibc.
 const PATH: &str = "/bin:/usr/bin";
 
-/// A program that can't be started.
+/// A program that cannot be started.
 #[derive(Debug)]
 pub(super) enum FindError {
-    /// Nothing of that name.
+    /// The program does not exist.
     Missing(String),
-    /// It is there.
+    /// The program exists, but cannot be executed.
     Unusable(String),
 }
 
 impl FindError {
-    /// As shells and `env` have it.
+    /// Returns the exit code that shells and `env` use.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             FindError::Missing(_) => 127,
@@ -33,32 +33,34 @@ impl FindError {
         }
     }
 
-    /// Why it did not start that had been found.
+    /// Returns the error for a program that was found and could not be started.
     pub(super) fn of(name: &OsStr, program: &Path, error: io::Error) -> FindError {
         let name = name.display();
         match error.kind() {
-            io::ErrorKind::NotFound => FindError::Missing(match inspect::interpreter(program) {
-                Some(missing) => {
-                    let missing = missing.display();
-                    format!(
-                        "{name} can't be started: it is to be run by {missing}, which is not there; install that"
-                    )
-                }
-                None => format!("{name} can't be started: {error}"),
-            }),
-            _ => FindError::Unusable(format!("{name} can't be started: {error}")),
+            io::ErrorKind::NotFound => {
+                FindError::Missing(match inspect::missing_interpreter(program) {
+                    Some(missing) => {
+                        let missing = missing.display();
+                        format!(
+                            "cannot start {name}: its interpreter or loader {missing} does not exist; install it"
+                        )
+                    }
+                    None => format!("cannot start {name}: {error}"),
+                })
+            }
+            _ => FindError::Unusable(format!("cannot start {name}: {error}")),
         }
     }
 }
 
 impl fmt::Display for FindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (FindError::Missing(says) | FindError::Unusable(says)) = self;
-        f.write_str(says)
+        let (FindError::Missing(message) | FindError::Unusable(message)) = self;
+        f.write_str(message)
     }
 }
 
-/// The file of the command `name`.
+/// Returns the path of the command `name`.
 pub(super) fn find(name: &OsStr) -> Result<PathBuf, FindError> {
     let path = env::var_os("PATH").unwrap_or_else(|| OsString::from(PATH));
     find_in(name, &path)
@@ -68,25 +70,23 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, FindError> {
     let shown = name.display();
     if name.is_empty() {
         return Err(FindError::Missing(
-            "the command has no name; write one behind `--`".to_owned(),
+            "the command has no name; write one after `--`".to_owned(),
         ));
     }
     if name.as_bytes().contains(&b'/') {
-        return match usable(Path::new(name)) {
+        return match check_usable(Path::new(name)) {
             Ok(()) => Ok(name.into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FindError::Missing(
-                format!("there is no file {shown}; look at its name and its folder"),
+                format!("there is no file {shown}; check its name and directory"),
             )),
-            Err(error) => Err(FindError::Unusable(format!(
-                "{shown} can't be run: {error}"
-            ))),
+            Err(error) => Err(FindError::Unusable(format!("cannot run {shown}: {error}"))),
         };
     }
     let mut refused = None;
     for folder in env::split_paths(path) {
-        // An empty part of PATH is the folder that we are in.
+        // An empty part of PATH is the current directory.
         let file = Path::new(".").join(folder).join(name);
-        match usable(&file) {
+        match check_usable(&file) {
             Ok(()) => return Ok(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => refused = refused.or(Some((file, error))),
@@ -94,25 +94,27 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, FindError> {
     }
     Err(match refused {
         Some((file, error)) => {
-            FindError::Unusable(format!("{} can't be run: {error}", file.display()))
+            FindError::Unusable(format!("cannot run {}: {error}", file.display()))
         }
         None => FindError::Missing(format!(
-            "there is no command {shown} in PATH; install it, or name its file with a slash: ./{shown}"
+            "there is no command {shown} in PATH; install it, or write its path: ./{shown}"
         )),
     })
 }
 
-/// Whether it is a file that may be executed; what lies on the way to it may be no folder.
-fn usable(file: &Path) -> io::Result<()> {
+/// Fails if the file does not exist, or may not be executed. A parent that is not a directory counts as missing.
+fn check_usable(file: &Path) -> io::Result<()> {
     let metadata = fs::metadata(file).map_err(|error| match error.kind() {
         io::ErrorKind::NotADirectory => io::ErrorKind::NotFound.into(),
         _ => error,
     })?;
     if metadata.is_dir() {
-        return Err(io::Error::other("it is a folder; name a program in it"));
+        return Err(io::Error::other("it is a directory; name a program in it"));
     }
     access(file, Access::EXEC_OK).map_err(|_| {
-        io::Error::other("this user may not execute it; change that by chmod, or name another")
+        io::Error::other(
+            "this user may not execute it; change its mode with chmod, or name another program",
+        )
     })
 }
 
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_in_path_that_can_be_executed_is_the_command() {
+    fn the_first_executable_file_in_path_is_the_command() {
         let dir = tempfile::tempdir().unwrap();
         let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
         file(&first, "plain", 0o644);
@@ -139,20 +141,20 @@ mod tests {
         let path = env::join_paths([&first.join("plain"), &first, &second]).unwrap();
         let matched = find_in(OsStr::new("plain"), &path);
         assert_eq!(matched.unwrap(), second.join("plain"));
-        let lost = |name: &str| find_in(OsStr::new(name), &path).unwrap_err();
-        for (name, code, says) in [
+        let error = |name: &str| find_in(OsStr::new(name), &path).unwrap_err();
+        for (name, code, text) in [
             ("nothing", 127, "there is no command nothing in PATH"),
             ("", 127, "no name"),
             ("only-plain", 126, "may not execute it"),
-            ("folder", 126, "it is a folder"),
+            ("folder", 126, "it is a directory"),
             ("./nothing", 127, "there is no file ./nothing"),
             ("/etc/passwd/x", 127, "there is no file"),
             ("/etc/passwd", 126, "may not execute it"),
-            ("/etc", 126, "it is a folder"),
+            ("/etc", 126, "it is a directory"),
         ] {
-            let lost = lost(name);
-            assert_eq!(lost.exit_code(), code, "{name}: {lost}");
-            assert!(lost.to_string().contains(says), "{name}: {lost}");
+            let error = error(name);
+            assert_eq!(error.exit_code(), code, "{name}: {error}");
+            assert!(error.to_string().contains(text), "{name}: {error}");
         }
         let name = first.join("only-plain");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What becomes of the environment.
+//! Tests of the environment of the program.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn value<'a>(variables: &'a Variables, name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn the_library_comes_before_those_of_others_and_only_once() {
+fn the_library_comes_before_others_and_only_once() {
     let mut variables = Variables(Vec::new());
     let library = Path::new("/usr/lib/annulus/libannulus_preload.so");
     for _ in 0..2 {
@@ -28,7 +28,7 @@ fn the_library_comes_before_those_of_others_and_only_once() {
 }
 
 #[test]
-fn what_has_to_be_first_is_put_there_wherever_it_was() {
+fn a_library_that_must_be_first_is_moved_to_the_front() {
     for (before, after) in [
         ("", "libasan.so.8"),
         ("/a.so", "libasan.so.8:/a.so"),
@@ -43,12 +43,12 @@ fn what_has_to_be_first_is_put_there_wherever_it_was() {
 }
 
 #[test]
-fn a_library_that_the_loader_could_not_be_passed_is_refused() {
+fn a_library_path_with_a_separator_is_refused() {
     for path in ["/with space/lib.so", "/with:colon/lib.so"] {
         let refused = Variables(Vec::new()).prepend(PRELOAD, Path::new(path));
-        let Err(Fault::Usage(says)) = refused else {
+        let Err(Fault::Usage(message)) = refused else {
             panic!("{path}");
         };
-        assert!(says.contains("--library"), "{says}");
+        assert!(message.contains("--library"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the command, with a library that leaves a mark, and programs made for a test.
+//! Runs the command with a library that writes to a file, and with programs compiled for a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use annulus_testing::once::once_per_run;
 use tempfile::TempDir;
 
-/// What stands in a process in which the library has been loaded.
+/// The variable with the path of the file that the library writes to.
 pub(crate) const MARK: &str = "ANNULUS_TEST_MARK";
 
-/// Writes to the file that the variable names, before `main`.
+/// A library that writes to the file of the variable before `main`.
 const LIBRARY: &str = r#"
 #include <fcntl.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ __attribute__((constructor)) static void mark(void) {
 }
 "#;
 
-/// Where files of these tests lie: a file system on which programs may get rights, and which everybody can read.
+/// Creates a directory that all users can read, on a file system that allows setuid programs.
 pub(crate) fn folder() -> TempDir {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -35,7 +35,7 @@ pub(crate) fn folder() -> TempDir {
     dir
 }
 
-/// Compiles C to a file.
+/// Compiles C source.
 pub(crate) fn compiled(into: &Path, source: &str, flags: &[&str]) {
     let text = into.with_extension("c");
     fs::write(&text, source).unwrap();
@@ -44,16 +44,16 @@ pub(crate) fn compiled(into: &Path, source: &str, flags: &[&str]) {
         .args([into, &text])
         .args(flags)
         .output()
-        .expect("the C compiler, which Rust links by, is there");
+        .expect("the C compiler, which Rust uses for linking, is installed");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
 }
 
-/// A stand-in for the real library.
+/// Returns a substitute for the real library.
 pub(crate) fn library() -> &'static Path {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let made = || {
+    let build = || {
         let folder = format!("run-library-{}", std::process::id());
         let path = tmp.join(folder);
         fs::create_dir_all(&path).unwrap();
@@ -61,21 +61,21 @@ pub(crate) fn library() -> &'static Path {
         compiled(&path, LIBRARY, &["-shared", "-fPIC"]);
         Some(path)
     };
-    MADE.get_or_init(|| once_per_run(tmp, "run-library", made).unwrap())
+    PATH.get_or_init(|| once_per_run(tmp, "run-library", build).unwrap())
 }
 
-/// `annulus run` with these words, the library named.
-pub(crate) fn run(words: &[&str]) -> Command {
+/// Returns `annulus run` with the library and these arguments.
+pub(crate) fn run(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
     command.arg("run").arg("--library").arg(library());
-    command.args(words);
+    command.args(args);
     command.env_remove("LD_PRELOAD");
     command
 }
 
-/// The same, by the shell, so that it can be given something odd: `"$@"` is the command.
-pub(crate) fn run_by_shell(script: &str, words: &[&str]) -> Command {
-    let run = run(words);
+/// Returns the command of [`run`] as `"$@"` of a shell script, which can change its environment.
+pub(crate) fn run_by_shell(script: &str, args: &[&str]) -> Command {
+    let run = run(args);
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script, "sh"]);
     command.arg(run.get_program()).args(run.get_args());
@@ -102,7 +102,7 @@ pub(crate) fn output(mut command: Command) -> CommandOutput {
     }
 }
 
-/// What a program said that succeeded, where nothing else was reported.
+/// Returns the output of a program that succeeded without messages.
 #[track_caller]
 pub(crate) fn quiet(command: Command) -> String {
     let output = output(command);

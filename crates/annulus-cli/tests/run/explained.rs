@@ -1,4 +1,4 @@
-//! `annulus run --explain`: what is reported of a program that is not started.
+//! Tests of `annulus run --explain`, which does not start the program.
 
 use std::fs;
 
@@ -9,35 +9,35 @@ use crate::remarks::without_io_uring;
 
 const PROGRAM: &str = "int main(void) { return 7; }\n";
 
-/// What is reported of a program, which must not run.
+/// Returns the report on one line after its head, and the exit code. The program must not run.
 #[track_caller]
-fn explained(words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
+fn explained(args: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
     let dir = folder();
     let mark = dir.path().join("mark");
-    let mut command = run(&[&["--explain"], words].concat());
+    let mut command = run(&[&["--explain"], args].concat());
     for name in ["ANNULUS_DISABLE", "ANNULUS_PASS_PORTS", "ANNULUS_LOG"] {
         command.env_remove(name);
     }
     command.env(MARK, &mark).envs(variables.iter().copied());
     let output = output(command);
     assert_eq!(output.err, "", "{}", output.out);
-    assert!(!mark.exists(), "it was started: {}", output.out);
-    // Lines are broken where they are full.
-    let mut says = output.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    says.insert(output.out.lines().next().unwrap().len(), '\n');
-    (says, output.code.unwrap())
+    assert!(!mark.exists(), "the program was started: {}", output.out);
+    // Long lines are wrapped.
+    let mut report = output.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    report.insert(output.out.lines().next().unwrap().len(), '\n');
+    (report, output.code.unwrap())
 }
 
 #[test]
-fn a_program_that_can_be_served_is_reported_as_served_with_all_that_matters() {
-    let (says, code) = explained(&["--", "sh", "-c", "exit 7"], &[]);
+fn the_report_about_a_served_program_lists_the_relevant_facts() {
+    let (report, code) = explained(&["--", "sh", "-c", "exit 7"], &[]);
     if code == 3 {
-        return skip::skip(says);
+        return skip::skip(report);
     }
-    assert_eq!(code, 0, "{says}");
-    assert!(says.starts_with("sh will be served"), "{says}");
+    assert_eq!(code, 0, "{report}");
+    assert!(report.starts_with("sh will be served"), "{report}");
     let library = library().to_str().unwrap();
-    for words in [
+    for part in [
         "program /",
         "loaded by /",
         &format!("library {library}, build "),
@@ -47,50 +47,57 @@ fn a_program_that_can_be_served_is_reported_as_served_with_all_that_matters() {
         "LimitNOFILE=",
         "several threads",
     ] {
-        assert!(says.contains(words), "{words}: {says}");
+        assert!(report.contains(part), "{part}: {report}");
     }
 }
 
 #[test]
-fn what_keeps_a_program_from_being_served_is_reported_first() {
+fn the_obstacle_is_in_the_first_line_of_the_report() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &["-static"]);
     let program = program.to_str().unwrap();
     let sh = ["--", "sh"];
-    for (words, variables, reason) in [
+    for (args, variables, reason) in [
         (&["--", program][..], &[][..], "is linked statically"),
-        (&sh, &[("ANNULUS_DISABLE", "1")], "everything pass through"),
-        (&sh, &[("ANNULUS_PASS_PORTS", "http")], "can't be read"),
+        (&sh, &[("ANNULUS_DISABLE", "1")], "turns the library off"),
+        (
+            &sh,
+            &[("ANNULUS_PASS_PORTS", "http")],
+            "is not a list of ports",
+        ),
     ] {
-        let (says, code) = explained(words, variables);
-        assert_eq!(code, 3, "{says}");
-        let first = says.lines().next().unwrap();
-        assert!(first.contains(" will not be served: "), "{says}");
-        assert!(first.contains(reason), "{reason}: {says}");
+        let (report, code) = explained(args, variables);
+        assert_eq!(code, 3, "{report}");
+        let first = report.lines().next().unwrap();
+        assert!(first.contains(" will not be served: "), "{report}");
+        assert!(first.contains(reason), "{reason}: {report}");
     }
-    let (says, code) = without_io_uring(|| explained(&sh, &[]));
-    assert_eq!(code, 3, "{says}");
-    assert!(says.lines().next().unwrap().contains("seccomp"), "{says}");
+    let (report, code) = without_io_uring(|| explained(&sh, &[]));
+    assert_eq!(code, 3, "{report}");
+    assert!(
+        report.lines().next().unwrap().contains("seccomp"),
+        "{report}"
+    );
 }
 
 #[test]
-fn options_are_explained_as_the_library_would_get_them_and_leave_nothing_behind() {
+fn options_are_explained_as_variables_and_no_log_is_created() {
     let dir = folder();
     let log = dir.path().join("log");
     let named = log.to_str().unwrap();
-    let words = ["--log", named, "--pass-port", "80,6000-6010", "--", "sh"];
-    let (says, _) = explained(&words, &[]);
-    assert!(says.contains(&format!("ANNULUS_LOG={named}")), "{says}");
+    let args = ["--log", named, "--pass-port", "80,6000-6010", "--", "sh"];
+    let (report, _) = explained(&args, &[]);
+    assert!(report.contains(&format!("ANNULUS_LOG={named}")), "{report}");
     assert!(
-        says.contains("ANNULUS_PASS_PORTS=80,6000-6010: listeners there"),
-        "{says}"
+        report.contains("ANNULUS_PASS_PORTS=80,6000-6010: listeners on these ports"),
+        "{report}"
     );
-    assert!(fs::metadata(&log).is_err(), "the log was made");
+    assert!(fs::metadata(&log).is_err(), "the log was created");
 }
 
 #[test]
-fn a_command_that_is_not_there_cannot_be_explained() {
+fn a_missing_command_cannot_be_explained() {
     let output = output(run(&["--explain", "--", "no-such-command"]));
     assert_eq!(
         (output.code, output.out.as_str()),

@@ -1,4 +1,4 @@
-//! What the program is given, and what it leaves behind, is as if nobody had been in between.
+//! The program inherits the environment of the caller, and its end is reported as without `annulus run`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +19,8 @@ fn the_exit_status_is_that_of_the_command() {
 }
 
 #[test]
-fn a_command_that_a_signal_ends_has_ended_by_that_signal() {
-    // Not SIGHUP: the environment of the tests may ignore it, and children inherit that.
+fn a_signal_that_ends_the_command_is_reported() {
+    // SIGHUP is left out: the environment of the tests may ignore it, which children inherit.
     for (signal, number) in [("KILL", 9), ("TERM", 15), ("USR1", 10)] {
         let script = format!("kill -{signal} $$; sleep 60");
         let status = run(&["--", "sh", "-c", &script]).status().unwrap();
@@ -29,8 +29,8 @@ fn a_command_that_a_signal_ends_has_ended_by_that_signal() {
 }
 
 #[test]
-fn the_command_has_the_number_of_the_process_that_was_started() {
-    // The hyphens that divide ours from its own may be left out.
+fn the_command_keeps_the_process_id() {
+    // The separator `--` is optional.
     let child = run(&["sh", "-c", "echo $$"])
         .stdout(Stdio::piped())
         .spawn()
@@ -59,9 +59,9 @@ fn bytes_go_in_and_out_unchanged() {
     assert!(output.status.success() && output.stdout == bytes);
 }
 
-/// The variables that a program under these words has.
-fn variables(words: &[&str], with: &[(&str, &str)]) -> BTreeMap<String, String> {
-    let mut command = run(&[words, &["--", "env", "-0"]].concat());
+/// Returns the variables of a program under `annulus run` with these arguments.
+fn variables(args: &[&str], with: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let mut command = run(&[args, &["--", "env", "-0"]].concat());
     command.env_clear();
     command.env("PATH", "/usr/bin:/bin");
     command.envs(with.iter().copied());
@@ -75,7 +75,7 @@ fn variables(words: &[&str], with: &[(&str, &str)]) -> BTreeMap<String, String> 
 }
 
 #[test]
-fn the_environment_has_the_library_and_the_options_and_nothing_else_is_changed() {
+fn the_environment_contains_the_library_and_the_options_and_is_otherwise_unchanged() {
     let library = library().to_str().unwrap();
     let expected = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         let pairs = pairs.iter().chain(&[("PATH", "/usr/bin:/bin")]);
@@ -101,7 +101,7 @@ fn the_environment_has_the_library_and_the_options_and_nothing_else_is_changed()
     let dir = folder();
     let log = dir.path().join("log");
     let log = log.to_str().unwrap();
-    let words = [
+    let args = [
         "--stats",
         "--log",
         log,
@@ -117,12 +117,12 @@ fn the_environment_has_the_library_and_the_options_and_nothing_else_is_changed()
         ("ANNULUS_DISABLE", "1"),
     ]);
     let before = [("ANNULUS_DISABLE", "1"), ("ANNULUS_PASS_PORTS", "1")];
-    assert_eq!(variables(&words, &before), all);
-    assert_eq!(fs::read(log).unwrap(), b"", "it is there to be appended to");
+    assert_eq!(variables(&args, &before), all);
+    assert_eq!(fs::read(log).unwrap(), b"", "the log exists and is empty");
 }
 
 #[test]
-fn a_log_is_named_by_its_whole_path_and_what_it_had_stays() {
+fn a_log_is_passed_by_its_absolute_path_and_keeps_its_content() {
     let dir = folder();
     fs::write(dir.path().join("log"), "before\n").unwrap();
     let mut command = run(&["--log", "log", "--", "sh", "-c", "echo $ANNULUS_LOG"]);
@@ -133,7 +133,7 @@ fn a_log_is_named_by_its_whole_path_and_what_it_had_stays() {
 }
 
 #[test]
-fn the_library_is_loaded_into_the_command_and_into_what_it_starts() {
+fn the_library_is_loaded_into_the_command_and_its_children() {
     let dir = folder();
     let mark = dir.path().join("mark");
     let mut command = run(&["--", "sh", "-c", "/bin/true; exit 0"]);
@@ -145,17 +145,17 @@ fn the_library_is_loaded_into_the_command_and_into_what_it_starts() {
     quiet(command);
 }
 
-/// SIGPIPE in the masks of `/proc/PID/status`.
+/// The bit of SIGPIPE in the masks of `/proc/PID/status`.
 const PIPE_BIT: u64 = 1 << 12;
 
 #[test]
-fn signals_that_the_caller_ignores_are_ignored_and_others_are_not() {
+fn the_command_ignores_exactly_the_signals_that_the_caller_ignores() {
     let ignored = |script: &str| {
         let out = quiet(run_by_shell(script, &["--", "cat", "/proc/self/status"]));
         let line = out.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
     };
-    // Rust ignores it in this very test.
+    // Rust ignores SIGPIPE in this test.
     let plain = ignored(r#"trap - PIPE; exec env --default-signal=PIPE "$@""#);
     assert_eq!(plain & PIPE_BIT, 0, "{plain:x}");
     let piped = ignored(r#"trap '' PIPE HUP; exec "$@""#);
@@ -163,16 +163,16 @@ fn signals_that_the_caller_ignores_are_ignored_and_others_are_not() {
 }
 
 #[test]
-fn a_closed_standard_output_is_closed_to_the_command_too() {
-    let look = ["--", "sh", "-c", "[ -e /proc/$$/fd/1 ]"];
-    let code = |script: &str| output(run_by_shell(script, &look)).code;
+fn a_closed_standard_output_stays_closed() {
+    let check = ["--", "sh", "-c", "[ -e /proc/$$/fd/1 ]"];
+    let code = |script: &str| output(run_by_shell(script, &check)).code;
     assert_eq!(code(r#"exec "$@""#), Some(0));
     assert_eq!(code(r#"exec "$@" >&-"#), Some(1));
     assert_eq!(code(r#"exec "$@" <&- >&-"#), Some(1));
 }
 
 #[test]
-fn a_terminal_is_the_commands_own() {
+fn the_command_keeps_the_terminal() {
     let program = env!("CARGO_BIN_EXE_annulus");
     let library = library().display();
     let inner = "test -t 0 && test -t 1 && test -t 2 && stty size";
@@ -194,7 +194,7 @@ fn a_terminal_is_the_commands_own() {
 }
 
 #[test]
-fn a_file_that_says_nothing_of_who_runs_it_is_run_by_the_shell() {
+fn a_file_without_an_interpreter_is_run_by_the_shell() {
     let dir = folder();
     let path = dir.path().join("plain");
     fs::write(&path, "echo \"$# $1\"; exit 5\n").unwrap();

@@ -1,4 +1,4 @@
-//! `annulus run` from outside: what the program that it becomes is given, and what is reported before.
+//! Tests of the command `annulus run`: the environment of the program, and the messages before it starts.
 
 mod command;
 mod explained;

@@ -1,4 +1,4 @@
-//! What is reported of a program before it runs, and that it runs.
+//! Remarks about a program before it runs. The program runs nevertheless.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::command::{compiled, folder, output, quiet, run};
 
-/// Says what it was given of the library, and who it is.
+/// Prints whether the library is set, and the user.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,21 +25,21 @@ int main(void) {
 }
 "#;
 
-/// One line about the program that has these words in it, and the program ran.
+/// Asserts that one line about the program with these parts is printed, and that the program runs.
 #[track_caller]
-fn remarked(program: &Path, words: &[&str], out: &str) {
+fn remarked(program: &Path, parts: &[&str], out: &str) {
     let output = output(run(&["--", program.to_str().unwrap()]));
     assert_eq!(output.err.lines().count(), 1, "{}", output.err);
     let begins = format!("annulus: {} ", program.display());
     assert!(output.err.starts_with(&begins), "{}", output.err);
-    for word in words {
-        assert!(output.err.contains(word), "{word}: {}", output.err);
+    for part in parts {
+        assert!(output.err.contains(part), "{part}: {}", output.err);
     }
     assert_eq!((output.out.as_str(), output.code), (out, Some(0)));
 }
 
 #[test]
-fn of_an_ordinary_program_and_of_its_script_nothing_is_reported() {
+fn an_ordinary_program_and_a_script_cause_no_remark() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &[]);
@@ -53,7 +53,7 @@ fn of_an_ordinary_program_and_of_its_script_nothing_is_reported() {
 }
 
 #[test]
-fn of_a_static_program_and_of_its_script_it_is_reported_that_nothing_can_be_put_into_it() {
+fn a_static_program_and_its_script_cause_a_remark() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &["-static"]);
@@ -69,21 +69,21 @@ fn of_a_static_program_and_of_its_script_it_is_reported_that_nothing_can_be_put_
     remarked(&relocatable, &["linked statically"], &expected);
 }
 
-/// The loader of ordinary programs here.
+/// Returns the loader of ordinary programs on this machine.
 fn loader() -> Option<&'static str> {
     let known = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     known.into_iter().find(|path| Path::new(path).exists())
 }
 
 #[test]
-fn a_program_of_another_c_library_runs_without_the_library() {
+fn a_program_for_musl_runs_without_the_library() {
     let dir = folder();
     let program = dir.path().join("program");
     let musl = dir.path().join("ld-musl-x86_64.so.1");
     let Some(loader) = loader() else {
-        return skip("no loader of glibc where it is known to lie");
+        return skip("the loader of glibc is not at a known path");
     };
-    // By its name; with glibc's own loader behind it, the program runs.
+    // The name decides. It is a copy of glibc's loader, so the program runs.
     fs::copy(loader, &musl).unwrap();
     let flag = format!("-Wl,--dynamic-linker={}", musl.display());
     compiled(&program, PROGRAM, &[&flag]);
@@ -93,15 +93,11 @@ fn a_program_of_another_c_library_runs_without_the_library() {
     fs::remove_file(&musl).unwrap();
     let output = output(run(&["--", program.to_str().unwrap()]));
     assert_eq!(output.code, Some(127), "{}", output.err);
-    assert!(
-        output
-            .err
-            .contains("ld-musl-x86_64.so.1, which is not there")
-    );
+    assert!(output.err.contains("ld-musl-x86_64.so.1 does not exist"));
 }
 
 #[test]
-fn a_program_that_gets_more_rights_is_reported_to_ignore_the_library() {
+fn a_program_that_gets_more_rights_ignores_the_library() {
     if !root_or_skip("giving a program to another user") {
         return;
     }
@@ -110,7 +106,7 @@ fn a_program_that_gets_more_rights_is_reported_to_ignore_the_library() {
     compiled(&program, PROGRAM, &[]);
     chown(&program, Some(65534), Some(65534)).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
-    // The loader takes such variables away.
+    // The loader removes such variables.
     remarked(
         &program,
         &["(setuid)", "ignores LD_PRELOAD"],
@@ -121,7 +117,7 @@ fn a_program_that_gets_more_rights_is_reported_to_ignore_the_library() {
 }
 
 #[test]
-fn of_a_go_program_it_is_reported_that_its_calls_are_its_own() {
+fn a_go_program_causes_a_remark() {
     let dir = folder();
     let program = dir.path().join("program");
     let section = r#"__attribute__((section(".go.buildinfo"), used)) char built[] = "by go";"#;
@@ -152,23 +148,23 @@ fn a_program_with_address_sanitizer_starts_and_reports_the_preload_order() {
 }
 
 #[test]
-fn a_program_for_another_processor_is_not_given_the_library() {
+fn a_program_for_another_processor_does_not_get_the_library() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &[]);
     let mut bytes = fs::read(&program).unwrap();
-    // e_machine, a processor that nobody has here.
+    // e_machine: a processor that this machine does not have.
     const MACHINE: usize = 18;
     const SPARC: u8 = 2;
     bytes[MACHINE] = SPARC;
     fs::write(&program, bytes).unwrap();
     let output = output(run(&["--", program.to_str().unwrap()]));
     assert!(
-        output.err.contains("is for machine 2 of ELF's list"),
+        output.err.contains("is for ELF machine 2"),
         "{}",
         output.err
     );
-    // The shell is asked to run it, as by execvp, and can't.
+    // As in execvp, the shell tries to run it, and fails.
     assert!(
         ![Some(0), Some(101)].contains(&output.code),
         "{:?}",
@@ -176,14 +172,14 @@ fn a_program_for_another_processor_is_not_given_the_library() {
     );
 }
 
-/// Runs `body` in a thread in which io_uring is refused, and in the processes that it starts.
+/// Runs `body` on a thread with a filter that refuses io_uring, which its child processes inherit.
 pub(crate) fn without_io_uring<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     const CALLS: [i64; 3] = [425, 426, 427];
     const EPERM: u32 = 1;
     let rules = CALLS.into_iter().map(|call| (call, Vec::new())).collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let answer = SeccompAction::Errno(EPERM);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    let action = SeccompAction::Errno(EPERM);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch).unwrap();
     let filter = BpfProgram::try_from(filter).unwrap();
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -195,17 +191,17 @@ pub(crate) fn without_io_uring<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn where_io_uring_is_refused_that_is_reported_with_a_hint_and_the_program_runs_as_it_is() {
+fn without_io_uring_the_reason_is_printed_and_the_program_runs_unchanged() {
     let dir = folder();
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &[]);
     let user = rustix::process::geteuid().as_raw();
-    let words = ["runs as it is", "io_uring refused by", "seccomp"];
+    let words = ["runs unchanged", "io_uring", "seccomp"];
     without_io_uring(|| remarked(&program, &words, &format!("unset {user}\n")));
 }
 
 #[test]
-fn where_processors_are_few_sqpoll_is_warned_of() {
+fn with_few_processors_sqpoll_causes_a_warning() {
     let command = run(&["--sqpoll", "--", "sh", "-c", "echo $ANNULUS_SQPOLL"]);
     let mut bound = Command::new("taskset");
     bound.args(["-c", "0"]);
@@ -214,12 +210,18 @@ fn where_processors_are_few_sqpoll_is_warned_of() {
     let output = output(bound);
     assert_eq!((output.out.as_str(), output.code), ("1\n", Some(0)));
     assert_eq!(output.err.lines().count(), 1, "{}", output.err);
-    assert!(output.err.contains("--sqpoll: this "), "{}", output.err);
-    assert!(output.err.contains("leave it out"), "{}", output.err);
+    assert!(
+        output
+            .err
+            .contains("--sqpoll makes the program slower here: this "),
+        "{}",
+        output.err
+    );
+    assert!(output.err.contains("Leave it out"), "{}", output.err);
 }
 
 #[test]
-fn a_name_that_is_no_text_is_a_name() {
+fn a_name_that_is_not_utf8_is_supported() {
     let dir = folder();
     let program = dir.path().join(OsStr::from_bytes(b"a\xffb"));
     fs::copy("/bin/true", &program).unwrap();

@@ -1,5 +1,4 @@
-//! `annulus release` and `annulus resume`: what is asked of a process, and what is reported of its answer. This process
-//! is the one that is asked, instead of a server.
+//! Tests of `annulus release` and `annulus resume`. This process takes the role of the server.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,22 +10,22 @@ use annulus_testing::skip::skip;
 
 use crate::command::{CommandOutput, library, output};
 
-fn switch_command(words: &[&str]) -> CommandOutput {
+fn switch_command(args: &[&str]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
-    command.args(words);
+    command.args(args);
     output(command)
 }
 
 #[track_caller]
-fn refuses(words: &[&str], code: i32, text: &str) {
-    let output = switch_command(words);
-    assert_eq!(output.code, Some(code), "{words:?}: {}", output.err);
-    assert!(output.err.contains(text), "{words:?}: {}", output.err);
+fn refuses(args: &[&str], code: i32, text: &str) {
+    let output = switch_command(args);
+    assert_eq!(output.code, Some(code), "{args:?}: {}", output.err);
+    assert!(output.err.contains(text), "{args:?}: {}", output.err);
     assert_eq!(output.out, "");
 }
 
-/// Does what it is asked, as the library does, until it is over.
-fn obey(over: &AtomicBool) {
+/// Follows the requests, like the library, until `over` is set.
+fn follow_requests(over: &AtomicBool) {
     let mut is_released = false;
     while !over.load(Ordering::Relaxed) {
         if switch::is_released() != is_released {
@@ -49,12 +48,12 @@ fn obey(over: &AtomicBool) {
 }
 
 #[test]
-fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
+fn a_process_is_released_and_resumed_and_the_counts_are_reported() {
     annulus::metrics::share().unwrap();
     switch::listen(false);
     switch::add(SwitchCounter::Serving, 1);
     let own = std::process::id().to_string();
-    // It has no time for that yet.
+    // No thread follows the request yet.
     let output = switch_command(&["release", &own, "--wait", "0.01"]);
     assert_eq!(output.code, Some(4), "{}", output.err);
     assert!(
@@ -65,8 +64,8 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
     assert!(switch::is_released());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| obey(&over));
-        let says = |word: &str| {
+        scope.spawn(|| follow_requests(&over));
+        let outcome = |word: &str| {
             let output = switch_command(&[word, &own, "--wait", "60"]);
             assert_eq!(
                 (output.code, output.err.as_str()),
@@ -80,14 +79,14 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
                 .unwrap()
                 .to_owned()
         };
-        let released = says("release");
+        let released = outcome("release");
         assert!(released.starts_with("was released before"), "{released}");
         for _ in 0..2 {
-            let resumed = says("resume");
+            let resumed = outcome("resume");
             assert_eq!(resumed, "1 epoll set with 300 connections served again\n");
-            let resumed = says("resume");
+            let resumed = outcome("resume");
             assert!(resumed.starts_with("was not released"), "{resumed}");
-            let released = says("release");
+            let released = outcome("release");
             assert_eq!(
                 released,
                 "1 epoll set with 300 connections returned to the kernel\n"
@@ -96,21 +95,21 @@ fn a_process_is_handed_back_and_served_again_and_what_it_did_is_reported() {
         over.store(true, Ordering::Relaxed);
     });
     if !rustix::process::geteuid().is_root() {
-        return skip("asking as another user takes root");
+        return skip("a request as another user needs root");
     }
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
     command.args(["resume", &own]).uid(65534).gid(65534);
     if let Ok(output) = command.output() {
-        let says = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{says}");
-        assert!(says.contains("sudo"), "{says}");
-        assert!(switch::is_released(), "it was refused");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("sudo"), "{error}");
+        assert!(switch::is_released(), "the request was refused");
     }
 }
 
 #[test]
-fn a_process_that_cannot_be_queried_is_named_with_the_reason() {
+fn a_process_that_cannot_be_released_is_reported_with_the_reason() {
     refuses(&["release"], 2, "PID");
     refuses(&["release", "redis"], 2, "not a process ID");
     refuses(&["resume", "1", "--wait", "soon"], 2, "write a time");
@@ -122,7 +121,7 @@ fn a_process_that_cannot_be_queried_is_named_with_the_reason() {
     let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = sleeper.id().to_string();
     refuses(&["release", &pid], 1, "does not run under `annulus run`");
-    // All of several are tried.
+    // A failure does not prevent the requests to other processes.
     let several = switch_command(&["release", "2147483647", &pid]);
     assert_eq!(several.err.lines().count(), 2, "{}", several.err);
     sleeper.kill().unwrap();
@@ -132,7 +131,7 @@ fn a_process_that_cannot_be_queried_is_named_with_the_reason() {
         .env("LD_PRELOAD", library());
     idle.stdin(std::process::Stdio::piped());
     let mut idle = idle.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    // It is loaded when something comes.
+    // The library is loaded before the first output.
     let mut line = [0];
     std::io::Read::read_exact(idle.stdout.as_mut().unwrap(), &mut line).unwrap();
     let pid = idle.id().to_string();

@@ -1,4 +1,4 @@
-//! What is refused, with which exit code.
+//! Tests of refusals and their exit codes.
 
 use std::fs;
 use std::process::Command;
@@ -6,16 +6,16 @@ use std::process::Command;
 use crate::command::{folder, output, run};
 
 #[track_caller]
-fn refused(command: Command, code: i32, says: &str) {
+fn refused(command: Command, code: i32, text: &str) {
     let output = output(command);
     assert_eq!(output.code, Some(code), "{}", output.err);
-    assert!(output.err.contains(says), "{}", output.err);
+    assert!(output.err.contains(text), "{}", output.err);
     assert!(!output.err.contains("panicked"), "{}", output.err);
     assert_eq!(output.out, "");
 }
 
 #[test]
-fn a_command_that_is_not_there_is_127_and_one_that_cannot_be_run_126() {
+fn a_missing_command_exits_with_127_and_an_unusable_one_with_126() {
     refused(
         run(&["--", "no-such-command"]),
         127,
@@ -24,22 +24,18 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_be_run_126() {
     refused(run(&["./no-such-file"]), 127, "there is no file");
     refused(run(&["--", ""]), 127, "no name");
     refused(run(&["--", "/etc/passwd"]), 126, "chmod");
-    refused(run(&["--", "/etc"]), 126, "it is a folder");
+    refused(run(&["--", "/etc"]), 126, "it is a directory");
     let dir = folder();
     let script = dir.path().join("script");
     fs::write(&script, "#!/no/such/shell\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&script, mode).unwrap();
     let script = script.to_str().unwrap();
-    refused(
-        run(&["--", script]),
-        127,
-        "by /no/such/shell, which is not there",
-    );
+    refused(run(&["--", script]), 127, "/no/such/shell does not exist");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_as_used_wrongly() {
+fn wrong_options_are_refused_with_exit_code_2() {
     refused(run(&[]), 2, "COMMAND");
     refused(run(&["--pass-port", "0", "--", "true"]), 2, "not a port");
     refused(run(&["--pass-port", "9-8", "--", "true"]), 2, "write 8-9");
@@ -56,13 +52,13 @@ fn what_makes_no_sense_is_refused_as_used_wrongly() {
         command.args(["run", "--library", path, "--", "true"]);
         command
     };
-    refused(named("/no/such.so"), 2, "can't be read");
-    refused(named("/etc/passwd"), 2, "no shared library");
+    refused(named("/no/such.so"), 2, "cannot read");
+    refused(named("/etc/passwd"), 2, "not a shared library");
     refused(named("/bin/sh"), 2, "is a program");
 }
 
 #[test]
-fn a_library_whose_path_the_loader_cannot_be_passed_is_refused() {
+fn a_library_path_with_a_space_is_refused() {
     let dir = folder();
     let path = dir.path().join("with space.so");
     fs::copy(crate::command::library(), &path).unwrap();
@@ -73,7 +69,7 @@ fn a_library_whose_path_the_loader_cannot_be_passed_is_refused() {
 }
 
 #[test]
-fn without_an_installed_library_the_message_lists_every_path_and_one_beside_the_program_is_used() {
+fn the_message_about_a_missing_library_lists_all_paths_and_one_next_to_the_program_is_used() {
     let dir = folder();
     let program = dir.path().join("annulus");
     fs::copy(env!("CARGO_BIN_EXE_annulus"), &program).unwrap();

@@ -47,8 +47,7 @@
 //! # Where to go next
 //!
 //! - `examples/http_server.rs`: a complete program.
-//! - docs/reference/http.md: protocols, limits, and how bodies are sent.
-//! - docs/reference/site.md: the mapping of paths to files, conditions, ranges and caching.
+//! - docs/reference/http.md: protocols, limits, the mapping of paths to files, ranges, caching, and how bodies are sent.
 #![forbid(unsafe_code)]
 
 mod clock;

@@ -1,5 +1,5 @@
-// Headless Chromium as a user of `annulus serve http`: a page with many assets, seeking in sound, a download.
-// node browse.mjs URL FOLDER, where playwright-core is installed; ci/http-clients starts it.
+// Uses `annulus serve http` from headless Chromium: a page with many assets, seeking in sound, a download.
+// Run as `node browse.mjs URL FOLDER` with playwright-core in FOLDER; ci/http-clients does so.
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
@@ -25,7 +25,7 @@ try {
     page.on("response", (answer) => answers.push(answer));
     page.on("requestfailed", (request) => {
         const what = `${request.method()} ${request.url()}: ${request.failure().errorText}`;
-        // A media element gives up a request when it seeks, and Chromium reports this for every HEAD, from any server.
+        // A media element aborts a request when it seeks, and Chromium reports this for every HEAD, from any server.
         if (!request.url().endsWith("/sound.wav") && request.method() !== "HEAD") failed.push(what);
     });
 
@@ -41,13 +41,13 @@ try {
     const protocol = await page.evaluate(() => performance.getEntriesByType("navigation")[0].nextHopProtocol);
     assert.equal(protocol, "h2");
 
-    // Once more: the browser asks whether anything has changed, and nothing has.
+    // The second load revalidates the cached files; nothing has changed.
     answers.length = 0;
     await page.reload();
     const first = answers.find((answer) => answer.url() === url + "/");
     assert.ok([200, 304].includes(first.status()));
 
-    // Seeking asks for a range of the file.
+    // Seeking requests a range of the file.
     answers.length = 0;
     await page.goto(url + "/sound.html");
     const at = await page.evaluate(async () => {
@@ -68,7 +68,7 @@ try {
     const parts = answers.filter((answer) => answer.url().endsWith("/sound.wav"));
     assert.ok(parts.some((answer) => answer.status() === 206), "no range of the sound was asked for");
 
-    // The whole of a file, read in the page.
+    // Read a whole file in the page.
     const got = await page.evaluate(async (url) => {
         const bytes = await (await fetch(url)).arrayBuffer();
         const digest = await crypto.subtle.digest("SHA-256", bytes);
@@ -76,7 +76,7 @@ try {
     }, url + "/large.bin");
     assert.equal(got, hash(readFileSync(folder + "/large.bin")));
 
-    // A part of it, as a download that is taken up again asks for it.
+    // Read a part of it, like a resumed download.
     const rest = await page.evaluate(async (url) => {
         const head = await fetch(url, { method: "HEAD" });
         const from = 5_000_000;

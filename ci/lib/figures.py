@@ -1,5 +1,4 @@
-"""What the benchmarks of servers have in common: the machine that they ran on, how many runs become one figure, and
-where figures go."""
+"""Common code of the server benchmarks: description of the machine, statistics, and output files."""
 
 import os
 import platform
@@ -7,14 +6,14 @@ import statistics
 import subprocess
 from pathlib import Path
 
-# How a table in Markdown is called.
+# File name of the table in Markdown.
 MARKDOWN = "md"
-# With at least this number of ratios, the spread is that of the middle half.
+# The minimum number of ratios for quartiles; with fewer, the spread is the extremes.
 ENOUGH = 8
 
 
 def machine():
-    """The kernel, the processors, and what the kernel does against their flaws."""
+    """Returns the kernel, the processors, and the active mitigations."""
     with open("/proc/cpuinfo") as info:
         names = [line.split(":")[1].strip() for line in info if line.startswith("model name")]
     name = names[0] if names else "unknown"
@@ -22,7 +21,7 @@ def machine():
 
 
 def mitigations():
-    """What the kernel does against each flaw of the processors that it has to do something about."""
+    """Returns the mitigation of each vulnerability that affects the processors."""
     found = []
     for file in sorted(Path("/sys/devices/system/cpu/vulnerabilities").glob("*")):
         text = file.read_text().strip()
@@ -43,8 +42,8 @@ def median(values):
 
 
 def spread(ratios):
-    """The quartiles, or the extremes where there are few. A host that halts for a moment makes extremes of two digits,
-    which say nothing of the servers."""
+    """Returns the quartiles, or the extremes of few ratios. A short halt of the host causes extremes that say nothing
+    about the servers."""
     if len(ratios) < ENOUGH:
         return min(ratios, default=None), max(ratios, default=None)
     low, _, high = statistics.quantiles(ratios, n=4)
@@ -57,7 +56,7 @@ SAMPLE_COLUMNS = (
 
 
 def of_run(run):
-    """The figures of one run of `annulus bench net`, in the order of SAMPLE_COLUMNS."""
+    """Returns the figures of one run of `annulus bench net`, in the order of SAMPLE_COLUMNS."""
     sample = run["sample"]
     if not sample:
         return [None] * (len(SAMPLE_COLUMNS) - 1) + [run["reason"] or "no figures"]
@@ -71,19 +70,19 @@ def of_run(run):
 
 
 def short(value):
-    """A figure for a file: six digits that matter, nothing for a figure that is missing."""
+    """Formats a figure with six significant digits; an empty string for a missing one."""
     if value is None:
         return ""
     if isinstance(value, float):
-        # No exponents: spreadsheets and people read these files, too.
+        # No exponents, so that spreadsheets and people can read the files.
         digits = f"{float(f'{value:.6g}'):.12f}".rstrip("0").rstrip(".")
         return digits or "0"
     return " ".join(str(value).split())
 
 
 def save(folder, head, columns, runs, table=None, name="results"):
-    """Writes one line per run as TSV, below lines of `head` that begin with #, and the table in Markdown, if there is a
-    folder to write them to."""
+    """Writes the table in Markdown and a TSV file to the folder, if there is one. The TSV file has `head` in lines that
+    begin with #, and a line per run."""
     if not folder:
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && may_install=1 || may_install=
 
-# Installs the named Debian packages if one of them is missing and this is a build machine (CI=true, root, apt).
+# Installs the named Debian packages if one is missing and this is a build machine (CI=true, root, apt).
 install_packages() {
     if [ "${CI:-false}" != true ] || [ -z "$may_install" ] || dpkg-query -W "$@" >/dev/null 2>&1; then
         return
@@ -13,7 +13,7 @@ install_packages() {
         echo "${0#./}: cannot install the packages $*; the tests that need them are skipped" >&2
 }
 
-# SCRIPT FOLDER: checks for a C linker and cargo, and starts the logs of skipped and flaky tests in the folder.
+# SCRIPT FOLDER: checks for a C linker and cargo, and creates the logs of skipped and flaky tests in the folder.
 prepare() {
     if ! command -v cc >/dev/null; then
         if [ -z "$may_install" ]; then
@@ -28,7 +28,7 @@ prepare() {
     fi
     if [ "${CI:-false}" = true ]; then
         export ANNULUS_SKIPS_FAIL="${ANNULUS_SKIPS_FAIL:-1}"
-        # A build machine compiles a clone once, so incremental state would only cost time.
+        # A build machine compiles each clone once, so incremental compilation only costs time.
         export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
     fi
     mkdir -p "$2"

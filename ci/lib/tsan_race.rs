@@ -1,22 +1,22 @@
-//! Two threads that count in one cell: in an order that std's locks, condition variables and `Once` make, or in none.
-//! `ci/sanitize thread` has ThreadSanitizer tell one from the other before it believes it.
+//! Two threads that count in one cell, ordered by std's locks, condition variables and `Once`, or unordered.
+//! `ci/sanitize thread` checks that ThreadSanitizer distinguishes the two.
 
 use std::cell::UnsafeCell;
 use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, RwLock};
 use std::thread;
 use std::time::Duration;
 
-/// A cell without any order of its own.
+/// A cell without synchronisation.
 #[derive(Default)]
 struct Cell(UnsafeCell<u64>);
 
-// SAFETY: none; that is what is tested.
+// SAFETY: unsound on purpose; the test needs a race.
 unsafe impl Sync for Cell {}
 unsafe impl Send for Cell {}
 
 impl Cell {
     fn count(&self) {
-        // SAFETY: none; the test is about the race.
+        // SAFETY: unsound on purpose; the test needs a race.
         unsafe { *self.0.get() += 1 }
     }
 }
@@ -41,7 +41,7 @@ fn ordered() {
     let lock = RwLock::new(Cell::default());
     both(move |_| (0..ROUNDS).for_each(|_| lock.write().unwrap().count()));
 
-    // In alternation, each waiting for the other.
+    // The threads alternate, each waiting for the other.
     let (turn, changed, cell) = (Mutex::new(0), Condvar::new(), Cell::default());
     both(move |me| {
         for _ in 0..ROUNDS / 10 {
@@ -75,7 +75,7 @@ fn ordered() {
 
 fn unordered() {
     let cell = Cell::default();
-    // Once each: a race with what lies too far back is not reported, as its stack is no longer known.
+    // Each counts once, because a race with an access too far back is not reported.
     both(move |_| cell.count());
 }
 

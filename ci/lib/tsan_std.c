@@ -1,10 +1,9 @@
-// What ThreadSanitizer is not told by a standard library that was compiled without it.
+// Reports synchronisation to ThreadSanitizer that happens in the standard library, which is not instrumented.
 //
-// Generic and inlined code of std is compiled with the crates that use it, so an uncontended lock is seen. The
-// rest of a lock is machine code in libstd: the contended path of a mutex or a read-write lock, a wait on a
-// condition variable, a `Once`, the end of a scoped thread. `ci/sanitize thread` links these wrappers around them
-// (`ld --wrap`). Each acquires what the instrumented side of the same address has released, or releases it, as
-// std's code does.
+// Generic and inlined code of std is compiled with the crates that use it, so the sanitizer sees an uncontended lock.
+// The rest is machine code in libstd: the contended path of a mutex or a read-write lock, a wait on a condition
+// variable, a `Once`, the end of a scoped thread. `ci/sanitize thread` links these wrappers around them (`ld --wrap`).
+// Each wrapper acquires or releases the address, as std's code does.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +11,7 @@
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
 
-// The mangled names, which differ by compiler: -DMUTEX_LOCK_CONTENDED=_RNv… and so on.
+// The mangled names depend on the compiler: -DMUTEX_LOCK_CONTENDED=_RNv… and so on.
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define REAL(name) JOIN(__real_, name)
@@ -36,7 +35,7 @@ void WRAPPED(CONDVAR_WAIT)(void *condvar, void *mutex) {
     __tsan_acquire(mutex);
 }
 
-// A `Duration` arrives in two registers.
+// A `Duration` is passed in two registers.
 bool REAL(CONDVAR_WAIT_TIMEOUT)(void *condvar, void *mutex, uint64_t seconds, uint32_t nanoseconds);
 bool WRAPPED(CONDVAR_WAIT_TIMEOUT)(void *condvar, void *mutex, uint64_t seconds, uint32_t nanoseconds) {
     __tsan_release(mutex);
@@ -45,9 +44,9 @@ bool WRAPPED(CONDVAR_WAIT_TIMEOUT)(void *condvar, void *mutex, uint64_t seconds,
     return in_time;
 }
 
-// A `Once` is seen as complete by others before its call returns, so what its function has done is released when
-// that function ends. It is a `&mut dyn FnMut`, which arrives in two registers: its data and its table of
-// functions, of which the fourth and fifth are its two ways to be called.
+// Other threads may see a `Once` as complete before its call returns, so the release happens at the end of its
+// function. The function is a `&mut dyn FnMut`, passed in two registers: its data and its table of functions. Entries
+// four and five of the table are the two ways to call it.
 enum { CALL_ONCE = 3, CALL_MUT = 4, TABLE_WORDS = 5 };
 
 struct function {
@@ -78,7 +77,7 @@ void WRAPPED(ONCE_CALL)(void *once, bool ignores_poison, void *data, void *const
     __tsan_acquire(once);
 }
 
-// The end of a scoped thread: the thread that ended the scope reads one of the fields. Which one is unknown here.
+// The end of a scoped thread: the thread that ended the scope reads one of the fields, unknown here.
 void REAL(SCOPE_DECREMENT)(void *scope, bool panicked);
 void WRAPPED(SCOPE_DECREMENT)(void *scope, bool panicked) {
     uint64_t *fields = scope;
@@ -88,8 +87,8 @@ void WRAPPED(SCOPE_DECREMENT)(void *scope, bool panicked) {
     REAL(SCOPE_DECREMENT)(scope, panicked);
 }
 
-// `Arc` orders its last drop by a fence behind a release, and fences are unknown to ThreadSanitizer. That release also
-// acquires here, as it does in a standard library that was compiled for the sanitizer.
+// `Arc` orders its last drop with a fence after a release, and ThreadSanitizer does not support fences. Here the
+// release also acquires, like in a standard library that was compiled for the sanitizer.
 enum { RELEASE = 3, ACQUIRE_RELEASE = 4 };
 
 uint64_t __real___tsan_atomic64_fetch_sub(volatile uint64_t *count, uint64_t by, int order);

@@ -1,4 +1,4 @@
-"""What is measured beside the loads: starting, memory of idle connections, how workers share, the usual tools."""
+"""Measurements other than loads: start-up, memory of idle connections, sharing between workers, the usual tools."""
 
 import re
 import resource
@@ -25,7 +25,7 @@ def everything(tools):
 
 
 def series(one):
-    """The values behind the text of a measurement: their unit, what they are of, and the values."""
+    """Returns the values of a measurement: unit, subject, and values."""
     for unit in ("times_ms", "bytes", "shares", "rates"):
         for name, values in one.get(unit, {}).items():
             parts = {"": values} if unit in ("times_ms", "shares") else values
@@ -35,7 +35,7 @@ def series(one):
 
 
 def start_up(options, work):
-    """How long a command that does nothing takes, and how long until a server answers."""
+    """Measures the duration of a command that does nothing, and the time until a server responds."""
     times = {(what, how): [] for what in ("--version", "first PONG") for how in (PLAIN, PRELOADED)}
     redis = program("redis-server")
     for _ in range(max(10, options.repeats * 4)):
@@ -70,13 +70,13 @@ def slab_kib():
 
 
 def idle_growth(kind, how, options, work, request, answer):
-    """Bytes per idle connection: of the process, and of the kernel; each after one request and its answer."""
+    """Measures the bytes of process and kernel per idle connection, after one request and its response."""
     server = Server(kind, how, options.library, work, cpus=options.server_cpu)
     socks = []
     try:
         def open_one():
             sock = socket.socket()
-            # Closed by a reset: 28,000 ports of an address, if they had to wait, would not do for the next runs.
+            # Closed with a reset, because the 28,000 ports of an address would not suffice if they had to wait.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.bind((f"127.0.0.{2 + len(socks) // 15000}", 0))
             sock.connect(("127.0.0.1", server.port))
@@ -92,7 +92,7 @@ def idle_growth(kind, how, options, work, request, answer):
                     raise RuntimeError(f"{kind} {how} closed an idle connection's first request")
                 said += more
 
-        # What comes with the first connections is not a connection's.
+        # The first connections allocate shared memory, which is not counted.
         for _ in range(500):
             open_one()
             ask(socks[-1])
@@ -143,7 +143,7 @@ def idle_memory(options, work):
 
 
 def sharing(options, work):
-    """How many of 300 connections each of two workers of nginx has while they are loaded."""
+    """Counts the share of 300 connections of each of two nginx workers under load."""
     lines, figures = [], {}
     for how in (PLAIN, PRELOADED):
         shares = []

@@ -1,4 +1,4 @@
-"""What is measured: a server, a load, and what the ratio must be (docs/reference/preload.md)."""
+"""The measured cells: a server, a load, and the targets of its ratios (docs/reference/preload.md)."""
 
 from dataclasses import dataclass, field, replace
 
@@ -10,9 +10,9 @@ class Cell:
     connections: int
     name: str
     pipeline: int = 1
-    # The least ratio of requests a second, with the library over without; None: only looked at.
+    # The minimum ratio of requests per second, with the library to without; None: no target.
     least: float = None
-    # The most of p99, of processor time per request, and of system calls per request with the library.
+    # The maximum ratios of p99, of processor time and of system calls per request.
     p99: float = None
     cpu: float = None
     calls: float = None
@@ -92,8 +92,8 @@ def every():
 
 
 def of_keys(number):
-    """The loads that ask for keys, with as many of them: with one, finding the value costs next to nothing, as with
-    redis-benchmark unless it is told -r; with 100,000, as otherwise here, looking for it misses the caches."""
+    """Returns the loads that use keys, with this number of keys. With one key (the default of redis-benchmark) the
+    lookup costs almost nothing. With 100,000 keys (the default here) it misses the caches."""
     for cell in every():
         if "--fill" in cell.load:
             shown = f"{cell.name}, {number} key{'s' if number != 1 else ''},"

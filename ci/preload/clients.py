@@ -1,5 +1,5 @@
-"""Clients of the soak: each goes on until it is told to stop, counts what it has checked, and raises at the first
-answer that is not the one to its question."""
+"""Clients of the soak test. Each runs until it is stopped, counts its checks, and raises an exception at the first
+wrong response."""
 
 import random
 import socket
@@ -8,11 +8,11 @@ import time
 
 
 class Wrong(Exception):
-    """An answer that is not the one to the question, or a connection that ended without reason."""
+    """A wrong response, or a connection that ended without a reason."""
 
 
 class Client:
-    """A connection, its bytes, and what is expected of them."""
+    """A connection with its received bytes, and checks of them."""
 
     def __init__(self, port, buffers=None):
         self.sock = socket.socket()
@@ -47,7 +47,7 @@ class Client:
         return line
 
     def reset(self):
-        """Ends it without a goodbye: unread answers or not, the server gets a reset."""
+        """Closes the connection with a reset, with or without unread responses."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
@@ -56,12 +56,12 @@ class Client:
 
 
 def payload(tag, length):
-    """Bytes that say whose they are, again and again."""
+    """Returns bytes that repeat the name of their owner."""
     return (tag * (length // len(tag) + 1))[:length]
 
 
 def keyed(rng, name, number, keys, most):
-    """A key, and a value for it that is new and as long as its values always are: what is stored stays as large."""
+    """Returns a key and a new value. The length of a key's value never changes, so the stored size is constant."""
     which = rng.randrange(keys)
     key = b"%s:%d" % (name, which)
     return key, payload(b"%s=%d;" % (key, number), (3, 100, 1024, most)[which % 4])
@@ -76,13 +76,13 @@ def bulk(value):
 
 
 def echo(rng, name, number, most=2000):
-    """A question to redis that carries its number, and its answer."""
+    """Returns a numbered redis command and its response."""
     value = payload(b"%s:%d;" % (name, number), rng.choice((3, 30, 300, rng.randrange(1, most))))
     return command(b"ECHO", value), bulk(value)
 
 
 def redis_pipelines(port, rng, name, until):
-    """Pipelines of every length on a connection that stays, with values up to 200 KB."""
+    """Sends pipelines of every length on one connection, with values up to 200 KB."""
     client, number = Client(port), 0
     while not until.is_set():
         asked = [echo(rng, name, number + nth, 200_000 if rng.random() < 0.02 else 2000)
@@ -96,7 +96,7 @@ def redis_pipelines(port, rng, name, until):
 
 
 def redis_values(port, rng, name, until):
-    """What was set is got, by another connection; a key's value says how often it was set."""
+    """Reads values that another connection has set. A value contains the number of times it was set."""
     writer, reader, number = Client(port), Client(port), 0
     while not until.is_set():
         key, value = keyed(rng, name, number, 100, 20_000)
@@ -111,7 +111,7 @@ def redis_values(port, rng, name, until):
 
 
 def redis_comes_and_goes(port, rng, name, until):
-    """Short connections that end in every way there is."""
+    """Opens short connections and ends them in all ways."""
     number = 0
     while not until.is_set():
         client = Client(port)
@@ -128,7 +128,7 @@ def redis_comes_and_goes(port, rng, name, until):
                 client.close()
                 checked = 0
             case 2:
-                # The server answers what came before the end, and ends.
+                # The server responds to the requests before the end, and closes.
                 client.send(data)
                 client.sock.shutdown(socket.SHUT_WR)
                 for _, answer in asked:
@@ -137,7 +137,7 @@ def redis_comes_and_goes(port, rng, name, until):
                     raise Wrong("bytes behind the last answer")
                 client.close()
             case 3:
-                # In pieces, as a slow network brings them.
+                # In pieces, as from a slow network.
                 for at in range(0, len(data), max(1, len(data) // 7)):
                     client.send(data[at:at + max(1, len(data) // 7)])
                 for _, answer in asked:
@@ -152,7 +152,7 @@ def redis_comes_and_goes(port, rng, name, until):
 
 
 def redis_reads_slowly(port, rng, name, until):
-    """Asks for megabytes and takes them in small pieces; others are answered meanwhile."""
+    """Requests megabytes and reads them slowly, while other clients are served."""
     value = payload(name + b" slowly;", 1_000_000)
     setter = Client(port)
     setter.send(command(b"SET", name, value))
@@ -176,7 +176,7 @@ def redis_reads_slowly(port, rng, name, until):
 
 
 def redis_is_killed(port, rng, name, until):
-    """A client that the server ends in the middle of what it does (CLIENT KILL by the one below)."""
+    """Runs a client whose connection the server kills (CLIENT KILL by the next client)."""
     number = 0
     while not until.is_set():
         client = Client(port)
@@ -197,7 +197,7 @@ def redis_is_killed(port, rng, name, until):
 
 
 def redis_kills_and_saves(port, rng, name, until):
-    """Kills the client above now and then; BGSAVE every few seconds."""
+    """Kills the previous client at random times; runs BGSAVE every few seconds."""
     client, turn = Client(port), 0
     while not until.wait(0.5):
         turn += 1
@@ -226,7 +226,7 @@ def redis_kills_and_saves(port, rng, name, until):
 
 
 def http_answer(client):
-    """Status, whether the server closes, and the body."""
+    """Returns the status, whether the server closes, and the body."""
     while b"\r\n\r\n" not in client.rest:
         client.more()
     head, client.rest = client.rest.split(b"\r\n\r\n", 1)
@@ -244,7 +244,7 @@ def http_answer(client):
 
 
 def http_gets(files, port, rng, name, until):
-    """Pages of every size, pipelined, kept or closed, and now and then given up in the middle."""
+    """Requests pages of every size, pipelined, kept or closed, and sometimes aborted."""
     while not until.is_set():
         client, checked, kept = Client(port), 0, True
         while kept and not until.is_set() and rng.random() < 0.9:
@@ -270,7 +270,7 @@ def http_gets(files, port, rng, name, until):
 
 
 def memcached_keeps(port, rng, name, until):
-    """Sets and gets of many keys at once, on a connection that now and then is a new one."""
+    """Sets and gets many keys at once, sometimes on a new connection."""
     known = {}
     while not until.is_set():
         client = Client(port)
@@ -297,7 +297,7 @@ def memcached_keeps(port, rng, name, until):
 
 
 def run(kind, phase, number, port, seed, until, report):
-    """Runs one client until it is told to stop; says what it has checked, or what was wrong."""
+    """Runs one client until it is stopped. Returns the number of checks, or the error."""
     rng, name = random.Random(f"{seed}-{phase}-{kind.__name__}-{number}"), f"{kind.__name__}{number}".encode()
     checked = 0
     try:

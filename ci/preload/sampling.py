@@ -1,4 +1,4 @@
-"""One run after the other: without and with the library in turn, each on a server that was started for it."""
+"""Alternating runs without and with the library, each on a server that was started for it."""
 
 import json
 import random
@@ -15,11 +15,11 @@ COLUMNS = ("requests_per_second", "p50_us", "p99_us", "cpu_us", "thread_us", "ca
 
 
 class Failed(Exception):
-    """A run that counts for nothing, and why."""
+    """A run without a result, and the reason."""
 
 
 def load(cell, server, options, filled):
-    """Loads a server once; the sample of the run."""
+    """Loads a server once. Returns the sample."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
         command = [
@@ -48,14 +48,14 @@ def load(cell, server, options, filled):
         "calls": used.get("syscalls_per_request"),
         "server_cpus": used.get("cpus"),
         "client": max(sample["client_cpu_share"]),
-        # What is behind a proxy is no other.
+        # Servers behind a proxy belong to the run.
         "others_busy": 0.0 if server.behind else sample["others_busy"],
         "limit": sample["limit"],
     }
 
 
 def counts(lines):
-    """The library's line of counts: of all processes of a server together."""
+    """Returns the library's counts, summed over all processes of a server."""
     total = {}
 
     def add(into, more):
@@ -73,7 +73,7 @@ def counts(lines):
 
 
 def disturbed(runs, options):
-    """Whether others had more of the processors than a pair of runs bears."""
+    """Returns whether other processes used too much processor time during a pair of runs."""
     return any(run["sample"]["others_busy"] > options.quiet for run in runs if "sample" in run)
 
 
@@ -89,8 +89,8 @@ def start(cell, how, options, work):
 
 
 def cell_runs(cell, options, work, hows=(PLAIN, PRELOADED)):
-    """All runs of a cell, and what the library counted. A few servers in each way, one after the other, take turns in
-    answering: how fast a machine is changes within seconds, and memory lies otherwise in each process."""
+    """Runs a cell. Returns its runs and the library's counts. Several instances of each server run one after another,
+    because the speed of the machine changes within seconds, and the memory layout differs between processes."""
     runs, said = [], {how: [] for how in hows}
     for instance in range(min(options.instances, options.repeats)):
         repeats = range(instance, options.repeats, options.instances)
@@ -108,13 +108,13 @@ def cell_runs(cell, options, work, hows=(PLAIN, PRELOADED)):
         finally:
             for how, server in servers.items():
                 server.stop()
-                # Nothing of one that a signal kills: it has no exit at which to say it.
+                # A process that a signal kills writes no counts.
                 said[how] += server.lines()
     return runs, {how: counts(lines) for how, lines in said.items() if how not in (PLAIN, AGAIN)}
 
 
 def instance_runs(cell, servers, repeats, options):
-    """Pairs of runs; one that others disturbed is made once more, as often as --patience allows."""
+    """Runs pairs. A disturbed pair is repeated, as often as --patience allows."""
     kept, left, filled = [], options.patience, set()
     for repeat in repeats:
         runs = pair(cell, servers, repeat, options, filled)
@@ -126,7 +126,7 @@ def instance_runs(cell, servers, repeats, options):
 
 
 def pair(cell, servers, repeat, options, filled):
-    """A run of each server, in a shuffled order."""
+    """Runs each server once, in random order."""
     runs, order = [], list(servers)
     random.shuffle(order)
     for how in order:
@@ -144,7 +144,7 @@ def pair(cell, servers, repeat, options, filled):
 
 
 def row(cell, runs, how=PRELOADED):
-    """Medians of a cell, and of the ratios inside each repeat."""
+    """Returns the medians of a cell, and of the ratios inside each repeat."""
     good = {(run["repeat"], run["how"]): run["sample"] for run in runs if "sample" in run}
     pairs = [
         (good[repeat, PLAIN], good[repeat, how])
@@ -173,7 +173,7 @@ def most(words):
 
 
 def missed(cell, out):
-    """What the issue asks for and the row does not have."""
+    """Returns the targets that a row misses."""
     said = []
     if not out["pairs"]:
         return ["no pair of runs"]
@@ -197,7 +197,7 @@ HEAD = (
 
 
 def table(rows, wanted):
-    """A table in Markdown; `wanted` gives what the issue asks of a row."""
+    """Returns a table in Markdown; `wanted` returns the targets of a row."""
     text = HEAD
     for one in rows:
         if not one["pairs"]:

@@ -1,5 +1,5 @@
-"""Servers as a user has installed them: started with the tests' configuration on loopback, with or without the preload
-library, found listening, looked into by /proc, and stopped by the pids that were started."""
+"""Installed servers: started on loopback with a generated configuration, with or without the preload library, inspected
+through /proc, and stopped by process ID."""
 
 import itertools
 import os
@@ -15,21 +15,21 @@ PATIENCE_S = 20.0
 BODY_BYTES = 1024
 NUMBERS = itertools.count(1)
 
-# How a server is run: without the library, with it, or with it and a kernel thread that submits.
+# Ways to run a server: without the library, with it, or with it and SQPOLL.
 PLAIN, PRELOADED, POLLED = "without", "with", "sqpoll"
-# Without once more: what a ratio is when nothing differs.
+# A second run without the library: the ratio if nothing differs.
 AGAIN = "again"
 
 
 def free_port():
-    """A port that nobody listens on now."""
+    """Returns a port without a listener."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
 
 
 def environment(library, how, log, more=None):
-    """What a server's environment has besides ours."""
+    """Returns the variables that a server gets in addition to this process's environment."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("ANNULUS_", "LD_PRELOAD"))}
     if how not in (PLAIN, AGAIN):
         env |= {"LD_PRELOAD": str(library), "ANNULUS_STATS": "1", "ANNULUS_LOG": str(log)}
@@ -39,7 +39,7 @@ def environment(library, how, log, more=None):
 
 
 class Missing(Exception):
-    """A program that is not installed, or cannot do what is asked."""
+    """A program that is not installed, or lacks a feature."""
 
 
 def program(name, *others):
@@ -57,7 +57,7 @@ def write(folder, name, text):
 
 
 def nginx_configuration(folder, port, workers, cached, more_http="", more_main=""):
-    """One location that answers from memory, one that answers with a file of 1 KiB."""
+    """Returns a configuration with a location that responds from memory, and one with a file of 1 KiB."""
     cache = "open_file_cache max=1000 inactive=60s; open_file_cache_valid 60s;" if cached else ""
     (folder / "html").mkdir(exist_ok=True)
     write(folder / "html", "1k", bytes(33 + at % 90 for at in range(BODY_BYTES)))
@@ -89,8 +89,9 @@ http {{
 
 
 def haproxy_configuration(port, mode, backend):
-    """A proxy in front of `backend`, or, with no backend, one that answers by itself. By default HAProxy says that it
-    will gain no rights (PR_SET_NO_NEW_PRIVS), as programs do before they filter system calls; then it is left alone."""
+    """Returns a configuration of a proxy for `backend`, or, without one, of a server that responds itself. By default
+    HAProxy gives up new privileges (PR_SET_NO_NEW_PRIVS), as programs do before they filter system calls; then
+    the library leaves it alone."""
     answer = 'http-request return status 200 content-type text/plain string "Hello, World!"'
     behind = f"server one 127.0.0.1:{backend} maxconn 4000" if backend else ""
     return f"""
@@ -120,14 +121,14 @@ const server = http.createServer((request, response) => {
     response.end('Hello, World!');
 });
 server.keepAliveTimeout = 3600000;
-// Ends by itself, so that the library says its counts.
+// Exits in order, so that the library writes its counts.
 process.on('SIGTERM', () => process.exit(0));
 server.listen(Number(process.argv[2]), '127.0.0.1', 4096);
 """
 
 
 class Server:
-    """A server that runs. `kind` says which, `how` whether with the library."""
+    """A running server. `kind` names the server, `how` the way to run it."""
 
     def __init__(self, kind, how, library, work, cpus="0", more_env=None, options=(), binaries=None):
         self.kind, self.how = kind, how
@@ -213,7 +214,7 @@ class Server:
         raise RuntimeError(f"{self.kind} {self.how} does not listen after {PATIENCE_S} s: {self.words()}")
 
     def pids(self):
-        """The process and its children."""
+        """Returns the process and its children."""
         found, asked = [self.pid], 0
         while asked < len(found):
             try:
@@ -226,7 +227,7 @@ class Server:
         return found
 
     def rss_kib(self):
-        """Memory of the process and its children that is in RAM, each page counted for its share."""
+        """Returns the proportional set size of the process and its children."""
         total = 0
         for pid in self.pids():
             try:
@@ -253,7 +254,7 @@ class Server:
         return names
 
     def sockets_of_children(self):
-        """How many connections each worker holds."""
+        """Returns the number of connections of each worker."""
         counts = {}
         for pid in self.pids()[1:]:
             links = []
@@ -266,7 +267,7 @@ class Server:
         return counts
 
     def has(self, library):
-        """Whether every process of it has the library loaded."""
+        """Returns whether every process of the server has loaded the library."""
         name = str(library)
         return all(name in Path(f"/proc/{pid}/maps").read_text() for pid in self.pids())
 
@@ -274,10 +275,10 @@ class Server:
         return self.process.poll() is None
 
     def stop(self):
-        """Asks it to end, insists after a while, and gives what the library wrote into its log."""
+        """Stops the server, with SIGKILL after a timeout. Returns the library's log."""
         ended = self.process.poll()
         if ended is None:
-            # HAProxy dies of SIGTERM, and says nothing.
+            # HAProxy is killed by SIGTERM, and would write no counts.
             self.process.send_signal(signal.SIGUSR1 if self.kind.startswith("haproxy") else signal.SIGTERM)
             try:
                 ended = self.process.wait(5)

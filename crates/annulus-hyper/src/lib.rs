@@ -115,3 +115,8 @@ where
         drop(annulus::runtime::spawn(future));
     }
 }
+
+/// The Rust code of a page of the guide as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/sockets.md")]
+struct GuideSockets;

@@ -56,6 +56,8 @@
 //!
 //! # Where to go next
 //!
+//! - The guide in the repository explains each use with examples: docs/guide/getting-started.md, docs/guide/files.md and
+//!   docs/guide/sockets.md.
 //! - [`Engine`] opens files, and [`EngineBuilder`] configures threads, limits and polling.
 //! - [`File`] reads, writes and syncs. [`File::read_many_at`] submits many reads together.
 //! - [`Engine::load_file`] loads a large file into memory with direct I/O.
@@ -125,3 +127,13 @@ pub use sys::engine_error::EngineError;
 #[cfg(all(doctest, feature = "net"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The Rust code of a page of the guide as doctests.
+#[cfg(all(doctest, feature = "net"))]
+#[doc = include_str!("../../../docs/guide/getting-started.md")]
+struct GuideGettingStarted;
+
+/// The Rust code of a page of the guide as doctests.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../../../docs/guide/files.md")]
+struct GuideFiles;

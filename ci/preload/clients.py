@@ -29,7 +29,7 @@ class Client:
     def more(self):
         data = self.sock.recv(1 << 16)
         if not data:
-            raise Wrong("the server closed a connection with answers owed")
+            raise Wrong("the server closed a connection before its last response")
         self.rest += data
 
     def expect(self, data):
@@ -134,7 +134,7 @@ def redis_comes_and_goes(port, rng, name, until):
                 for _, answer in asked:
                     client.expect(answer)
                 if client.sock.recv(1):
-                    raise Wrong("bytes behind the last answer")
+                    raise Wrong("bytes after the last response")
                 client.close()
             case 3:
                 # In pieces, as from a slow network.
@@ -167,9 +167,9 @@ def redis_reads_slowly(port, rng, name, until):
                 time.sleep(0.002)
                 piece = client.sock.recv(min(32768, len(wanted)))
                 if not piece:
-                    raise Wrong("the server closed a connection with answers owed")
+                    raise Wrong("the server closed a connection before its last response")
                 if not wanted.startswith(piece):
-                    raise Wrong(f"other bytes {len(wanted)} before the end of a value of {len(value)}")
+                    raise Wrong(f"wrong bytes {len(wanted)} before the end of a value of {len(value)}")
                 wanted = wanted[len(piece):]
         client.close()
         yield times
@@ -264,7 +264,7 @@ def http_gets(files, port, rng, name, until):
                     raise Wrong(f"GET {path}: status {status}, {len(body)} bytes, closes {closes}")
                 checked += 1
             if not kept and client.sock.recv(1):
-                raise Wrong("bytes behind the last answer")
+                raise Wrong("bytes after the last response")
         client.close()
         yield checked
 

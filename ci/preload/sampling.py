@@ -100,7 +100,7 @@ def cell_runs(cell, options, work, hows=(PLAIN, PRELOADED)):
                 servers[how] = start(cell, how, options, work)
             runs += instance_runs(cell, servers, repeats, options)
         except Missing as missing:
-            print(f"{cell.key}: left out: {missing}", file=sys.stderr)
+            print(f"{cell.key}: skipped: {missing}", file=sys.stderr)
             return [], {}
         except RuntimeError as failed:
             print(f"{cell.key}: FAILED: {failed}", file=sys.stderr)
@@ -135,7 +135,7 @@ def pair(cell, servers, repeat, options, filled):
             run["sample"] = load(cell, servers[how], options, how in filled)
             filled.add(how)
             if not servers[how].alive():
-                raise Failed(f"the server ended by itself: {servers[how].words()}")
+                raise Failed(f"the server ended unexpectedly: {servers[how].words()}")
         except (Failed, subprocess.TimeoutExpired) as failed:
             run["failed"] = str(failed)
             print(f"{cell.key} {how}: FAILED: {failed}", file=sys.stderr)

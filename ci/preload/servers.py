@@ -183,12 +183,12 @@ class Server:
             case "hyper" | "hyper-2":
                 binary = self.binaries.get("hyper")
                 if not binary:
-                    raise Missing("hyper: give --hyper, the example hyper_hello of annulus-hyper")
+                    raise Missing("hyper: build the example hyper_hello of annulus-hyper, and give its path with --hyper")
                 threads = "2" if self.kind == "hyper-2" else "1"
                 return [str(binary), f"127.0.0.1:{port}", threads, *options]
             case "tokio-echo":
                 return [str(self.binaries["annulus"]), "bench", "net-server", "tokio", "--addr", f"127.0.0.1:{port}"]
-        raise Missing(f"no server is called {self.kind}")
+        raise Missing(f"unknown server {self.kind}")
 
     @property
     def pid(self):

@@ -77,8 +77,8 @@ fn read() -> Config {
                 // Serving a port by mistake is worse than passing one through by mistake.
                 config.disabled = true;
                 config.wrong = Some(format!(
-                    "ANNULUS_PASS_PORTS has {part:?}, which is neither a port nor a range of ports; everything \
-                     passes through; write for example 80,8000-8010"
+                    "ANNULUS_PASS_PORTS contains {part:?}, which is not a port or a range of ports, so everything \
+                     passes through; write, for example, 80,8000-8010"
                 ));
             }
         }

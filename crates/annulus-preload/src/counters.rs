@@ -213,7 +213,7 @@ fn begin_process() {
         }
         // Counting continues; only `annulus top` cannot attach.
         Err(error) => log::write_line(&format!(
-            "`annulus top` cannot attach: the counters cannot be shared: {error}"
+            "cannot publish the counters, so `annulus top` cannot attach: {error}"
         )),
     }
     let made = Box::into_raw(Box::new(Served::process()));

@@ -139,9 +139,7 @@ fn add(
                 guard.needs_ring = true;
                 guard.kernel_has = true;
                 // The number may have belonged to another member, which the program has closed.
-                guard
-                    .early_members
-                    .retain(|early_members| early_members.0 != fd);
+                guard.early_members.retain(|member| member.0 != fd);
                 guard.early_members.push((fd, request.events, request.data));
             }
             return Some(result);
@@ -164,11 +162,7 @@ fn add(
 
 /// Updates a member that was added before the set had a ring.
 fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
-    let Some(nth) = guard
-        .early_members
-        .iter()
-        .position(|early_members| early_members.0 == fd)
-    else {
+    let Some(nth) = guard.early_members.iter().position(|member| member.0 == fd) else {
         return;
     };
     if request.operation == libc::EPOLL_CTL_MOD && request.events & !KNOWN == 0 {
@@ -218,7 +212,7 @@ fn begin(
 pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if config::get().disabled || !crate::process::may_make_rings() {
         counters::passed(Why::Filtered);
-        log::log_refused("the program has set a filter of system calls");
+        log::log_refused("the program has set a system call filter");
         guard.mode = Mode::Passing;
         return;
     }

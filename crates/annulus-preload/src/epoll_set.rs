@@ -29,7 +29,7 @@ use crate::reserved_fds;
 use crate::sys;
 
 /// Initial capacity of each list of a set.
-const LIST_ROOM: usize = 256;
+const LIST_CAPACITY: usize = 256;
 
 /// The way in which a set is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -474,9 +474,9 @@ impl Inner {
     /// Reserves the lists, so that they rarely grow: a signal handler that writes or closes may interrupt `malloc`.
     pub(crate) fn reserve_lists(&mut self) {
         for list in [&mut self.queued, &mut self.to_arm, &mut self.to_poll] {
-            list.reserve(LIST_ROOM);
+            list.reserve(LIST_CAPACITY);
         }
-        self.cancels.reserve(LIST_ROOM);
+        self.cancels.reserve(LIST_CAPACITY);
     }
 
     /// Returns whether a kernel thread polls the submission queue.

@@ -257,8 +257,8 @@ impl SetGuard {
             && shared_member.events & flag::IN != 0
             && owner_entry().is_some_and(|entry| {
                 // SAFETY: Held: a connection of a set that this thread owns, and is not in the kernel with.
-                let owner_entry = unsafe { &*entry.connection() };
-                owner_entry.generation == shared_member.generation && owner_entry.buffered() > 0
+                let connection = unsafe { &*entry.connection() };
+                connection.generation == shared_member.generation && connection.buffered() > 0
             })
     }
 

@@ -441,7 +441,7 @@ pub(crate) fn pass_through_set(guard: &mut SetGuard, why: Why) {
     }
     counters::passed(why);
     if why == Why::Filtered {
-        log::log_refused("the program has set a filter of system calls");
+        log::log_refused("the program has set a system call filter");
     }
     log::write_line(&format!(
         "an epoll set passes through from now on: {}",

@@ -34,7 +34,7 @@ pub(crate) fn write_line_or_stderr(line: &str) {
 pub(crate) fn log_refused(why: &str) {
     static REFUSAL_LOGGED: AtomicBool = AtomicBool::new(false);
     if !REFUSAL_LOGGED.swap(true, Ordering::Relaxed) {
-        write_line_or_stderr(&format!("runs as without Annulus: {why}"));
+        write_line_or_stderr(&format!("io_uring is not used: {why}"));
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn log_build() {
 pub(crate) fn has_ring(backend: &str) {
     if !HAS_RING.swap(true, Ordering::Relaxed) {
         log_build();
-        write_line(&format!("its first ring is made: {backend}"));
+        write_line(&format!("created its first ring: {backend}"));
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn log_first_pass(why: Why) {
     if !HAS_RING.load(Ordering::Relaxed) && !REASON_LOGGED.swap(true, Ordering::Relaxed) {
         log_build();
         write_line(&format!(
-            "no ring yet: its first connection passes through, {}",
+            "no ring yet: the first connection passes through: {}",
             why.name()
         ));
     }
@@ -83,10 +83,10 @@ pub(crate) fn log_no_ring() {
         log_build();
         let why = counters::passed_by_reason();
         let why = match why.is_empty() {
-            true => "it put nothing into an epoll set",
+            true => "the process added nothing to an epoll set",
             false => why.as_str(),
         };
-        write_line(&format!("it made no ring: {why}"));
+        write_line(&format!("created no ring: {why}"));
     }
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn open() {
         let path = path.to_string_lossy();
         write(
             2,
-            &format!("no log: {path} can't be opened: {error}; see ANNULUS_LOG"),
+            &format!("cannot open the log {path}: {error}; set ANNULUS_LOG to a writable file"),
         );
         return;
     }

@@ -77,9 +77,9 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
     let polled = process::may_use_sqpoll().then(annulus::engine::SqPoll::new);
     let made = reserved_fds::make_high(|| ServerRing::new(ENTRIES, RING_SLOTS, polled.as_ref()));
     let mut ring = made.map_err(|error| error.to_string())?;
-    let starved = |error: std::io::Error| format!("no memory for a ring's buffers: {error}");
-    let pool = Pool::new(&mut ring).map_err(starved)?;
-    let arena = Arena::new().map_err(starved)?;
+    let failed = |error: std::io::Error| format!("cannot allocate a ring's buffers: {error}");
+    let pool = Pool::new(&mut ring).map_err(failed)?;
+    let arena = Arena::new().map_err(failed)?;
     ring.arm_wake(token(TokenKind::Wake, 0, 0));
     let counters = RingCounters::begin(match (ring.is_polled(), ring.is_incremental()) {
         (true, _) => "io_uring, polled by the kernel (SQPOLL), under an epoll set",
@@ -202,7 +202,7 @@ impl Inner {
             if connection.out_bytes == 0 || connection.is(flag::PUSHED) {
                 continue;
             }
-            debug_assert!(connection.backlog.is_empty(), "it comes first");
+            debug_assert!(connection.backlog.is_empty(), "deferred output comes first");
             connection.mark(flag::PUSHED);
             let sqe = send_entry(fd, arena, connection.out_from, connection.out_bytes);
             let user_data = token(TokenKind::Send, connection.generation, fd);

@@ -46,7 +46,9 @@ extern "C" fn load() {
     log::log_build();
     if config.disabled {
         log::write_line(match config.wrong {
-            Some(_) => "switched off: ANNULUS_PASS_PORTS can't be read",
+            Some(_) => {
+                "switched off, everything passes through: ANNULUS_PASS_PORTS cannot be parsed"
+            }
             None => "switched off by ANNULUS_DISABLE: everything passes through",
         });
         counters::passed(Why::Disabled);
@@ -55,7 +57,9 @@ extern "C" fn load() {
         return;
     }
     std::panic::set_hook(Box::new(|panic| {
-        log::write_line(&format!("a defect: {panic}"))
+        log::write_line(&format!(
+            "internal error, the call passes through: {panic}; please report it"
+        ))
     }));
     // Before any child exists.
     identity::fork_generation();
@@ -240,8 +244,8 @@ pub(crate) fn may_make_rings() -> bool {
 pub(crate) fn before_credential_change() {
     if !CREDENTIALS_CHANGED.swap(true, Ordering::Relaxed) && config::get().sqpoll {
         log::write_line(
-            "SQPOLL is off from now on: the program changes its user or group, and a kernel thread would keep the \
-             old ones",
+            "SQPOLL is off from now on: the program changes its user or group, and its kernel thread would keep the \
+             old one",
         );
         epoll_set_list::for_each(|guard| {
             if guard

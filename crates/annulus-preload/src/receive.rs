@@ -301,9 +301,9 @@ pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
         return;
     }
     // SAFETY: Owned: the connection's part of a buffer of which it is a reader.
-    let guard = unsafe { std::slice::from_raw_parts(connection.at, connection.bytes as usize) };
+    let first = unsafe { std::slice::from_raw_parts(connection.at, connection.bytes as usize) };
     let later = connection.copied_out.move_out();
-    connection.copied_out.append(guard);
+    connection.copied_out.append(first);
     connection.copied_out.append(later.as_slice());
     connection.bytes = 0;
     release_buffer(inner, connection);

@@ -61,8 +61,8 @@ pub(crate) fn remember(fd: i32, inode: Inode) {
     let marked = inode == Inode::Shared && sys::mark(fd);
     let (device, number) = sys::file_id(fd).unwrap_or((0, 0));
     let free = |slot: &&Slot| {
-        let placeholders = (slot.fd).compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed);
-        placeholders.is_ok()
+        let claimed = (slot.fd).compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed);
+        claimed.is_ok()
     };
     if let Some(slot) = RESERVED.iter().find(free) {
         slot.device.store(device, Ordering::Relaxed);

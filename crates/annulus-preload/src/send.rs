@@ -501,7 +501,7 @@ pub(crate) fn write_file(
     to: i32,
     from: i32,
     at: i64,
-    count_result: usize,
+    count: usize,
 ) -> Option<CallResult> {
     let mut guard = served(entry, to).ok()?;
     if entry.kind() != Kind::Served || guard.in_signal_handler() {
@@ -511,14 +511,14 @@ pub(crate) fn write_file(
     let inner: &mut Inner = &mut guard;
     let plain = connection.error == 0
         && !connection.is(flag::BROKEN | flag::SHUT | flag::FULL)
-        && connection.out_bytes as usize + count_result <= QUEUED_MAX
-        && count_result > 0;
+        && connection.out_bytes as usize + count <= QUEUED_MAX
+        && count > 0;
     if !plain {
         return None;
     }
-    let target = reserve_output(inner, connection, count_result)?;
+    let target = reserve_output(inner, connection, count)?;
     // SAFETY: Lent: `count` bytes were reserved.
-    match unsafe { sys::pread(from, target, count_result, at) } {
+    match unsafe { sys::pread(from, target, count, at) } {
         Ok(0) => Some(Ok(0)),
         Ok(bytes) => {
             on_queued(inner, to, connection, bytes);

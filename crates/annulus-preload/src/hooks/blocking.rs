@@ -54,14 +54,14 @@ pub(super) fn before_accept(fd: c_int) {
         return before_read(fd);
     };
     if entry.flags() & NONBLOCK == 0 {
-        if waits(fd) {
+        if is_blocking(fd) {
             return before_read(fd);
         }
         entry.set_kind(Kind::Listener, entry.flags() | NONBLOCK);
     }
 }
 
-fn waits(fd: c_int) -> bool {
+fn is_blocking(fd: c_int) -> bool {
     sys::flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0)
 }
 
@@ -73,7 +73,7 @@ pub(super) fn before_read(fd: c_int) {
     }
 }
 
-macro_rules! sleeps {
+macro_rules! blocking {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(
             #[unsafe(no_mangle)]
@@ -85,7 +85,7 @@ macro_rules! sleeps {
     };
 }
 
-sleeps! {
+blocking! {
     nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
     clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
     usleep(us: c_uint) -> c_int;
@@ -128,7 +128,7 @@ sleeps! {
 
 /// Sends queued bytes before a connect that blocks. A proxy connects in the middle of its rounds and does not block.
 pub(super) fn before_connect(fd: c_int) {
-    if flush_thread::has_queued() && waits(fd) {
+    if flush_thread::has_queued() && is_blocking(fd) {
         before_blocking();
     }
 }
@@ -156,7 +156,7 @@ unsafe extern "C-unwind" fn thrd_create(
 }
 
 /// Defines calls that fail, or behave differently, in a process with a second thread.
-macro_rules! alone {
+macro_rules! single_threaded {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(
             #[unsafe(no_mangle)]
@@ -179,7 +179,7 @@ macro_rules! alone {
     };
 }
 
-alone! {
+single_threaded! {
     unshare(what: c_int);
     setns(fd: c_int, kind: c_int);
 }

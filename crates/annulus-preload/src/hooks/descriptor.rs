@@ -85,7 +85,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    let shared = shares(fd);
+    let shared = before_duplicate(fd);
     close_deferred_numbers();
     duplicated(fd, unsafe { real::dup(fd) }, shared)
 }
@@ -101,7 +101,7 @@ pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) 
 }
 
 unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
-    let shared = shares(fd);
+    let shared = before_duplicate(fd);
     // The call closes the previous file of the number. A served connection is closed first, so that none of its output
     // is lost.
     if fd != to
@@ -127,7 +127,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 }
 
 /// Prepares a descriptor that is about to be duplicated.
-fn shares(fd: c_int) -> Option<&'static fd_table::Entry> {
+fn before_duplicate(fd: c_int) -> Option<&'static fd_table::Entry> {
     hand_back(fd, Why::Duplicated);
     if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {
         catch_panic(|| {
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
     argument: c_ulong,
 ) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        let shared = shares(fd);
+        let shared = before_duplicate(fd);
         close_deferred_numbers();
         return duplicated(fd, unsafe { real::fcntl(fd, command, argument) }, shared);
     }

@@ -99,7 +99,7 @@ unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: St
 /// Defines the functions with a list of arguments. They send queued bytes, then jump to the next function with their
 /// name, with registers and stack unchanged.
 #[cfg(target_arch = "x86_64")]
-macro_rules! with_a_list {
+macro_rules! exec_with_list {
     ($($name:ident, $next:ident, $symbol:literal;)*) => {
         $(
             extern "C" fn $next() -> *mut std::ffi::c_void {
@@ -124,7 +124,7 @@ macro_rules! with_a_list {
 }
 
 #[cfg(target_arch = "x86_64")]
-with_a_list! {
+exec_with_list! {
     execl, next_execl, c"execl";
     execlp, next_execlp, c"execlp";
     execle, next_execle, c"execle";

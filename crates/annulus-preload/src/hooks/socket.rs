@@ -157,7 +157,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
                 hand_back(fd, Why::UnknownOption);
             }
             let encrypts = level == SOL_TLS;
-            let too_late = encrypts && catch_panic(|| has_something(entry, fd)).is_some();
+            let too_late = encrypts && catch_panic(|| holds_bytes(entry, fd)).is_some();
             let ret = if too_late {
                 // As on a kernel without TLS support: the program then encrypts the stream itself.
                 errno::set(libc::ENOPROTOOPT);
@@ -192,7 +192,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
 const SOL_TLS: c_int = 282;
 
 /// Returns whether the library holds bytes of a connection, received or unsent.
-fn has_something(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
+fn holds_bytes(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
     let buffered = receive::readable(entry, fd)? > 0;
     let guard = send::served(entry, fd).ok()?;
     let unsent = !guard.connection(fd)?.backlog.is_empty();
@@ -331,7 +331,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE)
-            if unsafe { map_nothing(fd, value, bytes) } =>
+            if unsafe { report_nothing_mapped(fd, value, bytes) } =>
         {
             return 0;
         }
@@ -355,7 +355,7 @@ struct Mapped {
 }
 
 /// Makes a program that receives by mapping kernel pages read buffered bytes first. Returns `false` if there are none.
-unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
+unsafe fn report_nothing_mapped(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
     never_serve_siblings(fd);
     hand_back(fd, Why::UnknownFlags);
     let entry = match fd_state(fd) {

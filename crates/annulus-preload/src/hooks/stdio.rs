@@ -35,7 +35,7 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
     hand_back(fd, Why::Stdio);
     never_serve(fd);
     if unsafe { only_reads(mode) } {
-        give_back(stream, &read_buffered(fd));
+        push_back(stream, &read_buffered(fd));
     }
     stream
 }
@@ -48,7 +48,7 @@ unsafe fn only_reads(mode: *const c_char) -> bool {
 }
 
 /// Pushes buffered bytes back into the stream; glibc accepts any number of them.
-fn give_back(stream: *mut FILE, bytes: &[u8]) {
+fn push_back(stream: *mut FILE, bytes: &[u8]) {
     for &byte in bytes.iter().rev() {
         if unsafe { libc::ungetc(c_int::from(byte), stream) } == libc::EOF {
             break;

@@ -111,7 +111,7 @@ fn before_signal(signal: c_int) {
 }
 
 /// Returns whether a signal to `pid`, in the notation of `kill(2)`, reaches this process as well.
-fn is_among(pid: pid_t) -> bool {
+fn targets_self(pid: pid_t) -> bool {
     match pid {
         _ if process::may_be_filtered() => false,
         0 | -1 => true,
@@ -133,7 +133,7 @@ unsafe extern "C-unwind" fn gsignal(signal: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn kill(pid: pid_t, signal: c_int) -> c_int {
-    if is_among(pid) {
+    if targets_self(pid) {
         before_signal(signal);
     }
     unsafe { real::kill(pid, signal) }
@@ -141,7 +141,7 @@ unsafe extern "C-unwind" fn kill(pid: pid_t, signal: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn killpg(group: pid_t, signal: c_int) -> c_int {
-    if group == 0 || is_among(group.saturating_neg()) {
+    if group == 0 || targets_self(group.saturating_neg()) {
         before_signal(signal);
     }
     unsafe { real::killpg(group, signal) }
@@ -149,7 +149,7 @@ unsafe extern "C-unwind" fn killpg(group: pid_t, signal: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn tgkill(process: pid_t, thread: pid_t, signal: c_int) -> c_int {
-    if is_among(process) {
+    if targets_self(process) {
         before_signal(signal);
     }
     unsafe { real::tgkill(process, thread, signal) }
@@ -163,7 +163,7 @@ unsafe extern "C-unwind" fn pthread_kill(thread: pthread_t, signal: c_int) -> c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int {
-    if is_among(pid) {
+    if targets_self(pid) {
         before_signal(signal);
     }
     unsafe { real::sigqueue(pid, signal, value) }

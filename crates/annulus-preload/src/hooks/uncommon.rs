@@ -303,13 +303,13 @@ unsafe fn each_asynchronous(requests: *const *mut aiocb, count: c_int) -> c_int 
     }
     for nth in 0..usize::try_from(count).unwrap_or(0) {
         let request = unsafe { requests.add(nth).read() };
-        let what = if may_be_mapped(request) {
+        let opcode = if may_be_mapped(request) {
             unsafe { (*request).aio_lio_opcode }
         } else {
             libc::LIO_NOP
         };
-        let passes =
-            what == libc::LIO_NOP || unsafe { asynchronous(request, what == libc::LIO_WRITE) } == 0;
+        let passes = opcode == libc::LIO_NOP
+            || unsafe { asynchronous(request, opcode == libc::LIO_WRITE) } == 0;
         if !passes {
             return -1;
         }

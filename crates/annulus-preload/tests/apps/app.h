@@ -1,11 +1,13 @@
-/* What the programs of this folder share. Each holds one topic and a table of cases; each case prints a transcript of
- * what it saw: results, errno names, event masks, bytes. The transcript has to be the same, byte for byte, whether the
- * preload library is loaded or not.
+/* Shared code of the programs in this folder. Each program has one topic and a table of cases. A case prints a
+ * transcript of its results, errno names, event masks and bytes. The transcript must be the same, byte for byte, with
+ * and without the preload library.
  *
  * A program plays both sides of its connections. The side under test, `app`, goes through libc, where the library has
- * its hooks. The other side, `peer`, is opened and used by direct system calls only, which no hook sees: it is the
- * judge of what really went over the wire. libc's `syscall` has a hook as well, so in these programs that word is a
- * system call made here; a program that is about libc's function takes the word back (#undef). */
+ * its hooks. The other side, `peer`, is opened and used by direct system calls only, which no hook sees, so it shows
+ * which bytes were really sent.
+ *
+ * libc's `syscall` has a hook as well. In these programs, `syscall` is therefore a direct system call that is made
+ * here; a program that tests libc's function undoes this (#undef). */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,7 +35,7 @@
 #include <unistd.h>
 
 #ifdef __x86_64__
-/* A system call that no library can hook: returns the kernel's result, or -1 and errno. */
+/* Makes a system call that no library can hook. Returns the kernel's result, or -1 and errno. */
 static long direct(long number, ...) {
     va_list words;
     va_start(words, number);
@@ -52,8 +54,8 @@ static long direct(long number, ...) {
 #define syscall(...) direct(__VA_ARGS__)
 #endif
 
-/* A case, and what the library must have counted in it: words such as "served:read", "passed:blocking" and
- * "back:duplicated", or "" where only the transcript matters. */
+/* A case, and the counters that the library must increase in it: words such as "served:read", "passed:blocking" and
+ * "back:duplicated", or "" if only the transcript matters. */
 struct app_case {
     const char *name;
     void (*run)(void);
@@ -68,7 +70,7 @@ struct pair {
     bool peer_ended;
 };
 
-/* Prints a part of the transcript immediately: output of a case that crashes is part of it. */
+/* Prints a part of the transcript immediately, so that the output of a case that crashes is not lost. */
 __attribute__((format(printf, 1, 2))) static inline void print(const char *format, ...) {
     char text[4096];
     va_list values;
@@ -85,7 +87,7 @@ __attribute__((format(printf, 1, 2))) static inline void print(const char *forma
     }
 }
 
-/* Ends the program where a case can't even begin; never the result of a call under test. */
+/* Ends the program if a case cannot begin; never used for a call under test. */
 #define MUST(call)                                                                                                     \
     ({                                                                                                                 \
         long must_result = (long)(call);                                                                               \
@@ -147,10 +149,10 @@ static inline int listen_on(int type_flags, int *port) {
     return fd;
 }
 
-/* A set without any wait yet: members that are added before the first wait are not served. */
+/* Returns a set that has not been waited on: members that are added before the first wait are not served. */
 static inline int fresh_set(void) { return (int)MUST(epoll_create1(EPOLL_CLOEXEC)); }
 
-/* A set whose members may be served from the start. */
+/* Returns a set whose members may be served from the start. */
 static inline int new_set(void) {
     int set = fresh_set();
     MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 0));
@@ -198,7 +200,7 @@ static inline int by_label(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Prints events in the order of their labels, as the kernel is free to choose the order. */
+/* Prints events sorted by their data, as the kernel is free to choose the order. */
 static inline int print_events(struct epoll_event *events, int count) {
     char text[128];
     if (count < 0)
@@ -215,7 +217,7 @@ static inline int print_events(struct epoll_event *events, int count) {
     return count;
 }
 
-/* Whether a case is about signals. Elsewhere a wait that a debugger or a stopped job interrupts is repeated. */
+/* True in cases about signals. In others, a wait that a debugger or a stopped job interrupts is repeated. */
 static bool interrupts_matter;
 
 static inline int print_wait(int set, int timeout_ms) {
@@ -226,11 +228,11 @@ static inline int print_wait(int set, int timeout_ms) {
     while (count < 0 && errno == EINTR && !interrupts_matter);
     return print_events(events, count);
 }
-/* For something that comes, however slow the machine is. */
+/* For events that arrive at some time, on any machine. */
 static inline int print_next(int set) { return print_wait(set, 10000); }
-/* For what is there now; and the moment at which queued writes leave. */
+/* For events that are pending now; queued writes are sent at this point. */
 static inline int print_now(int set) { return print_wait(set, 0); }
-/* Waits without printing: sends queued bytes where an event may come or not. */
+/* Waits without printing: sends queued bytes where an event may or may not arrive. */
 static inline void poll_once(int set) {
     struct epoll_event events[64];
     epoll_wait(set, events, 64, 0);
@@ -242,7 +244,7 @@ static inline void print_read(int fd, size_t most) {
 }
 
 /* Prints the next bytes of a stream, up to `most`, and how it ends. The number of reads is not printed: a stream has
- * no message borders, and bytes that no wait has reported yet may come in a separate read. */
+ * no message boundaries, and bytes that no wait has reported yet may arrive in a separate read. */
 static inline void print_stream(int fd, size_t most) {
     char bytes[4096];
     size_t done = 0;
@@ -277,7 +279,7 @@ static inline struct pair pair_on(int listener, int port, int flags) {
     return pair;
 }
 
-/* A connection whose accepted end is ready for a set. */
+/* Opens a connection whose accepted end can be added to a set. */
 static inline struct pair connected(void) {
     int port, listener = listen_on(0, &port);
     struct pair pair = pair_on(listener, port, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -285,7 +287,8 @@ static inline struct pair connected(void) {
     return pair;
 }
 
-/* The same, with the smallest buffers that the kernel allows: a peer that does not read is full after some KiB. */
+/* Opens a connection with the smallest buffers that the kernel allows: a peer that does not read is full after some
+ * KiB. */
 static inline struct pair connected_narrow(void) {
     int port, listener = listen_on(0, &port), bytes = 4096;
     struct sockaddr_in address = loopback(port);
@@ -310,7 +313,7 @@ static inline void peer_shutdown(struct pair *pair) {
     pair->peer_ended = true;
 }
 
-/* Closes so that the other side gets RST. */
+/* Closes the peer so that the other side gets RST. */
 static inline void peer_reset(struct pair *pair) {
     struct linger at_once = {1, 0};
     MUST(syscall(SYS_setsockopt, pair->peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
@@ -323,7 +326,7 @@ static inline void peer_close(struct pair *pair) {
     pair->peer = -1;
 }
 
-/* Prints the next bytes that the peer gets: exactly `count`, or those before the end. */
+/* Prints the next bytes that the peer receives: exactly `count`, or those before the end. */
 static inline void peer_gets(struct pair *pair, size_t count) {
     static __thread char bytes[65536];
     size_t done = 0;
@@ -340,7 +343,7 @@ static inline void peer_gets(struct pair *pair, size_t count) {
     print("\n");
 }
 
-/* Prints how the peer's stream ends, and the number of bytes before. */
+/* Prints how the peer's stream ends, and the number of bytes before the end. */
 static inline void peer_gets_the_end(struct pair *pair) {
     static __thread char bytes[65536];
     long result, count = 0;
@@ -358,17 +361,18 @@ static inline struct tcp_info tcp_state(int fd) {
 
 enum { STATE_ESTABLISHED = 1, STATE_FIN_WAIT2 = 5, STATE_CLOSED = 7, STATE_CLOSE_WAIT = 8 };
 
-/* Returns when everything that the peer has sent, its FIN too, has reached the socket of the other side. Queries the
+/* Waits until everything that the peer has sent, including FIN, has reached the socket of the other side. Queries the
  * kernel's sockets, not the program: bytes that the library has taken out of a socket count as delivered.
  *
- * The counters show a delivery before the acknowledgement, which may be delayed by 40 ms. They can stay unequal for good:
- * a segment that the kernel drops before it leaves counts as sent twice. The acknowledgement decides then. */
+ * The counters show a delivery before the acknowledgement, which may be delayed by 40 ms. They can stay unequal
+ * permanently: a segment that the kernel drops before sending it counts as sent twice. Then the acknowledgement
+ * decides. */
 static inline void await_delivery(struct pair *pair) {
     for (int i = 0; i < 50000; i++) {
         struct tcp_info app = tcp_state(pair->app), peer = tcp_state(pair->peer);
         uint64_t sent = peer.tcpi_bytes_sent - peer.tcpi_bytes_retrans;
         bool ended = app.tcpi_state != STATE_ESTABLISHED;
-        /* A paced sender holds bytes back for a moment, and those do not count as sent. */
+        /* A paced sender holds bytes back for a moment; these do not count as sent. */
         bool received = peer.tcpi_notsent_bytes == 0 && app.tcpi_bytes_received >= sent;
         int unacknowledged = 1;
         if (!received)
@@ -380,7 +384,7 @@ static inline void await_delivery(struct pair *pair) {
     print("the peer's bytes never arrived\n");
 }
 
-/* Returns when the socket has reached a state; for ends of a closed peer, which cannot be queried. */
+/* Waits until the socket has reached a state; for ends of a closed peer, which cannot be queried. */
 static inline void await_state(int fd, int state) {
     for (int i = 0; i < 50000; i++) {
         if (tcp_state(fd).tcpi_state == state)
@@ -390,7 +394,7 @@ static inline void await_state(int fd, int state) {
     print("the socket never came to state %d\n", state);
 }
 
-/* A connection in a set that its thread has waited on. */
+/* Returns a connection in a set that its thread has waited on. */
 static inline struct pair joined(int set, uint32_t mask) {
     struct pair pair = connected();
     add(set, pair.app, mask, 1);
@@ -398,7 +402,7 @@ static inline struct pair joined(int set, uint32_t mask) {
     return pair;
 }
 
-/* One request of the peer, and one response of the program. */
+/* Exchanges one request of the peer and one response of the program. */
 static inline void exchange(int set, struct pair *pair) {
     peer_send(pair, "question");
     await_delivery(pair);
@@ -418,7 +422,7 @@ static inline uint64_t next_random(uint64_t *state) {
     return *state;
 }
 
-/* The byte at a position of a stream: a stream of which one byte is lost, doubled or moved has another sum. */
+/* Returns the byte at a position of a stream. A stream with a byte that is lost, repeated or moved has another sum. */
 static inline unsigned char byte_at(uint64_t position) { return (unsigned char)((position * 2654435761u) >> 13); }
 
 static inline void fill(unsigned char *bytes, size_t count, uint64_t position) {
@@ -426,7 +430,7 @@ static inline void fill(unsigned char *bytes, size_t count, uint64_t position) {
         bytes[i] = byte_at(position + i);
 }
 
-/* Where a stream first differs from `byte_at`, or -1. */
+/* Returns the first position at which a stream differs from `byte_at`, or -1. */
 static inline long differs(const unsigned char *bytes, size_t count, uint64_t position) {
     for (size_t i = 0; i < count; i++)
         if (bytes[i] != byte_at(position + i))
@@ -434,7 +438,7 @@ static inline long differs(const unsigned char *bytes, size_t count, uint64_t po
     return -1;
 }
 
-/* A thread which reads a peer to its end by direct calls, slowly if `pause_us`, and checks each byte. */
+/* A thread that reads a peer to its end by direct calls, slowly if `pause_us` is set, and checks each byte. */
 struct reader {
     pthread_t thread;
     int peer;
@@ -467,8 +471,8 @@ static inline void reader_start(struct reader *reader, int peer, long pause_us) 
     MUST(-pthread_create(&reader->thread, NULL, reader_run, reader));
 }
 
-/* Waits for its end while polling a set: a connection that was closed with deferred output is sent in the set's
- * cycles. */
+/* Waits for the end of the reader while polling a set: the set's cycles send the deferred output of a connection that
+ * was closed. */
 static inline void join_polling(struct reader *reader, int set) {
     while (pthread_tryjoin_np(reader->thread, NULL) == EBUSY)
         epoll_wait(set, &(struct epoll_event){0}, 1, 1);

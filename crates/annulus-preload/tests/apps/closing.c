@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 #include <linux/close_range.h>
 
-static void what_was_written_arrives_before_the_end(void) {
+static void written_bytes_arrive_before_the_end(void) {
     int set = new_set();
     struct pair first = joined(set, EPOLLIN), second = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
     MUST(write(first.app, "last words", 10));
@@ -21,7 +21,7 @@ static void what_was_written_arrives_before_the_end(void) {
     peer_gets(&second, 100);
 }
 
-static void a_socket_closed_full_is_emptied_first(void) {
+static void a_socket_closed_with_deferred_output_sends_it_first(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLOUT);
     static unsigned char bytes[70000];
@@ -42,7 +42,7 @@ static void a_socket_closed_full_is_emptied_first(void) {
         reader.error ? strerrorname_np(reader.error) : "ended");
 }
 
-/* Writes to one who does not read, until nothing more is taken by the library or the kernel; how much was. */
+/* Writes to a peer that does not read, until neither the library nor the kernel accepts more. Returns the count. */
 static uint64_t write_much(struct pair *pair) {
     static unsigned char bytes[60000];
     uint64_t position = 0;
@@ -55,7 +55,7 @@ static uint64_t write_much(struct pair *pair) {
     return position;
 }
 
-/* Prints whether the peer gets this many bytes. */
+/* Prints whether the peer receives this number of bytes. */
 static void print_all(struct reader *reader, uint64_t count) {
     print("the peer got all: %s, wrong at %ld, %s\n", reader->count == count ? "yes" : "no", reader->wrong_at,
         reader->error ? strerrorname_np(reader->error) : "ended");
@@ -85,7 +85,7 @@ static void print_reset(bool written_before, bool ends, bool without_ring) {
         poll_once(set);
     if (!written_before)
         peer_send(&pair, "too late");
-    // Where it is reset already, there is nothing to end.
+    // An already reset connection has no end.
     if (ends)
         syscall(SYS_shutdown, pair.peer, SHUT_WR);
     for (int i = 0; i < 2000 && !peer_error; i++) {
@@ -102,12 +102,12 @@ static void print_reset(bool written_before, bool ends, bool without_ring) {
     peer_close(&pair);
 }
 
-static void what_arrives_for_a_closed_connection_resets_it(void) {
+static void data_for_a_closed_connection_resets_it(void) {
     for (int how = 0; how < 8; how++)
         print_reset(how & 1, how & 2, how & 4);
 }
 
-static void a_shutdown_of_both_directions_comes_after_deferred_output(void) {
+static void a_shutdown_of_both_directions_follows_deferred_output(void) {
     int set = new_set();
     struct pair pair = joined_narrow(set);
     uint64_t count = write_much(&pair);
@@ -121,8 +121,8 @@ static void a_shutdown_of_both_directions_comes_after_deferred_output(void) {
     print_all(&reader, count);
 }
 
-/* Replaces a connection with deferred output by another file: open, just closed, closed a round ago. */
-static void a_number_closed_full_can_be_taken_by_another(void) {
+/* Replaces a connection with deferred output by another file: while open, just closed, and closed a round earlier. */
+static void a_number_closed_with_deferred_output_can_be_reused(void) {
     for (int waits = 0; waits < 3; waits++) {
         int set = new_set();
         struct pair slow = joined_narrow(set), other = connected();
@@ -144,7 +144,7 @@ static void a_number_closed_full_can_be_taken_by_another(void) {
     }
 }
 
-/* A set that is closed, alone or before or after its connections, still gets its deferred output sent. */
+/* The deferred output of a closed set is still sent, whether its connections are closed before, after or not at all. */
 static void closing_the_set_delivers_deferred_output(void) {
     static const char *const orders[] = {"set", "set, connection", "connection, set", "connection, wait, set"};
     for (int order = 0; order < 4; order++) {
@@ -171,7 +171,7 @@ static void closing_the_set_delivers_deferred_output(void) {
     }
 }
 
-/* A second thread waits on the set: it passes through from then on, and its deferred output is still sent. */
+/* A second thread waits on the set, which passes through from then on; deferred output is still sent. */
 static void *wait_once(void *set) {
     poll_once(*(int *)set);
     return NULL;
@@ -188,7 +188,7 @@ static void closing_a_shared_set_delivers_deferred_output(void) {
     pthread_join(thread, NULL);
     struct reader reader;
     reader_start(&reader, pair.peer, 0);
-    /* Until all of it has gone nothing may be written. */
+    /* No write is accepted until all of it has been sent. */
     for (long done = -1; done < 0;) {
         done = write(pair.app, &(unsigned char){byte_at(count)}, 1);
         if (done < 0 && epoll_wait(set, &(struct epoll_event){0}, 1, 10000) != 1)
@@ -199,8 +199,8 @@ static void closing_a_shared_set_delivers_deferred_output(void) {
     print_all(&reader, count + 1);
 }
 
-/* A server that closes all its clients in one round, with more responses than fit, and some of the clients full. */
-static void thousands_closed_at_once_leave_nothing_out(void) {
+/* A server closes all its clients in one round, with more responses than fit; some of the clients are full. */
+static void thousands_closed_at_once_send_all_bytes(void) {
     enum { IDLE = 2300, SLOW = 6 };
     static struct pair idle[IDLE], slow[SLOW];
     static struct reader readers[SLOW];
@@ -232,7 +232,7 @@ static void thousands_closed_at_once_leave_nothing_out(void) {
         MUST(write(next[i].app, "written", 7));
         MUST(close(next[i].app));
     }
-    /* A wait that may sleep: the kernel ends only some of what it has cancelled with each look. */
+    /* A wait that may sleep: the kernel completes only some of its cancellations at each entry. */
     epoll_wait(set, &(struct epoll_event){0}, 1, 200);
     for (int i = 0; i < SLOW; i++) {
         reader_start(&readers[i], slow[i].peer, 0);
@@ -245,8 +245,8 @@ static void thousands_closed_at_once_leave_nothing_out(void) {
             print("%d has not ended\n", i);
 }
 
-/* A child that lives on does not keep the peer from its end. */
-static void what_was_closed_full_ends_though_a_child_lives(void) {
+/* A child that stays alive does not keep the peer from its end. */
+static void a_connection_closed_with_deferred_output_ends_while_a_child_lives(void) {
     for (int waits = 0; waits < 2; waits++) {
         int set = new_set();
         struct pair pair = joined_narrow(set);
@@ -304,7 +304,7 @@ static void unread_bytes_make_the_end_a_reset(void) {
     peer_gets_the_end(&ended);
 }
 
-/* The same, of a program that does something else for long and does not wait on its set. */
+/* The same for a program that is busy for long and does not wait on its set. */
 static void unread_bytes_make_the_end_a_reset_without_a_wait(void) {
     int set = new_set();
     struct pair reported = joined(set, EPOLLIN), unseen = joined(set, EPOLLIN), responded = joined(set, EPOLLIN);
@@ -332,7 +332,7 @@ static void unread_bytes_make_the_end_a_reset_without_a_wait(void) {
     peer_gets_the_end(&responded);
 }
 
-/* One request, one response, the end: the ring has no request for such a connection when it is closed. */
+/* One request, one response and the end: the ring has no request for such a connection when it is closed. */
 static struct pair requested_once(int set) {
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "request");
@@ -347,7 +347,7 @@ static void a_response_to_the_only_request_comes_with_the_end(void) {
     int number = pair.app;
     MUST(write(pair.app, "result", 6));
     GOT(close(pair.app));
-    /* Without a wait of the program. */
+    /* The program does not wait. */
     peer_gets_the_end(&pair);
     struct pair next = connected();
     print("the same number: %d\n", next.app == number);
@@ -415,7 +415,7 @@ static void linger_waits_until_all_has_arrived(void) {
     peer_gets(&pair, 100);
 }
 
-static void a_shutdown_comes_after_what_was_written(void) {
+static void a_shutdown_follows_written_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
     MUST(write(pair.app, "request", 7));
@@ -434,7 +434,7 @@ static void a_shutdown_comes_after_what_was_written(void) {
     GOT(shutdown(pair.app, SHUT_RDWR));
 }
 
-static void a_shutdown_for_reading_keeps_what_arrived(void) {
+static void a_shutdown_for_reading_keeps_received_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "arrived");
@@ -450,7 +450,7 @@ static void a_shutdown_for_reading_keeps_what_arrived(void) {
     peer_gets(&pair, 6);
 }
 
-static void errors_of_shutdown_are_the_kernels(void) {
+static void shutdown_errors_are_unchanged(void) {
     int set = new_set(), fresh = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
     struct pair pair = joined(set, EPOLLIN);
     GOT(shutdown(fresh, SHUT_WR));
@@ -462,7 +462,7 @@ static void errors_of_shutdown_are_the_kernels(void) {
     print_now(set);
 }
 
-static void a_range_is_closed_with_what_was_written(void) {
+static void closing_a_range_sends_written_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN), kept = joined(set, EPOLLIN);
     MUST(write(pair.app, "in the range", 12));
@@ -512,8 +512,8 @@ static void all_numbers_closed_one_by_one_leave_a_program_that_works(void) {
     }
 }
 
-/* Daemons close what they inherited, and some do it after their event loop is made: the set's number is spared, what
- * the library opened is not. */
+/* Daemons close inherited descriptors, some of them after their event loop was created: they spare the number of the
+ * set, but not descriptors of the library. */
 static void a_set_works_on_though_all_other_numbers_were_closed(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -584,7 +584,7 @@ static void a_closed_number_is_the_next_to_be_used(void) {
     }
 }
 
-/* The number of a connection with its second or a later request, which has a multishot receive in the ring. */
+/* Returns the number of a connection after its first request, which has a multishot receive in the ring. */
 static struct pair requested_twice(int set) {
     struct pair pair = joined(set, EPOLLIN);
     for (int i = 0; i < 2; i++) {
@@ -646,8 +646,8 @@ static void a_closed_number_is_free_where_none_are_left(void) {
     GOT(eventfd(0, 0));
 }
 
-/* Deferred output is still sent, under a number that is not the program's. */
-static void a_number_closed_full_is_free(void) {
+/* Deferred output is still sent, under a number of the library. */
+static void a_number_closed_with_deferred_output_is_free(void) {
     for (int waits = 0; waits < 2; waits++) {
         int set = new_set();
         struct pair pair = joined_narrow(set);
@@ -679,8 +679,8 @@ static void closing_the_set_lets_writes_arrive(void) {
     print_read(pair.app, 100);
 }
 
-/* As a program does that makes an event loop for each of its tasks. */
-static void sets_come_and_go_and_leave_no_memory(void) {
+/* As in a program that creates an event loop for each of its tasks. */
+static void closed_sets_leave_no_memory(void) {
     long pages[2] = {0, 0};
     int right = 0;
     for (int i = 0; i < 60; i++) {
@@ -710,7 +710,7 @@ static void sets_come_and_go_and_leave_no_memory(void) {
     print("right: %d, memory stays: %s\n", right, pages[1] - pages[0] < 5000 ? "yes" : "no");
 }
 
-static void connections_come_and_go(void) {
+static void connections_open_and_close(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), right = 0;
     add(set, listener, EPOLLIN, 1000);
     for (int i = 0; i < 200; i++) {
@@ -745,7 +745,7 @@ static void end_by_abort(void) { abort(); }
 static void end_by_exec(void) { execl("/bin/sh", "sh", "-c", "exit 6", (char *)NULL); }
 static void end_of_the_first_thread(void) { pthread_exit(NULL); }
 
-/* A separate program, which serves one connection and ends before its response was sent. */
+/* A separate program that serves one connection and ends before its response was sent. */
 static void respond_and_end(int listener, struct pair *pair, void (*end)(void)) {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     int set = new_set();
@@ -774,7 +774,7 @@ static void print_end(void (*end)(void)) {
     peer_close(&pair);
 }
 
-static void the_end_of_a_program_sends_what_was_written(void) {
+static void exit_sends_written_bytes(void) {
     print_end(end_by_exit);
     print_end(end_at_once);
     print_end(end_at_once_too);
@@ -782,7 +782,7 @@ static void the_end_of_a_program_sends_what_was_written(void) {
     print_end(end_of_the_first_thread);
 }
 
-/* A program that serves a connection and has it open when it ends, and its listener. */
+/* A program that serves a connection, and ends while the connection and its listener are open. */
 static void print_peer_end(void (*end)(void)) {
     int port, listener = listen_on(SOCK_NONBLOCK, &port), status, report[2], one = 1;
     char byte;
@@ -812,8 +812,8 @@ static void print_peer_end(void (*end)(void)) {
     peer_close(&pair);
 }
 
-/* When a program has ended, its connections have ended and its port is free. */
-static void the_end_of_a_program_is_the_end_of_its_connections(void) {
+/* After a program has ended, its connections have ended and its port is free. */
+static void exit_ends_all_connections(void) {
     for (int round = 0; round < 5; round++) {
         print_peer_end(end_by_exit);
         print_peer_end(end_at_once);
@@ -821,7 +821,7 @@ static void the_end_of_a_program_is_the_end_of_its_connections(void) {
     }
 }
 
-static void an_abort_sends_what_was_written(void) { print_end(end_by_abort); }
+static void abort_sends_written_bytes(void) { print_end(end_by_abort); }
 
 /* The program ends while closed connections still have deferred output. */
 static void print_remaining(bool waits, void (*end)(void)) {
@@ -858,7 +858,7 @@ static void print_remaining(bool waits, void (*end)(void)) {
     print("exit %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
-static void the_end_of_a_program_waits_for_what_was_closed_full(void) {
+static void exit_waits_for_deferred_output_of_closed_connections(void) {
     for (int waits = 0; waits < 2; waits++) {
         print_remaining(waits, end_by_exit);
         print_remaining(waits, end_at_once);
@@ -875,7 +875,7 @@ static void an_abort_of_others_is_an_abort(void) {
 
 static void exit_in_a_handler(void) { print("at exit\n"); }
 
-static void handlers_at_exit_run_as_ever(void) {
+static void exit_handlers_run(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     MUST(-atexit(exit_in_a_handler));
@@ -884,25 +884,25 @@ static void handlers_at_exit_run_as_ever(void) {
 }
 
 static const struct app_case cases[] = {
-    CASE(what_was_written_arrives_before_the_end, "served:write served:close"),
-    CASE(a_socket_closed_full_is_emptied_first, "served:write"),
-    CASE(a_number_closed_full_can_be_taken_by_another, "served:write"),
+    CASE(written_bytes_arrive_before_the_end, "served:write served:close"),
+    CASE(a_socket_closed_with_deferred_output_sends_it_first, "served:write"),
+    CASE(a_number_closed_with_deferred_output_can_be_reused, "served:write"),
     CASE(closing_the_set_delivers_deferred_output, "served:write"),
     CASE(closing_a_shared_set_delivers_deferred_output, "served:write"),
-    CASE(thousands_closed_at_once_leave_nothing_out, ""),
-    CASE(what_was_closed_full_ends_though_a_child_lives, "served:write"),
-    CASE(what_arrives_for_a_closed_connection_resets_it, "served:write"),
+    CASE(thousands_closed_at_once_send_all_bytes, ""),
+    CASE(a_connection_closed_with_deferred_output_ends_while_a_child_lives, "served:write"),
+    CASE(data_for_a_closed_connection_resets_it, "served:write"),
     CASE(unread_bytes_make_the_end_a_reset, ""),
     CASE(unread_bytes_make_the_end_a_reset_without_a_wait, ""),
     CASE(a_response_to_the_only_request_comes_with_the_end, "served:write served:close"),
     CASE(a_response_to_the_only_request_comes_before_a_reset, "served:write served:close"),
     CASE(linger_of_zero_is_a_reset, ""),
     CASE(linger_waits_until_all_has_arrived, ""),
-    CASE(a_shutdown_comes_after_what_was_written, "served:write"),
-    CASE(a_shutdown_of_both_directions_comes_after_deferred_output, "served:write"),
-    CASE(a_shutdown_for_reading_keeps_what_arrived, ""),
-    CASE(errors_of_shutdown_are_the_kernels, ""),
-    CASE(a_range_is_closed_with_what_was_written, "served:write served:close"),
+    CASE(a_shutdown_follows_written_bytes, "served:write"),
+    CASE(a_shutdown_of_both_directions_follows_deferred_output, "served:write"),
+    CASE(a_shutdown_for_reading_keeps_received_bytes, ""),
+    CASE(shutdown_errors_are_unchanged, ""),
+    CASE(closing_a_range_sends_written_bytes, "served:write served:close"),
     CASE(a_range_to_the_end_leaves_a_program_that_works, ""),
     CASE(all_numbers_closed_one_by_one_leave_a_program_that_works, "served:read"),
     CASE(a_set_works_on_though_all_other_numbers_were_closed, "served:close"),
@@ -910,16 +910,16 @@ static const struct app_case cases[] = {
     CASE(a_closed_number_is_the_next_to_be_used, "served:close"),
     CASE(a_closed_number_is_free_for_any_call, "served:close"),
     CASE(a_closed_number_is_free_where_none_are_left, "served:close"),
-    CASE(a_number_closed_full_is_free, "served:write"),
+    CASE(a_number_closed_with_deferred_output_is_free, "served:write"),
     CASE(closing_the_set_lets_writes_arrive, ""),
-    CASE(sets_come_and_go_and_leave_no_memory, "served:write"),
-    CASE(connections_come_and_go, "served:read served:write"),
-    CASE(the_end_of_a_program_sends_what_was_written, "served:write"),
-    CASE(the_end_of_a_program_is_the_end_of_its_connections, ""),
-    CASE(an_abort_sends_what_was_written, "served:write"),
-    CASE(the_end_of_a_program_waits_for_what_was_closed_full, "served:write"),
+    CASE(closed_sets_leave_no_memory, "served:write"),
+    CASE(connections_open_and_close, "served:read served:write"),
+    CASE(exit_sends_written_bytes, "served:write"),
+    CASE(exit_ends_all_connections, ""),
+    CASE(abort_sends_written_bytes, "served:write"),
+    CASE(exit_waits_for_deferred_output_of_closed_connections, "served:write"),
     CASE(an_abort_of_others_is_an_abort, ""),
-    CASE(handlers_at_exit_run_as_ever, ""),
+    CASE(exit_handlers_run, ""),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -1,5 +1,5 @@
-/* Writes that were accepted although the peer had a full receive buffer, and a program that then does anything but
- * wait on its set. The rule: the output arrives, as it would from the kernel's own send buffer. */
+/* Writes that were accepted while the peer's receive buffer was full, in a program that then does not wait on its set.
+ * The rule: the output arrives, as it would from the kernel's own send buffer. */
 #include "app.h"
 
 static struct pair joined_narrow(int set, uint32_t mask) {
@@ -9,7 +9,7 @@ static struct pair joined_narrow(int set, uint32_t mask) {
     return pair;
 }
 
-/* Writes small pieces until one is refused, in rounds of the set; how much was taken. */
+/* Writes small pieces until one is refused, in rounds of the set. Returns the number of accepted bytes. */
 static uint64_t write_all_it_takes(int set, struct pair *pair) {
     unsigned char bytes[3000];
     uint64_t position = 0;
@@ -21,8 +21,9 @@ static uint64_t write_all_it_takes(int set, struct pair *pair) {
     return position;
 }
 
-/* The peer: reads the given number of bytes, then responds with one byte, or prints what is missing. It only reads if
- * the program has closed the connection: a response would be reset, and that reset may arrive before the end. */
+/* The peer: reads the given number of bytes, then responds with one byte, or prints how many are missing. If the
+ * program has closed the connection, it only reads: a response would be reset, and the reset may arrive before the
+ * end. */
 struct judge {
     pthread_t thread;
     int peer;
@@ -146,7 +147,7 @@ static void print_arrives(void (*wait)(struct pair *, int set)) {
                 got += done > 0 ? done : 0;
             }
         } else {
-            /* Nothing is read, and nothing is to be: those would end in a reset. */
+            /* The program does not read, and no data may arrive: both would end in a reset. */
             char bytes[3];
             await_delivery(&pair);
             MUST(recv(pair.app, bytes, sizeof bytes, MSG_WAITALL));
@@ -154,7 +155,7 @@ static void print_arrives(void (*wait)(struct pair *, int set)) {
         (closes ? judge_start_reading : judge_start)(&judge, &pair, count);
         wait(&pair, set);
         judge_print(&judge);
-        /* The end comes as soon as the deferred output has been sent. */
+        /* The end arrives as soon as the deferred output has been sent. */
         if (!closes)
             GOT(close(pair.app));
         if (wait != wait_on_another_set)
@@ -178,7 +179,7 @@ static void deferred_output_is_sent_after_a_close(void) {
     print_arrives(wait_after_close);
     print_arrives(wait_after_close_and_a_round);
 }
-static void deferred_output_is_sent_when_its_set_no_longer_has_it(void) {
+static void deferred_output_is_sent_after_removal_from_its_set(void) {
     print_arrives(wait_after_the_set_is_closed);
     print_arrives(wait_out_of_the_set);
 }
@@ -215,7 +216,7 @@ static void end_at_once(void) { _exit(4); }
 static void end_by_exec(void) { execl("/bin/sh", "sh", "-c", "exit 6", (char *)NULL); }
 static void end_of_the_first_thread(void) { pthread_exit(NULL); }
 
-/* The program ends while its connection is open, and prints before how much it has written. */
+/* The program ends while its connection is open, after printing how much it has written. */
 static void deferred_output_is_sent_before_the_program_ends(void) {
     static void (*const ends[])(void) = {end_by_exit, end_at_once, end_by_exec, end_of_the_first_thread};
     for (int i = 0; i < 8; i++) {
@@ -251,7 +252,7 @@ static void deferred_output_is_sent_before_the_program_ends(void) {
     }
 }
 
-/* The peer reads in small pieces, over and over, while the program waits in different calls. */
+/* The peer reads repeatedly in small pieces while the program waits in different calls. */
 static void deferred_output_of_many_is_sent_whichever_thread_waits(void) {
     enum { MANY = 24 };
     static struct reader readers[MANY];
@@ -285,7 +286,7 @@ static void deferred_output_of_many_is_sent_whichever_thread_waits(void) {
 }
 
 /* All in one round: responses and ends in quick succession. */
-static void many_that_are_closed_full_in_one_round_get_all(void) {
+static void many_closed_with_deferred_output_in_one_round_get_all_bytes(void) {
     enum { MANY = 100 };
     static struct reader readers[MANY];
     struct pair pairs[MANY];
@@ -366,12 +367,12 @@ static const struct app_case cases[] = {
     CASE(deferred_output_is_sent_during_a_join, "served:write"),
     CASE(deferred_output_is_sent_after_a_shutdown, "served:write"),
     CASE(deferred_output_is_sent_after_a_close, "served:write"),
-    CASE(deferred_output_is_sent_when_its_set_no_longer_has_it, "served:write"),
+    CASE(deferred_output_is_sent_after_removal_from_its_set, "served:write"),
     CASE(a_blocking_write_comes_after_deferred_output, "served:write"),
     CASE(deferred_output_is_sent_when_the_thread_of_its_set_has_ended, "served:write"),
     CASE(deferred_output_is_sent_before_the_program_ends, "served:write"),
     CASE(deferred_output_of_many_is_sent_whichever_thread_waits, "served:write"),
-    CASE(many_that_are_closed_full_in_one_round_get_all, "served:write"),
+    CASE(many_closed_with_deferred_output_in_one_round_get_all_bytes, "served:write"),
     CASE(a_close_that_resets_does_so_at_once, "served:write"),
     CASE(a_lingering_close_blocks_no_other_connection, "served:write"),
 };

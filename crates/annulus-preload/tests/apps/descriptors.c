@@ -1,17 +1,17 @@
-/* Descriptors as such: duplicates, flags, options and queries of a served socket, poll and select, passing it to
- * another process, and running out of numbers. The rule: every process that can reach a socket gets all its bytes, and
- * no query shows that the library is loaded. */
+/* Descriptors: duplicates, flags, options and queries of a served socket, poll and select, passing it to another
+ * process, and running out of numbers. The rule: every process that can reach a socket gets all its bytes, and no query
+ * shows that the library is loaded. */
 #include "app.h"
 #include <sys/resource.h>
 #include <sys/un.h>
 
-/* What programs call that are built for large files, or with checks of their buffers. */
+/* Functions of programs that are built for large files, or with buffer checks. */
 int fcntl64(int fd, int what, ...);
 int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t capacity);
 int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *signals,
                 size_t bytes);
 
-/* The same exchange through any number of a socket, with bytes that the library may hold. */
+/* Makes the same exchange through any number of a socket, with bytes that the library may have buffered. */
 static void exchange_through(int set, struct pair *pair, int other) {
     print_read(other, 3);
     MUST(write(pair->app, "one ", 4));
@@ -60,7 +60,7 @@ static void a_duplicate_shares_the_stream(void) {
     }
 }
 
-static void errors_of_duplicating_are_the_kernels(void) {
+static void duplication_errors_are_unchanged(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     GOT(dup(-1));
@@ -322,7 +322,7 @@ static int receive_number(int from) {
     return fd;
 }
 
-/* Passes a socket to a child, which reads it and writes to it; `more` arrives when it is on its way. */
+/* Passes a socket to a child, which reads from it and writes to it; `more` arrives while it is being passed. */
 static void pass_on(struct pair *pair, const char *more) {
     int two[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
@@ -397,7 +397,7 @@ static void running_out_of_numbers_is_reported_and_survived(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), used[64], count = 0;
     struct pair pair = joined(set, EPOLLIN);
     add(set, listener, EPOLLIN, 2);
-    /* From here only raw peers could be opened, so they are, before the limit falls. */
+    /* After the limit falls, no connection could be opened, so they are opened before. */
     int first = peer_connect(port), second = peer_connect(port);
     print_next(set);
     MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){40, 40}));
@@ -448,7 +448,7 @@ static void a_low_limit_from_the_start_is_enough(void) {
     print("numbers left: %d\n", count);
 }
 
-static void the_numbers_a_program_gets_are_as_without(void) {
+static void a_program_gets_the_same_numbers(void) {
     int first = (int)MUST(dup(0)), set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = pair_on(listener, port, SOCK_NONBLOCK), other = pair_on(listener, port, SOCK_NONBLOCK);
     add(set, pair.app, EPOLLIN, 1);
@@ -493,12 +493,12 @@ static void any_low_number_can_be_chosen(void) {
     serve_some(set, &pair);
 }
 
-/* The numbers that a case takes: not those that it uses itself, nor the one where a log may be. */
+/* The numbers that a case uses: not those of its own files, nor the number of a log. */
 #define NUMBERS(fd, set, pair) \
     (int fd = 3; fd < 700; fd++) \
         if (fd != (set) && fd != (pair).app && fd != (pair).peer && fd != 512)
 
-/* Raw calls close whatever is open there. */
+/* Raw calls close the files with these numbers. */
 static void a_file_that_took_any_number_is_the_programs(void) {
     for (int way = 0; way < 3; way++) {
         int set = new_set(), open = 0;
@@ -541,7 +541,7 @@ static void a_file_that_took_any_number_is_the_programs(void) {
 
 static const struct app_case cases[] = {
     CASE(a_duplicate_shares_the_stream, "back:duplicated"),
-    CASE(errors_of_duplicating_are_the_kernels, ""),
+    CASE(duplication_errors_are_unchanged, ""),
     CASE(a_duplicate_over_a_member_closes_the_member, ""),
     CASE(blocking_can_be_switched_on_and_off, "back:blocking"),
     CASE(queries_of_queue_lengths_succeed, "served:read"),
@@ -556,7 +556,7 @@ static const struct app_case cases[] = {
     CASE(a_socket_that_was_passed_to_us_is_served, ""),
     CASE(running_out_of_numbers_is_reported_and_survived, ""),
     CASE(a_low_limit_from_the_start_is_enough, ""),
-    CASE(the_numbers_a_program_gets_are_as_without, "served:epoll_wait"),
+    CASE(a_program_gets_the_same_numbers, "served:epoll_wait"),
     CASE(any_low_number_can_be_chosen, "served:epoll_wait"),
     CASE(a_file_that_took_any_number_is_the_programs, "served:epoll_wait"),
 };

@@ -1,5 +1,5 @@
-// An echo server with its clients, as Go's own library writes them. The rule: Go makes its calls without libc, so
-// nothing of it is served, and nothing of it may change, though the library is loaded.
+// An echo server with its clients, as Go's standard library writes them. The rule: Go makes its calls without libc, so
+// the library serves none of them and changes none of their results.
 package main
 
 import (

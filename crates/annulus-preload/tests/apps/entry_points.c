@@ -1,5 +1,5 @@
-/* The ways into the kernel that few programs take: libc's `syscall`, other names of the same functions, and functions
- * that make their system calls inside libc. The rule: whichever way the bytes go, their order is that of the calls. */
+/* Rarely used ways to make a call: libc's `syscall`, other names of the same functions, and functions that make their
+ * system calls inside libc. The rule: bytes are sent in the order of the calls, whichever function sends them. */
 #include "app.h"
 #include <aio.h>
 #include <execinfo.h>
@@ -10,7 +10,7 @@
 #include <sys/sendfile.h>
 #include <wordexp.h>
 
-/* Here it is libc's function. */
+/* In this program, `syscall` is libc's function. */
 #undef syscall
 
 extern ssize_t __read(int, void *, size_t);
@@ -30,7 +30,7 @@ extern void __backtrace_symbols_fd(void *const *, int, int);
 extern int __dprintf_chk(int, int, const char *, ...);
 extern int __vdprintf_chk(int, int, const char *, va_list);
 
-/* The same, with bytes that a wait has reported. */
+/* Returns a served connection with bytes that a wait has reported. */
 static struct pair with_bytes(int set, const char *text) {
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, text);
@@ -39,8 +39,8 @@ static struct pair with_bytes(int set, const char *text) {
     return pair;
 }
 
-/* libuv ends a connection so. The number is the next connection's at once. */
-static void a_raw_close_comes_after_what_was_written(void) {
+/* libuv closes a connection in this way. The next connection gets the number immediately. */
+static void a_raw_close_follows_written_bytes(void) {
     int port, listener = listen_on(SOCK_NONBLOCK, &port), set = new_set();
     add(set, listener, EPOLLIN, 0);
     int right = 0;
@@ -146,7 +146,7 @@ static void raw_calls_that_receive_take_the_next_bytes(void) {
     GOT(syscall(SYS_readv, -1, parts, 2));
 }
 
-/* What is left of a timeout is written back by the kernel, and by libc's functions not. */
+/* The kernel writes the remaining timeout back; libc's functions do not. */
 static void raw_waits_return_what_the_kernel_returns(void) {
     int set = (int)MUST(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
     struct epoll_event events[8];
@@ -226,7 +226,7 @@ static void raw_calls_on_descriptors_are_noticed(void) {
     got("accept4", syscall(SYS_accept4, fresh, NULL, NULL, 0));
 }
 
-/* Ends with its set's bytes still to go. */
+/* Ends while bytes of its set are still queued. */
 static void ends_by(int how, struct pair *pair) {
     char *arguments[] = {"true", NULL};
     MUST(write(pair->app, "bye", 3));
@@ -240,7 +240,7 @@ static void ends_by(int how, struct pair *pair) {
         syscall(SYS_execveat, AT_FDCWD, "/bin/true", arguments, arguments + 1, 0);
 }
 
-static void a_raw_end_sends_what_was_written(void) {
+static void a_raw_exit_sends_written_bytes(void) {
     for (int how = 0; how < 4; how++) {
         int port, listener = listen_on(0, &port), status = -1;
         int peer = peer_connect(port);
@@ -256,7 +256,7 @@ static void a_raw_end_sends_what_was_written(void) {
         MUST(close(listener));
         struct pair pair = {.peer = peer};
         if (how == 1) {
-            /* Of a thread: what was written is sent, and the process may live on. */
+            /* Ends a thread: written bytes are sent, and the process may continue. */
             peer_gets(&pair, 3);
             kill(child, SIGKILL);
             MUST(waitpid(child, &status, 0));
@@ -269,7 +269,7 @@ static void a_raw_end_sends_what_was_written(void) {
     }
 }
 
-/* A child knows that it is one, and sends nothing that its parent has queued. */
+/* A child is detected, and sends no bytes that its parent has queued. */
 static void a_raw_fork_sends_nothing_twice(void) {
     for (int how = 0; how < 2; how++) {
         int set = new_set(), status = -1;
@@ -295,7 +295,7 @@ static void ends_as_a_thread(void) {
     direct(SYS_exit, 0);
 }
 
-/* Six arguments reach the kernel, its errors come back, and a thread starts on its own stack. */
+/* Six arguments reach the kernel, errors are returned, and a thread starts on its own stack. */
 static void raw_calls_of_all_other_kinds_pass(void) {
     print("%d\n", syscall(SYS_getpid) == getpid());
     char *page = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
@@ -322,7 +322,7 @@ static void raw_calls_of_all_other_kinds_pass(void) {
 
 static int waits_in, waits_for;
 
-/* Cancelled before its wait, it still gets what the wait brings. */
+/* A thread that is cancelled before its wait still gets the result of the wait. */
 static void *waits_raw(void *cancelled) {
     char bytes[8];
     struct epoll_event events[4];
@@ -546,7 +546,7 @@ static void streams_and_children_of_other_names_are_the_same(void) {
     print_read(two[0], 10);
 }
 
-static void a_connection_that_is_undone_is_the_kernels(void) {
+static void a_dissolved_connection_passes_through(void) {
     int set = new_set();
     for (int how = 0; how < 2; how++) {
         struct pair pair = with_bytes(set, "one two ");
@@ -624,13 +624,13 @@ static void asynchronous_writes_keep_their_order(void) {
 }
 
 static const struct app_case cases[] = {
-    CASE(a_raw_close_comes_after_what_was_written, "served:close served:write"),
+    CASE(a_raw_close_follows_written_bytes, "served:close served:write"),
     CASE(raw_sending_calls_keep_their_order,
          "served:write served:send served:writev served:sendmsg served:sendfile back:unknown_flags"),
     CASE(raw_calls_that_receive_take_the_next_bytes, "served:read served:recv served:readv served:recvmsg"),
     CASE(raw_waits_return_what_the_kernel_returns, "served:epoll_wait served:epoll_ctl back:polled_otherwise"),
     CASE(raw_calls_on_descriptors_are_noticed, "back:duplicated back:unknown_option"),
-    CASE(a_raw_end_sends_what_was_written, "served:write"),
+    CASE(a_raw_exit_sends_written_bytes, "served:write"),
     CASE(a_raw_fork_sends_nothing_twice, "served:write"),
     CASE(raw_calls_of_all_other_kinds_pass, ""),
     CASE(a_raw_call_is_no_cancellation_point, ""),
@@ -640,7 +640,7 @@ static const struct app_case cases[] = {
     CASE(vectors_with_flags_keep_their_order, "served:readv served:writev back:unknown_flags"),
     CASE(functions_of_two_names_are_the_same, "served:read served:write served:send back:polled_otherwise"),
     CASE(streams_and_children_of_other_names_are_the_same, "served:write back:stdio"),
-    CASE(a_connection_that_is_undone_is_the_kernels, "served:write back:unknown_flags"),
+    CASE(a_dissolved_connection_passes_through, "served:write back:unknown_flags"),
     CASE(asynchronous_writes_keep_their_order, "served:write back:unknown_flags"),
 };
 

@@ -1,6 +1,5 @@
-/* Waits in which nothing happens: peers that have ended their side, were reset, or do not read, in every state that a
- * connection can be in. The rule: a wait in which nothing changes costs the kernel one visit; how many there were is
- * what the library has counted. And what changes afterwards is reported. */
+/* Waits without events: peers that have ended their side, were reset, or do not read, in every state of a connection.
+ * The rule: a wait without a change enters the kernel once, by the library's count. Later changes are reported. */
 #include "app.h"
 #include <dirent.h>
 
@@ -21,7 +20,7 @@ static const struct {
 };
 enum { TRIGGERS = sizeof triggers / sizeof *triggers };
 
-/* All that is reported until nothing is any more; a level that has to be reported is changed to nothing. */
+/* Collects reports until there are no more; a level that would always be reported is changed to no events. */
 static void calm(int set, int fd) {
     struct epoll_event event;
     for (int i = 0; i < 8; i++) {
@@ -32,7 +31,7 @@ static void calm(int set, int fd) {
     mod(set, fd, 0, 1);
 }
 
-/* Waits in vain. A hang-up is reported by any level: there is no such wait. */
+/* Waits without an event. A hang-up is reported at any level, so there is no such wait. */
 static int wait_quietly(int set, int fd) {
     calm(set, fd);
     if (epoll_wait(set, &(struct epoll_event){0}, 1, 0) != 0)
@@ -40,7 +39,7 @@ static int wait_quietly(int set, int fd) {
     return epoll_wait(set, &(struct epoll_event){0}, 1, QUIET_MS);
 }
 
-/* A connection with a large receive buffer. */
+/* Returns a connection with a large receive buffer. */
 static struct pair connected_wide(void) {
     int port, listener = listen_on(0, &port), bytes = 400000;
     MUST(setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes));
@@ -49,7 +48,7 @@ static struct pair connected_wide(void) {
     return pair;
 }
 
-/* A connection after one request and one response. */
+/* Returns a connection after one request and one response. */
 static struct pair after_exchange(int set, uint32_t mask, bool narrow) {
     struct pair pair = narrow ? connected_narrow() : connected_wide();
     char bytes[16];
@@ -64,14 +63,14 @@ static struct pair after_exchange(int set, uint32_t mask, bool narrow) {
     return pair;
 }
 
-/* Takes all that there is to read. */
+/* Reads all available bytes. */
 static void drain(int fd) {
     static char bytes[65536];
     while (read(fd, bytes, sizeof bytes) > 0)
         continue;
 }
 
-/* Writes until nothing more is taken. */
+/* Writes until no more bytes are accepted. */
 static void fill_up(int set, int fd) {
     static char bytes[3000];
     for (int refused = 0; refused < 3;) {
@@ -108,7 +107,7 @@ static void print_ends(void (*end)(struct pair *), bool reads, bool full, size_t
         if (reads)
             drain(pair.app);
         int visits = wait_quietly(set, pair.app);
-        /* To one that is full the kernel goes on sending, now and then; our end is an edge anew when it is confirmed. */
+        /* The kernel sometimes sends more to a full peer; the acknowledgement of this side's end is another edge. */
         if (!full && end != end_own_side)
             print("%s: %d\n", triggers[i].name, visits);
         if (i % 2 == 0)
@@ -151,8 +150,8 @@ static void ends_of_both_sides_are_waited_through(void) {
     print_ends(peer_reset, true, true, 0);
 }
 
-/* The program has closed it with deferred output: its peer ends, and does not read. */
-static void the_end_of_one_that_was_closed_full_is_waited_through(void) {
+/* The program has closed a connection with deferred output; its peer has ended and does not read. */
+static void the_end_after_deferred_output_is_waited_through(void) {
     for (int ends = 0; ends < 3; ends++) {
         int set = new_set();
         struct pair pair = after_exchange(set, EPOLLIN, true);
@@ -169,8 +168,8 @@ static void the_end_of_one_that_was_closed_full_is_waited_through(void) {
     }
 }
 
-/* After the peer's end: what can still happen. */
-static void what_follows_an_end_is_reported(void) {
+/* The events that are still possible after the peer's end. */
+static void events_after_an_end_are_reported(void) {
     static const uint32_t masks[] = {EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLLONESHOT};
     for (int i = 0; i < 3; i++) {
         int set = new_set();
@@ -216,7 +215,7 @@ static void what_follows_an_end_is_reported(void) {
     }
 }
 
-/* How often the other threads of the process have gone to sleep. */
+/* Returns the number of times that other threads of the process have gone to sleep. */
 static long sleeps_of_others(void) {
     char path[64], line[128];
     long sum = 0, count;
@@ -280,7 +279,7 @@ static void no_thread_wakes_up_where_nothing_happens(void) {
         int set = new_set();
         states[i](set);
         long before = sleeps_of_others();
-        /* In the set, then elsewhere. */
+        /* Waits on the set, then in another call. */
         epoll_wait(set, &(struct epoll_event){0}, 1, 400);
         pause_ms(400);
         long times = sleeps_of_others() - before;
@@ -294,9 +293,9 @@ static const struct app_case cases[] = {
     CASE(an_end_behind_much_that_is_unread_is_waited_through, "served:read enters<=1000"),
     CASE(an_end_while_the_peer_does_not_read_is_waited_through, "served:read enters<=1000"),
     CASE(ends_of_both_sides_are_waited_through, "served:read enters<=1000"),
-    CASE(the_end_of_one_that_was_closed_full_is_waited_through, "served:write enters<=1000"),
+    CASE(the_end_after_deferred_output_is_waited_through, "served:write enters<=1000"),
     CASE(no_thread_wakes_up_where_nothing_happens, "served:write"),
-    CASE(what_follows_an_end_is_reported, "served:read enters<=1000"),
+    CASE(events_after_an_end_are_reported, "served:read enters<=1000"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -1,5 +1,5 @@
-/* A library that is loaded with the preload library, before or behind it, and has functions of the same names. It makes
- * its system calls by `syscall`, which is a hook: each of the two may call the other once, and not recurse endlessly. */
+/* A library that is loaded before or after the preload library, and has functions with the same names. It makes its
+ * system calls by `syscall`, which is a hook: each of the two may call the other once, without endless recursion. */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-/* How connections come to a loop: listeners and the result of accept, connects that take their time, IPv6, listeners
- * that several processes share; and whole servers with many clients. The rule: a connection belongs to the caller that
- * accepts it, and to no other before. */
+/* Connections of an event loop: listeners and the result of accept, slow connects, IPv6, listeners that several
+ * processes share; and whole servers with many clients. The rule: a connection belongs to the process that accepts it,
+ * and to no process before that. */
 #include "app.h"
 
 static void accept_returns_the_peers_address(void) {
@@ -33,7 +33,7 @@ static void accept_returns_the_peers_address(void) {
     }
 }
 
-static void errors_of_accept_are_the_kernels(void) {
+static void accept_errors_are_unchanged(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port);
     struct pair pair = pair_on(listener, port, SOCK_NONBLOCK);
     add(set, listener, EPOLLIN, 1);
@@ -251,7 +251,7 @@ static void a_connection_goes_to_the_process_that_accepts(void) {
     peer_gets(&pair, 100);
 }
 
-static void a_listener_that_closes_refuses_those_who_wait(void) {
+static void closing_a_listener_refuses_waiting_connections(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port);
     add(set, listener, EPOLLIN, 1);
     struct pair pair = {.peer = peer_connect(port)};
@@ -263,7 +263,7 @@ static void a_listener_that_closes_refuses_those_who_wait(void) {
 
 enum { CLIENTS = 60, ROUNDS = 30 };
 
-/* The clients of the servers below, in a separate process, by direct calls: each checks each response. */
+/* The clients of the servers below, in a separate process, by direct calls; each checks all its responses. */
 static pid_t clients(int port, size_t most, size_t pipelined) {
     pid_t child = (pid_t)MUST(fork());
     if (child)
@@ -300,8 +300,8 @@ struct client {
     unsigned char bytes[65536];
 };
 
-/* Reads everything, unless a response is pending; writes all that it can: as edges require, and correct for levels
- * too. */
+/* Reads everything, unless a response is pending, and writes as much as possible. Edge-triggered sets require this, and
+ * it is correct for level-triggered ones too. */
 static bool echo(int fd, struct client *client) {
     for (;;) {
         while (client->sent < client->length) {
@@ -366,7 +366,7 @@ static void a_server_of_large_messages_serves_all(void) {
 
 static const struct app_case cases[] = {
     CASE(accept_returns_the_peers_address, ""),
-    CASE(errors_of_accept_are_the_kernels, ""),
+    CASE(accept_errors_are_unchanged, ""),
     CASE(a_peer_that_is_gone_is_accepted_with_its_address, ""),
     CASE(bytes_that_came_before_the_set_are_reported, "served:read"),
     CASE(a_connect_that_takes_its_time_becomes_writable, ""),
@@ -375,7 +375,7 @@ static const struct app_case cases[] = {
     CASE(a_client_that_connected_first_is_served, "served:read served:write"),
     CASE(ipv6_is_served_alike, "served:read"),
     CASE(a_connection_goes_to_the_process_that_accepts, ""),
-    CASE(a_listener_that_closes_refuses_those_who_wait, ""),
+    CASE(closing_a_listener_refuses_waiting_connections, ""),
     CASE(a_level_server_serves_all_its_clients, "served:read served:write"),
     CASE(an_edge_server_serves_all_its_clients, "served:read served:write"),
     CASE(a_oneshot_server_serves_all_its_clients, "served:read served:write"),

@@ -1,4 +1,4 @@
-"""Servers as Python's own library writes them, each with its clients, chosen by argv.
+"""Servers as Python's standard library writes them, each with its clients, chosen by argv.
 
 The rule: a program that makes its calls from an interpreter sees what it would see without the library, whether its
 loop is asyncio's, one of selectors', or threads that block. `--cases` lists the cases and what the library must have
@@ -68,7 +68,7 @@ def asyncio_serves_itself():
 
 
 def asyncio_keeps_its_timers():
-    """Timers, a child process, a pipe and a thread pool beside a connection, in one loop."""
+    """Timers, a child process, a pipe and a thread pool next to a connection, in one loop."""
 
     async def main():
         server = await asyncio.start_server(echo, HOST, 0)
@@ -99,7 +99,7 @@ def asyncio_keeps_its_timers():
 
 
 def serve_selected(selector, listener, until):
-    """A small echo server by hand; returns how many bytes it echoed."""
+    """A small hand-written echo server; returns the number of echoed bytes."""
     total = 0
     listener.setblocking(False)
     selector.register(listener, selectors.EVENT_READ)
@@ -184,7 +184,7 @@ class Shout(socketserver.StreamRequestHandler):
 
 
 def threads_that_block_serve():
-    """Nothing here is for the library: sockets that block, one thread each."""
+    """Blocking sockets, with one thread each, which the library does not serve."""
     socketserver.ThreadingTCPServer.allow_reuse_address = True
     with socketserver.ThreadingTCPServer((HOST, 0), Shout) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -222,7 +222,7 @@ def http_is_served_by_threads():
 
 
 def a_served_process_starts_others():
-    """subprocess uses vfork, pipes and close_range between two looks at a set."""
+    """subprocess uses vfork, pipes and close_range between two waits on a set."""
     with socket.create_server((HOST, 0)) as listener, select.epoll() as epoll:
         client = socket.create_connection(listener.getsockname())
         server, _ = listener.accept()

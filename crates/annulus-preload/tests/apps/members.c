@@ -1,5 +1,5 @@
-/* What can be a member of a set, and the calls on a set: errors of every call, members that are no TCP streams beside
- * one that is, sets within sets, one socket in several sets, duplicates of either. The rule: a set with any members is
+/* Members of a set, and the calls on a set: errors of every call, members that are not TCP streams next to one that is,
+ * sets within sets, one socket in several sets, duplicates of sockets and sets. The rule: a set with any members is
  * served as far as possible, and reports the others as the kernel does. */
 #include "app.h"
 #include <sys/eventfd.h>
@@ -14,7 +14,7 @@ static struct pair added(int set, uint32_t mask) {
     return pair;
 }
 
-static void errors_of_control_are_the_kernels(void) {
+static void control_errors_are_unchanged(void) {
     int set = new_set(), file = (int)MUST(open("/proc/self/status", O_RDONLY)), folder = (int)MUST(open("/", O_RDONLY));
     struct pair pair = added(set, EPOLLIN);
     int closed = (int)MUST(dup(0));
@@ -41,7 +41,7 @@ static void errors_of_control_are_the_kernels(void) {
     print_now(set);
 }
 
-static void errors_of_waiting_are_the_kernels(void) {
+static void wait_errors_are_unchanged(void) {
     int set = new_set(), other = eventfd(1, EFD_CLOEXEC);
     struct epoll_event event;
     struct pair pair = added(set, EPOLLIN);
@@ -115,7 +115,7 @@ static void members_of_all_kinds_are_reported_together(void) {
     syscall(SYS_close, client);
 }
 
-/* nginx tests with a pair of Unix sockets at start whether epoll supports this event. */
+/* At its start, nginx tests with a pair of Unix sockets whether epoll supports this event. */
 static void a_hang_up_of_unix_sockets_is_reported(void) {
     int set = new_set(), two[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
@@ -215,7 +215,7 @@ static void a_socket_can_move_between_sets(void) {
     peer_gets(&pair, 36);
 }
 
-static void a_set_that_is_polled_reports_what_was_received_in_another(void) {
+static void a_polled_set_reports_bytes_received_in_another_set(void) {
     int sets[2] = {new_set(), new_set()};
     struct pair pair = added(sets[0], EPOLLIN), other = added(sets[1], EPOLLIN);
     print_now(sets[0]);
@@ -279,7 +279,7 @@ static void a_duplicate_of_a_member_is_another_member(void) {
     print_read(pair.app, 10);
 }
 
-/* The registration belongs to the open socket, not to the number: it lives on while a duplicate does. */
+/* The registration belongs to the open socket, not to the number, and lasts as long as a duplicate. */
 static void a_closed_number_whose_duplicate_lives_is_still_reported(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
@@ -310,7 +310,7 @@ static void buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate(void
         print_now(set);
         print_now(set);
         if (way == 3) {
-            /* Its last number is another's, with bytes of its own. */
+            /* Its last number belongs to another connection, with other bytes. */
             MUST(close(twin));
             struct pair other = connected();
             int third = (int)MUST(dup2(other.app, twin));
@@ -380,7 +380,7 @@ static int open_numbers(void) {
     return count;
 }
 
-static void sets_and_members_that_come_and_go_leave_no_descriptor(void) {
+static void closed_sets_and_members_leave_no_descriptor(void) {
     int before = 0, port, listener = listen_on(0, &port);
     for (int i = 0; i < 120; i++) {
         if (i == 20)
@@ -395,11 +395,11 @@ static void sets_and_members_that_come_and_go_leave_no_descriptor(void) {
         MUST(close(i % 3 ? set : pair.app));
         peer_close(&pair);
     }
-    /* What is kept for the next set is no growth; one descriptor for each of a hundred sets would be. */
+    /* Memory that is kept for the next set is not growth; one descriptor for each of a hundred sets would be. */
     print("grown: %s\n", open_numbers() - before > 8 ? "yes" : "no");
 }
 
-/* As many calls as it takes: how many of those that are ready one call reports is not promised. */
+/* Makes as many calls as needed: the number of ready members that one call reports is not specified. */
 static void a_hundred_members_are_reported_once_each(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pairs[100];
@@ -450,7 +450,7 @@ static void the_order_of_single_arrivals_is_kept(void) {
     print("\n");
 }
 
-static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) {
+static void reading_into_unmapped_memory_fails_and_loses_no_bytes(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
     char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes[16];
@@ -469,7 +469,7 @@ static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) 
     GOT(epoll_wait(set, (struct epoll_event *)page, 1, 0));
 }
 
-static void writing_from_memory_that_is_not_there_fails(void) {
+static void writing_from_unmapped_memory_fails(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
     char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -487,26 +487,26 @@ static void writing_from_memory_that_is_not_there_fails(void) {
 }
 
 static const struct app_case cases[] = {
-    CASE(errors_of_control_are_the_kernels, "passed:not_a_stream"),
-    CASE(errors_of_waiting_are_the_kernels, ""),
+    CASE(control_errors_are_unchanged, "passed:not_a_stream"),
+    CASE(wait_errors_are_unchanged, ""),
     CASE(members_of_all_kinds_are_reported_together, "served:read served:epoll_wait passed:not_a_stream"),
     CASE(a_hang_up_of_unix_sockets_is_reported, "passed:not_a_stream"),
     CASE(sets_can_be_members_of_sets, "back:polled_otherwise"),
     CASE(a_set_can_be_polled, "back:polled_otherwise"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
     CASE(a_socket_can_move_between_sets, ""),
-    CASE(a_set_that_is_polled_reports_what_was_received_in_another, "passed:polled_otherwise"),
+    CASE(a_polled_set_reports_bytes_received_in_another_set, "passed:polled_otherwise"),
     CASE(a_duplicate_of_a_set_is_the_same_set, ""),
     CASE(a_duplicate_of_a_member_is_another_member, "back:duplicated"),
     CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),
     CASE(buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate, "back:duplicated"),
     CASE(a_blocking_socket_can_be_a_member, "passed:blocking"),
     CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
-    CASE(sets_and_members_that_come_and_go_leave_no_descriptor, ""),
+    CASE(closed_sets_and_members_leave_no_descriptor, ""),
     CASE(a_hundred_members_are_reported_once_each, "served:epoll_wait served:read"),
     CASE(the_order_of_single_arrivals_is_kept, ""),
-    CASE(reading_into_memory_that_is_not_there_fails_and_loses_nothing, ""),
-    CASE(writing_from_memory_that_is_not_there_fails, ""),
+    CASE(reading_into_unmapped_memory_fails_and_loses_no_bytes, ""),
+    CASE(writing_from_unmapped_memory_fails, ""),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -1,11 +1,13 @@
-/* Random sequences of calls on a set and its sockets, the same for the same seed. The rule: what a set reports and what
- * the calls return is what the kernel's own epoll would report and return, whatever came before.
+/* Random sequences of calls on a set and its sockets; the same seed gives the same sequence. The rule: the set reports,
+ * and the calls return, what the kernel's own epoll would report and return.
  *
- * A sequence is made of rounds: calls of the program on its sockets, looks at the set, what the peers do, looks again.
- * The looks of a round are one report: of a level-triggered member the events of its last look, of others those of all its
- * looks together, because the kernel is free to make one edge of two. `~` in place of `=` marks members that
- * have just been used in a way that makes the library hand them back: the kernel's set, which they then enter, may
- * repeat an edge, so there what is reported without the library must be reported with it, and more may be. */
+ * A sequence consists of rounds: calls of the program on its sockets, looks (waits) at the set, calls of the peers,
+ * looks again. The looks of a round form one report. For a level-triggered member it has the events of its last look;
+ * for others, those of all its looks together, because the kernel may merge two edges.
+ *
+ * `~` in place of `=` marks members that have just been used in a way that makes the library hand them back. The
+ * kernel's set, to which they are then added, may repeat an edge. For these, every event that is reported without the
+ * library must be reported with it, and more events may be. */
 #include "app.h"
 
 enum { SLOTS = 6, WRITTEN_MAX = 8192 };
@@ -13,9 +15,10 @@ enum { SLOTS = 6, WRITTEN_MAX = 8192 };
 struct slot {
     struct pair pair;
     bool open, member, fills, full, again;
-    /* It was full since the last report: the kernel decides whether and when a little more fits, which is an edge. */
+    /* Full at some time since the last report: the kernel decides whether and when a little more fits, which is an
+     * edge. */
     bool was_full;
-    /* The last call of this round on it: what follows a write to a peer that is gone is a matter of time. */
+    /* The last call of this round on it: the result of a later write to a closed peer depends on timing. */
     bool done;
     bool app_ended, peer_gone;
     uint32_t mask, reported;
@@ -51,7 +54,7 @@ static uint32_t any_mask(void) {
     return interests[below(8)] | ways[below(7)];
 }
 
-/* Its FIN has been sent, and not been acknowledged: FIN_WAIT1, LAST_ACK, CLOSING. */
+/* The states after FIN was sent and before it is acknowledged. */
 static bool is_ending(int state) { return state == 4 || state == 9 || state == 11; }
 
 /* ---- the report of a round ---- */
@@ -107,7 +110,7 @@ static void open_slot(void) {
     if (!slot)
         return;
     *slot = (struct slot){.open = true, .fills = one_in(3)};
-    /* One of its own: what is done to this connection once is done to all of a listener, and then none is served. */
+    /* A separate listener: certain calls on a connection stop the serving of all connections of its listener. */
     int port, listener = listen_on(0, &port);
     slot->pair.peer = peer_connect(port);
     int size = 8192;
@@ -138,7 +141,7 @@ static void change_membership(struct slot *slot) {
     }
 }
 
-/* Reads up to a number of bytes, in as many calls as it takes: a stream has no borders. */
+/* Reads up to a number of bytes, in as many calls as needed: a stream has no message boundaries. */
 static void read_some(struct slot *slot) {
     static unsigned char bytes[70000];
     size_t most = one_in(3) ? sizeof bytes : below(2000) + 1, done = 0;
@@ -187,7 +190,7 @@ static void write_some(struct slot *slot) {
     slot->done = slot->peer_gone;
 }
 
-/* Writes until no more is accepted, however much that is. */
+/* Writes until no more bytes are accepted. */
 static void fill_slot(struct slot *slot) {
     static unsigned char bytes[5000];
     if (!slot->fills || slot->full || slot->peer_gone || slot->app_ended || slot->mask & EPOLLONESHOT)
@@ -212,14 +215,14 @@ static void fill_slot(struct slot *slot) {
 static void shut(struct slot *slot) {
     static const char *const names[] = {"reading", "writing", "both"};
     int how = one_in(2) ? SHUT_WR : (int)below(3);
-    /* What is still to be sent of a full one leaves when its peer reads: when the end arrives is a matter of time. */
+    /* Deferred bytes of a full connection are sent when its peer reads, so the time of the end is not determined. */
     if (slot->full)
         return;
     int result = shutdown(slot->pair.app, how);
     print("%d shut %s: %s\n", number(slot), names[how], result < 0 ? strerrorname_np(errno) : "ok");
     slot->app_ended |= result == 0 && how != SHUT_RD;
     slot->done = true;
-    /* That the end has arrived is an edge of its own. */
+    /* The acknowledgement of the end is another edge. */
     look(SLOTS + 2);
     for (int i = 0; i < 2000 && is_ending(tcp_state(slot->pair.app).tcpi_state); i++)
         pause_ms(1);
@@ -245,7 +248,7 @@ static void close_slot(struct slot *slot) {
         look(SLOTS + 2);
     }
     if (!slot->peer_gone) {
-        /* What a reset overtakes is lost without the library, too. */
+        /* Bytes that a reset overtakes are lost without the library as well. */
         const char *all = result < 0 ? "-" : slot->peer_got == slot->app_sent ? "all" : "not all";
         print("%d its peer got %s, then %s, wrong at %ld\n", number(slot), all,
             result == 0 ? "the end" : strerrorname_np(errno), wrong);
@@ -259,7 +262,7 @@ static void *read_elsewhere(void *slot) {
     return NULL;
 }
 
-/* Uses that no server makes of its connections every day. */
+/* Calls that servers rarely make on their connections. */
 static void use_oddly(struct slot *slot) {
     int fd = slot->pair.app, twin, one = 1, zero = 0;
     pthread_t thread;
@@ -273,7 +276,7 @@ static void use_oddly(struct slot *slot) {
         break;
     case 1:
         MUST(poll(&query, 1, 0));
-        /* A late acknowledgement drains a full send buffer, without its peer reading. */
+        /* A late acknowledgement drains a full send buffer without a read of its peer. */
         query.revents &= slot->full ? ~POLLOUT : ~0;
         print("%d polled: %s\n", number(slot), mask_text((uint32_t)query.revents, text));
         break;
@@ -339,7 +342,7 @@ static void program_acts(void) {
 
 /* ---- what the peers do ---- */
 
-/* Returns when the program's socket has all that its peer sent, the end too, or is closed. */
+/* Waits until the program's socket has all that its peer sent, including the end, or is closed. */
 static void arrive(struct slot *slot) {
     for (int i = 0; i < 20000; i++) {
         struct tcp_info app = tcp_state(slot->pair.app), peer = tcp_state(slot->pair.peer);
@@ -355,7 +358,7 @@ static void arrive(struct slot *slot) {
 static void peer_writes(struct slot *slot) {
     static unsigned char bytes[15000];
     size_t length = below(one_in(6) ? sizeof bytes : 1500) + 1;
-    /* Less than the window, or what the program does not read would not arrive. */
+    /* Less than the window: otherwise bytes would not arrive while the program does not read. */
     if (slot->pair.peer_ended || slot->peer_sent - slot->app_got + length > 20000)
         return;
     fill(bytes, length, slot->peer_sent);
@@ -373,7 +376,7 @@ static void peer_writes(struct slot *slot) {
     arrive(slot);
 }
 
-/* Takes all that the program wrote, however long that takes. */
+/* Reads all that the program wrote, however long that takes. */
 static void peer_reads(struct slot *slot) {
     static unsigned char bytes[65536];
     long wrong = -1, result = 1;
@@ -402,7 +405,7 @@ static void peer_reads(struct slot *slot) {
 }
 
 static void peer_leaves(struct slot *slot) {
-    /* Unread bytes would make the end a reset, and whether they have all arrived is a matter of time. */
+    /* Unread bytes would make the end a reset, and their arrival depends on timing. */
     peer_reads(slot);
     int before = tcp_state(slot->pair.app).tcpi_state;
     bool reset = one_in(2);

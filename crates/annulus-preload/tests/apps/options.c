@@ -1,12 +1,13 @@
-/* Options of sockets by which reading or reporting is another: set on a listener, whose connections have them; on a
- * connection, before and after a set has it; by others, before the program knew the socket. And urgent data. */
+/* Socket options that change reads or reports: set on a listener, whose connections inherit them; on a connection,
+ * before and after it is added to a set; and by another process, before the program has the socket. Also urgent
+ * data. */
 #include "app.h"
 #include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
 #include <netinet/ip.h>
 #include <semaphore.h>
 
-/* What a 64-bit libc does not name. */
+/* Constants that a 64-bit libc does not define. */
 enum { TIMESTAMP_NEW = 63, TIMESTAMPNS_NEW = 64, TIMESTAMPING_NEW = 65, RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67 };
 
 extern char **environ;
@@ -16,7 +17,7 @@ struct option {
     int level, name, value;
 };
 
-/* Each of them adds control data to the result of `recvmsg`. */
+/* Each of these options adds control data to the result of `recvmsg`. */
 static const struct option adding[] = {
     {SOL_SOCKET, SO_TIMESTAMP, 1},     {SOL_SOCKET, SO_TIMESTAMPNS, 1},
     {SOL_SOCKET, TIMESTAMP_NEW, 1},    {SOL_SOCKET, TIMESTAMPNS_NEW, 1},
@@ -30,7 +31,7 @@ static void set_option(int fd, struct option option) {
     MUST(setsockopt(fd, option.level, option.name, &option.value, sizeof option.value));
 }
 
-/* The same unseen by the library, as if another program had done it. */
+/* Sets an option unseen by the library, as another program could. */
 static void set_unseen(int fd, struct option option) {
     MUST(syscall(SYS_setsockopt, fd, option.level, option.name, &option.value, sizeof option.value));
 }
@@ -39,7 +40,7 @@ static struct pair accepted_from(int listener, int port) {
     return pair_on(listener, port, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
-/* A member that has been reported, so that what comes is received by then. */
+/* Returns a member that has been reported, so that the ring receives later bytes. */
 static struct pair member_from(int set, int listener, int port, uint64_t label) {
     struct pair pair = accepted_from(listener, port);
     add(set, pair.app, EPOLLIN, label);
@@ -64,8 +65,8 @@ static void print_message(int fd, size_t most) {
     }
 }
 
-/* Returns when the kernel timestamps packets: it begins some time after the first socket has enabled them, and goes on
- * while a socket does. */
+/* Waits until the kernel timestamps packets: it starts some time after the first socket has enabled timestamps, and
+ * continues while a socket uses them. */
 static void wait_for_stamps(void) {
     struct pair pair = connected();
     set_option(pair.app, (struct option){SOL_SOCKET, SO_TIMESTAMP, 1});
@@ -83,7 +84,7 @@ static void wait_for_stamps(void) {
     print("the kernel never stamped anything\n");
 }
 
-/* Two reads of what a connection gets, which has the option from the start. */
+/* Reads twice from a connection that has the option from the start. */
 static void print_served(int set, struct pair *pair, uint64_t label) {
     for (int i = 0; i < 2; i++) {
         peer_send(pair, "abcdef");
@@ -160,7 +161,7 @@ static void an_option_that_another_process_sets_on_a_listener_later_is_missed(vo
     print_served(set, &second, 2);
 }
 
-/* Becomes this program again, with a descriptor. */
+/* Executes this program again, with a descriptor. */
 static void begin_again(const char *name, int fd) {
     char number[16];
     sprintf(number, "%d", fd);
@@ -170,7 +171,7 @@ static void begin_again(const char *name, int fd) {
     print("exec: %s\n", strerrorname_np(errno));
 }
 
-static void a_listener_that_was_there_before_the_program_has_its_options(void) {
+static void an_inherited_listener_keeps_its_options(void) {
     const char *inherited = getenv("LISTENER");
     int port;
     if (!inherited) {
@@ -192,7 +193,7 @@ static void a_listener_that_was_there_before_the_program_has_its_options(void) {
     print_served(set, &pair, 1);
 }
 
-static void a_connection_that_was_there_before_the_program_has_its_options(void) {
+static void an_inherited_connection_keeps_its_options(void) {
     const char *inherited = getenv("CONNECTION"), *peer = getenv("PEER");
     if (!inherited) {
         char number[16];
@@ -292,7 +293,7 @@ static void writability_is_reported_below_the_mark_of_unsent_bytes(void) {
         print_now(set);
         if (step == 2)
             set_option(pair.app, option);
-        /* More than the peer's receive buffer takes, and less than the kernel has. */
+        /* More than fits into the peer's receive buffer, and less than fits into the kernel's buffers. */
         print("written: %zd\n", write(pair.app, bytes, sizeof bytes));
         print_now(set);
         MUST(close(pair.app));
@@ -328,7 +329,7 @@ static void print_urgent(int fd) {
     got_bytes("urgent", &byte, recv(fd, &byte, 1, MSG_OOB));
 }
 
-/* Bytes, an urgent one, and more; read to the mark and on. */
+/* Sends bytes, an urgent byte, and more bytes, and reads up to the mark and beyond. */
 static void print_urged(int set, struct pair *pair, bool as_out_of_band) {
     peer_send(pair, "ab");
     await_delivery(pair);
@@ -402,7 +403,7 @@ static void a_program_signalled_for_urgent_bytes_reads_them(void) {
     }
 }
 
-static void who_reads_urgent_bytes_once_has_them_from_then_on(void) {
+static void urgent_bytes_are_kept_after_the_first_urgent_read(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
     print_urgent(first.app);
@@ -454,7 +455,7 @@ static void *wait_and_read(void *argument) {
     return NULL;
 }
 
-static void who_reads_urgent_bytes_has_those_of_other_threads_too(void) {
+static void an_urgent_read_covers_connections_of_other_threads(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct other other = {.listener = listener, .port = port};
     struct pair pair = member_from(set, listener, port, 1);
@@ -468,7 +469,7 @@ static void who_reads_urgent_bytes_has_those_of_other_threads_too(void) {
     print_urged(set, &pair, true);
 }
 
-static void who_looks_for_the_mark_once_finds_it_from_then_on(void) {
+static void the_urgent_mark_is_found_after_the_first_query(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
     peer_send(&first, "ab");
@@ -657,7 +658,7 @@ static void a_program_signalled_for_input_reads_it(void) {
     }
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 static void queued_bytes_are_included_in_tcp_info(void) {
     int set = new_set();
@@ -680,7 +681,7 @@ static void queued_bytes_are_included_in_tcp_info(void) {
     print_read(pair.app, 64);
 }
 
-static void what_is_not_sent_is_counted(void) {
+static void unsent_bytes_are_counted(void) {
     int set = new_set(), unsent = -1, unacknowledged = -1;
     static char bytes[100000];
     struct pair pair = connected_narrow();
@@ -738,7 +739,7 @@ static void time_limits_are_for_calls_that_wait(void) {
 }
 
 /* Options that servers set and that do not change the data: the connection stays served. */
-static void options_that_change_nothing_are_set_on_what_is_served(void) {
+static void harmless_options_can_be_set_on_served_connections(void) {
     static const struct option options[] = {
         {IPPROTO_TCP, TCP_NODELAY, 1},       {IPPROTO_TCP, TCP_CORK, 0},         {IPPROTO_TCP, TCP_QUICKACK, 0},
         {IPPROTO_TCP, TCP_KEEPIDLE, 60},     {IPPROTO_TCP, TCP_USER_TIMEOUT, 0}, {IPPROTO_TCP, TCP_THIN_DUPACK, 0},
@@ -832,7 +833,7 @@ static void bytes_that_are_mapped_are_the_streams(void) {
             print("no such option\n");
             return;
         }
-        /* All of it, copied here or to be read. */
+        /* All bytes, whether copied here or still to be read. */
         size_t done = zero.copybuf_len > 0 ? (size_t)zero.copybuf_len : 0;
         if (zero.recv_skip_hint)
             done += (size_t)MUST(recv(pair.app, bytes + done, zero.recv_skip_hint, 0));
@@ -849,8 +850,8 @@ static const struct app_case cases[] = {
     CASE(an_option_of_a_listener_in_a_set_is_its_connections, "passed:unknown_option"),
     CASE(an_option_that_others_gave_a_listener_is_its_connections, "passed:unknown_option"),
     CASE(an_option_that_another_process_sets_on_a_listener_later_is_missed, "served:recvmsg"),
-    CASE(a_listener_that_was_there_before_the_program_has_its_options, "passed:unknown_option"),
-    CASE(a_connection_that_was_there_before_the_program_has_its_options, "passed:unknown_option"),
+    CASE(an_inherited_listener_keeps_its_options, "passed:unknown_option"),
+    CASE(an_inherited_connection_keeps_its_options, "passed:unknown_option"),
     CASE(a_client_that_enabled_control_data_gets_it, "passed:unknown_option"),
     CASE(a_low_water_mark_of_a_listener_holds_reports_back, "passed:unknown_option"),
     CASE(an_option_is_an_edge_if_it_wakes, "back:unknown_option"),
@@ -859,10 +860,10 @@ static const struct app_case cases[] = {
     CASE(writability_is_reported_until_a_write_fails, "served:write"),
     CASE(urgent_bytes_of_a_listener_that_wants_them_inline_are_inline, "passed:unknown_option"),
     CASE(a_program_signalled_for_urgent_bytes_reads_them, "back:unknown_flags passed:unknown_option"),
-    CASE(who_reads_urgent_bytes_once_has_them_from_then_on, "back:unknown_flags passed:unknown_option"),
-    CASE(who_reads_urgent_bytes_has_those_of_other_threads_too, "back:unknown_flags"),
+    CASE(urgent_bytes_are_kept_after_the_first_urgent_read, "back:unknown_flags passed:unknown_option"),
+    CASE(an_urgent_read_covers_connections_of_other_threads, "back:unknown_flags"),
     CASE(a_reset_caused_by_sending_at_a_hand_back_is_reported, "back:unknown_flags"),
-    CASE(who_looks_for_the_mark_once_finds_it_from_then_on, "back:unknown_flags passed:unknown_option"),
+    CASE(the_urgent_mark_is_found_after_the_first_query, "back:unknown_flags passed:unknown_option"),
     CASE(reading_urgent_bytes_of_one_connection_covers_the_others, "back:unknown_flags passed:unknown_option"),
     CASE(a_client_reads_urgent_bytes_after_its_first_request, "back:unknown_flags passed:unknown_option"),
     CASE(urgent_bytes_that_the_program_never_announced_are_skipped, ""),
@@ -871,9 +872,9 @@ static const struct app_case cases[] = {
     CASE(an_urgent_byte_waits_for_deferred_output, "back:unknown_flags"),
     CASE(a_program_signalled_for_input_reads_it, "back:unknown_flags"),
     CASE(queued_bytes_are_included_in_tcp_info, "served:write served:read"),
-    CASE(what_is_not_sent_is_counted, "served:write"),
+    CASE(unsent_bytes_are_counted, "served:write"),
     CASE(time_limits_are_for_calls_that_wait, "served:read served:write"),
-    CASE(options_that_change_nothing_are_set_on_what_is_served, "served:recvmsg served:read served:write"),
+    CASE(harmless_options_can_be_set_on_served_connections, "served:recvmsg served:read served:write"),
     CASE(an_option_that_is_set_late_applies_from_then_on, "back:unknown_option"),
     CASE(an_option_that_was_set_late_applies_to_the_next_connection, "back:unknown_option passed:unknown_option"),
     CASE(a_stream_is_not_decrypted_behind_buffered_bytes, "back:unknown_option"),

@@ -1,6 +1,6 @@
-/* Processes: children that share the connections of their parent, programs started by a server, a daemon, another
- * user, another root, a filter, no stdout. The rule: a child sees its parent's sockets as it would without the
- * library, and the parent does not notice its child. */
+/* Processes: children that share the connections of their parent, programs started by a server, a daemon, another user,
+ * another root, a filter, no stdout. The rule: a child has its parent's sockets as it would without the library, and
+ * the child does not disturb its parent. */
 #include "app.h"
 #include <grp.h>
 #include <linux/audit.h>
@@ -42,7 +42,7 @@ static void a_child_that_closes_everything_disturbs_nothing(void) {
     }
 }
 
-/* A child that writes to the connection, which is its descriptor `to`, when a line comes by `from`. */
+/* Starts a child that writes to the connection `to` when a line arrives on `from`. */
 static pid_t child_of_kind(int kind, int from, int to) {
     char script[100], line[160], byte;
     snprintf(script, sizeof script, "read -u %d line; echo the rest >&%d", from, to);
@@ -174,7 +174,7 @@ static void a_child_may_serve_with_a_set_of_its_own(void) {
     exchange(set, &pair);
 }
 
-/* The file of a connection is closed when its last holder closes it: a child that was born earlier holds none. */
+/* A connection is closed when its last holder closes it: a child that was forked earlier does not hold it. */
 static void a_connection_ends_though_an_older_child_lives(void) {
     int set = new_set(), status;
     struct pair before = joined(set, EPOLLIN);
@@ -355,7 +355,7 @@ static void every_way_to_start_a_program_works(void) {
     }
 }
 
-/* ---- other circumstances ---- */
+/* ---- other conditions ---- */
 
 static void a_daemon_goes_on_serving(void) {
     int set = new_set();
@@ -363,7 +363,7 @@ static void a_daemon_goes_on_serving(void) {
     exchange(set, &pair);
     MUST(write(pair.app, "queued", 6));
     MUST(daemon(1, 1));
-    /* No process is left that could end it if it hung. */
+    /* No other process could end it if it hung. */
     alarm(30);
     peer_gets(&pair, 6);
     exchange(set, &pair);
@@ -390,7 +390,7 @@ static void a_program_may_give_up_its_rights(void) {
     exchange(set, &late);
 }
 
-/* Rings of others than root are charged to this limit, by some kernels. */
+/* Some kernels charge the rings of users other than root to this limit. */
 static void a_program_that_may_lock_no_memory_runs_as_before(void) {
     MUST(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){0, 0}));
     become_nobody();
@@ -417,7 +417,7 @@ static void a_program_may_move_to_an_empty_root(void) {
     exchange(set, &late);
 }
 
-/* Makes calls of io_uring end with `action`, by prctl, as sandboxed programs do. */
+/* Makes io_uring calls end with `action`, by prctl, as sandboxed programs do. */
 static void forbid_rings(uint32_t action) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -458,27 +458,31 @@ static void under_a_filter(bool early, uint32_t action) {
     peer_gets(&pair, 100);
 }
 
-static void a_filter_that_refuses_rings_from_the_start_is_lived_with(void) {
+static void a_program_runs_though_a_filter_refuses_rings_from_the_start(void) {
     under_a_filter(true, SECCOMP_RET_ERRNO | EPERM);
 }
 
-static void a_filter_that_refuses_rings_later_is_lived_with(void) { under_a_filter(false, SECCOMP_RET_ERRNO | EPERM); }
+static void a_program_runs_though_a_later_filter_refuses_rings(void) {
+    under_a_filter(false, SECCOMP_RET_ERRNO | EPERM);
+}
 
-static void a_filter_that_kills_for_rings_from_the_start_is_not_met(void) {
+static void a_filter_that_kills_for_rings_from_the_start_is_not_triggered(void) {
     under_a_filter(true, SECCOMP_RET_KILL_PROCESS);
 }
 
-static void a_filter_that_kills_for_rings_later_is_not_met(void) { under_a_filter(false, SECCOMP_RET_KILL_PROCESS); }
+static void a_later_filter_that_kills_for_rings_is_not_triggered(void) {
+    under_a_filter(false, SECCOMP_RET_KILL_PROCESS);
+}
 
 static void filtered_program(void) { under_a_filter(false, SECCOMP_RET_ALLOW); }
 
-/* As in a container: the filter is there before the program is. */
-static void a_filter_that_was_there_before_is_lived_with(void) {
+/* As in a container, the filter is set before the program starts. */
+static void a_program_runs_under_an_earlier_filter(void) {
     forbid_rings(SECCOMP_RET_ERRNO | EPERM);
     execl("/proc/self/exe", "processes", "filtered", (char *)NULL);
 }
 
-/* With 0, 1 and 2 closed, the next files get these numbers: whatever is printed there goes to a client. */
+/* With 0, 1 and 2 closed, the next files get these numbers, and output to stdout would go to a client. */
 static void a_program_without_a_stdout_is_not_written_to(void) {
     struct pair pairs[3];
     int port, listener = listen_on(0, &port);
@@ -502,7 +506,8 @@ static void a_program_without_a_stdout_is_not_written_to(void) {
     waitpid(child, NULL, 0);
     for (int i = 0; i < 3; i++)
         shutdown(pairs[i].app, SHUT_WR);
-    /* Not by a raw call, which bypasses the library: it would close the number later, whatever it is by then. */
+    /* Not by a raw call, which bypasses the library: the library would close the number later, with any file that has
+     * it. */
     MUST(dup2(200, 1));
     for (int i = 0; i < 3; i++) {
         print("number %d: ", pairs[i].app);
@@ -527,11 +532,11 @@ static const struct app_case cases[] = {
     CASE(a_program_may_give_up_its_rights, "root served:read"),
     CASE(a_program_that_may_lock_no_memory_runs_as_before, "root"),
     CASE(a_program_may_move_to_an_empty_root, "root served:read"),
-    CASE(a_filter_that_refuses_rings_from_the_start_is_lived_with, "passed:filtered"),
-    CASE(a_filter_that_refuses_rings_later_is_lived_with, "back:filtered"),
-    CASE(a_filter_that_kills_for_rings_from_the_start_is_not_met, ""),
-    CASE(a_filter_that_kills_for_rings_later_is_not_met, "back:filtered"),
-    CASE(a_filter_that_was_there_before_is_lived_with, "passed:refused"),
+    CASE(a_program_runs_though_a_filter_refuses_rings_from_the_start, "passed:filtered"),
+    CASE(a_program_runs_though_a_later_filter_refuses_rings, "back:filtered"),
+    CASE(a_filter_that_kills_for_rings_from_the_start_is_not_triggered, ""),
+    CASE(a_later_filter_that_kills_for_rings_is_not_triggered, "back:filtered"),
+    CASE(a_program_runs_under_an_earlier_filter, "passed:refused"),
     CASE(a_program_without_a_stdout_is_not_written_to, ""),
 };
 

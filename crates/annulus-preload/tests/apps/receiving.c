@@ -1,18 +1,18 @@
 /* Every call that reads bytes from a stream, with its flags, errors and unusual lengths; and queries of the number of
- * bytes. The rule: bytes buffered by the library and bytes in the kernel are one stream. */
+ * readable bytes. The rule: bytes that the library has buffered and bytes in the kernel are one stream. */
 #include "app.h"
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
 int fcntl64(int fd, int what, ...);
 
-/* The compiler calls these instead where it knows the buffer's size. */
+/* The compiler calls these functions if it knows the size of the buffer. */
 ssize_t __read_chk(int fd, void *bytes, size_t count, size_t buffers);
 ssize_t __recv_chk(int fd, void *bytes, size_t count, size_t buffers, int flags);
 ssize_t __recvfrom_chk(int fd, void *bytes, size_t count, size_t buffers, int flags, struct sockaddr *from,
                        socklen_t *length);
 
-/* A member that has `text` to read, and has been reported. */
+/* Returns a member that has `text` to read and has been reported. */
 static struct pair with_bytes(int set, const char *text) {
     struct pair pair = connected();
     add(set, pair.app, EPOLLIN | EPOLLRDHUP, 1);
@@ -133,7 +133,7 @@ static void the_count_of_waiting_bytes_is_whole(void) {
     print_read(pair.app, 100);
 }
 
-static void flags_of_receiving_mean_what_they_mean(void) {
+static void receive_flags_have_their_usual_effect(void) {
     int set = new_set();
     struct pair pair = with_bytes(set, "abcdefghijklmnop");
     RECV(pair.app, 2, MSG_DONTWAIT);
@@ -329,7 +329,7 @@ static void a_large_stream_arrives_whole(void) {
     MUST(waitpid(child, NULL, 0));
 }
 
-/* A reader that stops must stop the sender, as TCP does: what the library takes ahead is bounded. */
+/* A reader that stops must stop the sender, as in TCP: the library reads only a limited amount ahead. */
 static void a_reader_that_stops_stops_its_sender(void) {
     int set = new_set(), small = 65536;
     struct pair pair = connected();
@@ -361,7 +361,7 @@ static void a_reader_that_stops_stops_its_sender(void) {
     print("all read: %s, wrong at %ld\n", position == sent ? "yes" : "no", wrong);
 }
 
-static void descriptors_that_are_no_streams_are_read_as_ever(void) {
+static void reads_of_other_descriptors_are_unchanged(void) {
     int two[2], unix_pair[2], event = eventfd(5, EFD_NONBLOCK), file = (int)MUST(open("/proc/self/comm", O_RDONLY));
     char bytes[64];
     struct iovec part = {bytes, sizeof bytes};
@@ -425,7 +425,7 @@ static const struct app_case cases[] = {
     CASE(peeking_takes_nothing, "served:recv"),
     CASE(peeking_returns_no_more_than_there_is_to_read, ""),
     CASE(the_count_of_waiting_bytes_is_whole, ""),
-    CASE(flags_of_receiving_mean_what_they_mean, ""),
+    CASE(receive_flags_have_their_usual_effect, ""),
     CASE(calls_of_length_zero_return, "served:readv"),
     CASE(many_parts_and_too_many, "served:readv served:recvmsg"),
     CASE(addresses_and_control_bytes_are_left_as_a_stream_leaves_them, ""),
@@ -435,7 +435,7 @@ static const struct app_case cases[] = {
     CASE(a_large_stream_arrives_whole, "served:read"),
     CASE(a_reader_that_stops_stops_its_sender, "served:read"),
     CASE(messages_of_datagrams_pass, ""),
-    CASE(descriptors_that_are_no_streams_are_read_as_ever, ""),
+    CASE(reads_of_other_descriptors_are_unchanged, ""),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

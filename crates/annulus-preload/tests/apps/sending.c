@@ -1,6 +1,6 @@
-/* Every call that hands bytes to a stream: their order among each other, what a full peer does to them, the errors of
- * one that is gone, and the calls that move bytes without showing them. The rule: the peer gets what was accepted, in
- * the order in which it was accepted, and as it was at that moment. */
+/* Every call that sends bytes to a stream: their order, the effect of a full peer, the errors of a closed one, and
+ * calls that move bytes without showing them. The rule: the peer gets the accepted bytes, in the order in which they
+ * were accepted, and as they were at that moment. */
 #include "app.h"
 #include <sys/mman.h>
 #include <sys/sendfile.h>
@@ -12,7 +12,7 @@ static void count_broken_pipe(int number) {
     broken_pipes++;
 }
 
-/* A file of `count` bytes of the test stream, starting at `position`. */
+/* Creates a file of `count` bytes of the test stream, starting at `position`. */
 static int file_of(size_t count, uint64_t position) {
     int file = (int)MUST(memfd_create("bytes", MFD_CLOEXEC));
     MUST(ftruncate(file, (off_t)count));
@@ -54,7 +54,7 @@ static void an_address_is_ignored_by_a_stream(void) {
     peer_gets(&pair, 7);
 }
 
-static void what_was_written_may_be_overwritten_at_once(void) {
+static void a_written_buffer_may_be_reused_immediately(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     struct reader reader;
@@ -303,7 +303,7 @@ static void deferred_output_stays_before_later_writes(void) {
     }
 }
 
-/* Calls that the library does not queue, between writes that it does, to a peer that is full over and over. */
+/* Calls that the library does not queue, between writes that it queues, to a peer that is repeatedly full. */
 static void calls_of_all_kinds_keep_their_order_to_a_full_peer(void) {
     static unsigned char bytes[1 << 21];
     fill(bytes, sizeof bytes, 0);
@@ -337,7 +337,7 @@ static void calls_of_all_kinds_keep_their_order_to_a_full_peer(void) {
     reader_result(&reader);
 }
 
-/* Closes all rings of this process by numbers, as a program may that closes whatever it does not know. */
+/* Closes all rings of this process by number, as a program may that closes all descriptors it does not know. */
 static void lose_rings(void) {
     for (int fd = 3; fd < 1000; fd++) {
         char path[64], name[64] = "";
@@ -405,7 +405,7 @@ static void many_writes_leave_without_a_wait(void) {
     struct pair pair = joined(set, EPOLLIN);
     for (int i = 0; i < 64; i++)
         MUST(write(pair.app, "0123456789", 10));
-    /* The program does not wait, and the peer does: a server that computes for long must not delay its responses. */
+    /* The program does not wait, but the peer does: a server that computes for long must not delay its responses. */
     peer_gets(&pair, 320);
     print_now(set);
     peer_gets(&pair, 320);
@@ -499,7 +499,7 @@ static void splices_keep_their_order_in_both_directions(void) {
     peer_gets(&pair, 13);
 }
 
-static void flags_of_sending_mean_what_they_mean(void) {
+static void send_flags_have_their_usual_effect(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     GOT(send(pair.app, "1", 1, MSG_DONTWAIT));
@@ -570,7 +570,7 @@ static void control_bytes_of_a_message_are_checked(void) {
     peer_gets_the_end(&pair);
 }
 
-static void descriptors_that_are_no_streams_are_written_as_ever(void) {
+static void writes_to_other_descriptors_are_unchanged(void) {
     int two[2], null = (int)MUST(open("/dev/null", O_WRONLY));
     MUST(pipe2(two, O_NONBLOCK));
     signal(SIGPIPE, count_broken_pipe);
@@ -593,8 +593,8 @@ static void descriptors_that_are_no_streams_are_written_as_ever(void) {
     print("signals: %d\n", broken_pipes);
 }
 
-/* Sends a file up to its end: less than requested, while the socket is writable. A program that requests more each
- * time waits for writability, as asyncio does. */
+/* Sends a file up to its end: less than requested, while the socket is writable. A program that always requests more
+ * waits for writability, as asyncio does. */
 static void the_end_of_a_file_is_not_a_full_send_buffer(void) {
     enum { BYTES = 200000 };
     int set = new_set(), file = file_of(BYTES, 0);
@@ -623,7 +623,7 @@ static const struct app_case cases[] = {
     CASE(every_sending_call_keeps_its_order,
          "served:write served:send served:writev served:sendmsg"),
     CASE(an_address_is_ignored_by_a_stream, ""),
-    CASE(what_was_written_may_be_overwritten_at_once, "served:write"),
+    CASE(a_written_buffer_may_be_reused_immediately, "served:write"),
     CASE(empty_writes_return, ""),
     CASE(parts_in_number_and_too_many, ""),
     CASE(messages_in_number_and_too_many, ""),
@@ -642,11 +642,11 @@ static const struct app_case cases[] = {
     CASE(files_are_sent_in_order, "served:write served:sendfile"),
     CASE(a_large_file_is_sent_as_the_peer_reads, "served:write"),
     CASE(splices_keep_their_order_in_both_directions, "back:unknown_flags"),
-    CASE(flags_of_sending_mean_what_they_mean, ""),
+    CASE(send_flags_have_their_usual_effect, ""),
     CASE(bytes_that_wait_for_more_arrive_in_order, ""),
     CASE(an_urgent_byte_keeps_its_order, "back:unknown_flags"),
     CASE(control_bytes_of_a_message_are_checked, ""),
-    CASE(descriptors_that_are_no_streams_are_written_as_ever, ""),
+    CASE(writes_to_other_descriptors_are_unchanged, ""),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -1,6 +1,6 @@
-/* Sequences in which earlier events matter: a number that had another owner, a poll for other events, a share of
- * events that other members took first. The rule: whatever came before, a current event is reported, a number belongs
- * to its last owner, and written bytes are sent. */
+/* Sequences in which earlier events matter: a number that had another owner, a poll for other events, events that other
+ * members took first. The rule: in each case, a current event is reported, a number belongs to its last owner, and
+ * written bytes are sent. */
 #include "app.h"
 #include <sys/eventfd.h>
 
@@ -24,7 +24,7 @@ static void lines_that_are_written_without_a_wait_leave_one_by_one(void) {
     struct pair pair = joined(set, EPOLLIN);
     for (int i = 0; i < 4; i++) {
         MUST(write(pair.app, "a line\n", 7));
-        /* Waits for it, and for nothing else. */
+        /* Waits for this event only. */
         peer_gets(&pair, 7);
     }
 }
@@ -37,7 +37,7 @@ struct opener {
 static void *open_and_read(void *argument) {
     struct opener *opener = argument;
     char bytes[8];
-    /* The owner closes in its wait, in which it stays. */
+    /* The owner closes it during a wait, which continues. */
     pause_ms(100);
     int fd = -1;
     for (int i = 0; i < 16 && fd != opener->closed; i++)
@@ -55,7 +55,7 @@ static void another_thread_may_reuse_the_number_that_was_closed(void) {
     peer_send(&pair, "a request");
     print_next(set);
     print_read(pair.app, 100);
-    /* So that a receive is with the kernel, which the ring has to take back before it closes. */
+    /* This leaves a receive in the kernel, which the ring must cancel before it closes. */
     poll_once(set);
     struct opener opener = {.closed = pair.app, .set = set};
     MUST(write(pair.app, "bye", 3));
@@ -102,7 +102,7 @@ static void writability_is_reported_though_data_came_before(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     struct epoll_event event;
-    /* Enough input that it is read by plain calls. */
+    /* Enough input to switch the connection to plain reads. */
     for (int i = 0; i < 4; i++) {
         MUST(syscall(SYS_write, pair.peer, bytes, 20000));
         await_delivery(&pair);
@@ -200,7 +200,7 @@ static void a_number_that_a_stream_has_closed_is_the_next_owners(void) {
     peer_gets(&pair, 11);
 }
 
-static void a_stream_reads_what_was_received_before_it_was_made(void) {
+static void a_stream_reads_bytes_received_before_fdopen(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     char line[100];
@@ -217,7 +217,7 @@ static void a_stream_reads_what_was_received_before_it_was_made(void) {
     peer_gets(&pair, 1);
 }
 
-static void a_stream_that_is_only_written_leaves_what_was_received(void) {
+static void a_write_only_stream_leaves_received_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "a request");
@@ -275,8 +275,8 @@ static const struct app_case cases[] = {
     CASE(two_threads_may_exchange_sockets_between_their_sets, ""),
     CASE(buffered_bytes_are_reported_by_a_later_set, "back:duplicated"),
     CASE(a_number_that_a_stream_has_closed_is_the_next_owners, "back:stdio"),
-    CASE(a_stream_reads_what_was_received_before_it_was_made, "back:stdio"),
-    CASE(a_stream_that_is_only_written_leaves_what_was_received, "back:duplicated"),
+    CASE(a_stream_reads_bytes_received_before_fdopen, "back:stdio"),
+    CASE(a_write_only_stream_leaves_received_bytes, "back:duplicated"),
     CASE(streams_of_other_files_are_untouched, ""),
 };
 

@@ -1,6 +1,6 @@
-/* A single-threaded program, under the library as an operator runs it: it stays single-threaded, makes calls that only
- * such a process may make, and its peer has the response whenever the program blocks outside of its set. The last peer
- * is another process, for which no call waits that the library sees. */
+/* A single-threaded program under the library, with an operator's settings. It stays single-threaded, makes calls that
+ * only such a process may make, and its peer has the response whenever the program blocks outside its set. The last
+ * peer is another process, so that no hooked call waits for it. */
 #include "app.h"
 #include <netdb.h>
 #include <sched.h>
@@ -13,7 +13,7 @@
 #include <sys/sem.h>
 #include <threads.h>
 
-/* The compiler calls these instead of others. */
+/* The compiler calls these in place of others. */
 ssize_t __getdelim(char **text, size_t *capacity, int end, FILE *stream);
 int __uflow(FILE *stream);
 char *__fgets_chk(char *bytes, size_t capacity, int count, FILE *stream);
@@ -30,7 +30,7 @@ static long raw(long number, long a, long b, long c) {
 #endif
 }
 
-/* Rounds of one request and one response, in quick succession. */
+/* Makes rounds of one request and one response, in quick succession. */
 static void quick(int set, struct pair *pair, int rounds) {
     char byte;
     for (int i = 0; i < rounds; i++) {
@@ -43,7 +43,7 @@ static void quick(int set, struct pair *pair, int rounds) {
     }
 }
 
-/* A round with a late response: the program computes. Afterwards the flush thread runs. */
+/* Makes a round with a late response, as the program computes. Afterwards the flush thread runs. */
 static void slow_once(int set, struct pair *pair) {
     char byte;
     quick(set, pair, 100);
@@ -127,7 +127,7 @@ static void a_process_ends_with_its_only_thread(void) {
     }
 }
 
-/* ---- calls that wait ---- */
+/* ---- blocking calls ---- */
 
 static void nothing(int number) { (void)number; }
 
@@ -246,7 +246,7 @@ static void be_peer(int way, struct pair *pair) {
         have += (size_t)MUST(syscall(SYS_read, pair->peer, bytes, 6 - have));
     if (by == BY_LINE || by == BY_NOTHING)
         MUST(write(line[1], "\n", 1));
-    /* It may come before the call that waits for it. */
+    /* It may arrive before the call that waits for it. */
     while (by == BY_SIGNAL) {
         kill(getppid(), SIGUSR1);
         pause_ms(1);
@@ -310,7 +310,7 @@ static void wait_each_way(bool serves) {
         MUST(close(line[1]));
         MUST(close(file));
         if (serves) {
-            /* The set stays: the end of a ring may interrupt the next wait. */
+            /* The set stays open: closing a ring may interrupt the next wait. */
             MUST(close(pair.app));
             peer_close(&pair);
         }
@@ -321,14 +321,14 @@ static void wait_each_way(bool serves) {
 }
 
 static void a_blocking_call_sends_the_response_first(void) { wait_each_way(true); }
-static void a_program_that_serves_nothing_waits_as_ever(void) { wait_each_way(false); }
+static void waits_of_a_program_that_serves_nothing_are_unchanged(void) { wait_each_way(false); }
 
 static const struct app_case cases[] = {
     CASE(a_quick_server_has_one_thread, "served:write"),
     CASE(a_server_may_leave_its_namespaces, "served:write"),
     CASE(a_process_ends_with_its_only_thread, ""),
     CASE(a_blocking_call_sends_the_response_first, "served:write"),
-    CASE(a_program_that_serves_nothing_waits_as_ever, ""),
+    CASE(waits_of_a_program_that_serves_nothing_are_unchanged, ""),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

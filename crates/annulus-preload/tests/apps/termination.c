@@ -1,6 +1,6 @@
-/* Children that libc makes without fork handlers, or does not know of; ways to end a program that run no exit handler;
- * filters of system calls that a program sets for itself. The rule: written bytes arrive once and in order, whichever
- * process ends, and no call is made that a filter forbids. */
+/* Children that libc creates without fork handlers, or does not know about; ways to end a program that run no exit
+ * handler; system call filters that a program sets for itself. The rule: written bytes arrive once and in order,
+ * whichever process ends, and the library makes no call that a filter forbids. */
 #include "app.h"
 #include <assert.h>
 #include <linux/filter.h>
@@ -17,7 +17,7 @@ extern int __clone(int (*)(void *), void *, int, void *, ...);
 extern pid_t __vfork(void);
 extern char **environ;
 
-/* A system call of the program's own, which goes through no function of libc. */
+/* Makes a system call without a function of libc. */
 static long raw(long number, long a, long b, long c, long d, long e) {
 #ifdef __x86_64__
     long output;
@@ -227,7 +227,7 @@ static void end_by_assert_with_a_handler(void) {
     assert(!"ended");
 }
 
-/* A separate program, which serves one connection and ends before its response was sent. */
+/* A separate program that serves one connection and ends before its response was sent. */
 static void print_end(void (*end)(void)) {
     int port, listener = listen_on(0, &port), status = 0;
     struct pair pair = {.peer = peer_connect(port)};
@@ -251,7 +251,7 @@ static void print_end(void (*end)(void)) {
     peer_close(&pair);
 }
 
-static void every_end_sends_what_was_written(void) {
+static void every_way_to_end_sends_written_bytes(void) {
     static void (*const ends[])(void) = {
         end_quickly,     end_quickly_with_a_handler, end_by_assert,   end_by_the_stack_protector, end_by_a_check,
         end_by_execveat, end_by_raise,               end_by_gsignal,  end_by_kill,                end_by_sigkill,
@@ -264,15 +264,15 @@ static void every_end_sends_what_was_written(void) {
     }
 }
 
-static void what_a_handler_writes_before_the_end_arrives(void) {
+static void bytes_that_a_handler_writes_before_the_end_arrive(void) {
     print_end(end_in_a_handler);
     print_end(end_in_a_handler_of_a_wait);
     print_end(end_by_abort_with_a_handler);
     print_end(end_by_assert_with_a_handler);
 }
 
-/* Tests whether a filter is supported, as programs do to which it is optional. */
-static void a_question_about_filters_changes_nothing(void) {
+/* Queries whether filters are supported, as programs do for which they are optional. */
+static void a_query_about_filters_changes_nothing(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     exchange(set, &pair);
@@ -286,7 +286,7 @@ static void a_question_about_filters_changes_nothing(void) {
     exchange(set, &pair);
 }
 
-static void signals_that_end_nothing_are_sent_as_ever(void) {
+static void signals_that_do_not_end_the_process_are_unchanged(void) {
     GOT(kill(getpid(), 0));
     GOT(kill(-1234567, SIGTERM));
     GOT(kill(getpid(), 999));
@@ -305,7 +305,7 @@ static void signals_that_end_nothing_are_sent_as_ever(void) {
 
 /* ---- filters ---- */
 
-/* By libc's `syscall`, not by what app.h calls so. */
+/* Calls libc's `syscall`, not the macro of app.h. */
 static bool by_libc;
 
 static void set_filter(struct sock_filter *filter, size_t count, long flags) {
@@ -315,7 +315,7 @@ static void set_filter(struct sock_filter *filter, size_t count, long flags) {
     print("the filter: %ld\n", output);
 }
 
-/* Makes calls of io_uring end the process, by a call that bypasses the hooks. */
+/* Makes io_uring calls end the process, by a call that bypasses the hooks. */
 static void forbid_rings(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -327,14 +327,14 @@ static void forbid_rings(void) {
     set_filter(filter, sizeof filter / sizeof *filter, 0);
 }
 
-/* What libc's epoll_wait calls. */
+/* The system call of libc's epoll_wait. */
 #ifdef SYS_epoll_wait
 enum { ITS_WAIT = SYS_epoll_wait };
 #else
 enum { ITS_WAIT = SYS_epoll_pwait };
 #endif
 
-/* The calls of a simple server and of this program; the process ends for all others, by whichever thread. */
+/* The calls of a simple server and of this program; any other call, by any thread, ends the process. */
 static void allow_little(void) {
     static const int allowed[] = {SYS_read,      SYS_write,      ITS_WAIT,  SYS_close,  SYS_getsockopt,
                                   SYS_nanosleep, SYS_exit_group, SYS_fstat, SYS_munmap, SYS_brk};
@@ -377,8 +377,8 @@ static void an_unhooked_filter_after_no_new_privileges_kills_no_process(void) {
     exchange(second, &late);
 }
 
-/* As libseccomp sets it, long after the process gave up new privileges. */
-static void a_filter_that_comes_by_libcs_syscall_is_met_before(void) {
+/* Sets a filter as libseccomp does, long after the process set no_new_privs. */
+static void a_filter_set_by_libcs_syscall_is_detected_first(void) {
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -403,7 +403,7 @@ static void an_unhooked_filter_during_the_checks_kills_no_process(void) {
     serve_on(set, &pair);
 }
 
-static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
+static void a_strict_filter_has_nothing_to_forbid(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     exchange(set, &pair);
@@ -411,7 +411,7 @@ static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     allow_little();
     serve_on(set, &pair);
-    /* Long enough for whatever else runs in the process. */
+    /* Long enough for other threads of the process to run. */
     print_wait(set, 300);
     exchange(set, &pair);
     peer_send(&pair, "unread");
@@ -420,8 +420,8 @@ static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
     MUST(close(pair.app));
 }
 
-/* The end of a ring interrupts a wait of its thread some milliseconds later. */
-static void a_wait_behind_a_filter_that_allows_little_ends_as_ever(void) {
+/* Closing a ring interrupts a wait of its thread some milliseconds later. */
+static void a_wait_under_a_strict_filter_ends_normally(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     exchange(set, &pair);
@@ -437,15 +437,15 @@ static const struct app_case cases[] = {
     CASE(a_child_that_libc_makes_writes_behind_its_parent, "served:write"),
     CASE(a_child_made_in_any_way_may_serve, "served:read"),
     CASE(a_child_in_the_same_memory_may_close_its_own_descriptors, "served:write back:forked"),
-    CASE(every_end_sends_what_was_written, "served:write"),
-    CASE(what_a_handler_writes_before_the_end_arrives, "served:write"),
-    CASE(signals_that_end_nothing_are_sent_as_ever, ""),
-    CASE(a_question_about_filters_changes_nothing, "served:write"),
+    CASE(every_way_to_end_sends_written_bytes, "served:write"),
+    CASE(bytes_that_a_handler_writes_before_the_end_arrive, "served:write"),
+    CASE(signals_that_do_not_end_the_process_are_unchanged, ""),
+    CASE(a_query_about_filters_changes_nothing, "served:write"),
     CASE(an_unhooked_filter_after_no_new_privileges_kills_no_process, "back:filtered"),
-    CASE(a_filter_that_comes_by_libcs_syscall_is_met_before, "back:filtered"),
+    CASE(a_filter_set_by_libcs_syscall_is_detected_first, "back:filtered"),
     CASE(an_unhooked_filter_during_the_checks_kills_no_process, "back:filtered"),
-    CASE(a_filter_that_allows_little_finds_nothing_to_forbid, "back:filtered"),
-    CASE(a_wait_behind_a_filter_that_allows_little_ends_as_ever, "back:filtered"),
+    CASE(a_strict_filter_has_nothing_to_forbid, "back:filtered"),
+    CASE(a_wait_under_a_strict_filter_ends_normally, "back:filtered"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

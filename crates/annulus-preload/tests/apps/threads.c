@@ -1,6 +1,6 @@
-/* Several threads: on one set, on sets of their own, on one socket; changes to a set whose owner sleeps in it, and
- * threads that end or are cancelled. The rule: other threads see the effects of a call on a set or a socket as they
- * would without the library. Which connections are served may change; bytes and events may not. */
+/* Several threads: on one set, on separate sets, on one socket; changes to a set whose owner sleeps in it; threads that
+ * end or are cancelled. The rule: other threads observe the effects of a call on a set or a socket as they would
+ * without the library. The library may serve other connections, but bytes and events stay the same. */
 #include "app.h"
 #include <sys/eventfd.h>
 
@@ -36,7 +36,7 @@ static void until_it_sleeps(struct task *task) {
     pause_ms(10);
 }
 
-/* Starts it and waits for its end: another thread, but never at the same time. */
+/* Runs a function in another thread and waits for its end, so that both never run at the same time. */
 static void elsewhere(struct task *task, void (*run)(struct task *)) {
     start(task, run);
     join(task);
@@ -87,7 +87,7 @@ static void another_thread_may_wait(void) {
     print_read(task.pair.app, 100);
 }
 
-/* The usual life of a server: the first thread makes the set and its members, another one runs the loop. */
+/* A common server: the first thread creates the set and its members, and another thread runs the loop. */
 static void a_set_may_be_made_by_one_thread_and_run_by_another(void) {
     struct task task = {.set = new_set()};
     task.pair = connected();
@@ -219,7 +219,7 @@ static void arm_again_soon(struct task *task) {
     mod(task->set, task->pair.app, EPOLLIN | EPOLLONESHOT, 1);
 }
 
-/* How pools of threads use oneshot: a worker reads, then arms the socket again under the sleeping owner. */
+/* A thread pool with oneshot: a worker reads, then re-arms the socket while the owner sleeps. */
 static void a_worker_may_arm_oneshot_again_while_the_owner_sleeps(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN | EPOLLONESHOT);
@@ -283,7 +283,7 @@ static void serve_shared(struct task *task) {
     }
 }
 
-/* One set, several threads that wait in it, oneshot so that each socket is with one of them at a time. */
+/* One set and several threads that wait on it, with oneshot, so that only one thread at a time has each socket. */
 static void several_threads_may_share_a_set(void) {
     struct task tasks[WORKERS];
     struct pair pairs[8];
@@ -396,7 +396,7 @@ static void wait_without_timeout(struct task *task) {
     task->result = 2;
 }
 
-/* Reading and waiting are points of cancellation, and stay so. */
+/* Reads and waits are cancellation points with the library as well. */
 static void a_thread_that_sleeps_can_be_cancelled(void) {
     int two[2];
     void *end;
@@ -425,8 +425,8 @@ static void leave_now(int number) {
     pthread_exit((void *)1);
 }
 
-/* What programs do that know no pthread_cancel. */
-static void a_handler_may_end_the_thread_that_waits(void) {
+/* As in programs that do not use pthread_cancel. */
+static void a_handler_may_end_the_waiting_thread(void) {
     signal(SIGUSR1, leave_now);
     for (int i = 0; i < 3; i++) {
         struct task task = {.set = fresh_set(), .pair = connected()};
@@ -481,7 +481,7 @@ static void write_and_wait(struct task *task) {
     print_now(task->set);
 }
 
-/* A thread that is made when another has ended has its stack, as a rule, and is the same one to pthread_self. */
+/* A new thread usually gets the stack of one that has ended, and then the same pthread_self. */
 static void a_thread_that_reuses_an_id_is_another(void) {
     struct task task = {.set = -1};
     elsewhere(&task, make_and_serve);
@@ -510,7 +510,7 @@ static const struct app_case cases[] = {
     CASE(each_thread_may_have_its_set, "served:read served:write"),
     CASE(a_socket_may_move_to_another_threads_set, ""),
     CASE(a_thread_that_sleeps_can_be_cancelled, ""),
-    CASE(a_handler_may_end_the_thread_that_waits, "served:epoll_wait"),
+    CASE(a_handler_may_end_the_waiting_thread, "served:epoll_wait"),
     CASE(a_thread_that_reuses_an_id_is_another, "back:other_thread"),
     CASE(a_thread_that_ends_leaves_its_set_to_others, ""),
 };

@@ -1,5 +1,5 @@
-/* When an event is reported, and which: level, edge, oneshot and exclusive; what the end of a peer looks like; what
- * MOD, DEL and a second ADD do to a socket that has something to report. The rule: as the kernel's own epoll does. */
+/* The events that are reported, and when: level, edge, oneshot and exclusive; the end of a peer; MOD, DEL and a second
+ * ADD of a socket with pending events. The rule: as the kernel's own epoll. */
 #include "app.h"
 
 static struct pair added(int set, uint32_t mask) {
@@ -26,7 +26,7 @@ static void level_is_reported_until_all_is_read(void) {
     print_now(set);
 }
 
-static void level_is_reported_at_the_next_look_without_a_wait(void) {
+static void level_is_reported_by_a_wait_with_a_zero_timeout(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
     for (int i = 0; i < 5; i++) {
@@ -196,8 +196,8 @@ static void oneshot_is_reported_once_though_it_was_handed_back(void) {
     print_now(set);
 }
 
-/* Both are there when the program looks; a report of the first alone would be all that it gets. */
-static void oneshot_has_all_that_is_there(void) {
+/* Both are pending when the program waits; a report of the first alone would be all that it gets. */
+static void oneshot_reports_all_pending_events(void) {
     int set = new_set();
     struct pair reset = added(set, EPOLLIN | EPOLLONESHOT), ended = added(set, EPOLLIN | EPOLLRDHUP);
     print_now(set);
@@ -226,7 +226,7 @@ static void a_change_after_a_hand_back_is_reported(void) {
     mod(set, pair.app, EPOLLOUT | EPOLLET, 1);
     print_next(set);
     print_now(set);
-    /* Another member with the same label, in the kernel's set. */
+    /* Another member with the same data, in the kernel's set. */
     struct pair other = added(set, EPOLLOUT | EPOLLET);
     mod(set, other.app, EPOLLOUT | EPOLLET, 5);
     print_next(set);
@@ -262,7 +262,7 @@ static void a_shutdown_after_a_hand_back_is_an_edge(void) {
     print_now(set);
 }
 
-/* More input than the ring takes: the kernel keeps it, and the program has not read it. */
+/* More input than the ring receives: the rest stays in the kernel, unread. */
 static void a_hang_up_behind_unrequested_events_is_reported(void) {
     static char much[20001];
     memset(much, 'x', sizeof much - 1);
@@ -287,7 +287,7 @@ static void a_hang_up_behind_unrequested_events_is_reported(void) {
     print_next(set);
 }
 
-static void a_reset_before_a_set_has_it_is_returned_by_writes(void) {
+static void a_reset_before_it_is_added_is_returned_by_writes(void) {
     int set = new_set();
     struct pair pair = connected();
     peer_close(&pair);
@@ -413,7 +413,7 @@ static void both_ends_shut_is_a_hang_up(void) {
     print_error_option(pair.app);
 }
 
-static void our_own_shutdown_is_reported(void) {
+static void a_local_shutdown_is_reported(void) {
     int set = new_set();
     struct pair first = added(set, EPOLLIN | EPOLLRDHUP), second = connected();
     print_now(set);
@@ -424,7 +424,7 @@ static void our_own_shutdown_is_reported(void) {
     add(set, second.app, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 2);
     print_now(set);
     GOT(shutdown(second.app, SHUT_RDWR));
-    /* That the peer has acknowledged the end is one more edge. */
+    /* The peer's acknowledgement of the end is one more edge. */
     await_state(second.app, STATE_FIN_WAIT2);
     print_now(set);
     print_now(set);
@@ -572,8 +572,8 @@ static void a_small_event_buffer_reaches_all_members(void) {
         await_delivery(&pairs[i]);
     }
     struct epoll_event events[2];
-    /* Nothing is read, so each call has five ready members: a set that starts at the first each time would starve
-     * some. */
+    /* The program does not read, so each call has five ready members. A set that always starts with the first would
+         * starve some. */
     for (int call = 0; call < 5; call++) {
         int count = epoll_wait(set, events, 2, 1000);
         print("places filled: %d\n", count);
@@ -584,7 +584,7 @@ static void a_small_event_buffer_reaches_all_members(void) {
         print("member %d reported %d times\n", i, reports[i]);
 }
 
-static void edges_beyond_the_places_come_at_the_next_call(void) {
+static void edges_beyond_the_buffer_are_reported_by_the_next_call(void) {
     int set = new_set(), reports[5] = {0}, total = 0;
     struct pair pairs[5];
     for (int i = 0; i < 5; i++) {
@@ -620,7 +620,7 @@ static void a_number_that_is_used_again_is_a_new_member(void) {
     }
 }
 
-static void labels_come_back_unchanged(void) {
+static void event_data_is_returned_unchanged(void) {
     int set = new_set();
     struct pair pair = connected();
     add(set, pair.app, EPOLLOUT, UINT64_MAX);
@@ -631,7 +631,7 @@ static void labels_come_back_unchanged(void) {
     print_now(set);
 }
 
-static void urgent_bytes_are_reported_apart(void) {
+static void urgent_bytes_are_reported_separately(void) {
     int set = new_set(), at_mark = -1;
     char byte = 0;
     struct pair pair = added(set, EPOLLIN | EPOLLPRI);
@@ -706,7 +706,7 @@ static void many_exchanges(void) {
 
 static const struct app_case cases[] = {
     CASE(level_is_reported_until_all_is_read, "served:read served:epoll_wait"),
-    CASE(level_is_reported_at_the_next_look_without_a_wait, "served:read"),
+    CASE(level_is_reported_by_a_wait_with_a_zero_timeout, "served:read"),
     CASE(writable_level_is_reported_each_time, "served:read"),
     CASE(an_edge_is_reported_once, "served:read"),
     CASE(bytes_that_join_unread_ones_are_a_new_edge, "served:read"),
@@ -715,18 +715,18 @@ static const struct app_case cases[] = {
     CASE(oneshot_is_silent_until_it_is_armed_again, "served:read served:epoll_ctl"),
     CASE(oneshot_that_fired_hides_even_a_reset, ""),
     CASE(oneshot_is_reported_once_though_it_was_handed_back, "back:polled_otherwise"),
-    CASE(oneshot_has_all_that_is_there, "served:read"),
+    CASE(oneshot_reports_all_pending_events, "served:read"),
     CASE(a_change_after_a_hand_back_is_reported, "back:polled_otherwise"),
     CASE(a_shutdown_after_a_hand_back_is_an_edge, "back:polled_otherwise"),
     CASE(a_hang_up_behind_unrequested_events_is_reported, "served:read"),
-    CASE(a_reset_before_a_set_has_it_is_returned_by_writes, "passed:not_connected"),
+    CASE(a_reset_before_it_is_added_is_returned_by_writes, "passed:not_connected"),
     CASE(exclusive_members_report_and_refuse_changes, "passed:unknown_flags"),
     CASE(a_member_taken_out_can_be_an_exclusive_one, "back:unknown_flags"),
     CASE(a_oneshot_that_fired_can_be_rearmed, "back:unknown_flags"),
     CASE(the_peers_fin_is_read_and_hung_up, "served:read"),
     CASE(hang_up_alone_is_reported_before_the_bytes_are_read, ""),
     CASE(both_ends_shut_is_a_hang_up, "served:shutdown"),
-    CASE(our_own_shutdown_is_reported, ""),
+    CASE(a_local_shutdown_is_reported, ""),
     CASE(a_reset_is_an_error_and_a_hang_up, "failed:read"),
     CASE(the_error_of_a_reset_can_be_queried_once, "served:getsockopt"),
     CASE(bytes_before_a_reset_are_read_first, "served:read"),
@@ -736,10 +736,10 @@ static const struct app_case cases[] = {
     CASE(a_member_taken_out_reports_nothing_and_loses_nothing, ""),
     CASE(a_member_taken_out_can_be_read_with_blocking, "back:blocking served:epoll_ctl"),
     CASE(a_small_event_buffer_reaches_all_members, "served:epoll_wait"),
-    CASE(edges_beyond_the_places_come_at_the_next_call, "served:epoll_wait"),
+    CASE(edges_beyond_the_buffer_are_reported_by_the_next_call, "served:epoll_wait"),
     CASE(a_number_that_is_used_again_is_a_new_member, ""),
-    CASE(labels_come_back_unchanged, ""),
-    CASE(urgent_bytes_are_reported_apart, "passed:unknown_flags"),
+    CASE(event_data_is_returned_unchanged, ""),
+    CASE(urgent_bytes_are_reported_separately, "passed:unknown_flags"),
     CASE(urgent_bytes_inline_are_read_in_order, "back:unknown_option"),
     CASE(masks_of_poll_are_reported_as_requested, "back:unknown_flags"),
     CASE(many_exchanges, "served:read served:write served:epoll_wait"),

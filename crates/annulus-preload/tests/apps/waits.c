@@ -1,6 +1,6 @@
-/* How long a wait lasts and what ends it: timeouts, signals and their masks, handlers that use served sockets, a stop.
- * The rule: never shorter than requested; a signal ends the same waits as with the kernel's epoll. No result depends
- * on how late an event came. */
+/* The duration and the end of a wait: timeouts, signals and their masks, handlers that use served sockets, a stop. The
+ * rule: a wait is never shorter than requested, and a signal ends the same waits as with the kernel's epoll. No result
+ * depends on the time at which an event arrives. */
 #include "app.h"
 #include <limits.h>
 #include <setjmp.h>
@@ -43,7 +43,7 @@ static sigset_t only(int number) {
     return signals;
 }
 
-/* Again and again: on a slow machine the first alarm may come before the wait that it is to end. */
+/* Repeatedly: on a slow machine the first alarm may arrive before the wait that it should end. */
 static void ring_each_ms(long ms) {
     struct itimerval timer = {{0, ms * 1000}, {0, ms * 1000}};
     MUST(setitimer(ITIMER_REAL, &timer, NULL));
@@ -55,7 +55,7 @@ static struct pair added(int set, uint32_t mask) {
     return pair;
 }
 
-/* A wait without end, and what is written while it lasts. */
+/* A wait without a timeout, and the bytes that are written during it. */
 static void print_late_bytes(int set, const struct pair *pair) {
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
@@ -85,7 +85,7 @@ static void a_timeout_is_never_early(void) {
     print("early: %d\n", early);
 }
 
-/* Many unused connections, each added in a round of its own. */
+/* Many unused connections, each added in a separate round. */
 static void burst(int set, int listener, int port, int count) {
     for (int i = 0; i < count; i++) {
         struct pair pair = {.peer = peer_connect(port)};
@@ -116,8 +116,8 @@ static void a_wait_in_a_burst_of_connections_ends_as_any_other(void) {
     print_late_bytes(set, &pair);
 }
 
-/* Another process takes what has arrived before the wait that was woken for it has looked, most of the time. */
-static void a_wait_that_was_woken_for_nothing_lasts_its_timeout(void) {
+/* Another process usually takes the bytes before the wait that was woken for them has checked. */
+static void a_spurious_wakeup_does_not_shorten_a_wait(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), early = 0;
     struct pair pair = added(set, EPOLLIN);
     print_now(set);
@@ -228,7 +228,7 @@ static void a_mask_lets_a_signal_in_for_the_wait_only(void) {
     print("handled: %d\n", handled);
     peer_send(&pair, "x");
     await_delivery(&pair);
-    /* An event that is there goes first, and the signal stays pending. */
+    /* A pending event is reported first, and the signal stays pending. */
     GOT(epoll_pwait(set, &event, 1, -1, &none));
     print("handled: %d\n", handled);
     print_read(pair.app, 10);
@@ -236,7 +236,7 @@ static void a_mask_lets_a_signal_in_for_the_wait_only(void) {
     print("handled: %d\n", handled);
 }
 
-static void a_look_without_a_wait_lets_no_signal_in(void) {
+static void a_wait_with_a_zero_timeout_lets_no_signal_in(void) {
     int set = new_set();
     struct epoll_event event;
     struct pair pair = added(set, EPOLLIN);
@@ -335,7 +335,7 @@ static void a_handler_may_read(void) {
     print_read(pair.app, 10);
 }
 
-/* Signals at any point of any call: what a handler writes must neither be lost nor tear what the loop writes. */
+/* Signals at any point of any call: bytes that a handler writes must neither be lost nor split the loop's bytes. */
 static void handlers_that_write_at_any_moment_tear_nothing(void) {
     int set = new_set();
     struct pair loop = added(set, EPOLLIN | EPOLLOUT | EPOLLET), other = connected();
@@ -478,13 +478,13 @@ static void the_end_of_a_set_interrupts_no_later_wait(void) {
 static const struct app_case cases[] = {
     CASE(a_timeout_is_never_early, "served:epoll_wait"),
     CASE(a_wait_in_a_burst_of_connections_ends_as_any_other, "served:epoll_wait served:read"),
-    CASE(a_wait_that_was_woken_for_nothing_lasts_its_timeout, "served:epoll_wait"),
+    CASE(a_spurious_wakeup_does_not_shorten_a_wait, "served:epoll_wait"),
     CASE(bad_timeouts_are_refused, "served:epoll_wait"),
     CASE(a_buffer_for_one_event_suffices_for_a_polled_set, "back:polled_otherwise"),
     CASE(a_wait_without_end_is_ended_by_bytes, "served:epoll_wait"),
     CASE(a_signal_ends_a_wait, "served:epoll_wait"),
     CASE(a_mask_lets_a_signal_in_for_the_wait_only, "served:epoll_wait"),
-    CASE(a_look_without_a_wait_lets_no_signal_in, ""),
+    CASE(a_wait_with_a_zero_timeout_lets_no_signal_in, ""),
     CASE(a_mask_keeps_a_signal_out_of_the_wait, ""),
     CASE(signals_can_be_members, "served:read passed:not_a_stream"),
     CASE(a_handler_may_write_during_the_wait, ""),

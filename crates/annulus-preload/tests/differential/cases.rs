@@ -1,9 +1,8 @@
-//! The cases of the programs, one test each. The names are those in the programs: a test below lists cases that are
-//! missing here or no longer exist there.
+//! One test for each case of the programs. A test below checks that the names here are equal to those in the programs.
 
 use super::{Program, compare};
 
-/// Tests with the names of the cases of a program.
+/// Defines a test for each case of a program.
 macro_rules! cases {
     ($program:ident, $names:ident = $kind:ident($file:literal): $(fn $case:ident;)*) => {
         pub(crate) static $program: Program = Program::$kind($file);
@@ -19,7 +18,7 @@ macro_rules! cases {
 
 cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn level_is_reported_until_all_is_read;
-    fn level_is_reported_at_the_next_look_without_a_wait;
+    fn level_is_reported_by_a_wait_with_a_zero_timeout;
     fn writable_level_is_reported_each_time;
     fn an_edge_is_reported_once;
     fn bytes_that_join_unread_ones_are_a_new_edge;
@@ -28,18 +27,18 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn oneshot_is_silent_until_it_is_armed_again;
     fn oneshot_that_fired_hides_even_a_reset;
     fn oneshot_is_reported_once_though_it_was_handed_back;
-    fn oneshot_has_all_that_is_there;
+    fn oneshot_reports_all_pending_events;
     fn a_change_after_a_hand_back_is_reported;
     fn a_shutdown_after_a_hand_back_is_an_edge;
     fn a_hang_up_behind_unrequested_events_is_reported;
-    fn a_reset_before_a_set_has_it_is_returned_by_writes;
+    fn a_reset_before_it_is_added_is_returned_by_writes;
     fn exclusive_members_report_and_refuse_changes;
     fn a_member_taken_out_can_be_an_exclusive_one;
     fn a_oneshot_that_fired_can_be_rearmed;
     fn the_peers_fin_is_read_and_hung_up;
     fn hang_up_alone_is_reported_before_the_bytes_are_read;
     fn both_ends_shut_is_a_hang_up;
-    fn our_own_shutdown_is_reported;
+    fn a_local_shutdown_is_reported;
     fn a_reset_is_an_error_and_a_hang_up;
     fn the_error_of_a_reset_can_be_queried_once;
     fn bytes_before_a_reset_are_read_first;
@@ -49,10 +48,10 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn a_member_taken_out_reports_nothing_and_loses_nothing;
     fn a_member_taken_out_can_be_read_with_blocking;
     fn a_small_event_buffer_reaches_all_members;
-    fn edges_beyond_the_places_come_at_the_next_call;
+    fn edges_beyond_the_buffer_are_reported_by_the_next_call;
     fn a_number_that_is_used_again_is_a_new_member;
-    fn labels_come_back_unchanged;
-    fn urgent_bytes_are_reported_apart;
+    fn event_data_is_returned_unchanged;
+    fn urgent_bytes_are_reported_separately;
     fn urgent_bytes_inline_are_read_in_order;
     fn masks_of_poll_are_reported_as_requested;
     fn many_exchanges;
@@ -63,42 +62,42 @@ cases! { SINGLE_THREAD, SINGLE_THREAD_CASES = c("single_thread"):
     fn a_server_may_leave_its_namespaces;
     fn a_process_ends_with_its_only_thread;
     fn a_blocking_call_sends_the_response_first;
-    fn a_program_that_serves_nothing_waits_as_ever;
+    fn waits_of_a_program_that_serves_nothing_are_unchanged;
 }
 
 cases! { MEMBERS, MEMBERS_CASES = c("members"):
-    fn errors_of_control_are_the_kernels;
-    fn errors_of_waiting_are_the_kernels;
+    fn control_errors_are_unchanged;
+    fn wait_errors_are_unchanged;
     fn members_of_all_kinds_are_reported_together;
     fn a_hang_up_of_unix_sockets_is_reported;
     fn sets_can_be_members_of_sets;
     fn a_set_can_be_polled;
     fn one_socket_can_be_in_two_sets;
     fn a_socket_can_move_between_sets;
-    fn a_set_that_is_polled_reports_what_was_received_in_another;
+    fn a_polled_set_reports_bytes_received_in_another_set;
     fn a_duplicate_of_a_set_is_the_same_set;
     fn a_duplicate_of_a_member_is_another_member;
     fn a_closed_number_whose_duplicate_lives_is_still_reported;
     fn buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate;
     fn a_blocking_socket_can_be_a_member;
     fn a_set_that_is_closed_leaves_its_members_whole;
-    fn sets_and_members_that_come_and_go_leave_no_descriptor;
+    fn closed_sets_and_members_leave_no_descriptor;
     fn a_hundred_members_are_reported_once_each;
     fn the_order_of_single_arrivals_is_kept;
-    fn reading_into_memory_that_is_not_there_fails_and_loses_nothing;
-    fn writing_from_memory_that_is_not_there_fails;
+    fn reading_into_unmapped_memory_fails_and_loses_no_bytes;
+    fn writing_from_unmapped_memory_fails;
 }
 
 cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_timeout_is_never_early;
     fn a_wait_in_a_burst_of_connections_ends_as_any_other;
-    fn a_wait_that_was_woken_for_nothing_lasts_its_timeout;
+    fn a_spurious_wakeup_does_not_shorten_a_wait;
     fn bad_timeouts_are_refused;
     fn a_buffer_for_one_event_suffices_for_a_polled_set;
     fn a_wait_without_end_is_ended_by_bytes;
     fn a_signal_ends_a_wait;
     fn a_mask_lets_a_signal_in_for_the_wait_only;
-    fn a_look_without_a_wait_lets_no_signal_in;
+    fn a_wait_with_a_zero_timeout_lets_no_signal_in;
     fn a_mask_keeps_a_signal_out_of_the_wait;
     fn signals_can_be_members;
     fn a_handler_may_write_during_the_wait;
@@ -118,7 +117,7 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn peeking_takes_nothing;
     fn peeking_returns_no_more_than_there_is_to_read;
     fn the_count_of_waiting_bytes_is_whole;
-    fn flags_of_receiving_mean_what_they_mean;
+    fn receive_flags_have_their_usual_effect;
     fn calls_of_length_zero_return;
     fn many_parts_and_too_many;
     fn addresses_and_control_bytes_are_left_as_a_stream_leaves_them;
@@ -128,13 +127,13 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn a_large_stream_arrives_whole;
     fn a_reader_that_stops_stops_its_sender;
     fn messages_of_datagrams_pass;
-    fn descriptors_that_are_no_streams_are_read_as_ever;
+    fn reads_of_other_descriptors_are_unchanged;
 }
 
 cases! { SENDING, SENDING_CASES = c("sending"):
     fn every_sending_call_keeps_its_order;
     fn an_address_is_ignored_by_a_stream;
-    fn what_was_written_may_be_overwritten_at_once;
+    fn a_written_buffer_may_be_reused_immediately;
     fn empty_writes_return;
     fn parts_in_number_and_too_many;
     fn messages_in_number_and_too_many;
@@ -153,33 +152,33 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn files_are_sent_in_order;
     fn a_large_file_is_sent_as_the_peer_reads;
     fn splices_keep_their_order_in_both_directions;
-    fn flags_of_sending_mean_what_they_mean;
+    fn send_flags_have_their_usual_effect;
     fn bytes_that_wait_for_more_arrive_in_order;
     fn an_urgent_byte_keeps_its_order;
     fn control_bytes_of_a_message_are_checked;
-    fn descriptors_that_are_no_streams_are_written_as_ever;
+    fn writes_to_other_descriptors_are_unchanged;
 }
 
 cases! { CLOSING, CLOSING_CASES = c("closing"):
-    fn what_was_written_arrives_before_the_end;
-    fn a_socket_closed_full_is_emptied_first;
-    fn a_number_closed_full_can_be_taken_by_another;
+    fn written_bytes_arrive_before_the_end;
+    fn a_socket_closed_with_deferred_output_sends_it_first;
+    fn a_number_closed_with_deferred_output_can_be_reused;
     fn closing_the_set_delivers_deferred_output;
     fn closing_a_shared_set_delivers_deferred_output;
-    fn thousands_closed_at_once_leave_nothing_out;
-    fn what_was_closed_full_ends_though_a_child_lives;
-    fn what_arrives_for_a_closed_connection_resets_it;
+    fn thousands_closed_at_once_send_all_bytes;
+    fn a_connection_closed_with_deferred_output_ends_while_a_child_lives;
+    fn data_for_a_closed_connection_resets_it;
     fn unread_bytes_make_the_end_a_reset;
     fn unread_bytes_make_the_end_a_reset_without_a_wait;
     fn a_response_to_the_only_request_comes_with_the_end;
     fn a_response_to_the_only_request_comes_before_a_reset;
     fn linger_of_zero_is_a_reset;
     fn linger_waits_until_all_has_arrived;
-    fn a_shutdown_comes_after_what_was_written;
-    fn a_shutdown_of_both_directions_comes_after_deferred_output;
-    fn a_shutdown_for_reading_keeps_what_arrived;
-    fn errors_of_shutdown_are_the_kernels;
-    fn a_range_is_closed_with_what_was_written;
+    fn a_shutdown_follows_written_bytes;
+    fn a_shutdown_of_both_directions_follows_deferred_output;
+    fn a_shutdown_for_reading_keeps_received_bytes;
+    fn shutdown_errors_are_unchanged;
+    fn closing_a_range_sends_written_bytes;
     fn a_range_to_the_end_leaves_a_program_that_works;
     fn all_numbers_closed_one_by_one_leave_a_program_that_works;
     fn a_set_works_on_though_all_other_numbers_were_closed;
@@ -187,16 +186,16 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn a_closed_number_is_the_next_to_be_used;
     fn a_closed_number_is_free_for_any_call;
     fn a_closed_number_is_free_where_none_are_left;
-    fn a_number_closed_full_is_free;
+    fn a_number_closed_with_deferred_output_is_free;
     fn closing_the_set_lets_writes_arrive;
-    fn sets_come_and_go_and_leave_no_memory;
-    fn connections_come_and_go;
-    fn the_end_of_a_program_sends_what_was_written;
-    fn the_end_of_a_program_is_the_end_of_its_connections;
-    fn an_abort_sends_what_was_written;
-    fn the_end_of_a_program_waits_for_what_was_closed_full;
+    fn closed_sets_leave_no_memory;
+    fn connections_open_and_close;
+    fn exit_sends_written_bytes;
+    fn exit_ends_all_connections;
+    fn abort_sends_written_bytes;
+    fn exit_waits_for_deferred_output_of_closed_connections;
     fn an_abort_of_others_is_an_abort;
-    fn handlers_at_exit_run_as_ever;
+    fn exit_handlers_run;
 }
 
 cases! { DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES = c("deferred_output"):
@@ -209,12 +208,12 @@ cases! { DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES = c("deferred_output"):
     fn deferred_output_is_sent_during_a_join;
     fn deferred_output_is_sent_after_a_shutdown;
     fn deferred_output_is_sent_after_a_close;
-    fn deferred_output_is_sent_when_its_set_no_longer_has_it;
+    fn deferred_output_is_sent_after_removal_from_its_set;
     fn a_blocking_write_comes_after_deferred_output;
     fn deferred_output_is_sent_when_the_thread_of_its_set_has_ended;
     fn deferred_output_is_sent_before_the_program_ends;
     fn deferred_output_of_many_is_sent_whichever_thread_waits;
-    fn many_that_are_closed_full_in_one_round_get_all;
+    fn many_closed_with_deferred_output_in_one_round_get_all_bytes;
     fn a_close_that_resets_does_so_at_once;
     fn a_lingering_close_blocks_no_other_connection;
 }
@@ -225,14 +224,14 @@ cases! { IDLE_WAITS, IDLE_WAITS_CASES = c("idle_waits"):
     fn an_end_behind_much_that_is_unread_is_waited_through;
     fn an_end_while_the_peer_does_not_read_is_waited_through;
     fn ends_of_both_sides_are_waited_through;
-    fn the_end_of_one_that_was_closed_full_is_waited_through;
+    fn the_end_after_deferred_output_is_waited_through;
     fn no_thread_wakes_up_where_nothing_happens;
-    fn what_follows_an_end_is_reported;
+    fn events_after_an_end_are_reported;
 }
 
 cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_duplicate_shares_the_stream;
-    fn errors_of_duplicating_are_the_kernels;
+    fn duplication_errors_are_unchanged;
     fn a_duplicate_over_a_member_closes_the_member;
     fn blocking_can_be_switched_on_and_off;
     fn queries_of_queue_lengths_succeed;
@@ -247,7 +246,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_socket_that_was_passed_to_us_is_served;
     fn running_out_of_numbers_is_reported_and_survived;
     fn a_low_limit_from_the_start_is_enough;
-    fn the_numbers_a_program_gets_are_as_without;
+    fn a_program_gets_the_same_numbers;
     fn any_low_number_can_be_chosen;
     fn a_file_that_took_any_number_is_the_programs;
 }
@@ -267,7 +266,7 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn each_thread_may_have_its_set;
     fn a_socket_may_move_to_another_threads_set;
     fn a_thread_that_sleeps_can_be_cancelled;
-    fn a_handler_may_end_the_thread_that_waits;
+    fn a_handler_may_end_the_waiting_thread;
     fn a_thread_that_reuses_an_id_is_another;
     fn a_thread_that_ends_leaves_its_set_to_others;
 }
@@ -282,8 +281,8 @@ cases! { SEQUENCES, SEQUENCES_CASES = c("sequences"):
     fn two_threads_may_exchange_sockets_between_their_sets;
     fn buffered_bytes_are_reported_by_a_later_set;
     fn a_number_that_a_stream_has_closed_is_the_next_owners;
-    fn a_stream_reads_what_was_received_before_it_was_made;
-    fn a_stream_that_is_only_written_leaves_what_was_received;
+    fn a_stream_reads_bytes_received_before_fdopen;
+    fn a_write_only_stream_leaves_received_bytes;
     fn streams_of_other_files_are_untouched;
 }
 
@@ -304,11 +303,11 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_program_may_give_up_its_rights;
     fn a_program_that_may_lock_no_memory_runs_as_before;
     fn a_program_may_move_to_an_empty_root;
-    fn a_filter_that_refuses_rings_from_the_start_is_lived_with;
-    fn a_filter_that_refuses_rings_later_is_lived_with;
-    fn a_filter_that_kills_for_rings_from_the_start_is_not_met;
-    fn a_filter_that_kills_for_rings_later_is_not_met;
-    fn a_filter_that_was_there_before_is_lived_with;
+    fn a_program_runs_though_a_filter_refuses_rings_from_the_start;
+    fn a_program_runs_though_a_later_filter_refuses_rings;
+    fn a_filter_that_kills_for_rings_from_the_start_is_not_triggered;
+    fn a_later_filter_that_kills_for_rings_is_not_triggered;
+    fn a_program_runs_under_an_earlier_filter;
     fn a_program_without_a_stdout_is_not_written_to;
 }
 
@@ -317,24 +316,24 @@ cases! { TERMINATION, TERMINATION_CASES = c("termination"):
     fn a_child_that_libc_makes_writes_behind_its_parent;
     fn a_child_made_in_any_way_may_serve;
     fn a_child_in_the_same_memory_may_close_its_own_descriptors;
-    fn every_end_sends_what_was_written;
-    fn what_a_handler_writes_before_the_end_arrives;
-    fn signals_that_end_nothing_are_sent_as_ever;
-    fn a_question_about_filters_changes_nothing;
+    fn every_way_to_end_sends_written_bytes;
+    fn bytes_that_a_handler_writes_before_the_end_arrive;
+    fn signals_that_do_not_end_the_process_are_unchanged;
+    fn a_query_about_filters_changes_nothing;
     fn an_unhooked_filter_after_no_new_privileges_kills_no_process;
-    fn a_filter_that_comes_by_libcs_syscall_is_met_before;
+    fn a_filter_set_by_libcs_syscall_is_detected_first;
     fn an_unhooked_filter_during_the_checks_kills_no_process;
-    fn a_filter_that_allows_little_finds_nothing_to_forbid;
-    fn a_wait_behind_a_filter_that_allows_little_ends_as_ever;
+    fn a_strict_filter_has_nothing_to_forbid;
+    fn a_wait_under_a_strict_filter_ends_normally;
 }
 
 cases! { ENTRY_POINTS, ENTRY_POINTS_CASES = c("entry_points"):
-    fn a_raw_close_comes_after_what_was_written;
+    fn a_raw_close_follows_written_bytes;
     fn raw_sending_calls_keep_their_order;
     fn raw_calls_that_receive_take_the_next_bytes;
     fn raw_waits_return_what_the_kernel_returns;
     fn raw_calls_on_descriptors_are_noticed;
-    fn a_raw_end_sends_what_was_written;
+    fn a_raw_exit_sends_written_bytes;
     fn a_raw_fork_sends_nothing_twice;
     fn raw_calls_of_all_other_kinds_pass;
     fn a_raw_call_is_no_cancellation_point;
@@ -344,13 +343,13 @@ cases! { ENTRY_POINTS, ENTRY_POINTS_CASES = c("entry_points"):
     fn vectors_with_flags_keep_their_order;
     fn functions_of_two_names_are_the_same;
     fn streams_and_children_of_other_names_are_the_same;
-    fn a_connection_that_is_undone_is_the_kernels;
+    fn a_dissolved_connection_passes_through;
     fn asynchronous_writes_keep_their_order;
 }
 
 cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn accept_returns_the_peers_address;
-    fn errors_of_accept_are_the_kernels;
+    fn accept_errors_are_unchanged;
     fn a_peer_that_is_gone_is_accepted_with_its_address;
     fn bytes_that_came_before_the_set_are_reported;
     fn a_connect_that_takes_its_time_becomes_writable;
@@ -359,7 +358,7 @@ cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn a_client_that_connected_first_is_served;
     fn ipv6_is_served_alike;
     fn a_connection_goes_to_the_process_that_accepts;
-    fn a_listener_that_closes_refuses_those_who_wait;
+    fn closing_a_listener_refuses_waiting_connections;
     fn a_level_server_serves_all_its_clients;
     fn an_edge_server_serves_all_its_clients;
     fn a_oneshot_server_serves_all_its_clients;
@@ -373,8 +372,8 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn an_option_of_a_listener_in_a_set_is_its_connections;
     fn an_option_that_others_gave_a_listener_is_its_connections;
     fn an_option_that_another_process_sets_on_a_listener_later_is_missed;
-    fn a_listener_that_was_there_before_the_program_has_its_options;
-    fn a_connection_that_was_there_before_the_program_has_its_options;
+    fn an_inherited_listener_keeps_its_options;
+    fn an_inherited_connection_keeps_its_options;
     fn a_client_that_enabled_control_data_gets_it;
     fn a_low_water_mark_of_a_listener_holds_reports_back;
     fn an_option_is_an_edge_if_it_wakes;
@@ -383,10 +382,10 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn writability_is_reported_until_a_write_fails;
     fn urgent_bytes_of_a_listener_that_wants_them_inline_are_inline;
     fn a_program_signalled_for_urgent_bytes_reads_them;
-    fn who_reads_urgent_bytes_once_has_them_from_then_on;
-    fn who_reads_urgent_bytes_has_those_of_other_threads_too;
+    fn urgent_bytes_are_kept_after_the_first_urgent_read;
+    fn an_urgent_read_covers_connections_of_other_threads;
     fn a_reset_caused_by_sending_at_a_hand_back_is_reported;
-    fn who_looks_for_the_mark_once_finds_it_from_then_on;
+    fn the_urgent_mark_is_found_after_the_first_query;
     fn reading_urgent_bytes_of_one_connection_covers_the_others;
     fn a_client_reads_urgent_bytes_after_its_first_request;
     fn urgent_bytes_that_the_program_never_announced_are_skipped;
@@ -395,9 +394,9 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn an_urgent_byte_waits_for_deferred_output;
     fn a_program_signalled_for_input_reads_it;
     fn queued_bytes_are_included_in_tcp_info;
-    fn what_is_not_sent_is_counted;
+    fn unsent_bytes_are_counted;
     fn time_limits_are_for_calls_that_wait;
-    fn options_that_change_nothing_are_set_on_what_is_served;
+    fn harmless_options_can_be_set_on_served_connections;
     fn an_option_that_is_set_late_applies_from_then_on;
     fn an_option_that_was_set_late_applies_to_the_next_connection;
     fn a_stream_is_not_decrypted_behind_buffered_bytes;
@@ -419,7 +418,7 @@ cases! { GO, GO_CASES = go("echo"):
     fn goroutines_start_other_programs;
 }
 
-/// All programs, and the cases of each that are tests here.
+/// All programs, with the cases that are tests here.
 pub(crate) static PROGRAMS: [(&Program, &[&str]); 19] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&SINGLE_THREAD, SINGLE_THREAD_CASES),

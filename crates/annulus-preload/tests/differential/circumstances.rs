@@ -1,5 +1,5 @@
-//! The same programs in other circumstances: switched off, by port, by variables that are wrong, with a log that
-//! can't be written, linked statically, with rights of another user.
+//! The same programs under other conditions: switched off, with excluded ports, with invalid variables, with a log that
+//! cannot be written, linked statically, and with another user's privileges.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 
@@ -13,10 +13,10 @@ use crate::library;
 use crate::program::{Built, Program, Run, With, scratch, shared};
 use crate::{KNOWN, agree};
 
-/// Exchanges over one connection of a listener, much of it served.
+/// Exchanges over one connection of a listener; most of them are served.
 const EXCHANGES: &str = "many_exchanges";
 
-/// Runs a case with variables, and holds it to a run without the library.
+/// Runs a case with variables, and compares it with a run without the library.
 #[track_caller]
 fn with(program: &Program, case: &str, with: &With) -> Option<Run> {
     let built = program.built()?;
@@ -41,7 +41,7 @@ fn a_process_that_is_switched_off_is_not_served() {
 }
 
 #[test]
-fn connections_of_ports_that_are_passed_are_left_alone() {
+fn connections_of_excluded_ports_pass_through() {
     let all = With::library().set("ANNULUS_PASS_PORTS", "7,1024-65535,80");
     if let Some(run) = with(&TRIGGERS, EXCHANGES, &all) {
         assert_eq!(run.counts.of("served:read"), 0, "{:?}", run.counts);
@@ -58,7 +58,7 @@ fn connections_of_other_ports_are_served() {
 }
 
 #[test]
-fn ports_that_make_no_sense_stop_no_program() {
+fn invalid_ports_stop_no_program() {
     for ports in ["", "nonsense", "-", "70000", "9-1", "1-2-3", ",,", "80;90"] {
         let wrong = With::library().set("ANNULUS_PASS_PORTS", ports);
         let Some(built) = TRIGGERS.built() else {
@@ -113,7 +113,7 @@ fn a_refusal_is_logged_in_one_line() {
     let Some(built) = PROCESSES.built() else {
         return;
     };
-    let case = "a_filter_that_was_there_before_is_lived_with";
+    let case = "a_program_runs_under_an_earlier_filter";
     let run = built.run(&[case], &With::preloaded_only());
     let library_lines: Vec<&str> = run
         .stderr
@@ -135,13 +135,13 @@ fn a_polling_kernel_thread_changes_no_response() {
     }
 }
 
-/// That thread takes an entry before the next is there: a close must not overtake what is sent before it.
+/// The kernel thread takes an entry before the next one is pushed: a close must not overtake bytes sent before it.
 #[test]
 fn a_polling_kernel_thread_closes_nothing_before_its_last_bytes() {
     let polled = With::library().set("ANNULUS_SQPOLL", "1");
     with(
         &DEFERRED_OUTPUT,
-        "many_that_are_closed_full_in_one_round_get_all",
+        "many_closed_with_deferred_output_in_one_round_get_all_bytes",
         &polled,
     );
 }
@@ -154,7 +154,7 @@ fn a_program_that_loads_no_library_runs_as_before() {
     }
 }
 
-/// For such a program the loader ignores a library that is named by a path.
+/// For a setuid program the loader ignores a library that is named by a path.
 #[test]
 fn a_program_with_rights_of_another_user_runs_as_before() {
     let Some(built) = TRIGGERS
@@ -194,9 +194,9 @@ fn the_library_may_be_loaded_with_others_and_twice() {
     }
 }
 
-/// It has functions of the same names, which make their calls by `syscall`.
+/// The other library has functions with the same names, which make their calls by `syscall`.
 #[test]
-fn another_library_of_the_same_names_may_stand_before_and_behind() {
+fn another_library_with_the_same_functions_may_be_loaded_before_or_after() {
     let path = library().display();
     let Some(other) = shared("interposer") else {
         return;
@@ -206,7 +206,7 @@ fn another_library_of_the_same_names_may_stand_before_and_behind() {
         for case in [
             "raw_sending_calls_keep_their_order",
             "raw_calls_that_receive_take_the_next_bytes",
-            "a_raw_close_comes_after_what_was_written",
+            "a_raw_close_follows_written_bytes",
         ] {
             let loaded = With::library().set("LD_PRELOAD", &several);
             let run = with(&ENTRY_POINTS, case, &loaded);
@@ -215,10 +215,10 @@ fn another_library_of_the_same_names_may_stand_before_and_behind() {
     }
 }
 
-/// Programs whose reports differ in the order of members within a round when a set changes between ring and kernel.
+/// Cases whose reports differ in the order of members within a round when a set moves between ring and kernel.
 const IN_ANOTHER_ORDER: [&str; 1] = ["the_order_of_single_arrivals_is_kept"];
 
-/// Runs all cases of a program while the operator switches it back and forth: the results stay those of the kernel.
+/// Runs all cases of a program while the operator's switch changes: the results stay those of the kernel.
 #[track_caller]
 fn switched(program: &Program) {
     let (Some(built), Some(switched)) = (program.built(), With::switched()) else {
@@ -239,29 +239,29 @@ fn switched(program: &Program) {
 }
 
 #[test]
-fn what_is_sent_arrives_though_the_switch_is_thrown() {
+fn sent_bytes_arrive_while_the_switch_changes() {
     switched(&SENDING);
 }
 
 #[test]
-fn ends_are_reported_though_the_switch_is_thrown() {
+fn ends_are_reported_while_the_switch_changes() {
     switched(&CLOSING);
 }
 
 #[test]
-fn members_are_reported_though_the_switch_is_thrown() {
+fn members_are_reported_while_the_switch_changes() {
     switched(&MEMBERS);
     switched(&SEQUENCES);
 }
 
 #[test]
-fn threads_share_sets_and_sockets_though_the_switch_is_thrown() {
+fn threads_share_sets_and_sockets_while_the_switch_changes() {
     switched(&THREADS);
 }
 
-/// The processes with a log line that contains `words`.
-fn lines_with(log: &str, words: &str) -> Vec<String> {
-    let lines = log.lines().filter(|line| line.contains(words));
+/// Returns the processes with a log line that contains `text`.
+fn lines_with(log: &str, text: &str) -> Vec<String> {
+    let lines = log.lines().filter(|line| line.contains(text));
     let process = |line: &str| {
         let remaining = line.strip_prefix("annulus: process ").unwrap();
         remaining.split(':').next().unwrap().to_owned()
@@ -285,8 +285,8 @@ fn each_process_logs_its_build_and_its_first_ring() {
         );
         let whole = format!(", {path}, Linux {}", release.trim_end());
         assert_eq!(lines_with(&run.log, &whole), builds, "{}", run.log);
-        let rings = lines_with(&run.log, "its first ring is made: io_uring");
-        let none = lines_with(&run.log, "it made no ring");
+        let rings = lines_with(&run.log, "created its first ring: io_uring");
+        let none = lines_with(&run.log, "created no ring");
         assert!(!rings.is_empty(), "{}", run.log);
         for ring in rings {
             let times = builds.iter().filter(|build| **build == ring).count();
@@ -300,15 +300,15 @@ fn the_log_states_why_there_is_no_ring() {
     let ports = With::library().set("ANNULUS_PASS_PORTS", "1024-65535");
     let off = With::library().set("ANNULUS_DISABLE", "1");
     let wrong = With::library().set("ANNULUS_PASS_PORTS", "http");
-    let refused = "a_filter_that_was_there_before_is_lived_with";
+    let refused = "a_program_runs_under_an_earlier_filter";
     for (program, case, with, lines) in [
         (
             &TRIGGERS,
             EXCHANGES,
             ports,
             &[
-                "no ring yet: its first connection passes through, port",
-                "it made no ring: ",
+                "no ring yet: the first connection passes through: port",
+                "created no ring: ",
             ][..],
         ),
         (
@@ -321,7 +321,7 @@ fn the_log_states_why_there_is_no_ring() {
             &TRIGGERS,
             EXCHANGES,
             wrong,
-            &["switched off: ANNULUS_PASS_PORTS can't be read"],
+            &["switched off, everything passes through: ANNULUS_PASS_PORTS cannot be parsed"],
         ),
     ] {
         let Some(built) = program.built() else { return };
@@ -335,10 +335,14 @@ fn the_log_states_why_there_is_no_ring() {
         return;
     };
     let log = built.run(&[refused], &With::library()).log;
-    assert!(log.contains("annulus: runs as without Annulus: "), "{log}");
+    assert!(log.contains("annulus: io_uring is not used: "), "{log}");
     let words = built.run(&["--cases"], &With::library()).log;
     assert_eq!(
-        lines_with(&words, "it made no ring: it put nothing into an epoll set").len(),
+        lines_with(
+            &words,
+            "created no ring: the process added nothing to an epoll set"
+        )
+        .len(),
         1
     );
 }

@@ -9,19 +9,19 @@ use annulus_testing::skip::skip;
 
 use crate::library;
 
-/// What the library does about the names of a heading.
+/// The headings: the library's treatment of the names below each.
 const HEADINGS: [&str; 6] = [
     "served",
     "handed back",
     "noted",
-    "seen otherwise",
+    "covered otherwise",
     "passes",
-    "can't matter",
+    "irrelevant",
 ];
-/// The number of names that the library exports.
+/// The number of headings whose names the library exports.
 const EXPORTED: usize = 3;
 
-/// The libraries of glibc whose functions touch descriptors or processes; from 2.34 on most is in the first.
+/// The libraries of glibc whose functions use descriptors or processes; from 2.34 on, most are in the first.
 const LIBRARIES: [&str; 8] = [
     "libc.so.6",
     "libpthread.so.0",
@@ -33,10 +33,10 @@ const LIBRARIES: [&str; 8] = [
     "ld-linux-x86-64.so.2",
 ];
 
-/// The list, read.
+/// The parsed list.
 #[derive(Default)]
 struct List {
-    /// Names in full, with their headings.
+    /// Full names, with their headings.
     names: BTreeMap<String, usize>,
     patterns: Vec<String>,
     wrong: Vec<String>,
@@ -63,8 +63,9 @@ impl List {
                     list.add(word, heading);
                 }
             } else {
-                list.wrong
-                    .push(format!("line {nth}: no known heading, or no reason"));
+                list.wrong.push(format!(
+                    "line {nth}: no known heading precedes it, or its heading has no reason"
+                ));
             }
         }
         list
@@ -73,12 +74,13 @@ impl List {
     fn add(&mut self, word: &str, heading: usize) {
         if word.contains('*') {
             if heading + 1 < HEADINGS.len() {
-                let message = "a pattern among names that matter; write them in full";
+                let message =
+                    "a pattern under a heading whose names matter; write each name in full";
                 self.wrong.push(format!("{word}: {message}"));
             }
             self.patterns.push(word.to_owned());
         } else if self.names.insert(word.to_owned(), heading).is_some() {
-            self.wrong.push(format!("{word}: is there twice"));
+            self.wrong.push(format!("{word}: is listed twice"));
         }
     }
 
@@ -95,7 +97,7 @@ impl List {
     }
 }
 
-/// Whether a name is of a family; `*` is any part of it.
+/// Returns whether a name matches a pattern, in which `*` stands for any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let (first, remaining) = pattern.split_once('*').unwrap_or((pattern, ""));
     let Some(left) = name.strip_prefix(first) else {
@@ -110,7 +112,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     })
 }
 
-/// The functions that a library exports, without glibc's own; `None`: there is no `nm`.
+/// Returns the functions that a library exports, without private ones. `None`: `nm` is not installed.
 fn functions(library: &Path) -> Option<BTreeSet<String>> {
     let listed = Command::new("nm")
         .args(["--dynamic", "--defined-only", "--format=posix"])
@@ -131,7 +133,7 @@ fn functions(library: &Path) -> Option<BTreeSet<String>> {
     Some(listed.lines().filter_map(function).collect())
 }
 
-/// Where the C library is that this test runs with.
+/// Returns the folder of the C library that this test uses.
 fn folder() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let path = maps.lines().find_map(|line| {
@@ -162,7 +164,7 @@ fn every_function_of_the_installed_glibc_is_in_the_list() {
     }
     assert!(
         missing.is_empty(),
-        "glibc exports what tests/exports/glibc.txt does not name; add there what the library does: {missing:?}"
+        "glibc exports functions that tests/exports/glibc.txt does not list; add each under a heading: {missing:?}"
     );
 }
 
@@ -179,10 +181,7 @@ fn the_listed_functions_are_exported_and_no_others() {
         .difference(&listed)
         .filter(|name| !name.starts_with("rust_"))
         .collect();
-    assert!(
-        absent.is_empty(),
-        "not exported, though the list has it: {absent:?}"
-    );
+    assert!(absent.is_empty(), "listed, but not exported: {absent:?}");
     assert!(
         unnamed.is_empty(),
         "exported; put these under one of the first {EXPORTED} headings of the list: {unnamed:?}"
@@ -192,7 +191,7 @@ fn the_listed_functions_are_exported_and_no_others() {
 #[test]
 fn a_new_name_is_reported_as_missing() {
     let list =
-        List::read("# text\n[served]\n: why\nread write\n[can't matter]\n: why\nstr* get*ent\n");
+        List::read("# text\n[served]\n: why\nread write\n[irrelevant]\n: why\nstr* get*ent\n");
     assert!(list.wrong.is_empty());
     assert!(list.covers("read") && list.covers("strlen") && list.covers("getpwent"));
     assert!(!list.covers("read2") && !list.covers("getpwents") && !list.covers("mystr"));

@@ -1,5 +1,5 @@
-//! That each call the library takes over is there, and has a case in which it meets what the library serves and one in
-//! which it meets something else.
+//! Checks that each hooked call is exported, and that it has a case in which it uses a served descriptor and one in which
+//! it uses another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -10,18 +10,18 @@ use crate::cases::PROGRAMS;
 use crate::library;
 use crate::program::apps;
 
-/// A call, and the cases that use it. The first uses it on a served connection or set, or in a process that has one,
-/// and makes the library increase the named counter (`-`: none, only the transcript is compared). The second uses it on
-/// others.
+/// A call, and the cases that use it. The first uses it on a served connection or set, or in a process with one, and
+/// makes the library increase the named counter (`-`: only the transcript is compared). The second uses it on other
+/// descriptors.
 type Hook = (&'static str, &'static str, &'static str, &'static str);
 
 const READ: &str = "every_call_that_receives_takes_the_next_bytes";
 const CHECKED: &str = "calls_with_checks_are_the_same_calls";
 const WRITTEN: &str = "every_sending_call_keeps_its_order";
-const NO_STREAM_READ: &str = "descriptors_that_are_no_streams_are_read_as_ever";
-const NO_STREAM_WRITTEN: &str = "descriptors_that_are_no_streams_are_written_as_ever";
+const NO_STREAM_READ: &str = "reads_of_other_descriptors_are_unchanged";
+const NO_STREAM_WRITTEN: &str = "writes_to_other_descriptors_are_unchanged";
 const DATAGRAMS: &str = "messages_of_datagrams_pass";
-const BAD_SETS: &str = "errors_of_waiting_are_the_kernels";
+const BAD_SETS: &str = "wait_errors_are_unchanged";
 const MASKED: &str = "a_mask_lets_a_signal_in_for_the_wait_only";
 const TIMED: &str = "a_timeout_is_never_early";
 const EMPTY_SET: &str = "an_empty_set_waits_for_its_timeout";
@@ -30,10 +30,10 @@ const POLLED: &str = "a_served_socket_can_be_polled";
 const SELECTED: &str = "a_served_socket_can_be_selected";
 const POLLED_OTHERS: &str = "poll_and_select_of_others_are_untouched";
 const FAILED_EXEC: &str = "an_exec_that_fails_changes_nothing";
-const LAST_WORDS: &str = "the_end_of_a_program_sends_what_was_written";
-const CLOSED_RANGE: &str = "a_range_is_closed_with_what_was_written";
+const LAST_WORDS: &str = "exit_sends_written_bytes";
+const CLOSED_RANGE: &str = "closing_a_range_sends_written_bytes";
 const STDIO: &str = "a_number_that_a_stream_has_closed_is_the_next_owners";
-const STDIO_WRITTEN: &str = "a_stream_that_is_only_written_leaves_what_was_received";
+const STDIO_WRITTEN: &str = "a_write_only_stream_leaves_received_bytes";
 const STDIO_OTHERS: &str = "streams_of_other_files_are_untouched";
 const SPAWNED: &str = "a_child_writes_to_a_connection_that_its_parent_has_closed";
 const STARTED: &str = "every_way_to_start_a_program_works";
@@ -41,8 +41,8 @@ const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child
 
 const ANY_CHILD: &str = "a_child_made_in_any_way_sends_nothing_of_its_parents";
 const ANY_SERVER: &str = "a_child_made_in_any_way_may_serve";
-const ANY_END: &str = "every_end_sends_what_was_written";
-const NO_END: &str = "signals_that_end_nothing_are_sent_as_ever";
+const ANY_END: &str = "every_way_to_end_sends_written_bytes";
+const NO_END: &str = "signals_that_do_not_end_the_process_are_unchanged";
 
 const RAW: &str = "raw_sending_calls_keep_their_order";
 const NAMES: &str = "functions_of_two_names_are_the_same";
@@ -50,7 +50,7 @@ const STREAM_NAMES: &str = "streams_and_children_of_other_names_are_the_same";
 const PRINTED: &str = "printing_keeps_its_order";
 const FLAGGED: &str = "vectors_with_flags_keep_their_order";
 const TRACED: &str = "a_backtrace_keeps_its_order";
-const UNDONE: &str = "a_connection_that_is_undone_is_the_kernels";
+const UNDONE: &str = "a_dissolved_connection_passes_through";
 const ASYNCHRONOUS: &str = "asynchronous_writes_keep_their_order";
 
 const HOOKS: [Hook; 116] = [
@@ -96,23 +96,23 @@ const HOOKS: [Hook; 116] = [
         "accept",
         "accept_returns_the_peers_address",
         "-",
-        "errors_of_accept_are_the_kernels",
+        "accept_errors_are_unchanged",
     ),
     (
         "accept4",
-        "connections_come_and_go",
+        "connections_open_and_close",
         "served:read",
-        "errors_of_accept_are_the_kernels",
+        "accept_errors_are_unchanged",
     ),
     (
         "socket",
-        "connections_come_and_go",
+        "connections_open_and_close",
         "served:read",
         "a_socket_that_never_connected_hangs_up",
     ),
     (
         "close",
-        "what_was_written_arrives_before_the_end",
+        "written_bytes_arrive_before_the_end",
         "served:close",
         "a_closed_number_is_bad_in_every_call",
     ),
@@ -153,7 +153,7 @@ const HOOKS: [Hook; 116] = [
     ),
     (
         "sockatmark",
-        "who_looks_for_the_mark_once_finds_it_from_then_on",
+        "the_urgent_mark_is_found_after_the_first_query",
         "back:unknown_flags",
         "urgent_bytes_of_a_listener_that_wants_them_inline_are_inline",
     ),
@@ -180,7 +180,7 @@ const HOOKS: [Hook; 116] = [
         "epoll_ctl",
         "oneshot_is_silent_until_it_is_armed_again",
         "served:epoll_ctl",
-        "errors_of_control_are_the_kernels",
+        "control_errors_are_unchanged",
     ),
     ("epoll_wait", TIMED, "served:epoll_wait", BAD_SETS),
     ("epoll_pwait", MASKED, "served:epoll_wait", EMPTY_SET),
@@ -264,22 +264,22 @@ const HOOKS: [Hook; 116] = [
         "execl",
         LAST_WORDS,
         "served:write",
-        "a_filter_that_was_there_before_is_lived_with",
+        "a_program_runs_under_an_earlier_filter",
     ),
     ("execlp", FAILED_EXEC, "served:write", STARTED),
     ("execle", FAILED_EXEC, "served:write", FAILED_EXEC),
     ("fexecve", FAILED_EXEC, "served:write", FAILED_EXEC),
     (
         "prctl",
-        "a_filter_that_refuses_rings_later_is_lived_with",
+        "a_program_runs_though_a_later_filter_refuses_rings",
         "back:filtered",
-        "a_filter_that_refuses_rings_from_the_start_is_lived_with",
+        "a_program_runs_though_a_filter_refuses_rings_from_the_start",
     ),
     ("_exit", LAST_WORDS, "served:write", CHILD_ENDS),
     ("_Exit", LAST_WORDS, "served:write", LAST_WORDS),
     (
         "abort",
-        "an_abort_sends_what_was_written",
+        "abort_sends_written_bytes",
         "served:write",
         "an_abort_of_others_is_an_abort",
     ),
@@ -299,15 +299,10 @@ const HOOKS: [Hook; 116] = [
     ("pthread_kill", ANY_END, "served:write", NO_END),
     ("sigqueue", ANY_END, "served:write", NO_END),
     ("pthread_sigqueue", ANY_END, "served:write", NO_END),
-    (
-        "exit",
-        LAST_WORDS,
-        "served:write",
-        "handlers_at_exit_run_as_ever",
-    ),
+    ("exit", LAST_WORDS, "served:write", "exit_handlers_run"),
 ];
 
-/// Calls that may block: each is made by a program with a queued response, and by one that serves nothing.
+/// Calls that may block. A program with a queued response makes each of them, and so does one that serves nothing.
 const WAITS: [&str; 40] = [
     "nanosleep",
     "clock_nanosleep",
@@ -351,8 +346,8 @@ const WAITS: [&str; 40] = [
     "thrd_create",
 ];
 const WAITED: &str = "a_blocking_call_sends_the_response_first";
-const WAITED_OTHERS: &str = "a_program_that_serves_nothing_waits_as_ever";
-/// Calls that only a process with one thread may make.
+const WAITED_OTHERS: &str = "waits_of_a_program_that_serves_nothing_are_unchanged";
+/// Calls that only a single-threaded process may make.
 const SINGLE_THREAD: [&str; 2] = ["unshare", "setns"];
 const NAMESPACES: &str = "a_server_may_leave_its_namespaces";
 
@@ -362,7 +357,7 @@ fn all_hooks() -> impl Iterator<Item = Hook> {
     HOOKS.into_iter().chain(waits).chain(alone)
 }
 
-/// glibc ends a program by a list of handlers, in which the library has one; it has no `exit` of its own.
+/// Functions without a hook: glibc runs a list of exit handlers, to which the library adds one.
 const NOT_EXPORTED: [&str; 2] = ["exit", "quick_exit"];
 
 #[test]
@@ -393,7 +388,7 @@ fn every_hook_has_a_case_that_is_served_and_one_that_is_not() {
     for (hook, served, counted, others) in all_hooks() {
         for case in [served, others] {
             let Some((program, listed)) = find(case) else {
-                wrong.push(format!("{hook}: there is no case {case}"));
+                wrong.push(format!("{hook}: the case {case} does not exist"));
                 continue;
             };
             if !calls(&texts[program], case, hook) {
@@ -408,9 +403,9 @@ fn every_hook_has_a_case_that_is_served_and_one_that_is_not() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// libc's `syscall` is one of the hooks: a module that makes system calls takes `libc` from `raw_libc`.
+/// libc's `syscall` is a hook: a module that makes system calls takes `libc` from `raw_libc`.
 #[test]
-fn nothing_in_the_library_calls_the_hook_of_system_calls() {
+fn no_module_calls_the_hook_of_syscall() {
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let folders = [sources.clone(), sources.join("hooks")];
     let files = folders
@@ -433,7 +428,7 @@ fn nothing_in_the_library_calls_the_hook_of_system_calls() {
     assert!(calls > 0);
 }
 
-/// The program of a case, and what it expects to be counted.
+/// Returns the program of a case, and the counters that it expects.
 fn find(case: &str) -> Option<(&'static str, &'static [String])> {
     PROGRAMS.iter().find_map(|(program, _)| {
         let listed = program.cases().iter().find(|listed| listed.name == case)?;
@@ -441,7 +436,7 @@ fn find(case: &str) -> Option<(&'static str, &'static [String])> {
     })
 }
 
-/// The functions of each program in C, by name, with those of the header that all have.
+/// Returns the functions of each C program, by name, with those of the common header.
 fn texts() -> BTreeMap<&'static str, BTreeMap<String, String>> {
     let read = |name: &str| std::fs::read_to_string(apps().join(name)).unwrap_or_default();
     let header = functions(&read("app.h"));
@@ -456,8 +451,8 @@ fn texts() -> BTreeMap<&'static str, BTreeMap<String, String>> {
         .collect()
 }
 
-/// The functions that a file defines: a line that begins with `static` and ends with a brace, to the next line that is
-/// one; and those of one line.
+/// Returns the functions that a file defines. Each starts at a line that begins with `static` and ends at the next line
+/// that is a brace, or on the same line.
 fn functions(text: &str) -> BTreeMap<String, String> {
     let mut collected = BTreeMap::new();
     let mut remaining = text;
@@ -482,7 +477,7 @@ fn functions(text: &str) -> BTreeMap<String, String> {
     collected
 }
 
-/// Whether a function calls another, itself or by way of those that it names.
+/// Returns whether a function calls another, directly or through functions that it calls.
 fn calls(functions: &BTreeMap<String, String>, from: &str, hook: &str) -> bool {
     let mut next = vec![from.to_owned()];
     let mut covered = BTreeSet::new();
@@ -512,5 +507,5 @@ fn a_call_counts_only_in_the_code_of_a_case() {
     let functions = functions(text);
     assert!(calls(&functions, "first", "read"));
     assert!(!calls(&functions, "first", "write"));
-    assert!(!calls(&functions, "nobody", "read"));
+    assert!(!calls(&functions, "missing", "read"));
 }

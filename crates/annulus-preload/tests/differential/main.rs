@@ -1,4 +1,4 @@
-//! Runs programs with the preload library and without it: the same bytes, the same errno, the same order.
+//! Runs programs with the preload library and without it, and compares the bytes, the errno values and their order.
 //!
 //! The programs are in `tests/apps`, one topic each. Each lists its cases, with the counters that the library must
 //! increase in each (served, passed through, handed back). Each case is a test here: it runs without the library, then
@@ -27,13 +27,13 @@ use annulus_testing::preload_counts::Counts;
 use annulus_testing::{preload_library, skip};
 use program::{Program, Run, With};
 
-/// Cases that do differ, each with a line in docs/reference/preload.md, "Differences from a plain run".
+/// Cases that differ, each with a line in docs/reference/preload.md, "Differences from a plain run".
 const KNOWN: [&str; 11] = [
     "a_low_limit_from_the_start_is_enough",
     "bytes_before_a_reset_are_read_first",
     "bytes_that_were_reported_are_read_by_one_of_two_processes",
-    "reading_into_memory_that_is_not_there_fails_and_loses_nothing",
-    "writing_from_memory_that_is_not_there_fails",
+    "reading_into_unmapped_memory_fails_and_loses_no_bytes",
+    "writing_from_unmapped_memory_fails",
     "exec_passes_on_buffered_bytes",
     "a_socket_passed_on_brings_its_bytes",
     "urgent_bytes_that_the_program_never_announced_are_skipped",
@@ -47,7 +47,7 @@ fn library() -> &'static Path {
     preload_library::library(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
-/// Runs a case with and without the library, and holds the one to the other.
+/// Runs a case with and without the library, and compares the two runs.
 #[track_caller]
 fn compare(program: &Program, case: &str) {
     let Some(built) = program.built() else {
@@ -71,7 +71,7 @@ fn compare(program: &Program, case: &str) {
         let differs = without.stdout != with.stdout || without.exit != with.exit;
         assert!(
             differs,
-            "{case} agrees now: take it out of KNOWN and of docs/reference/preload.md"
+            "{case} no longer differs: remove it from KNOWN and from docs/reference/preload.md"
         );
         return;
     }
@@ -86,7 +86,7 @@ fn compare(program: &Program, case: &str) {
     );
 }
 
-/// Compares one run with the other. A library whose rings are refused reports it in one line on stderr.
+/// Compares two runs. A library whose rings are refused reports it in one line on stderr.
 #[track_caller]
 fn agree(program: &str, case: &str, without: &Run, with: &Run) {
     let complaints = if with.counts.of("passed:refused") > 0 {

@@ -7,7 +7,7 @@ use annulus_testing::skip::skip;
 
 use crate::sockopt_effects::{Effect, OPTIONS, effect};
 
-/// Names of the headers that are values and flags of options, or have another meaning.
+/// Names in the headers that are values or flags of options, or have another meaning.
 const NO_OPTIONS: [&str; 16] = [
     "TCP_MSS_",
     "TCP_REPAIR_ON",
@@ -27,7 +27,7 @@ const NO_OPTIONS: [&str; 16] = [
     "IPV6_PREFER_SRC_",
 ];
 
-/// Level, header, what its options begin with.
+/// The level, the header and the prefix of its options.
 const HEADERS: [(i32, &str, &str); 4] = [
     (libc::SOL_SOCKET, "asm/socket.h", "SO_"),
     (libc::IPPROTO_TCP, "linux/tcp.h", "TCP_"),
@@ -35,7 +35,7 @@ const HEADERS: [(i32, &str, &str); 4] = [
     (libc::IPPROTO_IPV6, "linux/in6.h", "IPV6_"),
 ];
 
-/// Names and numbers that a header defines.
+/// Returns the names and numbers that a header defines.
 fn defined(header: &str, prefix: &str) -> Option<BTreeMap<String, i32>> {
     let include = format!("echo '#include <{header}>' | cc -E -dM -");
     let output = Command::new("sh").args(["-c", &include]).output().ok()?;
@@ -55,7 +55,7 @@ fn defined(header: &str, prefix: &str) -> Option<BTreeMap<String, i32>> {
 }
 
 #[test]
-fn every_option_that_the_kernel_names_has_been_decided_on() {
+fn every_option_of_the_kernel_is_classified() {
     for (level, header, prefix) in HEADERS {
         let Some(named) = defined(header, prefix) else {
             skip(format_args!("no compiler, or no {header}"));

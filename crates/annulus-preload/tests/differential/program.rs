@@ -1,4 +1,4 @@
-//! The programs: compiled once, and run to their end.
+//! The programs: compiled once, and run to completion.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -14,14 +14,14 @@ use annulus_testing::skip::skip;
 use super::{Counts, Duration, Instant};
 use crate::library;
 
-/// No case takes more than two seconds; a program that still runs then hangs, and its group is killed.
+/// No case takes more than two seconds. A program that takes this long hangs, and its process group is killed.
 const LONGEST: Duration = Duration::from_secs(40);
 
-/// What a program is written in.
+/// The language of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Language {
     C,
-    /// Linked so that nothing can be loaded before it.
+    /// Linked statically, so that no library can be preloaded.
     StaticC,
     Python,
     Go,
@@ -35,7 +35,7 @@ pub(crate) struct Program {
     cases: OnceLock<Vec<Case>>,
 }
 
-/// What starts a program that was built.
+/// The command of a program that was built.
 pub(crate) struct Built {
     pub(crate) command: Vec<PathBuf>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Built {
 /// A case as its program describes it.
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// It changes what only root may change.
+    /// The case needs root.
     pub(crate) as_root: bool,
     /// Counters that the library must have increased, such as `served:read`, or upper limits: `enters<=40`.
     pub(crate) counted: Vec<String>,
@@ -55,11 +55,11 @@ pub(crate) struct Run {
     pub(crate) stderr: String,
     pub(crate) exit: String,
     pub(crate) counts: Counts,
-    /// What the library wrote to its log.
+    /// The text of the library's log.
     pub(crate) log: String,
 }
 
-/// What is loaded before a program, with which variables.
+/// The library that is preloaded, if any, and the variables of a run.
 pub(crate) struct With {
     library: bool,
     counted: bool,
@@ -75,12 +75,12 @@ impl With {
         }
     }
 
-    /// The library, which counts into a log that the run then reads, and holds writes back from the first on.
+    /// The library with counters in a log, which the run reads, and with batching from the first round on.
     pub(crate) fn library() -> With {
         With::as_it_is().set("ANNULUS_HOLD", "1")
     }
 
-    /// The library with counters on and batching from the first round.
+    /// The library with counters in a log.
     pub(crate) fn as_it_is() -> With {
         With {
             counted: true,
@@ -88,7 +88,7 @@ impl With {
         }
     }
 
-    /// The library, with none of its variables.
+    /// The library without any of its variables.
     pub(crate) fn preloaded_only() -> With {
         With {
             library: true,
@@ -96,7 +96,7 @@ impl With {
         }
     }
 
-    /// The library, and before it one that throws the operator's switch at every second wait.
+    /// The library, and before it one that changes the operator's switch at every second wait.
     pub(crate) fn switched() -> Option<With> {
         static SWITCHER: OnceLock<Option<Built>> = OnceLock::new();
         let switcher = SWITCHER.get_or_init(|| {
@@ -147,7 +147,7 @@ impl Program {
         }
     }
 
-    /// Built on first use; `None`, reported once, where its compiler or interpreter is missing.
+    /// Builds the program on first use. `None`, reported once, if its compiler or interpreter is missing.
     pub(crate) fn built(&self) -> Option<&Built> {
         let build = || match self.language {
             Language::C => compile(self.name, &["-pthread"]),
@@ -158,7 +158,7 @@ impl Program {
         self.built.get_or_init(build).as_ref()
     }
 
-    /// The cases that it has; empty where it can't be built.
+    /// Returns its cases; empty if it cannot be built.
     pub(crate) fn cases(&self) -> &[Case] {
         let list = || {
             let Some(built) = self.built() else {
@@ -185,8 +185,8 @@ impl Case {
 }
 
 impl Built {
-    /// A program that `compiler` writes to the file whose name it gets. The next run of the tests reuses the name.
-    /// `None` where there is no such compiler.
+    /// Builds a program with `compiler`, which gets the name of the output file. The next run of the tests reuses the name.
+    /// `None` if the compiler is missing.
     fn compiled(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Option<Built> {
         let path = once_per_run(target_tmp(), &format!("app-{name}"), || {
             let output = scratch("app");
@@ -209,7 +209,7 @@ impl Built {
         })
     }
 
-    /// Runs it to the end of all its processes: the last of them to close the pipes ends the transcript.
+    /// Runs the program until all its processes have ended: the transcript ends when the last one closes the pipes.
     pub(crate) fn run(&self, arguments: &[&str], with: &With) -> Run {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).args(arguments);
@@ -240,7 +240,7 @@ impl Built {
 }
 
 impl Run {
-    /// The output on stderr, without lines of the library.
+    /// Returns the output on stderr, without lines of the library.
     pub(crate) fn stderr_without_library(&self) -> String {
         let lines = self.stderr.lines();
         let others = lines.filter(|line| !line.starts_with("annulus: "));
@@ -280,7 +280,7 @@ fn to_the_end(mut command: Command) -> (String, String, String) {
     (stdout, stderr, exit)
 }
 
-/// A program may close its pipes and live on.
+/// Waits for a program, which may close its pipes before it ends.
 fn wait(child: &mut Child, end: Instant) -> ExitStatus {
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -316,7 +316,7 @@ fn kill_group(child: &Child) {
     let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
 }
 
-/// A file of this run's own.
+/// Returns the path of a new temporary file of this run.
 pub(crate) fn scratch(kind: &str) -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -324,12 +324,12 @@ pub(crate) fn scratch(kind: &str) -> PathBuf {
     target_tmp().join(name)
 }
 
-/// The folder for files of tests in cargo's target directory.
+/// Returns the folder for test files in cargo's target directory.
 fn target_tmp() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Where the programs are.
+/// Returns the folder of the programs.
 pub(crate) fn apps() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
 }
@@ -349,7 +349,7 @@ fn compile(name: &str, flags: &[&str]) -> Option<Built> {
     })
 }
 
-/// A library that is loaded beside the preload library.
+/// Builds a library that is loaded together with the preload library.
 pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     let built = compile(name, &["-shared", "-fPIC"])?;
     built.command.into_iter().next()
@@ -381,7 +381,7 @@ fn go(name: &str) -> Option<Built> {
             .args(["build", "-o"])
             .arg(output)
             .arg(apps().join(format!("{name}.go")))
-            // The language's own library is compiled once, for both builds of this test.
+            // Go's standard library is compiled once, for both builds of this test.
             .env("GOCACHE", target_tmp().join("go"))
             .env("GOFLAGS", "-trimpath")
             .env("GO111MODULE", "off");

@@ -1,6 +1,6 @@
 /*
- * Loaded before the library: the operator's switch is thrown before every second wait of the program, by the word that others
- * would write to. Its offset in the file is the variable SWITCHER_WORD, in bytes.
+ * Loaded before the library: changes the operator's switch before every second wait of the program, by writing to the
+ * word that other processes would write to. The variable SWITCHER_WORD is the word's offset in the file, bytes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The file of this process, among the numbers that the library takes. */
+/* Returns the counter file of this process, among the library's descriptors. */
 static int word_file(void) {
     for (int fd = 512; fd < 530; fd++) {
         char path[64], target[64] = "";
@@ -25,7 +25,7 @@ static int word_file(void) {
     return -1;
 }
 
-static void throw_it(void) {
+static void flip_switch(void) {
     static int calls;
     int before = errno, fd = word_file();
     const char *offset = getenv("SWITCHER_WORD");
@@ -43,7 +43,7 @@ int epoll_wait(int set, struct epoll_event *events, int max, int timeout) {
     static int (*next)(int, struct epoll_event *, int, int);
     if (!next)
         next = dlsym(RTLD_NEXT, "epoll_wait");
-    throw_it();
+    flip_switch();
     return next(set, events, max, timeout);
 }
 
@@ -51,6 +51,6 @@ int epoll_pwait(int set, struct epoll_event *events, int max, int timeout, const
     static int (*next)(int, struct epoll_event *, int, int, const sigset_t *);
     if (!next)
         next = dlsym(RTLD_NEXT, "epoll_pwait");
-    throw_it();
+    flip_switch();
     return next(set, events, max, timeout, mask);
 }

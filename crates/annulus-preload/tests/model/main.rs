@@ -1,9 +1,9 @@
-//! Random sequences of calls on an epoll set and its sockets: with the library as without.
+//! Runs random sequences of calls on an epoll set and its sockets, and compares the results with and without the library.
 //!
-//! The driver is `tests/apps/model.c`. It makes the same sequence from the same seed, runs it against the kernel with
-//! peers that it plays itself by direct system calls, and prints the result of each call and the events of each round.
-//! Its sequences leave out results that depend on the kernel's timing (how much a full socket still takes, what a reset
-//! overtakes). It marks where a report may be larger under the library, and why.
+//! The driver is `tests/apps/model.c`. It makes the same sequence from the same seed, and plays the peers itself by
+//! direct system calls. It prints the result of each call and the events of each round. Its sequences leave out results
+//! that depend on the kernel's timing, such as the bytes that a full socket still takes. It marks reports that may be
+//! larger under the library, with the reason.
 //!
 //! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs that many, for hours if needed.
 
@@ -25,14 +25,14 @@ use report::Difference;
 
 static DRIVER: Program = Program::c("model");
 
-/// Sequences of one process: what one leaves behind, the next may stumble over.
-const OF_ONE_PROCESS: u64 = 10;
+/// The number of sequences of one process, as state that one leaves behind may disturb the next.
+const SEEDS_PER_PROCESS: u64 = 10;
 const SEEDS: u64 = 200;
-/// Sequences with an expected difference, each from closing all numbers of a connection that was duplicated with unread
-/// bytes (docs/reference/preload.md, "Differences from a plain run").
+/// Sequences with an expected difference: each closes all numbers of a connection that was duplicated with unread bytes
+/// (docs/reference/preload.md, "Differences from a plain run").
 const KNOWN: [u64; 3] = [70, 184, 197];
 const ROUNDS: &str = "25";
-/// Differences that are printed; all others are counted.
+/// The number of differences that are printed; all others are counted.
 const SHOWN: usize = 4;
 
 /// Returns the path of the preload library, which the first test of a run builds.
@@ -45,7 +45,7 @@ fn number(name: &str) -> Option<u64> {
     Some(
         value
             .parse()
-            .unwrap_or_else(|_| panic!("{name}={value} is no number")),
+            .unwrap_or_else(|_| panic!("{name}={value} is not a number")),
     )
 }
 
@@ -63,12 +63,12 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
     let results = Mutex::new(Vec::new());
     let work = || {
         loop {
-            let from = next.fetch_add(OF_ONE_PROCESS, Ordering::Relaxed);
+            let from = next.fetch_add(SEEDS_PER_PROCESS, Ordering::Relaxed);
             let left = (first + count).saturating_sub(from);
             if left == 0 {
                 return;
             }
-            let more = differences(driver, from, left.min(OF_ONE_PROCESS));
+            let more = differences(driver, from, left.min(SEEDS_PER_PROCESS));
             results.lock().unwrap().extend(more);
         }
     };

@@ -1,4 +1,4 @@
-//! Transcripts of the driver: cut by seed, compared line by line, and what happened to the socket that differs.
+//! Transcripts of the driver: splits them by seed, compares them line by line, and shows the history of a socket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The lines of one sequence.
+/// Returns the lines of one sequence.
 pub(crate) fn of_seed(transcript: &str, seed: u64) -> Vec<&str> {
     let title = format!("seed {seed}");
     let lines = transcript.lines().skip_while(|line| *line != title).skip(1);
@@ -50,10 +50,10 @@ pub(crate) fn first_difference(
     })
 }
 
-/// What is reported of one slot: whether it may be more, and the names in its mask.
+/// The report of each slot: whether it may be larger under the library, and the names in its mask.
 type Masks<'a> = BTreeMap<&'a str, (bool, BTreeSet<&'a str>)>;
 
-/// `looks: 1=IN|OUT 3~OUT`.
+/// Parses a line such as `looks: 1=IN|OUT 3~OUT`.
 fn masks(line: &str) -> Option<Masks<'_>> {
     let words = line.strip_prefix("looks:")?.split_whitespace();
     Some(
@@ -67,8 +67,8 @@ fn masks(line: &str) -> Option<Masks<'_>> {
     )
 }
 
-/// Whether a line is an allowed variant of the other. A member that was handed back may report an edge again: the
-/// kernel's set, which it then enters, cannot know that the program has handled it.
+/// Returns whether a line is an allowed variant of the other. A member that was handed back may report an edge again:
+/// the kernel's set, to which it is then added, cannot know that the program has handled it.
 fn allowed(expected: &str, actual: &str) -> bool {
     if expected == actual {
         return true;
@@ -87,7 +87,7 @@ fn allowed(expected: &str, actual: &str) -> bool {
     })
 }
 
-/// The slot that two lines are about, or the first of which they report different masks.
+/// Returns the slot that two lines are about, or the first slot whose masks differ.
 fn slot_of(expected: &str, actual: &str) -> String {
     if let (Some(expected), Some(actual)) = (masks(expected), masks(actual)) {
         let mut slots = expected.keys().chain(actual.keys());
@@ -102,7 +102,7 @@ fn slot_of(expected: &str, actual: &str) -> String {
     line.chars().take_while(char::is_ascii_digit).collect()
 }
 
-/// What was done to a slot, and reported of it, since it was last opened.
+/// Returns the calls on a slot and the events that it reported, since it was last opened.
 fn history(lines: &[&str], slot: &str) -> String {
     let opened = format!("{slot} opened");
     let from = lines.iter().rposition(|line| *line == opened).unwrap_or(0);

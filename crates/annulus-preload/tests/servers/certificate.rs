@@ -5,7 +5,7 @@ use std::process::Command;
 
 use annulus_testing::skip::skip;
 
-/// A key and a self-signed certificate, `key.pem` and `cert.pem` in `folder`; a skip without openssl.
+/// Creates a key and a self-signed certificate, `key.pem` and `cert.pem` in `folder`. `None`: openssl is missing.
 pub(crate) fn certificate(folder: &Path) -> Option<()> {
     let made = Command::new("openssl")
         .args([

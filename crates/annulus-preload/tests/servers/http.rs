@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 on a socket, which compares sent and received data byte for byte.
+//! An HTTP/1.1 client on a socket, which compares sent and received data byte for byte.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ impl Response {
         header.map(|(_, value)| value.as_str())
     }
 
-    /// Where the body is not what it should be.
+    /// Returns the first position at which the body differs from `body`.
     pub(crate) fn first_difference(&self, body: &[u8]) -> Option<usize> {
         let differs = self.body.iter().zip(body).position(|(a, b)| a != b);
         let shorter = self.body.len().min(body.len());
@@ -64,7 +64,7 @@ impl Http {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Sends a request, with further headers, each with its end of line.
+    /// Sends a request with further headers, each of which includes its end of line.
     pub(crate) fn send(&mut self, path: &str, headers: &str) -> io::Result<()> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
         self.send_raw(request.as_bytes())
@@ -97,12 +97,12 @@ impl Http {
         if self.stream.read_line(&mut line)? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        assert!(line.ends_with("\r\n"), "half a line: {line:?}");
+        assert!(line.ends_with("\r\n"), "incomplete line: {line:?}");
         line.truncate(line.len() - 2);
         Ok(line)
     }
 
-    /// The next response.
+    /// Reads the next response.
     pub(crate) fn read(&mut self) -> io::Result<Response> {
         let first = self.line()?;
         let status = first.split(' ').nth(1).unwrap().parse().unwrap();
@@ -144,7 +144,7 @@ impl Http {
         }
     }
 
-    /// Holds that nothing more comes, and the connection ends in order.
+    /// Checks that no more bytes arrive and that the connection ends in order.
     #[track_caller]
     pub(crate) fn assert_ended(&mut self) {
         let mut remaining = Vec::new();

@@ -1,12 +1,12 @@
-//! What a server is run with: the library that cargo builds, another, or none.
+//! The library that servers are tested with: the one that cargo builds, another, or none.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use annulus_testing::preload_library;
 
-/// Names another library than the one that cargo builds. With `none`, the servers run without a library, which shows
-/// whether a test expects what a server does by itself.
+/// The variable that names another library. With `none`, the servers run without a library, which shows whether a test
+/// only expects the server's usual behaviour.
 const LIBRARY: &str = "ANNULUS_TEST_LIBRARY";
 
 pub(crate) fn library() -> Option<&'static Path> {

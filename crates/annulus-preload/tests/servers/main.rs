@@ -1,5 +1,5 @@
-//! Servers of the distribution on the library, from their clients' side: responses must be the same as without it.
-//! Clients do not use the library. `ci/servers` runs the servers' own test suites.
+//! Tests servers of the distribution under the library with clients that do not use it: responses must be the same as
+//! without the library. `ci/servers` runs the servers' own test suites.
 
 mod certificate;
 mod http;

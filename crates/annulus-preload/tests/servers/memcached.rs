@@ -1,4 +1,4 @@
-//! memcached, by its text and its binary protocol, with one thread and with several.
+//! memcached with its text and binary protocols, with one thread and with several.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::server::{How, PATIENCE, Server, free_port, installed};
 
-/// A memcached with that many threads, on the library; or a skip.
+/// Starts memcached with `threads` threads under the library, or skips.
 fn memcached(threads: usize, options: &[&str]) -> Option<(Server, TempDir)> {
     let folder = TempDir::new().unwrap();
     let port = free_port();
@@ -86,7 +86,7 @@ fn text_set(key: &str, value: &[u8]) -> Vec<u8> {
     [head.as_bytes(), value, b"\r\n"].concat()
 }
 
-/// Sets and gets of values of all sizes, as `client`'s own keys.
+/// Sets and gets values of all sizes, with keys that contain `name`.
 fn use_it(client: &mut Client, name: usize, rounds: usize) {
     for round in 0..rounds {
         let key = format!("key{name}-{round}");
@@ -152,7 +152,7 @@ fn four_threads_serve_many_connections() {
     let clients: Vec<_> = (0..8)
         .map(|name| {
             thread::spawn(move || {
-                // Kept connections, which the threads get in turn, and short ones between.
+                // Long-lived connections, which the threads get in turn, and short ones in between.
                 let mut kept: Vec<_> = (0..4).map(|_| Client::to(port)).collect();
                 for (n, client) in kept.iter_mut().enumerate() {
                     use_it(client, name * 100 + n, 20);
@@ -180,7 +180,7 @@ fn binary(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], opaque: u32) -> V
     bytes
 }
 
-/// The next response: opcode, status, opaque, and its body without extras.
+/// Reads the next response: opcode, status, opaque, and the body without extras.
 #[track_caller]
 fn read_binary(client: &mut Client) -> (u8, u16, u32, Vec<u8>) {
     let head = client.bytes(24);
@@ -246,12 +246,12 @@ fn clients_that_disconnect_within_a_value_harm_no_other_client() {
     let value = vec![b'x'; 500_000];
     other.set("big", &value);
     for n in 0..20 {
-        let mut gone = Client::connect(&server);
+        let mut leaving = Client::connect(&server);
         match n % 2 {
-            0 => gone.send(&text_set("half", &value)[..70_000]),
+            0 => leaving.send(&text_set("half", &value)[..70_000]),
             _ => {
-                gone.send(&b"get big\r\n".repeat(20));
-                gone.bytes(1000);
+                leaving.send(&b"get big\r\n".repeat(20));
+                leaving.bytes(1000);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A client of Redis that returns what arrives: one command or many at a time, replies in order.
+//! A Redis client that sends one command or many at a time, and returns replies in order.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -25,13 +25,13 @@ impl Reply {
         Reply::Bytes(bytes.as_ref().to_vec())
     }
 
-    /// The text of a text reply.
+    /// Returns the text of a text reply.
     #[track_caller]
     pub(crate) fn text(self) -> String {
         match self {
             Reply::Bytes(bytes) => String::from_utf8(bytes).unwrap(),
             Reply::Status(text) => text,
-            other => panic!("no text: {other:?}"),
+            other => panic!("not a text reply: {other:?}"),
         }
     }
 
@@ -39,7 +39,7 @@ impl Reply {
     pub(crate) fn number(self) -> i64 {
         match self {
             Reply::Number(number) => number,
-            other => panic!("no number: {other:?}"),
+            other => panic!("not a number: {other:?}"),
         }
     }
 }
@@ -49,7 +49,7 @@ pub(crate) struct Client {
     stream: BufReader<TcpStream>,
 }
 
-/// A command as it is sent.
+/// Encodes a command.
 pub(crate) fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -97,14 +97,14 @@ impl Client {
         self.read().unwrap()
     }
 
-    /// The same with arguments that may contain spaces or any bytes.
+    /// Sends a command with arguments that may contain spaces or any bytes. Returns its reply.
     #[track_caller]
     pub(crate) fn call_words(&mut self, words: &[&[u8]]) -> Reply {
         self.send_raw(&command(words)).unwrap();
         self.read().unwrap()
     }
 
-    /// The next reply.
+    /// Reads the next reply.
     pub(crate) fn read(&mut self) -> io::Result<Reply> {
         let line = self.read_line()?;
         let (kind, remaining) = line.split_at(1);
@@ -126,7 +126,7 @@ impl Client {
                     .map(|_| self.read())
                     .collect::<io::Result<_>>()?,
             ),
-            _ => panic!("no reply of Redis: {line:?}"),
+            _ => panic!("not a Redis reply: {line:?}"),
         })
     }
 
@@ -135,12 +135,12 @@ impl Client {
         if self.stream.read_line(&mut line)? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        assert!(line.ends_with("\r\n"), "half a line: {line:?}");
+        assert!(line.ends_with("\r\n"), "incomplete line: {line:?}");
         line.truncate(line.len() - 2);
         Ok(line)
     }
 
-    /// A field of `INFO`.
+    /// Returns a field of `INFO`.
     #[track_caller]
     pub(crate) fn info(&mut self, field: &str) -> String {
         let all = self.call("INFO everything").text();
@@ -152,7 +152,7 @@ impl Client {
             .to_owned()
     }
 
-    /// Holds that the server has ended the connection, after whatever it had sent.
+    /// Checks that the server ends the connection, after any bytes that it has sent.
     #[track_caller]
     pub(crate) fn assert_ended(&mut self) {
         loop {

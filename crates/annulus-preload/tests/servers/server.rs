@@ -1,5 +1,5 @@
-//! A server of the distribution, on a free port and in a temporary folder, with the preload library or without; and the
-//! library's counters when the server has ended.
+//! A server of the distribution, on a free port and in a temporary folder, with the preload library or without. When the
+//! server has ended, the library's counters are read.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -15,24 +15,24 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::library::library;
 
-/// Longer than anything here takes on a busy machine: who waits longer has been forgotten.
+/// The longest wait: more than any step takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where servers look for work, and the machine's package that has them.
+/// The name, the path and the package of each server.
 const SERVERS: [(&str, &str, &str); 3] = [
     ("redis-server", "/usr/bin/redis-server", "redis-server"),
     ("nginx", "/usr/sbin/nginx", "nginx-light"),
     ("memcached", "/usr/bin/memcached", "memcached"),
 ];
 
-/// Whether the server runs on the library.
+/// The mode of a run: with the library or without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     With,
     Without,
 }
 
-/// The path of an installed server, or a skip.
+/// Returns the path of an installed server, or skips.
 pub(crate) fn installed(name: &str) -> Option<&'static Path> {
     let (_, path, package) = SERVERS.iter().find(|(server, ..)| *server == name).unwrap();
     let path = Path::new(path);
@@ -43,9 +43,9 @@ pub(crate) fn installed(name: &str) -> Option<&'static Path> {
     Some(path)
 }
 
-/// A port that nothing listens on, nor 10,000 higher, where a cluster's nodes talk. Below the ephemeral ports, so that
-/// no client of another test takes it meanwhile. No other test of this build gets it while this process lives: each
-/// port has a file, which is locked.
+/// Returns a port without a listener, on which port + 10,000, used between nodes of a cluster, is free as well. It is
+/// below the ephemeral ports, so that no client of another test takes it. While this process lives, no other test of
+/// this build gets it: each port has a file, which is locked.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 7_000;
@@ -65,7 +65,7 @@ pub(crate) fn free_port() -> u16 {
     panic!("no free port from {FIRST}");
 }
 
-/// A server that runs. Dropping it kills it.
+/// A running server. Dropping it kills the process.
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
@@ -114,7 +114,7 @@ impl Server {
             if ended.is_some() || start.elapsed() > PATIENCE {
                 let output = fs::read_to_string(folder.join("output.log")).unwrap();
                 panic!(
-                    "the server doesn't listen on {} ({ended:?}):\n{output}",
+                    "the server does not listen on {} ({ended:?}):\n{output}",
                     self.port
                 );
             }
@@ -130,7 +130,7 @@ impl Server {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Waits until the server ends by itself.
+    /// Waits until the server ends.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
@@ -138,7 +138,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "the server doesn't end");
+            assert!(start.elapsed() < PATIENCE, "the server does not end");
             sleep(Duration::from_millis(5));
         }
     }
@@ -152,7 +152,7 @@ impl Server {
         self.stats()
     }
 
-    /// What the library did in processes of this server that have ended.
+    /// Returns the library's counters of processes of this server that have ended.
     #[track_caller]
     pub(crate) fn stats(&self) -> Stats {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
@@ -180,24 +180,24 @@ impl Drop for Server {
     }
 }
 
-/// What the library counted, a value per process.
+/// The library's counters, one JSON value per process.
 #[derive(Debug)]
 pub(crate) struct Stats(pub(crate) Vec<serde_json::Value>);
 
 impl Stats {
-    /// How often `call` was served in all of them.
+    /// Returns the number of times that `call` was served in all processes.
     pub(crate) fn served(&self, call: &str) -> u64 {
         let of = |process: &serde_json::Value| process["served"][call].as_u64().unwrap_or(0);
         self.0.iter().map(of).sum()
     }
 
-    /// How often all of them have entered the kernel with a ring.
+    /// Returns the number of times that all processes entered the kernel with a ring.
     pub(crate) fn enters(&self) -> u64 {
         let of = |process: &serde_json::Value| process["enters"].as_u64().unwrap_or(0);
         self.0.iter().map(of).sum()
     }
 
-    /// Holds that reads, writes and waits were served: otherwise a test shows nothing.
+    /// Checks that reads, writes and waits were served: otherwise a test shows nothing.
     #[track_caller]
     pub(crate) fn assert_served(&self) {
         if library().is_none() {
@@ -219,7 +219,10 @@ pub(crate) fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
         if let Some(response) = probe() {
             return response;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "timed out after waiting until {what}"
+        );
         sleep(Duration::from_millis(5));
     }
 }

@@ -1,13 +1,15 @@
 /*
- * An echo server with the given number of threads, each with a listener and an epoll set of its own, which counts
- * its own calls on connections: the counters of the library must be equal.
+ * An echo server with the given number of threads, each with its own listener and epoll set. It counts its calls on
+ * connections, and the library's counters must equal these counts.
  *
- * It prints the port of each thread. Then it reads commands from standard input, one per line:
- *   counts   prints how often it has called read and write on connections, and epoll_wait
- *   close    closes all descriptors from 3 on that are neither listener, set nor connection, as daemons do
- *   fork     forks a child that is such a server with one thread, and ends with this one; prints its number, and its
- *            port
- * and ends when its standard input does. A message that begins with `d` duplicates its connection for a moment.
+ * It prints the port of each thread. Then it reads commands from standard input, one per line, until its end:
+ *
+ *   counts   prints the number of calls of read and write on connections, and of epoll_wait
+ *   close    closes all descriptors from 3 on except listeners, sets and connections, as daemons do
+ *   fork     forks a child that is such a server with one thread and ends with its parent; prints its process ID and
+ *            its port
+ *
+ * A message that begins with `d` makes the server duplicate its connection for a moment.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,7 +29,7 @@
 
 static atomic_ulong reads, writes, waits;
 static atomic_bool own_fds[1024];
-/* Of each wait; the variable ECHO_TIMEOUT_MS, or none. */
+/* The timeout of each wait: the variable ECHO_TIMEOUT_MS, or none. */
 static int timeout_ms = -1;
 
 static void check(int ret, const char *what) {

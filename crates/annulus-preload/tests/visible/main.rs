@@ -1,4 +1,4 @@
-//! What a program does under the library is counted to the call, and can be looked at from outside while it runs.
+//! The library counts every call of a program, and another process can read the counters while it runs.
 
 mod server;
 mod switch;
@@ -20,7 +20,7 @@ fn library() -> &'static Path {
     preload_library::library(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
-/// How often a call was served.
+/// Returns the number of times that a call was served.
 fn served(source: &Source, call: &str) -> u64 {
     source.operation(call).map_or(0, |call| call.completed)
 }
@@ -32,7 +32,7 @@ fn rings(snapshot: &Snapshot) -> Vec<&Source> {
         .collect()
 }
 
-/// As `count` connections to each port, all of which have exchanged messages at the same time.
+/// Opens `count` connections to each port, all of which exchange messages at the same time.
 fn busy(server: &Server, count: usize) -> Vec<TcpStream> {
     let ports = server.ports.iter().flat_map(|port| vec![*port; count]);
     let clients: Vec<_> = ports
@@ -49,7 +49,7 @@ fn busy(server: &Server, count: usize) -> Vec<TcpStream> {
 }
 
 #[test]
-fn each_threads_calls_are_counted_to_the_last_one_and_connections_while_they_are_there() {
+fn every_call_of_each_thread_and_every_open_connection_is_counted() {
     let Started(Some(mut server)) = Server::start(2, &[]) else {
         return;
     };
@@ -58,14 +58,14 @@ fn each_threads_calls_are_counted_to_the_last_one_and_connections_while_they_are
     assert!(reads >= 8 * ROUNDS as u64 && writes == 8 * ROUNDS as u64);
     let now = server.look_until(|now| now.total().preload.connections == 8);
     let total = now.total();
-    // A thread's first rounds are before its ring; from there on every call is the ring's.
+    // A thread creates its ring in its first rounds; from then on the ring serves every call.
     let passed = |own: u64, served: u64| own - served;
     assert!(
         passed(reads, served(&total, "read")) <= 2,
         "{reads} {total:#?}"
     );
     assert!(passed(writes, served(&total, "write")) <= 2, "{total:#?}");
-    // Each thread is in one that it has not counted yet.
+    // Each thread is in a wait that it has not counted yet.
     let waited = served(&total, "epoll_wait");
     assert!(
         (waits.saturating_sub(8)..=waits + 2).contains(&waited),
@@ -105,7 +105,7 @@ fn reasons_for_passing_through_and_handing_back_are_visible_live() {
     let now = server.look_until(|now| now.total().preload.connections == 0);
     let back = now.since(&before).total().preload.handed_back;
     assert_eq!((back[0].reason, back[0].count), ("duplicated", 1));
-    // It passes through from now on.
+    // The connection passes through from now on.
     let [reads, ..] = server.counts();
     exchange(&mut stream, b"last", 3);
     assert!(server.counts()[0] >= reads + 3);
@@ -114,7 +114,7 @@ fn reasons_for_passing_through_and_handing_back_are_visible_live() {
 }
 
 #[test]
-fn a_port_that_is_left_alone_shows_as_the_reason() {
+fn an_excluded_port_is_reported_as_the_reason() {
     // The kernel chooses one of these.
     let Started(Some(mut server)) = Server::start(1, &[("ANNULUS_PASS_PORTS", "1024-65535")])
     else {

@@ -18,19 +18,19 @@ use serde_json::Value;
 
 use crate::library;
 
-/// What takes longer hangs. It decides nothing else.
+/// A wait that takes longer fails the test; shorter times decide nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Server {
     child: Child,
-    tell: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
     stdout: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
-    /// Of each thread.
+    /// The port of each thread.
     pub(crate) ports: Vec<u16>,
 }
 
-/// `None`: it cannot run here, which has been reported.
+/// A started server. `None`: it cannot run on this machine, which has been reported.
 pub(crate) struct Started(pub(crate) Option<Server>);
 
 impl Server {
@@ -54,13 +54,13 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let tell = child.stdin.take();
+        let stdin = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
         let port = |_| stdout.next().unwrap().unwrap().parse().unwrap();
         let ports = (0..threads).map(port).collect();
         Started(Some(Server {
             child,
-            tell,
+            stdin,
             stdout,
             log,
             ports,
@@ -72,11 +72,11 @@ impl Server {
     }
 
     fn request(&mut self, word: &str) -> String {
-        writeln!(self.tell.as_ref().unwrap(), "{word}").unwrap();
+        writeln!(self.stdin.as_ref().unwrap(), "{word}").unwrap();
         self.stdout.next().unwrap().unwrap()
     }
 
-    /// How often it has called `read`, `write` and `epoll_wait`.
+    /// Returns the number of its calls of `read`, `write` and `epoll_wait`.
     pub(crate) fn counts(&mut self) -> [u64; 3] {
         let stdout = self.request("counts");
         let numbers = stdout.split(' ').map(|number| number.parse().unwrap());
@@ -87,7 +87,7 @@ impl Server {
         assert_eq!(self.request("close"), "closed");
     }
 
-    /// A child's number, and its port.
+    /// Makes the server fork. Returns the child's process ID and port.
     pub(crate) fn fork(&mut self) -> (u32, u16) {
         let pid = self.request("fork").parse().unwrap();
         let port = self.stdout.next().unwrap().unwrap().parse().unwrap();
@@ -111,9 +111,9 @@ impl Server {
         }
     }
 
-    /// Has it end, and reads the line of counts that it leaves.
+    /// Ends the server, and returns the line of counts that it has logged.
     pub(crate) fn end(&mut self) -> Value {
-        drop(self.tell.take());
+        drop(self.stdin.take());
         assert!(self.child.wait().unwrap().success());
         let log = fs::read_to_string(&self.log).unwrap();
         let counts = log.lines().filter_map(|line| {
@@ -122,7 +122,7 @@ impl Server {
         });
         let counts: Vec<Value> = counts.collect();
         let [counts] = &counts[..] else {
-            panic!("not one line of counts in {log:?}");
+            panic!("expected one line of counts in {log:?}");
         };
         counts.clone()
     }
@@ -165,7 +165,7 @@ fn program() -> &'static PathBuf {
             .arg(&path)
             .arg(source)
             .output()
-            .expect("the C compiler, which Rust links by, is there");
+            .expect("cannot run cc; install a C compiler");
         let stdout = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{stdout}");
         Some(path)

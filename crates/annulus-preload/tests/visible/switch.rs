@@ -1,4 +1,4 @@
-//! A running server is handed back to the kernel, and served again, by the switch that it shares.
+//! The switch hands a running server back to the kernel, and has it served again.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -12,12 +12,12 @@ use annulus_observe::switch::{Switch, SwitchCounter};
 use crate::server::{PATIENCE, Server, Started, exchange};
 use crate::{busy, served};
 
-fn until(switch: &Switch, what: SwitchCounter, count: u64) {
+fn until(switch: &Switch, counter: SwitchCounter, count: u64) {
     let until = Instant::now() + PATIENCE;
-    while switch.count(what) != count {
+    while switch.count(counter) != count {
         assert!(
             Instant::now() < until,
-            "{what:?} is not {count}: {switch:?}"
+            "{counter:?} is not {count}: {switch:?}"
         );
         thread::sleep(Duration::from_millis(1));
     }
@@ -27,7 +27,7 @@ fn written(pid: u32) -> u64 {
     served(&snapshot_of(pid).unwrap().total(), "write")
 }
 
-/// Whether a ring can wait for the switch; before that a sleeping set looks at its next event.
+/// Returns whether a ring can wait for the switch. On older kernels, a set that sleeps checks it at its next event.
 fn is_woken() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
@@ -51,7 +51,7 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
             .iter_mut()
             .for_each(|stream| exchange(stream, b"up", 1));
     }
-    // A set counts itself as released last, after its ring has ended.
+    // A set is counted as released last, after its ring was closed.
     until(&switch, SwitchCounter::Released, 2);
     assert_eq!(switch.count(SwitchCounter::Serving), 0, "{switch:?}");
     assert_eq!(switch.count(SwitchCounter::SetsHandedBack), 2, "{switch:?}");
@@ -68,7 +68,7 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
     assert_eq!((back[0].reason, back[0].count), ("released", 8));
 
     assert!(switch.request(false));
-    // Sets that sleep with the kernel look at their next event.
+    // Sets that sleep in the kernel check the switch at their next event.
     streams
         .iter_mut()
         .for_each(|stream| exchange(stream, b"up", 2));
@@ -89,7 +89,11 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
         .for_each(|stream| exchange(stream, b"ring", 5));
     let [more_reads, more_writes, _] = server.counts();
     let after = written(server.id());
-    assert_eq!(after - before, more_writes - writes, "all of them by rings");
+    assert_eq!(
+        after - before,
+        more_writes - writes,
+        "rings serve all writes"
+    );
     assert!(more_reads > reads);
     drop(streams);
     server.look_until(|now| now.total().preload.connections == 0);
@@ -108,7 +112,7 @@ fn a_wait_continues_in_the_kernel_for_its_remaining_time() {
         assert!(switch.request(true));
         if is_woken() {
             until(&switch, SwitchCounter::Serving, 0);
-            assert_eq!(server.counts()[2], waits, "its wait has ended for nothing");
+            assert_eq!(server.counts()[2], waits, "the wait ended without an event");
         }
         exchange(&mut stream, b"event", 1);
         assert_eq!(server.counts()[2], waits + 1);
@@ -119,15 +123,15 @@ fn a_wait_continues_in_the_kernel_for_its_remaining_time() {
 
 #[test]
 fn requests_during_repeated_switching_are_served_in_full() {
-    to_and_fro(&[]);
+    switch_repeatedly(&[]);
 }
 
 #[test]
 fn a_kernel_thread_that_polls_is_switched_as_well() {
-    to_and_fro(&[("ANNULUS_SQPOLL", "1")]);
+    switch_repeatedly(&[("ANNULUS_SQPOLL", "1")]);
 }
 
-fn to_and_fro(variables: &[(&str, &str)]) {
+fn switch_repeatedly(variables: &[(&str, &str)]) {
     const SWITCHES: u64 = 60;
     let Started(Some(mut server)) = Server::start(2, variables) else {
         return;
@@ -143,7 +147,7 @@ fn to_and_fro(variables: &[(&str, &str)]) {
                 while !over.load(Ordering::Relaxed) {
                     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
                     for _ in 0..dice.usize(1..50) {
-                        // Not one that has the connection duplicated.
+                        // Not a message that makes the server duplicate the connection.
                         let message: Vec<u8> = (0..dice.usize(1..4000))
                             .map(|_| dice.u8(b'e'..=b'z'))
                             .collect();
@@ -214,7 +218,7 @@ fn a_process_without_a_ring_has_no_switch() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
-/// What a process has mapped, KiB.
+/// Returns the virtual memory of a process, KiB.
 fn mapped_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -240,7 +244,7 @@ fn a_ring_that_ends_leaves_no_memory_behind() {
         }
         mapped_kib(server.id())
     };
-    // What an allocator keeps it has by then.
+    // By then, the allocator has all the memory that it keeps.
     let before = again(RINGS);
     let after = again(RINGS);
     assert!(after < before + 2 * RINGS, "{before} KiB, then {after} KiB");

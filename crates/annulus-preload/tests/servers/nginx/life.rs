@@ -1,4 +1,4 @@
-//! nginx' processes: a new configuration and a new program under load, and connections shared among workers.
+//! Processes of nginx: a new configuration and a new program under load, and connections shared among workers.
 
 use std::collections::HashMap;
 use std::fs;
@@ -64,7 +64,7 @@ impl Load {
     }
 }
 
-/// A connection per request: a listener that stays open loses none of them.
+/// Sends a request on a new connection: a listener that stays open loses none of them.
 fn request_once(port: u16, responses: &AtomicU64) {
     let mut client = Http::connect(port);
     let response = client.get_with("/file", "Connection: close\r\n");
@@ -73,7 +73,7 @@ fn request_once(port: u16, responses: &AtomicU64) {
     responses.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One connection, until the server ends it, as it may between two requests.
+/// Sends requests on one connection until the server ends it, which it may do between two requests.
 fn request_on_one(port: u16, stop: &AtomicBool, responses: &AtomicU64) {
     let mut client = Http::connect(port);
     let mut sent = 0;
@@ -117,7 +117,7 @@ fn a_new_configuration_under_load_fails_no_request() {
             let worker = nginx.client().get("/pid").text().to_owned();
             (!workers.contains(&worker)).then_some(worker)
         });
-        // Two old ones may respond alternately: all of a generation are old once the load has gone on.
+        // Two old workers may respond alternately: all of a generation are old once the load has gone on.
         load.goes_on(50);
         workers.push(worker);
         workers.push(nginx.client().get("/pid").text().to_owned());
@@ -126,7 +126,7 @@ fn a_new_configuration_under_load_fails_no_request() {
     nginx.finish_served();
 }
 
-/// An nginx in the background, which is no child of this test.
+/// An nginx daemon, which is not a child of this test.
 struct Daemon {
     port: u16,
     folder: TempDir,
@@ -152,7 +152,7 @@ impl Daemon {
         }
         let daemon = Daemon { port, folder };
         assert!(command.status().unwrap().success());
-        until("it responds", || Http::open(port).ok().map(|_| ()));
+        until("nginx responds", || Http::open(port).ok().map(|_| ()));
         Some(daemon)
     }
 
@@ -161,7 +161,7 @@ impl Daemon {
     }
 }
 
-/// The process that a file names.
+/// Returns the process ID in a file.
 fn pid_in(file: &Path) -> Option<Pid> {
     Pid::from_raw(fs::read_to_string(file).ok()?.trim().parse().ok()?)
 }
@@ -191,14 +191,14 @@ fn a_new_program_takes_over_under_load_and_fails_no_request() {
     });
     load.goes_on(50);
     kill_process(old, Signal::QUIT).unwrap();
-    until("the old one has ended", || {
+    until("the old process has ended", || {
         test_kill_process(old).is_err().then_some(())
     });
     load.goes_on(50);
     assert_ne!(Http::connect(daemon.port).get("/pid").text(), old_worker);
     load.finish();
     kill_process(new, Signal::QUIT).unwrap();
-    until("the new one has ended", || {
+    until("the new process has ended", || {
         test_kill_process(new).is_err().then_some(())
     });
     if library().is_some() {
@@ -211,7 +211,7 @@ fn a_new_program_takes_over_under_load_and_fails_no_request() {
     }
 }
 
-/// How many of `count` connections the less and the more loaded of two workers has.
+/// Returns the number of connections, of `count`, that the less and the more loaded of two workers has.
 fn shares(how: How, count: usize, listen: &str) -> Option<(usize, usize)> {
     let nginx = Nginx::start(
         how,
@@ -222,7 +222,7 @@ fn shares(how: How, count: usize, listen: &str) -> Option<(usize, usize)> {
         },
     )?;
     let port = nginx.port();
-    // Until both workers are there, one takes all.
+    // Until both workers run, one accepts all connections.
     until("both workers respond", || {
         let fetch_pid = || Http::connect(port).get("/pid").text().to_owned();
         let first = fetch_pid();
@@ -266,7 +266,7 @@ fn shares(how: How, count: usize, listen: &str) -> Option<(usize, usize)> {
 #[test]
 fn two_workers_share_connections_about_as_evenly_as_without() {
     const CONNECTIONS: usize = 400;
-    // Who accepts is who has a processor at that moment, so a share is a matter of luck: of three runs each the best.
+    // The worker that has a processor at that moment accepts, so a share is random: the best of three runs counts.
     const RUNS: usize = 3;
     let best = |how| {
         let lesser = |_| Some(shares(how, CONNECTIONS, "")?.0);
@@ -287,6 +287,6 @@ fn two_workers_with_a_listener_each_share_as_the_kernel_does() {
     let Some((least, most)) = shares(How::With, 400, "reuseport") else {
         return;
     };
-    // Each connection goes to either by a hash: less than a quarter for one is out of the question.
+    // A hash assigns each connection to a worker: a share below a quarter is practically impossible.
     assert!(least >= 100 && least + most == 400, "{least} and {most}");
 }

@@ -14,13 +14,13 @@ use tempfile::TempDir;
 use crate::http::Http;
 use crate::server::{How, Server, free_port, installed};
 
-/// An nginx that runs, and where its files are.
+/// A running nginx and the folder of its files.
 struct Nginx {
     server: Server,
     folder: TempDir,
 }
 
-/// What a configuration has besides the parts that a test is about.
+/// The parts of a configuration that differ between tests.
 struct Config<'a> {
     workers: usize,
     /// Directives of `main`, `http` and `server`.
@@ -44,7 +44,7 @@ impl Default for Config<'_> {
 }
 
 impl Config<'_> {
-    /// Writes it into `folder`, where all files of this nginx are.
+    /// Writes the configuration into `folder`, which holds all files of this nginx.
     fn write(&self, folder: &Path, port: u16) {
         let Config {
             workers,
@@ -59,7 +59,7 @@ impl Config<'_> {
         let user = if root { "user root;" } else { "" };
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()
-            .map(|what| format!("{what}_temp_path {what};\n"))
+            .map(|kind| format!("{kind}_temp_path {kind};\n"))
             .collect();
         let text = format!(
             "{main}\n{user}\nworker_processes {workers};\npid nginx.pid;\nerror_log error.log;\n\
@@ -73,7 +73,7 @@ impl Config<'_> {
     }
 }
 
-/// How nginx is started on a configuration.
+/// Returns the command that starts nginx with a configuration.
 fn command(folder: &Path) -> Option<Command> {
     let mut command = Command::new(installed("nginx")?);
     command
@@ -90,7 +90,7 @@ impl Nginx {
         Nginx::start_in(how, config, TempDir::new().unwrap())
     }
 
-    /// The same in a folder that has files already.
+    /// Starts nginx in a folder that already contains files.
     fn start_in(how: How, config: Config<'_>, folder: TempDir) -> Option<Nginx> {
         let port = free_port();
         config.write(folder.path(), port);
@@ -107,7 +107,7 @@ impl Nginx {
         Http::connect(self.port())
     }
 
-    /// A file of random bytes that is served; its bytes.
+    /// Creates a file of random bytes that nginx serves. Returns the bytes.
     fn file(&self, name: &str, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         fastrand::Rng::with_seed(length as u64).fill(&mut bytes);
@@ -115,7 +115,7 @@ impl Nginx {
         bytes
     }
 
-    /// Ends it and holds that it ran on the library, and had nothing to complain about.
+    /// Ends nginx, and checks that it was served and logged no serious error.
     #[track_caller]
     fn finish_served(self) {
         let Nginx { server, folder } = self;
@@ -125,7 +125,7 @@ impl Nginx {
     }
 }
 
-/// An nginx on the library, or a skip.
+/// Starts nginx under the library, or skips.
 fn nginx(config: Config<'_>) -> Option<Nginx> {
     Nginx::start(How::With, config)
 }

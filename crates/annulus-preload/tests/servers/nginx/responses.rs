@@ -78,9 +78,9 @@ fn a_connection_without_keep_alive_ends_after_the_whole_response() {
     nginx.finish_served();
 }
 
-/// A file goes out by `sendfile`, by reads and writes, or by a thread of nginx' pool.
+/// nginx sends a file by `sendfile`, by reads and writes, or by a thread of its pool.
 #[test]
-fn files_come_byte_for_byte_however_they_are_sent() {
+fn files_arrive_unchanged_however_they_are_sent() {
     for http in [
         "sendfile on; tcp_nopush on;",
         "sendfile on; sendfile_max_chunk 100k;",
@@ -117,7 +117,7 @@ fn files_come_byte_for_byte_however_they_are_sent() {
 }
 
 #[test]
-fn ranges_of_a_file_are_what_was_requested() {
+fn ranges_of_a_file_match_the_request() {
     let Some(nginx) = nginx(Config::default()) else {
         return;
     };
@@ -173,7 +173,7 @@ fn slow_readers_get_everything_and_delay_no_other_client() {
 }
 
 #[test]
-fn requests_in_pieces_and_clients_that_go_do_no_harm() {
+fn requests_in_pieces_and_clients_that_disconnect_do_no_harm() {
     let Some(nginx) = nginx(Config {
         server: "location /hello { return 200 hello; }\nlocation = /status { stub_status; }",
         ..Config::default()
@@ -188,14 +188,14 @@ fn requests_in_pieces_and_clients_that_go_do_no_harm() {
     }
     assert_eq!(client.read().unwrap().text(), "hello");
     for n in 0..30 {
-        let mut gone = nginx.client();
+        let mut leaving = nginx.client();
         match n % 3 {
-            0 => gone.send_raw(b"GET /hel").unwrap(),
-            1 => gone.send("/large", "").unwrap(),
+            0 => leaving.send_raw(b"GET /hel").unwrap(),
+            1 => leaving.send("/large", "").unwrap(),
             _ => {
-                gone.send("/large", "").unwrap();
-                // What is unread when a socket is closed makes the close a reset.
-                gone.stream().read_exact(&mut [0; 100]).unwrap();
+                leaving.send("/large", "").unwrap();
+                // Closing a socket with unread data resets the connection.
+                leaving.stream().read_exact(&mut [0; 100]).unwrap();
             }
         }
     }

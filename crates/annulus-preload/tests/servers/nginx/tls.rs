@@ -1,4 +1,4 @@
-//! nginx with OpenSSL, and HTTP/2: curl is the client.
+//! nginx with OpenSSL and with HTTP/2; curl is the client.
 
 use std::fs;
 use std::process::Command;
@@ -27,7 +27,7 @@ fn secure() -> Option<Nginx> {
     Some(nginx)
 }
 
-/// What curl writes for these arguments.
+/// Runs curl with these arguments, and returns its output.
 #[track_caller]
 fn curl(nginx: &Nginx, arguments: &[&str]) -> Vec<u8> {
     let output = Command::new("curl")
@@ -54,8 +54,8 @@ fn https_serves_small_and_large_files_on_one_connection() {
     let (small, large) = (nginx.file("small", 1024), nginx.file("large", 3_000_000));
     let base = format!("https://127.0.0.1:{}", nginx.port());
     let [hello, a, b] = ["hello", "small", "large"].map(|path| format!("{base}/{path}"));
-    let got = curl(&nginx, &["--http1.1", &hello, &a, &b, &a]);
-    assert!(got == [b"hello", &small[..], &large[..], &small[..]].concat());
+    let output = curl(&nginx, &["--http1.1", &hello, &a, &b, &a]);
+    assert!(output == [b"hello", &small[..], &large[..], &small[..]].concat());
     let version = [
         "--http1.1",
         "--write-out",
@@ -101,7 +101,7 @@ fn http_2_serves_many_streams_at_a_time() {
     nginx.finish_served();
 }
 
-/// HTTP/2 without TLS, as it stands behind a balancer.
+/// HTTP/2 without TLS, as behind a load balancer.
 #[test]
 fn http_2_in_the_clear_is_served() {
     let Some(nginx) = nginx(Config {

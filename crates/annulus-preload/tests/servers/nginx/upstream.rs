@@ -1,4 +1,4 @@
-//! nginx between a client and another server: two kinds of connections in one worker.
+//! nginx between a client and another server: one worker has two kinds of connections.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Config, nginx};
 
-/// A server that sends each request's body back, until its clients are gone.
+/// Starts a server that echoes each request's body until its clients disconnect. Returns its port.
 fn echo_bodies() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -41,7 +41,7 @@ fn echo_on(stream: TcpStream) -> Option<()> {
 }
 
 #[test]
-fn a_post_reaches_the_upstream_and_its_response_comes_back() {
+fn a_post_reaches_the_upstream_and_its_response_returns() {
     let upstream = echo_bodies();
     let http = format!(
         "upstream back {{ server 127.0.0.1:{upstream}; keepalive 4; }}\nclient_max_body_size 20m;"
@@ -104,7 +104,7 @@ fn many_clients_share_the_connections_to_an_upstream() {
 }
 
 #[test]
-fn an_upstream_that_is_not_there_or_goes_gives_an_error_and_no_more() {
+fn an_upstream_that_is_missing_or_disconnects_gives_an_error_only() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let goes = listener.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -133,7 +133,7 @@ fn an_upstream_that_is_not_there_or_goes_gives_an_error_and_no_more() {
     nginx.finish_served();
 }
 
-/// The client has sent its request, and the upstream needs time: nothing happens meanwhile.
+/// The client has sent its request, and the upstream needs time: no thread may wake up meanwhile.
 #[test]
 fn a_client_that_has_ended_its_side_costs_nothing_while_its_response_is_pending() {
     /// Far more than nginx needs to start, respond and exit, and far fewer than a busy loop makes.

@@ -1,4 +1,4 @@
-//! One server from its clients' side: subscriptions, commands that block, transactions, scripts.
+//! One server and its clients: subscriptions, blocking commands, transactions, scripts.
 
 use std::net::TcpStream;
 use std::thread;
@@ -13,7 +13,7 @@ fn push_of(words: &[&str]) -> Reply {
 }
 
 #[test]
-fn subscribers_hear_all_messages_in_order() {
+fn subscribers_receive_all_messages_in_order() {
     const SUBSCRIBERS: usize = 20;
     const MESSAGES: usize = 200;
     let Some(server) = redis("") else { return };
@@ -44,7 +44,7 @@ fn subscribers_hear_all_messages_in_order() {
         }
     }
     drop(subscribers);
-    until("nobody is subscribed", || {
+    until("no client is subscribed", || {
         (publisher.call("PUBLISH news x").number() == 0).then_some(())
     });
     server.finish_served();
@@ -65,7 +65,7 @@ fn a_command_that_blocks_ends_by_a_push_or_by_its_timeout() {
     );
 
     waiting.send("BLPOP queue 0");
-    until("it blocks", || {
+    until("the client blocks", || {
         (other.info("blocked_clients") == "1").then_some(())
     });
     assert_eq!(other.call("RPUSH queue a b"), Reply::Number(2));
@@ -74,7 +74,7 @@ fn a_command_that_blocks_ends_by_a_push_or_by_its_timeout() {
     waiting.send("BLMOVE queue done LEFT RIGHT 0");
     assert_eq!(waiting.read().unwrap(), Reply::bytes("b"));
     waiting.send("XREAD BLOCK 0 STREAMS log $");
-    until("it blocks", || {
+    until("the client blocks", || {
         (other.info("blocked_clients") == "1").then_some(())
     });
     assert_eq!(other.call("XADD log 1-1 f v"), Reply::bytes("1-1"));
@@ -83,16 +83,16 @@ fn a_command_that_blocks_ends_by_a_push_or_by_its_timeout() {
 }
 
 #[test]
-fn a_client_that_goes_while_it_blocks_gets_nothing_and_takes_nothing() {
+fn a_client_that_disconnects_while_it_blocks_takes_no_element() {
     let Some(server) = redis("") else { return };
     let mut other = server.client();
-    let mut gone = server.client();
-    gone.send("BLPOP queue 0");
-    until("it blocks", || {
+    let mut leaving = server.client();
+    leaving.send("BLPOP queue 0");
+    until("the client blocks", || {
         (other.info("blocked_clients") == "1").then_some(())
     });
-    drop(gone);
-    until("it is forgotten", || {
+    drop(leaving);
+    until("the server has dropped the client", || {
         (other.info("blocked_clients") == "0").then_some(())
     });
     assert_eq!(other.call("RPUSH queue kept"), Reply::Number(1));
@@ -101,7 +101,7 @@ fn a_client_that_goes_while_it_blocks_gets_nothing_and_takes_nothing() {
     let mut unblocked = server.client();
     let id = unblocked.call("CLIENT ID").number();
     unblocked.send("BLPOP queue 0");
-    until("it blocks", || {
+    until("the client blocks", || {
         (other.info("blocked_clients") == "1").then_some(())
     });
     assert_eq!(
@@ -135,9 +135,9 @@ fn transactions_are_whole_and_a_watched_key_ends_them() {
     server.finish_served();
 }
 
-/// While a script runs for long, Redis waits on its epoll set from within the command.
+/// During a long script, Redis waits on its epoll set from within the command.
 #[test]
-fn a_script_that_runs_for_long_is_killed_by_another_client() {
+fn a_long_script_is_killed_by_another_client() {
     let Some(server) = redis("--busy-reply-threshold 50") else {
         return;
     };
@@ -163,7 +163,7 @@ fn a_script_that_runs_for_long_is_killed_by_another_client() {
         ]))
         .unwrap();
     let mut other = server.client();
-    until("others are told so", || {
+    until("other clients get BUSY", || {
         matches!(other.call("PING"), Reply::Error(error) if error.starts_with("BUSY")).then_some(())
     });
     assert_eq!(other.call("SCRIPT KILL"), Reply::ok());
@@ -174,7 +174,7 @@ fn a_script_that_runs_for_long_is_killed_by_another_client() {
 }
 
 #[test]
-fn a_client_is_killed_by_its_number_and_sees_the_end() {
+fn a_client_that_is_killed_by_its_id_receives_the_end() {
     let Some(server) = redis("") else { return };
     let (mut victim, mut other) = (server.client(), server.client());
     let id = victim.call("CLIENT ID").number();
@@ -229,7 +229,7 @@ fn monitoring_shows_what_other_clients_do() {
 
 /// Redis closes its listener and opens another on the same port, or on a new one, from within a command.
 #[test]
-fn a_listener_is_closed_and_its_port_bound_again_at_once() {
+fn a_closed_listeners_port_can_be_bound_again_immediately() {
     let Some(server) = redis("") else { return };
     let mut client = server.client();
     for addresses in ["127.0.0.1 127.0.0.2", "127.0.0.1"] {

@@ -1,4 +1,4 @@
-//! What is on disk afterwards: snapshots of a forked child, and the log of a server that is killed.
+//! Data on disk: snapshots of a forked child, and the log of a server that is killed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -10,11 +10,11 @@ use super::{Redis, redis};
 use crate::resp::{Client, Reply, command};
 use crate::server::until;
 
-/// Commands that a client of the log sends at once.
+/// The number of commands that a client of the log sends in one pipeline.
 const PIPELINE: usize = 8;
 
-/// A client that writes numbers from 0 until the server is gone; how many were acknowledged.
-fn write_until_gone(mut client: Client, name: usize) -> JoinHandle<u64> {
+/// Writes numbers from 0 on until the server has ended. Returns the number of acknowledged writes.
+fn write_until_ended(mut client: Client, name: usize) -> JoinHandle<u64> {
     thread::spawn(move || {
         let mut acknowledged = 0;
         loop {
@@ -53,7 +53,7 @@ fn a_kill_at_any_moment_loses_no_acknowledged_write() {
     println!("seed {}", random.get_seed());
     for kill in 0..KILLS {
         let writers: Vec<_> = (0..CLIENTS)
-            .map(|n| write_until_gone(redis.client(), n))
+            .map(|n| write_until_ended(redis.client(), n))
             .collect();
         thread::sleep(Duration::from_micros(random.u64(20_000..150_000)));
         redis.server.signal(Signal::KILL);
@@ -68,17 +68,17 @@ fn a_kill_at_any_moment_loses_no_acknowledged_write() {
         for (n, acknowledged) in acknowledged.into_iter().enumerate() {
             // The values count up: a value that exists proves that all before it were stored.
             let Reply::Bytes(last) = client.call(&format!("GET client{n}")) else {
-                assert_eq!(acknowledged, 0, "client {n} has lost all");
+                assert_eq!(acknowledged, 0, "client {n} has lost all writes");
                 continue;
             };
             let written = String::from_utf8(last).unwrap().parse::<u64>().unwrap() + 1;
             assert!(
                 written >= acknowledged,
-                "client {n}: {acknowledged} acknowledged, {written} there"
+                "client {n}: {acknowledged} acknowledged, {written} stored"
             );
             assert!(
                 written <= acknowledged + PIPELINE as u64,
-                "client {n}: {written} there"
+                "client {n}: {written} stored"
             );
         }
         assert_eq!(client.call("FLUSHALL"), Reply::ok());
@@ -87,7 +87,7 @@ fn a_kill_at_any_moment_loses_no_acknowledged_write() {
 }
 
 #[test]
-fn a_snapshot_under_load_holds_what_was_written_before_it() {
+fn a_snapshot_under_load_contains_all_earlier_writes() {
     let Some(mut redis) = redis("--dbfilename snapshot.rdb") else {
         return;
     };
@@ -175,7 +175,7 @@ fn the_log_is_rewritten_under_load_and_loses_nothing() {
     redis.finish_served();
 }
 
-/// The server replaces itself by its own program, with the same process number.
+/// The server executes its own program again, with the same process ID.
 #[test]
 fn a_server_that_executes_itself_again_is_served_again() {
     let Some(redis) = redis("--appendonly yes") else {
@@ -185,7 +185,7 @@ fn a_server_that_executes_itself_again_is_served_again() {
     assert_eq!(client.call("SET key value"), Reply::ok());
     client.send("DEBUG RESTART 0");
     client.assert_ended();
-    until("it is there again", || {
+    until("the server responds again", || {
         let mut client = try_connect(&redis)?;
         client.send_raw(&command(&[b"GET", b"key"])).ok()?;
         (client.read().ok()? == Reply::bytes("value")).then_some(())

@@ -1,4 +1,4 @@
-//! Bytes in pieces, in large amounts, or none at all: clients that disconnect, do not read, or request much.
+//! Data in pieces, in large amounts, or none: clients that disconnect, do not read, or request much data.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,7 +13,7 @@ fn connected(client: &mut Client) -> usize {
     client.info("connected_clients").parse().unwrap()
 }
 
-/// Bytes that are the same for the same seed, and seldom each other's.
+/// Returns random bytes that depend on the seed only.
 fn bytes_of(seed: u64, length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; length];
@@ -22,18 +22,18 @@ fn bytes_of(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_that_goes_in_the_middle_of_a_command_changes_nothing() {
+fn a_client_that_disconnects_within_a_command_changes_nothing() {
     let Some(server) = redis("") else { return };
     let mut other = server.client();
     let set = command(&[b"SET", b"key", &bytes_of(1, 1 << 20)]);
     for at in [1, 5, 30, 4_096, 70_000, set.len() - 1] {
-        let mut gone = server.client();
-        gone.send_raw(&set[..at]).unwrap();
+        let mut leaving = server.client();
+        leaving.send_raw(&set[..at]).unwrap();
         if at % 2 == 0 {
             moment();
         }
     }
-    until("all are forgotten", || {
+    until("the server has dropped all clients", || {
         (connected(&mut other) == 1).then_some(())
     });
     assert_eq!(other.call("EXISTS key"), Reply::Number(0));
@@ -46,16 +46,16 @@ fn a_reset_in_the_middle_of_a_pipeline_harms_no_other_client() {
     let mut other = server.client();
     other.call_words(&[b"SET", b"big", &bytes_of(2, 100_000)]);
     for _ in 0..20 {
-        let mut gone = server.client();
+        let mut leaving = server.client();
         let pipeline = command(&[b"GET", b"big"]).repeat(50);
-        gone.send_raw(&pipeline).unwrap();
-        // What is unread when a socket is closed makes the close a reset.
+        leaving.send_raw(&pipeline).unwrap();
+        // Closing a socket with unread data resets the connection.
         let mut some = [0; 1000];
-        gone.stream().read_exact(&mut some).unwrap();
-        drop(gone);
+        leaving.stream().read_exact(&mut some).unwrap();
+        drop(leaving);
         assert_eq!(other.call("PING"), Reply::Status("PONG".to_owned()));
     }
-    until("all are forgotten", || {
+    until("the server has dropped all clients", || {
         (connected(&mut other) == 1).then_some(())
     });
     server.finish_served();
@@ -75,7 +75,7 @@ fn a_client_that_has_shut_down_its_side_still_gets_its_responses() {
     }
     client.assert_ended();
     let mut other = server.client();
-    until("it is forgotten", || {
+    until("the server has dropped the client", || {
         (connected(&mut other) == 1).then_some(())
     });
     server.finish_served();
@@ -110,7 +110,7 @@ fn a_pipeline_of_ten_thousand_commands_returns_in_order() {
     server.finish_served();
 }
 
-/// The server has more to send than the kernel takes, and goes on reading all the same: the client would wait
+/// The server has more to send than the kernel takes, and must continue to read: otherwise the client would wait
 /// indefinitely.
 #[test]
 fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
@@ -123,7 +123,7 @@ fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
     client
         .send_raw(&command(&[b"GET", b"big"]).repeat(GETS))
         .unwrap();
-    // It has replied until the kernel took no more.
+    // The server has replied until the kernel took no more.
     let mut other = server.client();
     until("all have a reply", || {
         (other
@@ -148,7 +148,7 @@ fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
 }
 
 #[test]
-fn values_of_megabytes_come_back_byte_for_byte() {
+fn values_of_megabytes_return_unchanged() {
     let Some(server) = redis("") else { return };
     let mut clients: Vec<_> = (0..3).map(|_| server.client()).collect();
     for (n, client) in clients.iter_mut().enumerate() {
@@ -200,11 +200,13 @@ fn a_client_over_its_output_limit_is_ended_and_others_are_not() {
     assert_eq!(other.call_words(&[b"SET", b"big", &value]), Reply::ok());
     assert!(other.call("GET big") == Reply::Bytes(value));
     let mut greedy = server.client();
-    // More than the kernel holds for a client that doesn't read.
+    // More than the kernel buffers for a client that does not read.
     greedy
         .send_raw(&command(&[b"GET", b"big"]).repeat(200))
         .unwrap();
-    until("it is ended", || (connected(&mut other) == 1).then_some(()));
+    until("the client is disconnected", || {
+        (connected(&mut other) == 1).then_some(())
+    });
     greedy.assert_ended();
 
     let mut subscriber = server.client();
@@ -216,7 +218,7 @@ fn a_client_over_its_output_limit_is_ended_and_others_are_not() {
     ];
     assert_eq!(other.call_words(&limit.map(str::as_bytes)), Reply::ok());
     subscriber.call("SUBSCRIBE news");
-    until("the subscriber is ended", || {
+    until("the subscriber is disconnected", || {
         let message = vec![b'x'; 500_000];
         (other.call_words(&[b"PUBLISH", b"news", &message]).number() == 0).then_some(())
     });
@@ -225,7 +227,7 @@ fn a_client_over_its_output_limit_is_ended_and_others_are_not() {
 }
 
 #[test]
-fn a_byte_at_a_time_makes_a_command_too() {
+fn a_command_may_arrive_one_byte_at_a_time() {
     let Some(server) = redis("") else { return };
     let mut client = server.client();
     for byte in command(&[b"SET", b"key", b"value"]) {

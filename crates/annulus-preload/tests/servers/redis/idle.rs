@@ -13,11 +13,11 @@ use crate::server::{How, until};
 
 const IDLE: usize = 10_000;
 
-/// What the library may need for each of them, and for itself: rings, buffers, tables.
+/// The memory that the library may use for each client, and for itself: rings, buffers, tables.
 const BYTES_EACH: usize = 2048;
 const BYTES_ITSELF: usize = 8 << 20;
 
-/// The memory of a process that is in use, in bytes.
+/// Returns the resident memory of a process, bytes.
 fn resident(pid: Pid) -> usize {
     let path = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
     let text = fs::read_to_string(path).unwrap();
@@ -34,10 +34,10 @@ fn resident(pid: Pid) -> usize {
         * 1024
 }
 
-/// Its memory with that many clients, each of which has sent one request.
+/// Returns the server's memory with [`IDLE`] clients, half of which have sent one request.
 fn with_clients(how: How) -> Option<usize> {
     let server = Redis::start(how, "--maxclients 10500 --tcp-backlog 2048")?;
-    let mut asking = server.client();
+    let mut active = server.client();
     let start = Instant::now();
     let idle: Vec<TcpStream> = (0..IDLE)
         .map(|n| {
@@ -50,12 +50,12 @@ fn with_clients(how: How) -> Option<usize> {
         .collect();
     let all = (IDLE + 1).to_string();
     until("all are connected", || {
-        (asking.info("connected_clients") == all).then_some(())
+        (active.info("connected_clients") == all).then_some(())
     });
     println!("{how:?}: {IDLE} clients after {:?}", start.elapsed());
     for n in 0..1000 {
         assert_eq!(
-            asking.call(&format!("ECHO {n}")),
+            active.call(&format!("ECHO {n}")),
             Reply::bytes(n.to_string())
         );
     }
@@ -65,8 +65,8 @@ fn with_clients(how: How) -> Option<usize> {
         assert_eq!(client.call("PING"), Reply::Status("PONG".to_owned()));
     }
     drop(idle);
-    until("all are gone", || {
-        (asking.info("connected_clients") == "1").then_some(())
+    until("all clients are disconnected", || {
+        (active.info("connected_clients") == "1").then_some(())
     });
     let stats = server.server.finish();
     if how == How::With {

@@ -18,13 +18,13 @@ use tempfile::TempDir;
 use crate::resp::{Client, Reply};
 use crate::server::{How, Server, free_port, installed, until};
 
-/// A Redis that runs, and where its files are.
+/// A running Redis and the folder of its files.
 struct Redis {
     server: Server,
     folder: TempDir,
 }
 
-/// A Redis on the library, with options as on the command line; or a skip.
+/// Starts Redis under the library with command line options, or skips.
 fn redis(options: &str) -> Option<Redis> {
     Redis::start(How::With, options)
 }
@@ -34,14 +34,14 @@ impl Redis {
         Redis::start_with(how, options, &[])
     }
 
-    /// The same with variables for the library.
+    /// Starts Redis with variables for the library.
     fn start_with(how: How, options: &str, variables: &[(&str, &str)]) -> Option<Redis> {
         let folder = TempDir::new().unwrap();
         let server = start_in(how, folder.path(), options, variables)?;
         Some(Redis { server, folder })
     }
 
-    /// Starts it again in the same folder, after the first has ended.
+    /// Starts Redis again in the same folder, after the first process has ended.
     #[track_caller]
     fn again(&mut self, options: &str) {
         self.server = start_in(How::With, self.folder.path(), options, &[]).unwrap();
@@ -56,7 +56,7 @@ impl Redis {
         self.server.port
     }
 
-    /// Ends it and holds that it ran on the library.
+    /// Ends Redis, and checks that it was served.
     #[track_caller]
     fn finish_served(self) {
         self.server.finish().assert_served();
@@ -85,7 +85,7 @@ fn start_in(how: How, folder: &Path, options: &str, variables: &[(&str, &str)]) 
     Some(server)
 }
 
-/// What `redis-cli` with these arguments prints.
+/// Runs `redis-cli` with these arguments, and returns its output.
 #[track_caller]
 fn redis_cli(arguments: &[&str]) -> String {
     let output = Command::new("redis-cli")
@@ -101,7 +101,7 @@ fn redis_cli(arguments: &[&str]) -> String {
     stdout
 }
 
-/// As long as it takes a server to have read what was sent: nothing is decided by it.
+/// Gives a server time to read what was sent; no result depends on it.
 fn moment() {
     sleep(Duration::from_millis(50));
 }

@@ -1,4 +1,4 @@
-//! A replica and its master, both on the library.
+//! A replica and its master, both under the library.
 
 use std::thread;
 
@@ -17,9 +17,9 @@ fn link_is_up(client: &mut Client) -> Option<()> {
     (client.info("master_link_status") == "up").then_some(())
 }
 
-/// The offset of what the replica has, once it has all.
+/// Waits until the replica has the master's data.
 fn same_data(master: &mut Client, replica: &mut Client) {
-    until("the replica has all", || {
+    until("the replica has all data", || {
         let digest = master.call("DEBUG DIGEST");
         (replica.call("DEBUG DIGEST") == digest).then_some(())
     });
@@ -36,7 +36,7 @@ fn write(redis: &Redis, from: usize, to: usize) {
 }
 
 #[test]
-fn a_replica_has_what_its_master_has_and_catches_up_after_a_broken_link() {
+fn a_replica_has_its_masters_data_and_catches_up_after_a_broken_link() {
     for diskless in ["yes", "no"] {
         let options = format!("--repl-diskless-sync {diskless} --repl-backlog-size 10000000");
         let Some(master) = redis(&options) else {

@@ -1,11 +1,11 @@
-//! Several servers that talk to each other, and TLS.
+//! Several servers that communicate, and TLS.
 
 use super::{moment, redis, redis_cli};
 use crate::certificate::certificate;
 use crate::resp::Reply;
 use crate::server::{free_port, until};
 
-/// The source is a blocking client of the target, by calls of its own with timeouts.
+/// The source is a blocking client of the target, whose calls have timeouts.
 #[test]
 fn keys_migrate_from_one_server_to_another() {
     let Some(from) = redis("") else { return };

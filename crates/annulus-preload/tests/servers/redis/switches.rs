@@ -1,4 +1,4 @@
-//! Switches by which an operator or the server itself stops using the library: the replies stay the same.
+//! Settings with which an operator, or the server itself, stops using the library: the replies stay the same.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use crate::library::library;
 use crate::resp::Reply;
 use crate::server::How;
 
-/// Sets and gets by several clients at a time, pipelined.
+/// Runs pipelined sets and gets by several clients at a time.
 fn use_it(redis: &Redis) {
     let clients: Vec<_> = (0..6)
         .map(|name| {
@@ -31,7 +31,7 @@ fn use_it(redis: &Redis) {
     }
 }
 
-/// Redis' own threads read from clients and write to them while the thread that waits does too.
+/// Threads of Redis read from and write to clients at the same time as the thread that waits.
 #[test]
 fn server_threads_that_read_and_write_return_the_same_responses() {
     let Some(redis) = redis("--io-threads 2 --io-threads-do-reads yes") else {

@@ -46,7 +46,7 @@
 //!
 //! # Where to go next
 //!
-//! - `examples/http_server.rs`: a complete program.
+//! - `examples/static_files.rs`: a server with a graceful end. `examples/tls_echo.rs`: TLS without HTTP.
 //! - docs/reference/http.md: protocols, limits, the mapping of paths to files, ranges, caching, and how bodies are sent.
 #![forbid(unsafe_code)]
 

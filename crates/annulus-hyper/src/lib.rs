@@ -47,7 +47,7 @@
 //! # axum and tower
 //!
 //! Call `serve(listener, TowerToHyperService::new(router))` on each core, with
-//! `hyper_util::service::TowerToHyperService` (`tests/rigs/axum_hello.rs`). axum requires handlers to
+//! `hyper_util::service::TowerToHyperService` (`examples/axum.rs`). axum requires handlers to
 //! return `Send` futures, but they never leave their core.
 //!
 //! Layers that use Tokio's clock or tasks, such as `tower_http::timeout`, also need a Tokio runtime.
@@ -81,7 +81,7 @@
 //! # Where to go next
 //!
 //! - [`annulus::runtime`]: cores, tasks, timers and shutdown.
-//! - `examples/hyper_server.rs` and `examples/http_client.rs`: complete programs.
+//! - `examples/axum.rs` and `examples/http_get.rs`: a server and a client to copy.
 //! - The crate `annulus-http` serves files without hyper.
 
 #![forbid(unsafe_code)]

@@ -40,6 +40,7 @@
 //! # Where to go next
 //!
 //! - [`annulus::metrics`]: snapshots of the process itself, and sharing them with other processes.
+//! - `examples/metrics.rs`: a program that prints its metrics and serves them to Prometheus.
 //! - docs/reference/metrics.md: each metric, the syntax of rules, and the cost.
 //! - docs/prometheus/rules.yml and docs/grafana/annulus.json: alert rules and a dashboard.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Can this machine do it? Prints what io_uring can do here, why not, and what to change.
+//! Prints what this machine supports of io_uring, the reasons for what it lacks, and what to change:
+//! `cargo run --release -p annulus --example support`
 
 fn main() {
     print!("{}", annulus::support::Support::detect());

@@ -64,6 +64,20 @@
 //! - [`buf`] has aligned memory for direct I/O and registered buffers.
 //! - [`EngineError`] and [`BufError`] describe failures. An error returns the buffer if the kernel no longer uses it.
 //! - [`metrics`] has counters and latency histograms.
+//!
+//! # Examples
+//!
+//! Programs of less than 60 lines, in the folder `examples` of the crate. The first lines of each show how to run it.
+//!
+//! | program | shows |
+//! |---|---|
+//! | `cat`, `cp` | reads one after another, and several in flight |
+//! | `read_many` | many ranges, submitted together |
+//! | `read_tokio`, `read_smol` | reads in tasks of Tokio and smol |
+//! | `log` | durable appends |
+//! | `direct` | direct I/O into registered buffers |
+//! | `echo` | a TCP server with a ring per core and a graceful end |
+//! | `support` | what this machine supports |
 
 // Shows on docs.rs which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,0 +1,22 @@
+//! Prints the first page of a file. The tasks run on smol; any other executor works in the same way:
+//! `cargo run --release -p annulus --example read_smol -- README.md`
+
+use std::error::Error;
+use std::io::Write;
+
+use annulus::Engine;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = std::env::args_os().nth(1).ok_or("usage: read_smol FILE")?;
+    smol::block_on(async {
+        let engine = Engine::new()?;
+        // io_uring, or the fallback and the reason for it.
+        eprintln!("{}", engine.backend());
+        let file = engine.open(path).await?;
+        // The buffer moves into the read and is returned with the result.
+        let read = smol::spawn(async move { file.read_at(vec![0; 4096], 0).await });
+        let (bytes, page) = read.await?;
+        std::io::stdout().write_all(&page[..bytes])?;
+        Ok(())
+    })
+}

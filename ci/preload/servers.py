@@ -183,7 +183,7 @@ class Server:
             case "hyper" | "hyper-2":
                 binary = self.binaries.get("hyper")
                 if not binary:
-                    raise Missing("hyper: build the example hyper_hello of annulus-hyper, and give its path with --hyper")
+                    raise Missing("hyper: give the path of annulus-hyper's example hyper_hello with --hyper")
                 threads = "2" if self.kind == "hyper-2" else "1"
                 return [str(binary), f"127.0.0.1:{port}", threads, *options]
             case "tokio-echo":

@@ -44,7 +44,7 @@ fn event_key(fd: i32, connection: Conn) -> u64 {
 pub(crate) fn watch_new() -> bool {
     let mut retry = draining::watch_new();
     for set in epoll_set_list::all().filter(|set| set.has_deferred()) {
-        // Its owner may be in the kernel with the ring: that has no part in this.
+        // The owner may be in the kernel with the ring, which this does not use.
         let Some(mut guard) = set.take_during_enter() else {
             continue;
         };

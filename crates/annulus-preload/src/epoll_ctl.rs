@@ -290,9 +290,9 @@ fn move_to_kernel_set(
     request: CtlRequest,
 ) -> CallResult {
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
-    // It has no member of that number yet.
+    // The kernel's set has no member with that number yet.
     ctl(libc::EPOLL_CTL_ADD)?;
-    // Not to be put there by the hand-back as well.
+    // The hand-back must not add it there as well.
     connection.clear(flag::MEMBER);
     hand_back::hand_back(guard, fd, Why::UnknownFlags);
     guard.kernel_has = true;
@@ -385,7 +385,7 @@ fn handed_back(
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
     let result = match request.operation {
         libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
-        // The kernel's set may not have got it yet.
+        // It may not have been added to the kernel's set yet.
         operation => match ctl(operation) {
             Err(libc::ENOENT) if silent && operation == libc::EPOLL_CTL_DEL => Ok(0),
             Err(libc::ENOENT) if silent => ctl(libc::EPOLL_CTL_ADD),

@@ -87,7 +87,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         }
         epoll_ctl::start(set, &mut guard);
     }
-    // A handler may have left the wait that it interrupted by a jump, or may wait itself.
+    // A signal handler may have jumped out of the wait that it interrupted, or may itself wait.
     guard.clear_in_enter();
     if switch::is_released() && guard.mode == Mode::Serving {
         switch::release(&mut guard);
@@ -416,7 +416,7 @@ unsafe fn collect_ready(
     }
 }
 
-/// Collects all events of a oneshot member that the kernel has by now: an event that came a cycle later would not be
+/// Collects all events of a oneshot member that the kernel has by now: an event that arrives a cycle later would not be
 /// reported. A member that was handed back must not be reported by the kernel's set as well; it is added there again
 /// when the program re-arms it.
 fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {

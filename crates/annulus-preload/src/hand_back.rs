@@ -207,7 +207,7 @@ pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
         return false;
     }
     let own = std::ptr::eq(entry.set(), set);
-    // In its own set it has not left yet, if it is served.
+    // A connection that is still served has not left its own set yet.
     let left = flags & flag::MEMBER == 0 && !(own && entry.kind() == Kind::Served);
     left && entry.flags() & NEVER_SERVED == 0
 }
@@ -269,7 +269,7 @@ pub(crate) fn share_buffered(inner: &mut Inner, from: i32, entry: &'static Entry
     }
 }
 
-/// Reports buffered bytes by the open duplicate of a number that is being closed: the set goes on reporting the member.
+/// Reports buffered bytes by the open duplicate of a number that is being closed: the set continues to report it.
 fn report_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
     let shares = |&second: &i32| {
         let second = inner.connection(second).filter(|_| second != fd);
@@ -420,14 +420,14 @@ fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: 
     connection.backlog.is_empty()
 }
 
-/// Discards unread bytes as the kernel does: sends what is queued, then resets the connection.
+/// Discards unread bytes as the kernel does: sends queued bytes, then resets the connection.
 fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
     if connection.buffered() == 0 {
         return;
     }
     receive::copy_out(inner, connection);
     connection.copied_out.clear();
-    // Behind a filter the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
+    // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
     if entry.flags() & SHARED == 0 && !crate::process::may_be_filtered() {
         send::flush(inner, fd, connection);
         sys::reset_when_closed(fd);
@@ -489,7 +489,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     };
     set.set_wake(-1);
     guard.to_poll.clear();
-    // Closing the ring cancels what is with the kernel, and does not wait for it (trap 2).
+    // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
     for fd in 0..served_max() as i32 {
         let is_member_of_set = fd_table::entry(fd)
             .and_then(Set::of)

@@ -340,7 +340,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     } else if connection.is(flag::MULTISHOT) {
         request::RECV_MULTISHOT
     } else {
-        // A connection may be over after one request: then there is nothing to cancel.
+        // A connection may end after one request: then there is no receive to cancel.
         0
     };
     push(
@@ -392,7 +392,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     let user_data = token(TokenKind::Poll, connection.generation, fd);
     let mut sqe = poll(fd, events, user_data);
     if events & IN == 0 {
-        // The kernel always reports an end that has come, and would complete with it again and again.
+        // The kernel always reports an end that has arrived, and would complete the poll repeatedly.
         sqe.len = request::POLL_EDGES;
     }
     push(ring, sqe);

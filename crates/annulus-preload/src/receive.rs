@@ -97,7 +97,7 @@ pub(crate) unsafe fn read(
     None
 }
 
-/// Buffered bytes below which a stopped receive is armed again.
+/// The number of buffered bytes below which a stopped receive is armed again.
 const REARM_BELOW_BYTES: usize = 32 << 10;
 
 /// Returns the capacity of the vectors, bytes.

@@ -23,7 +23,7 @@ const DIRECT_WRITE_BYTES: usize = 4096;
 /// The maximum number of queued bytes of one connection.
 const QUEUED_MAX: usize = 64 << 10;
 /// Connections with queued bytes that make a set send before the end of the round. With a small limit, the writes of a
-/// server that goes round its connections would not be gathered.
+/// server that serves its connections in turn would not be batched.
 const CONNECTIONS_MAX: usize = 256;
 /// Writes between two checks of the clock, and the age at which queued bytes are sent, ns.
 const WRITES_PER_CHECK: u32 = 32;

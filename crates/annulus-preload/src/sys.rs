@@ -457,7 +457,7 @@ fn disconnect(fd: i32) {
 
 /// Returns whether the process has other threads.
 pub(crate) fn has_other_threads() -> bool {
-    // A thread that is about to end has gone after this pause.
+    // After this pause, a thread that was about to end no longer exists.
     pause_us(1000);
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
 }

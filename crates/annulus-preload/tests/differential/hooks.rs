@@ -1,5 +1,5 @@
-//! Checks that each hooked call is exported, and that it has a case in which it uses a served descriptor and one in which
-//! it uses another.
+//! Checks that each hooked call is exported, and that it has a case in which it uses a served descriptor and one in
+//! which it uses another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

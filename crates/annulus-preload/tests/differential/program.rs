@@ -185,8 +185,8 @@ impl Case {
 }
 
 impl Built {
-    /// Builds a program with `compiler`, which gets the name of the output file. The next run of the tests reuses the name.
-    /// `None` if the compiler is missing.
+    /// Builds a program with `compiler`, which gets the name of the output file. The next run of the tests reuses the
+    /// name. `None` if the compiler is missing.
     fn compiled(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Option<Built> {
         let path = once_per_run(target_tmp(), &format!("app-{name}"), || {
             let output = scratch("app");

@@ -1,4 +1,5 @@
-//! Runs random sequences of calls on an epoll set and its sockets, and compares the results with and without the library.
+//! Runs random sequences of calls on an epoll set and its sockets, and compares the results with and without the
+//! library.
 //!
 //! The driver is `tests/apps/model.c`. It makes the same sequence from the same seed, and plays the peers itself by
 //! direct system calls. It prints the result of each call and the events of each round. Its sequences leave out results

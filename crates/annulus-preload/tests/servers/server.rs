@@ -1,5 +1,5 @@
-//! A server of the distribution, on a free port and in a temporary folder, with the preload library or without. When the
-//! server has ended, the library's counters are read.
+//! A server of the distribution, on a free port and in a temporary folder, with the preload library or without. When
+//! the server has ended, the library's counters are read.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

@@ -113,15 +113,15 @@ async fn stream(engine: &Engine, file: &File) {
 async fn leases(file: &File, arena: &Arena) {
     for operation in 0..OPERATIONS {
         let buf = arena.take().await;
-        let asked = if operation % 2 == 0 {
-            let answer = file.read_at(buf, offset(operation)).await.unwrap();
-            (answer.0, answer.1.len())
+        let (read, len) = if operation % 2 == 0 {
+            let result = file.read_at(buf, offset(operation)).await.unwrap();
+            (result.0, result.1.len())
         } else {
             let part = buf.subslice(512..PAGE);
-            let answer = file.read_at(part, offset(operation)).await.unwrap();
-            (answer.0, answer.1.len())
+            let result = file.read_at(part, offset(operation)).await.unwrap();
+            (result.0, result.1.len())
         };
-        assert_eq!(asked.0, asked.1);
+        assert_eq!(read, len);
     }
 }
 

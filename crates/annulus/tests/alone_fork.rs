@@ -91,22 +91,22 @@ async fn read_all<B: IoBufMut + Deref<Target = [u8]>>(
         let immediately = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await;
         meanwhile();
         match immediately {
-            Poll::Ready(answer) => results.extend(answer),
+            Poll::Ready(result) => results.extend(result),
             Poll::Pending => results.extend(first.await),
         }
     }
-    while let Some(answer) = many.next().await {
-        results.push(answer);
+    while let Some(result) = many.next().await {
+        results.push(result);
     }
     assert_eq!(results.len(), READS);
-    for answer in results {
-        let (bytes, buf) = answer.result.unwrap();
-        let from = answer.offset as usize;
+    for result in results {
+        let (bytes, buf) = result.result.unwrap();
+        let from = result.offset as usize;
         assert_eq!(bytes, READ_BYTES);
         assert!(
             buf[..] == contents[from..][..READ_BYTES],
             "read {} has other bytes",
-            answer.index
+            result.index
         );
     }
 }
@@ -318,10 +318,10 @@ fn a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() 
                     client.send_all(b"one".as_slice()).await.unwrap();
                     let mut chunks = server.recv_multishot();
                     let chunk = chunks.next().await.unwrap().unwrap();
-                    let mut answer = Box::pin(client.recv(vec![0; 5]));
+                    let mut result = Box::pin(client.recv(vec![0; 5]));
                     let mut context = Context::from_waker(Waker::noop());
-                    assert!(answer.as_mut().poll(&mut context).is_pending());
-                    let mut all = Some((chunk, answer));
+                    assert!(result.as_mut().poll(&mut context).is_pending());
+                    let mut all = Some((chunk, result));
                     let in_a_child = child_does(|| {
                         refused(client.send_all(b"child".as_slice()));
                         refused(TcpStream::connect(client.peer_addr().unwrap()));
@@ -330,13 +330,13 @@ fn a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() 
                         drop(all.take());
                     });
                     assert!(in_a_child);
-                    let (chunk, answer) = all.take().unwrap();
+                    let (chunk, result) = all.take().unwrap();
                     assert_eq!(&chunk[..], b"one");
                     drop(chunk);
                     client.send_all(b"two".as_slice()).await.unwrap();
                     assert_eq!(&chunks.next().await.unwrap().unwrap()[..], b"two");
                     server.send_all(b"three".as_slice()).await.unwrap();
-                    assert_eq!(answer.await.unwrap(), (5, b"three".to_vec()));
+                    assert_eq!(result.await.unwrap(), (5, b"three".to_vec()));
                 });
                 ended.unwrap();
             });
@@ -367,10 +367,11 @@ fn a_forked_child_that_returns_to_its_parents_core_gets_an_error() {
                 if let Err(error) = ended {
                     let message = error.to_string();
                     let own = builder.block_on(async { pair().await.0.peer_addr().is_ok() });
-                    let told = message.contains("child of a fork") && own.is_ok_and(|works| works);
+                    let received =
+                        message.contains("child of a fork") && own.is_ok_and(|works| works);
                     println!("{message}");
                     // SAFETY: ends the child.
-                    unsafe { libc::_exit(i32::from(!told)) };
+                    unsafe { libc::_exit(i32::from(!received)) };
                 }
             });
         },

@@ -53,7 +53,7 @@ impl Default for Lines {
 }
 
 impl Script {
-    fn answer(&self, call: Call) -> Fault {
+    fn fault(&self, call: Call) -> Fault {
         let mut lines = self.0.lock().unwrap();
         lines.calls.push(call);
         lines.next.pop_front().unwrap_or(lines.then)
@@ -77,7 +77,11 @@ impl Script {
     #[track_caller]
     fn calls(&self) -> Vec<Call> {
         let lines = self.0.lock().unwrap();
-        assert!(lines.next.is_empty(), "never given out: {:?}", lines.next);
+        assert!(
+            lines.next.is_empty(),
+            "faults that were not used: {:?}",
+            lines.next
+        );
         lines.calls.clone()
     }
 }
@@ -134,9 +138,9 @@ fn on(backends: &[(Backend, SetupMode)], test: &str, body: impl AsyncFn(&File, &
             };
             println!("{}", engine.backend());
             let script = Script::default();
-            let asked = script.clone();
+            let plan = script.clone();
             let mounted = FaultyFs::mount(folder.path(), NAME, contents(), move |call| {
-                asked.answer(call)
+                plan.fault(call)
             });
             let _mounted = match mounted {
                 Ok(mounted) => mounted,

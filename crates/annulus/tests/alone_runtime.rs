@@ -38,14 +38,14 @@ fn serving<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle, SocketAddr) -> 
     let first = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = first.local_addr().unwrap();
     let first = Arc::new(Mutex::new(Some(first)));
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let server = thread::spawn(move || {
         builder.run_with(
-            move |handle| tell.send(handle).unwrap(),
+            move |handle| sender.send(handle).unwrap(),
             move |core| serve(core, Arc::clone(&first)),
         )
     });
-    let handle = told.recv().unwrap();
+    let handle = receiver.recv().unwrap();
     let value = act(&handle, address);
     handle.shutdown();
     server.join().unwrap().unwrap();
@@ -73,9 +73,9 @@ async fn serve(core: CoreInfo, first: Arc<Mutex<Option<std::net::TcpListener>>>)
 
 fn ask(stream: &mut TcpStream) {
     stream.write_all(b"hello").unwrap();
-    let mut answer = [0; 5];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"hello");
+    let mut result = [0; 5];
+    stream.read_exact(&mut result).unwrap();
+    assert_eq!(&result, b"hello");
 }
 
 /// Returns the context switches and processor ticks of all other threads of this process.
@@ -232,9 +232,9 @@ fn a_runtime_that_ends_in_the_middle_of_everything_leaves_nothing_behind() {
 /// Refuses a system call to this thread and to those it starts.
 fn refuse(call: libc::c_long, errno: i32) {
     let rules = [(call, Vec::new())].into_iter().collect();
-    let answer = SeccompAction::Errno(errno as u32);
+    let result = SeccompAction::Errno(errno as u32);
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, result, arch).unwrap();
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
@@ -243,12 +243,12 @@ fn refuse(call: libc::c_long, errno: i32) {
 fn assert_fallen_back(says: &str) {
     let builder = Runtime::builder().backend(Backend::Auto).threads(2);
     let reasons: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = Arc::clone(&reasons);
+    let receiver = Arc::clone(&reasons);
     let run = builder.clone().run(move |core| {
         let CoreBackend::Epoll { reason: Some(_) } = core.backend() else {
             panic!("it was to be refused: {}", core.backend());
         };
-        told.lock().unwrap().push(core.backend().to_string());
+        receiver.lock().unwrap().push(core.backend().to_string());
         async { Ok(()) }
     });
     run.unwrap();

@@ -9,9 +9,9 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 /// Refuses a system call to this thread and to those it starts.
 fn refuse(call: libc::c_long, errno: i32) {
     let rules = [(call, Vec::new())].into_iter().collect();
-    let answer = SeccompAction::Errno(errno as u32);
+    let action = SeccompAction::Errno(errno as u32);
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch).unwrap();
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
@@ -98,9 +98,9 @@ fn operations_that_get_no_thread_fail_with_a_hint() {
             let listed = pollster::block_on(engine.read_dir("/etc")).map(drop);
             for error in [opened.map(drop).unwrap_err(), listed.unwrap_err()] {
                 let errno = libc::EAGAIN;
-                let told = EngineError::of(&error);
+                let engine_error = EngineError::of(&error);
                 assert_eq!(
-                    told,
+                    engine_error,
                     Some(EngineError::NoThread { errno }),
                     "{name}: {error}"
                 );

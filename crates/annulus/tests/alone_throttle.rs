@@ -323,7 +323,7 @@ fn with_reads_in_flight(builder: &EngineBuilder, end: impl Fn(InFlight) -> bool)
         if end(in_flight) {
             return;
         }
-        println!("attempt {attempt}: every read was answered before the end");
+        println!("attempt {attempt}: every read completed before the end");
     }
     panic!("the disk is not slow: nothing was in flight in {ATTEMPTS} attempts");
 }

@@ -36,8 +36,8 @@ fn complaints(child: &mut Child) -> String {
     text
 }
 
-/// Runs the script as rustdoc does, which first reads the output to its end. A watcher that held the output open, or took a zombie for a
-/// running process, would let the time limit pass and report the test.
+/// Runs the script as rustdoc does, which first reads the output to its end. A watcher that held the output open, or
+/// took a zombie for a running process, would let the time limit pass and report the test.
 #[test]
 fn a_test_that_has_ended_is_not_waited_for_by_its_watcher() {
     let mut child = watched("60", &["true"]);

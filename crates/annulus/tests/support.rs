@@ -239,9 +239,9 @@ fn under_a_filter(calls: &[i64], errno: i32) -> Support {
 /// starts.
 fn filtered(rules: impl Iterator<Item = (i64, Vec<SeccompRule>)>, errno: i32) -> Support {
     let rules = rules.collect();
-    let answer = SeccompAction::Errno(errno as u32);
+    let result = SeccompAction::Errno(errno as u32);
     let machine = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, machine).unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, result, machine).unwrap();
     let filter: BpfProgram = filter.try_into().unwrap();
     let filtered = thread::spawn(move || {
         apply_filter(&filter).unwrap();

@@ -483,14 +483,14 @@ fn a_worker_without_its_ring_reads_in_the_destructors_of_its_thread_locals() {
         for used_before in [false, true] {
             let ground = Ground::new();
             let runtime = workers(1);
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             runtime.block_on(async {
                 let file = match direct {
                     true => ground.open().await,
                     false => ground.engine.open(ground.path()).await.unwrap(),
                 };
                 let task = tokio::spawn(async move {
-                    let reads = Reads(file, tell);
+                    let reads = Reads(file, sender);
                     if used_before {
                         reads.read().await.unwrap();
                     }
@@ -502,7 +502,7 @@ fn a_worker_without_its_ring_reads_in_the_destructors_of_its_thread_locals() {
                 task.await.unwrap();
             });
             drop(runtime);
-            told.recv().unwrap().unwrap();
+            receiver.recv().unwrap().unwrap();
             ground.settled();
         }
     }

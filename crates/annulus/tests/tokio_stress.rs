@@ -22,8 +22,8 @@ fn one_thread() -> io::Result<Runtime> {
 }
 
 fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
-    let asked = std::env::var("SEED").ok();
-    let seed = asked.and_then(|seed| seed.parse().ok());
+    let requested = std::env::var("SEED").ok();
+    let seed = requested.and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("SEED={seed}");
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! Which module may import which, which crate may depend on which, and who may name the kernel's crates.
+//! The permitted imports between modules, dependencies between crates, and users of the kernel's crates.
 
 use crate::manifest::{self, Section};
 use crate::repo::{Findings, Repo};
 use crate::source::{Source, find_word, ident_after, line_of, split_top};
 
-/// The library's modules from the ground up. A module imports from its own row and from the rows above it.
+/// The library's modules from the bottom up. A module imports from its own row and from the rows above it.
 const LAYERS: [&str; 9] = [
     "error narrow sync",
     "sys",
@@ -17,7 +17,7 @@ const LAYERS: [&str; 9] = [
     "sim",
 ];
 
-/// What each crate may depend on within the workspace.
+/// The crates of the workspace that each crate may depend on.
 #[rustfmt::skip]
 const CRATES: [(&str, &str); 8] = [
     ("annulus", ""),
@@ -30,7 +30,7 @@ const CRATES: [(&str, &str); 8] = [
     ("annulus-cli", "annulus annulus-observe annulus-http annulus-baselines"),
 ];
 
-/// Async runtimes, HTTP, argument parsers and serializers: by name or by the start of the name. Without features the
+/// Async runtimes, HTTP crates, argument parsers and serializers, by the name or its start. Without features the
 /// library depends on none of them, because it works with any executor.
 const NOT_IN_THE_LIBRARY: &str = "actix argh async-executor async-global-executor async-io async-std axum bincode clap \
                                   compio futures-executor glommio http hyper lexopt monoio pico-args serde smol tokio";
@@ -38,7 +38,7 @@ const NOT_IN_THE_LIBRARY: &str = "actix argh async-executor async-global-executo
 /// The exceptions, which only a feature of the library may enable.
 const OPTIONAL_IN_THE_LIBRARY: [&str; 1] = ["tokio"];
 
-/// The crates that speak to the kernel, and the only folder that may name them.
+/// The crates with the kernel's interface; only `src/sys` may name them.
 const KERNEL_CRATES: [&str; 3] = ["io_uring", "libc", "rustix"];
 
 fn listed(list: &str, name: &str) -> bool {
@@ -47,7 +47,7 @@ fn listed(list: &str, name: &str) -> bool {
 
 pub(crate) fn imports(repo: &Repo, found: &mut Findings) {
     for (path, below, source) in repo.library() {
-        // The crate root sees everything.
+        // The crate root may import everything.
         let importer = below.split('/').next().unwrap().trim_end_matches(".rs");
         if importer == "lib" {
             continue;
@@ -104,7 +104,7 @@ pub(crate) fn kernel_crates(repo: &Repo, found: &mut Findings) {
             for at in find_word(&source.shipped, name) {
                 if !below.starts_with("sys/") && names_a_crate(&source.shipped, at, name) {
                     let says =
-                        "is named in src/sys only; give `sys` a function for it and call that";
+                        "may be named in src/sys only; add a function to `sys` and call that";
                     let line = line_of(&source.shipped, at);
                     found.add(path, line, format!("`{name}` {says}"));
                 }
@@ -113,7 +113,7 @@ pub(crate) fn kernel_crates(repo: &Repo, found: &mut Findings) {
     }
 }
 
-/// `name::…`, `use name`, but neither `our::name` nor a variable of that name.
+/// Returns whether `name` is a crate here: `name::…` or `use name`, but not `our::name` nor a variable of that name.
 fn names_a_crate(code: &str, at: usize, name: &str) -> bool {
     let before = code[..at].trim_end();
     let after = code[at + name.len()..].trim_start();
@@ -125,7 +125,7 @@ fn names_a_crate(code: &str, at: usize, name: &str) -> bool {
     after.starts_with("::") || (before.ends_with("use") && !after.starts_with(':'))
 }
 
-/// The top-level names that a file reaches through `crate::` or by climbing to the root with `super::`.
+/// Returns the top-level names that a file imports through `crate::`, or through `super::` up to the root.
 fn imported_modules<'a>(below: &str, source: &'a Source) -> Vec<(&'a str, usize)> {
     let code = &source.shipped;
     let mut found = Vec::new();
@@ -134,7 +134,7 @@ fn imported_modules<'a>(below: &str, source: &'a Source) -> Vec<(&'a str, usize)
             names_at(code, at + "crate::".len(), &mut found);
         }
     }
-    // A file climbs once for each folder, and once for itself unless it is the folder's root.
+    // One `super` for each folder, and one for the file itself unless it is the folder's root.
     let folders = below.split('/').count() - usize::from(below.ends_with("/mod.rs"));
     let climb = "super::".repeat(folders);
     for at in find_word(code, "super") {
@@ -147,7 +147,7 @@ fn imported_modules<'a>(below: &str, source: &'a Source) -> Vec<(&'a str, usize)
     found
 }
 
-/// The name at `at`, or the first name of each branch of a `{…}`.
+/// Adds the name at `at`, or the first name of each branch of a `{…}`.
 fn names_at<'a>(code: &'a str, at: usize, found: &mut Vec<(&'a str, usize)>) {
     let branches = match code[at..].strip_prefix('{') {
         Some(inside) => split_top(inside),
@@ -163,16 +163,16 @@ fn names_at<'a>(code: &'a str, at: usize, found: &mut Vec<(&'a str, usize)>) {
 
 fn judge(importer: &str, imported: &str) -> Option<String> {
     let layer = |name: &str| LAYERS.iter().position(|row| listed(row, name));
-    // Two users of one driver, which never import each other.
+    // Both use the driver, and must not import each other.
     let apart = [importer, imported] == ["engine", "runtime"]
         || [importer, imported] == ["runtime", "engine"];
     let says = match (layer(importer), layer(imported)) {
-        (None, _) => "is in no layer; give it its row in LAYERS",
-        (_, None) => "imports what is no module of the table; import from the defining module",
+        (None, _) => "is in no layer; add it to a row of LAYERS",
+        (_, None) => "imports a module that is not in the table; import from the defining module",
         (Some(own), Some(other)) if other > own => {
-            "imports a module above it; move what is shared down, or pass it in"
+            "imports a module above it; move the shared part down, or pass it in"
         }
-        _ if apart => "and the other never import each other; share through `driver`",
+        _ if apart => "and the other must not import each other; share through `driver`",
         _ => return None,
     };
     Some(format!("`{importer}` (import of `{imported}`) {says}"))
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_from_above_is_found() {
+    fn an_import_from_above_is_reported() {
         #[rustfmt::skip]
         let cases = [
             ("op/read_at.rs", "use crate::sys::Sqe;", ""),
@@ -198,8 +198,8 @@ mod tests {
             ("fd.rs", "use crate::{\n  sys::x,\n  fs::{File},\n};", "import of `fs`"),
             ("driver/uring.rs", "fn f() { super::super::fs::x() }", "import of `fs`"),
             ("driver/uring.rs", "use super::slot::Slot;", ""),
-            ("engine.rs", "use crate::runtime::X;", "never import each other"),
-            ("fs/file.rs", "use crate::Engine;", "no module of the table"),
+            ("engine.rs", "use crate::runtime::X;", "must not import each other"),
+            ("fs/file.rs", "use crate::Engine;", "not in the table"),
             ("extra.rs", "use crate::sys::X;", "in no layer"),
         ];
         for (path, code, says) in cases {
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_the_crate_root_import_what_they_like() {
+    fn tests_and_the_crate_root_may_import_everything() {
         let test = "#[cfg(test)]\nmod tests { use crate::engine::E; }";
         assert_eq!(imports_in("sys/mod.rs", test), "");
         assert_eq!(imports_in("lib.rs", "pub use crate::engine::E;"), "");
     }
 
     #[test]
-    fn a_runtime_in_the_library_is_found() {
+    fn a_runtime_in_the_library_is_reported() {
         let found =
             |manifest: &str| lines(&planted(crates, &[("crates/annulus/Cargo.toml", manifest)]));
         let manifest = "[dependencies]\ntokio-util = \"1\"\n[dev-dependencies]\ntokio = \"1\"\n";
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_against_the_direction_is_found() {
+    fn a_dependency_against_the_direction_is_reported() {
         let manifest = "[dependencies]\nannulus-cli = { workspace = true }\n";
         let found = planted(crates, &[("crates/annulus-baselines/Cargo.toml", manifest)]);
         assert!(found[0].says.contains("may not depend on `annulus-cli`"));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_crates_outside_sys_are_found() {
+    fn the_kernels_crates_outside_sys_are_reported() {
         #[rustfmt::skip]
         let cases = [
             ("driver/uring.rs", "use rustix::fd::OwnedFd; fn f() { ::libc::abort() }", 2),

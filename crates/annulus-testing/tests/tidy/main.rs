@@ -1,8 +1,9 @@
 //! The repository's own rules, as tests: layers, the closed list of unsafe files, invariants, kernel traps, reasons of
-//! dependencies, and retired terms. Clippy, rustfmt, `cargo machete`, `typos` and `mdlinkcheck` check the rest (`ci/check`).
+//! dependencies, and retired terms. Clippy, rustfmt, `cargo machete`, `typos` and `mdlinkcheck` check the rest
+//! (`ci/check`).
 //!
-//! Each test reads the working tree and fails with a line per finding: file, line, problem, remedy. The rules are in the
-//! modules, each with tests that plant a violation and see it found.
+//! Each test reads the working tree and fails with a line per finding: file, line, problem, remedy. The rules are in
+//! the modules. The tests of each module plant violations and check that they are reported.
 
 mod layers;
 mod manifest;

@@ -2,14 +2,15 @@
 
 use crate::repo::{Findings, Repo};
 
-/// Who needs a dependency.
+/// The kind of a dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
-    /// `[dependencies]` and `[build-dependencies]`, for any target: our users build it too.
+    /// `[dependencies]` and `[build-dependencies]`, for any target: users of the library build it
+    /// too.
     Shipped,
     /// `[dev-dependencies]`.
     Tests,
-    /// `[workspace.dependencies]`: a version, nobody's dependency yet.
+    /// `[workspace.dependencies]`: a version that crates may use.
     Workspace,
 }
 
@@ -17,15 +18,15 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     pub(crate) line: usize,
     pub(crate) section: Section,
-    /// The comment line directly above is there and not empty.
+    /// True if the line directly above is a comment that is not empty.
     pub(crate) explained: bool,
-    /// Built only when a feature asks for it.
+    /// True if it is built only with a feature.
     pub(crate) optional: bool,
-    /// A crate of this repository.
+    /// True for a crate of this repository.
     pub(crate) local: bool,
 }
 
-/// The dependencies of a manifest. Reads the one form that ours use: a line per dependency.
+/// Returns the dependencies of a manifest with one line per dependency.
 pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
     let mut found = Vec::new();
     let mut section = None;
@@ -49,7 +50,8 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
     found
 }
 
-/// `name = …` at the start of a dependency; not the continuation of a list of features.
+/// Splits `name = …` at the start of a dependency. Returns `None` in the continuation of a list of
+/// features.
 fn entry(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     let key = key.trim();
@@ -88,7 +90,7 @@ mod tests {
     use crate::repo::{lines, planted};
 
     #[test]
-    fn a_dependency_without_a_reason_is_found() {
+    fn a_dependency_without_a_reason_is_reported() {
         let text = "[package]\nname = \"x\"\n[dependencies]\n# Why.\na = \"1\"\nb = { version = \"1\", features = [\n\
                     \"x=y\"] }\n[target.'cfg(loom)'.dependencies]\nc.workspace = true\n[features]\nd = []\n";
         let found = planted(reasons, &[("crates/x/Cargo.toml", text)]);

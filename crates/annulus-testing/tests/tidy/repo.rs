@@ -1,4 +1,4 @@
-//! The repository as the rules see it: the text of every file that a person wrote.
+//! The repository as the rules read it: the text of every file that a person wrote.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::source::Source;
 
-/// Folders that hold nothing a person wrote.
+/// Folders without files that a person wrote.
 const SKIPPED: [&str; 3] = [".git", "target", "node_modules"];
 
-/// Adds what violates it to the findings.
+/// A rule, which adds its violations to the findings.
 pub(crate) type Rule = fn(&Repo, &mut Findings);
 
 /// A violation of a rule, with the remedy.
@@ -29,7 +29,7 @@ impl Findings {
     }
 }
 
-/// What `rule` finds in a repository of these files: path and text.
+/// Returns the findings of `rule` in a repository of these files, given by path and text.
 pub(crate) fn planted(rule: Rule, files: &[(&str, &str)]) -> Vec<Finding> {
     let (mut repo, mut found) = (Repo::default(), Findings::default());
     files.iter().for_each(|(path, text)| repo.add(path, text));
@@ -56,18 +56,18 @@ impl Repo {
         repo
     }
 
-    /// The text of a file; empty if there is no such file.
+    /// Returns the text of a file; empty if it does not exist.
     pub(crate) fn text(&self, path: &str) -> &str {
         self.texts.get(path).map_or("", String::as_str)
     }
 
-    /// Every text file.
+    /// Returns all text files.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         let texts = self.texts.iter();
         texts.map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Every Rust file.
+    /// Returns all Rust files.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
         let sources = self.sources.iter();
         sources.map(|(path, source)| (path.as_str(), source))
@@ -77,7 +77,7 @@ impl Repo {
         self.sources.get(path)
     }
 
-    /// The files of the library itself, with their path below its `src/`.
+    /// Returns the files of the library, with their paths below its `src/`.
     pub(crate) fn library(&self) -> impl Iterator<Item = (&str, &str, &Source)> {
         let below = |path| str::strip_prefix(path, "crates/annulus/src/");
         self.sources()

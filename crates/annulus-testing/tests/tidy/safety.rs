@@ -1,10 +1,10 @@
-//! Where unsafe code may be, and what its notes say.
+//! The files with unsafe code, and the contents of their safety notes.
 
 use crate::repo::{Findings, Repo};
 use crate::source::{Source, find_word, ident_after, line_of};
 
-/// The files that may say `allow(unsafe_code)`; a name that ends in `/` stands for a folder. Extending this list is
-/// a change of its own with its own reason.
+/// The files that may have `allow(unsafe_code)`; a name that ends in `/` is a folder. Extending this list takes a
+/// separate change with a reason.
 #[rustfmt::skip]
 const MAY_ALLOW_UNSAFE: [&str; 32] = [
     "crates/annulus/src/sys/",
@@ -42,7 +42,7 @@ const MAY_ALLOW_UNSAFE: [&str; 32] = [
     "crates/annulus-testing/src/stress_load.rs", // implements the buffer traits
 ];
 
-/// Folders whose crate roots forbid unsafe code. The last one stands outside the workspace and its lints.
+/// Folders whose crate roots forbid unsafe code. The last one is outside the workspace and its lints.
 const FORBID_UNSAFE: [&str; 5] = [
     "crates/annulus-observe",
     "crates/annulus-cli",
@@ -64,11 +64,12 @@ pub(crate) fn files(repo: &Repo, found: &mut Findings) {
             |entry: &&str| path == *entry || (entry.ends_with('/') && path.starts_with(entry));
         if !MAY_ALLOW_UNSAFE.iter().any(listed) {
             let says = "unsafe code has a closed list of files; use a safe function of one of them, \
-                        or extend MAY_ALLOW_UNSAFE in a commit that says why";
+                        or extend MAY_ALLOW_UNSAFE in a commit that gives the reason";
             found.add(path, line, says);
         }
         if path.starts_with("crates/annulus/src/") && !source.header().contains("# Safety") {
-            let says = "allows unsafe code; say in the header, under `//! # Safety`, what all of it rests on";
+            let says =
+                "allows unsafe code; write its invariants in the header, under `//! # Safety`";
             found.add(path, line, says);
         }
     }
@@ -78,7 +79,7 @@ pub(crate) fn files(repo: &Repo, found: &mut Findings) {
     {
         let source = repo.source(entry);
         if !source.is_some_and(|source| source.code.contains("(unsafe_code)")) {
-            let says = "has no unsafe code (any more); take it out of MAY_ALLOW_UNSAFE";
+            let says = "has no unsafe code (any more); remove it from MAY_ALLOW_UNSAFE";
             found.add(entry, 1, says);
         }
     }
@@ -96,7 +97,7 @@ pub(crate) fn forbidden(repo: &Repo, found: &mut Findings) {
     }
 }
 
-/// Each unsafe block and impl of the library cites an invariant of docs/internals/safety.md by name.
+/// Checks that each unsafe block and impl of the library cites an invariant of docs/internals/safety.md by name.
 pub(crate) fn notes(repo: &Repo, found: &mut Findings) {
     let invariants = invariants(repo.text(INVARIANTS));
     if invariants.is_empty() {
@@ -112,7 +113,8 @@ pub(crate) fn notes(repo: &Repo, found: &mut Findings) {
             let line = line_of(&source.shipped, at);
             let note = note_above(source, line);
             if find_word(&note, "SAFETY").is_empty() {
-                let says = "no `// SAFETY:` note directly above; name the invariant and say why it holds here";
+                let says =
+                    "no `// SAFETY:` note directly above; name the invariant and why it holds here";
                 found.add(path, line, says);
             } else if !invariants
                 .iter()
@@ -126,7 +128,7 @@ pub(crate) fn notes(repo: &Repo, found: &mut Findings) {
     }
 }
 
-/// Each invariant is used: one that no note and no header cites has lost its reason to be in the document.
+/// Checks that each invariant of the document is cited by a note or a header.
 pub(crate) fn invariants_in_use(repo: &Repo, found: &mut Findings) {
     let document = repo.text(INVARIANTS);
     let mut cited = String::new();
@@ -143,13 +145,13 @@ pub(crate) fn invariants_in_use(repo: &Repo, found: &mut Findings) {
                 .find(&format!("### {name}\n"))
                 .map_or(1, |at| line_of(document, at));
             let says =
-                format!("no SAFETY note and no header in the library cites `{name}`; drop it");
+                format!("no SAFETY note and no header in the library cites `{name}`; remove it");
             found.add(INVARIANTS, line, says);
         }
     }
 }
 
-/// The headings `### Name` of the section "The invariants".
+/// Returns the headings `### Name` of the section "The invariants".
 fn invariants(document: &str) -> Vec<&str> {
     let section = document
         .split("\n## ")
@@ -161,14 +163,14 @@ fn invariants(document: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `unsafe {` and `unsafe impl`; the contract of an `unsafe fn` or `unsafe trait` is clippy's to ask for.
+/// Returns whether this is `unsafe {` or `unsafe impl`. Clippy checks the contract of an `unsafe fn` or `unsafe trait`.
 fn is_block_or_impl(code: &str, at: usize) -> bool {
     let after = at + "unsafe".len();
     code[after..].trim_start().starts_with('{') || ident_after(code, after) == "impl"
 }
 
-/// The comment that belongs to the statement on `line`: beside it, or above it with only attributes and the
-/// beginning of the statement between.
+/// Returns the comment of the statement on `line`: beside it, or above it with only attributes and the beginning of the
+/// statement in between.
 fn note_above(source: &Source, line: usize) -> String {
     let lines: Vec<(&str, &str)> = (source.code.lines().map(str::trim))
         .zip(source.comments.lines().map(str::trim))
@@ -213,12 +215,12 @@ mod tests {
             let found = planted(notes, &[DOCUMENT, ("crates/annulus/src/a.rs", code)]);
             assert_eq!(lines(&found), Vec::from_iter(expected), "{code}");
         }
-        // A document without invariants is found as well.
+        // A document without invariants is reported as well.
         assert_eq!(planted(notes, &[]).len(), 1);
     }
 
     #[test]
-    fn an_invariant_nobody_cites_is_found() {
+    fn an_invariant_without_a_citation_is_reported() {
         let code = "// SAFETY: Lent.\n\n/// One side";
         let files = [DOCUMENT, ("crates/annulus/src/a.rs", code)];
         let found = planted(invariants_in_use, &files);
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_code_outside_the_list_is_found() {
+    fn unsafe_code_outside_the_list_is_reported() {
         for (path, code, count) in [
             ("engine.rs", "//! # Safety\n#![allow(unsafe_code)]", 1),
             ("sys/ring.rs", "//! # Safety\n#![allow(unsafe_code)]", 0),
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_does_not_forbid_unsafe_code_is_found() {
+    fn a_tool_that_does_not_forbid_unsafe_code_is_reported() {
         for path in [
             "crates/annulus-cli/src/main.rs",
             "other-runtimes/src/main.rs",

@@ -1,7 +1,7 @@
-//! A Rust file as code, comments, and the code that ships.
+//! A Rust file in three views: code, comments, and the code that ships.
 //!
-//! This is a scanner, not a parser. Each view has the length of the text, with the rest blanked, so an offset means the same
-//! place in all of them. It relies on rustfmt's layout, in which an item ends at the column where it begins.
+//! This is a scanner, not a parser. Each view has the length of the text, with the rest blanked, so offsets are the
+//! same in all views. It relies on rustfmt's layout, in which an item ends at the column where it begins.
 
 use std::sync::LazyLock;
 
@@ -9,9 +9,9 @@ use regex::Regex;
 
 /// One Rust file and its views.
 pub(crate) struct Source {
-    /// Comments and the insides of literals blanked.
+    /// The text with comments and the insides of literals blanked.
     pub(crate) code: String,
-    /// Everything but comments blanked.
+    /// The text with everything except comments blanked.
     pub(crate) comments: String,
     /// `code` without the items that only a test build compiles.
     pub(crate) shipped: String,
@@ -28,7 +28,7 @@ impl Source {
         }
     }
 
-    /// The `//!` block that opens the file, without its slashes.
+    /// Returns the `//!` block at the start of the file, without its slashes.
     pub(crate) fn header(&self) -> String {
         let lines = self.comments.lines();
         let lines = lines.map_while(|line| line.strip_prefix("//!"));
@@ -36,12 +36,12 @@ impl Source {
     }
 }
 
-/// The line, counted from 1, that holds the byte at `offset`.
+/// Returns the line, counted from 1, of the byte at `offset`.
 pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
 }
 
-/// The offsets of `word` in `code` as a whole identifier.
+/// Returns the offsets of `word` in `code` as a whole identifier.
 pub(crate) fn find_word(code: &str, word: &str) -> Vec<usize> {
     let whole = |at: &usize| {
         !code[..*at].ends_with(is_ident) && !code[at + word.len()..].starts_with(is_ident)
@@ -50,13 +50,13 @@ pub(crate) fn find_word(code: &str, word: &str) -> Vec<usize> {
     found.filter(whole).collect()
 }
 
-/// The identifier at or after `from`, blanks skipped; empty if something else stands there.
+/// Returns the identifier at or after `from`, skipping blanks; empty if there is none.
 pub(crate) fn ident_after(code: &str, from: usize) -> &str {
     let rest = code[from..].trim_start();
     &rest[..rest.find(|c| !is_ident(c)).unwrap_or(rest.len())]
 }
 
-/// Splits at the commas that are in no bracket, up to a bracket that closes an outer one.
+/// Splits at the commas outside of brackets, up to a bracket that closes an outer one.
 pub(crate) fn split_top(list: &str) -> Vec<&str> {
     let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
     for (at, b) in list.bytes().enumerate() {
@@ -78,7 +78,7 @@ pub(crate) fn split_top(list: &str) -> Vec<&str> {
     parts
 }
 
-/// Blanks the items under an attribute that demands `test`, from the attribute to the end of the item.
+/// Blanks the items under an attribute that requires `test`, from the attribute to the end of the item.
 fn without_tests(code: &str) -> String {
     let mut shipped = code.to_owned().into_bytes();
     let (mut at, mut test_from) = (0, None);
@@ -102,7 +102,7 @@ fn without_tests(code: &str) -> String {
     String::from_utf8(shipped).unwrap()
 }
 
-/// `test`, or `all(…)` of something that demands it; `any(test, …)` does not.
+/// Returns whether a predicate requires `test`: `test`, or `all(…)` with it, but not `any(test, …)`.
 fn demands_test(predicate: &str) -> bool {
     match predicate.trim().strip_prefix("all(") {
         Some(inside) => split_top(inside).into_iter().any(demands_test),
@@ -119,14 +119,14 @@ fn blank(bytes: &mut [u8]) {
     bytes.iter_mut().filter(kept).for_each(|b| *b = b' ');
 }
 
-/// A comment, or a string or character literal. A lifetime is neither.
+/// A comment, or a string or character literal; not a lifetime.
 const TOKEN: &str = concat!(
     r"(?s)(?P<comment>//[^\n]*|/\*.*?\*/)",
     r##"|(?P<literal>\bb?r"[^"]*"|\bb?r#".*?"#"##,
     r###"|\bb?r##".*?"##|"(?:\\.|[^"\\])*"|'(?:\\[^']*'|\\''|[^'\\]'))"###,
 );
 
-/// The code view and the comment view of a text.
+/// Returns the code view and the comment view of a text.
 fn split(text: &str) -> (String, String) {
     static TOKENS: LazyLock<Regex> = LazyLock::new(|| Regex::new(TOKEN).unwrap());
     let mut code = text.as_bytes().to_vec();
@@ -137,7 +137,7 @@ fn split(text: &str) -> (String, String) {
             comments[comment.range()].copy_from_slice(comment.as_str().as_bytes());
             blank(&mut code[comment.range()]);
         } else if let Some(literal) = token.name("literal") {
-            // The quotes stay, so that `f("…")` still has an argument.
+            // The quotes are kept, so that `f("…")` still has an argument.
             blank(&mut code[literal.start() + 1..literal.end() - 1]);
         }
     }
@@ -158,13 +158,13 @@ mod tests {
         assert!(!source.comments.contains("// y"));
         assert!(source.code.contains("fn f<'a>() {}"));
         assert_eq!(source.code.len(), source.comments.len());
-        // Raw strings end at their own hashes.
+        // Raw strings end at their own number of hashes.
         let source = Source::new("let a = br##\"x\"# unwrap() \"##; r#type; after()");
         assert!(!source.code.contains("unwrap") && source.code.contains("after()"));
     }
 
     #[test]
-    fn what_only_tests_compile_does_not_ship() {
+    fn code_that_only_tests_compile_does_not_ship() {
         let source = Source::new(
             "fn kept() {}\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n    fn gone() { if a {} }\n}\n\
              #[cfg(all(loom, test))]\nuse gone::too;\n#[cfg(any(test, sim))]\nfn also_kept() {}\n",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_found_whole() {
+    fn only_whole_words_match() {
         assert_eq!(find_word("fn fn_a() {} fn", "fn"), [0, 13]);
     }
 }

@@ -1,4 +1,5 @@
-//! The table of kernel traps in docs/internals/safety.md: each trap that the code names has a row, and each row names a test.
+//! The table of kernel traps in docs/internals/safety.md: each trap that the code names has a row, and each row names a
+//! test.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use crate::source::{find_word, ident_after, line_of};
 
 const SAFETY: &str = "docs/internals/safety.md";
 
-/// A kernel trap named in a comment ("trap 14") has its row in the table of traps.
+/// Checks that each kernel trap named in a comment ("trap 14") has a row in the table.
 pub(crate) fn named(repo: &Repo, found: &mut Findings) {
     let rows: BTreeSet<u32> = repo.text(SAFETY).lines().filter_map(number).collect();
     for (path, source) in repo.sources() {
@@ -16,7 +17,7 @@ pub(crate) fn named(repo: &Repo, found: &mut Findings) {
                 let named = numbers(&source.comments[at + word.len()..]);
                 for number in named.into_iter().filter(|number| !rows.contains(number)) {
                     let says = format!(
-                        "trap {number} is not in the table of {SAFETY}; add its row, or say what happens"
+                        "trap {number} is not in the table of {SAFETY}; add its row, or describe the problem instead"
                     );
                     found.add(path, line_of(&source.comments, at), says);
                 }
@@ -25,7 +26,7 @@ pub(crate) fn named(repo: &Repo, found: &mut Findings) {
     }
 }
 
-/// The number of a row of the table.
+/// Returns the number of a row of the table.
 fn number(line: &str) -> Option<u32> {
     line.strip_prefix('|')?
         .split('|')
@@ -35,26 +36,27 @@ fn number(line: &str) -> Option<u32> {
         .ok()
 }
 
-/// The numbers of ` 14` or ` 1, 5 and 6`.
+/// Returns the numbers of ` 14` or ` 1, 5 and 6`.
 fn numbers(text: &str) -> Vec<u32> {
     let words = text.split([' ', ',', ')', '(', '.', ':', ';', '\n']);
     let words = words.filter(|word| !word.is_empty() && *word != "and");
     words.map_while(|word| word.parse().ok()).collect()
 }
 
-/// Each row of the table of traps names a test, or says why there is none.
+/// Checks that each row of the table names a test, or the reason why there is none.
 pub(crate) fn rows(repo: &Repo, found: &mut Findings) {
     for (index, line) in repo.text(SAFETY).lines().enumerate() {
         let last = line.trim_end().trim_end_matches('|').rsplit('|').next();
         let last = last.unwrap_or_default();
         if number(line).is_some() && !last.contains("no test:") && sentences(last).is_empty() {
-            let says = "a trap without a test; name one that would fail, or write \"no test: why\"";
+            let says =
+                "a trap without a test; name one that would fail, or write \"no test: REASON\"";
             found.add(SAFETY, index + 1, says);
         }
     }
 }
 
-/// A test that a document names by its sentence exists.
+/// Checks that each test that a document names exists.
 pub(crate) fn tests_named(repo: &Repo, found: &mut Findings) {
     let functions = |code| {
         let keywords = find_word(code, "fn").into_iter();
@@ -68,8 +70,7 @@ pub(crate) fn tests_named(repo: &Repo, found: &mut Findings) {
         for (index, line) in text.lines().enumerate() {
             for name in sentences(line) {
                 if !defined.contains(name) {
-                    let says =
-                        format!("there is no function `{name}`; name the test that exists now");
+                    let says = format!("there is no function `{name}`; name a test that exists");
                     found.add(path, index + 1, says);
                 }
             }
@@ -77,7 +78,7 @@ pub(crate) fn tests_named(repo: &Repo, found: &mut Findings) {
     }
 }
 
-/// The words between backticks that are sentences: small letters and at least four underscores.
+/// Returns the words between backticks that look like test names: lower case, with at least four underscores.
 fn sentences(line: &str) -> Vec<&str> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
     let words = line
@@ -96,7 +97,7 @@ mod tests {
     use crate::repo::{lines, planted};
 
     #[test]
-    fn a_trap_without_its_row_or_its_test_is_found() {
+    fn a_trap_without_its_row_or_its_test_is_reported() {
         let files = [
             (
                 "crates/a/src/lib.rs",

@@ -106,8 +106,8 @@ fn direct_reads_into_an_arena_return_the_contents_of_the_file() {
             let reads =
                 (0..8).map(|n| (arena.try_take().unwrap(), (round * 8 + n) * 2 * PAGE as u64));
             let reads: Vec<_> = reads.collect();
-            for (n, answer) in file.read_many_at(reads).await.into_iter().enumerate() {
-                let (count, buf) = answer.unwrap();
+            for (n, result) in file.read_many_at(reads).await.into_iter().enumerate() {
+                let (count, buf) = result.unwrap();
                 let at = (round as usize * 8 + n) * 2 * PAGE;
                 assert_eq!((count, &buf[..]), (2 * PAGE, &contents[at..at + 2 * PAGE]));
             }

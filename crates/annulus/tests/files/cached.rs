@@ -5,7 +5,7 @@ use annulus::{File, OpenOptions};
 use annulus_testing::skip;
 
 use crate::grounds::{Ground, bytes, for_each_backend};
-use crate::page_cache::{Pinned, answers_immediately, uncache_surely};
+use crate::page_cache::{Pinned, reads_cached_without_waiting, uncache_surely};
 
 const PAGES: u64 = 64;
 const PAGE: usize = 4096;
@@ -17,7 +17,7 @@ async fn hot_file(ground: &Ground, name: &str) -> Option<(File, Pinned)> {
         return None;
     }
     let file = ground.file(name, &bytes(1, PAGES as usize * PAGE)).await;
-    if !answers_immediately(&ground.path(name)) {
+    if !reads_cached_without_waiting(&ground.path(name)) {
         skip::skip("the temporary directory's file system has no reads without waiting");
         return None;
     }

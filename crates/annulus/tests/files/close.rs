@@ -20,7 +20,7 @@ fn the_last_handle_closes_and_reports_it() {
         let buf = clone.read_exact_at(vec![0; 100], 0).await.unwrap();
         assert_eq!(buf, bytes(1, 100));
         assert_eq!(clone.close().await.unwrap(), annulus::fs::Closed::Now);
-        assert_eq!(ground.descriptors("f"), 0, "when the answer has come");
+        assert_eq!(ground.descriptors("f"), 0, "after the close has completed");
     });
 }
 

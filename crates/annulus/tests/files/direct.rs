@@ -38,12 +38,12 @@ fn the_alignment_of_a_direct_file_is_the_one_that_statx_reports() {
         let align = file.direct_alignment().unwrap();
         let (memory, offset) = (align.memory_bytes, align.offset_bytes);
         assert!(memory.is_power_of_two() && offset.is_power_of_two());
-        let asked = file.metadata().await.unwrap().direct_alignment();
-        if let Some(asked) = asked {
-            assert_eq!(align, asked);
+        let reported = file.metadata().await.unwrap().direct_alignment();
+        if let Some(reported) = reported {
+            assert_eq!(align, reported);
         }
         let by_path = ground.engine.metadata(ground.path("f")).await.unwrap();
-        assert_eq!(by_path.direct_alignment(), asked);
+        assert_eq!(by_path.direct_alignment(), reported);
         let buffered = ground.engine.open(ground.path("f")).await.unwrap();
         assert_eq!(buffered.direct_alignment(), None);
     });

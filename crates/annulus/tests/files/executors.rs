@@ -25,11 +25,11 @@ async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
         .await
         .unwrap();
     let mut back = Vec::new();
-    for answer in file
+    for result in file
         .read_many_at((0..50).map(|n| (vec![0; 1000], n * 1000)))
         .await
     {
-        back.extend(answer.unwrap().1);
+        back.extend(result.unwrap().1);
     }
     let mut differing = count_differing(&back, &contents);
     let whole = file.read_exact_at(vec![0; 50_000], 0).await.unwrap();
@@ -153,16 +153,16 @@ fn a_task_goes_from_thread_to_thread_while_it_is_in_flight() {
         for mut work in works(ground) {
             // Ten threads poll each future once, and the next one finishes it: the last one to poll
             // is woken.
-            let mut answer = Poll::Pending;
+            let mut result = Poll::Pending;
             for _ in 0..10 {
-                if answer.is_pending() {
-                    (answer, work) = in_time("one poll", move || {
-                        let answer = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                        (answer, work)
+                if result.is_pending() {
+                    (result, work) = in_time("one poll", move || {
+                        let result = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                        (result, work)
                     });
                 }
             }
-            let differing = match answer {
+            let differing = match result {
                 Poll::Ready(differing) => differing,
                 Poll::Pending => in_time("the rest", move || on_this_thread(work)),
             };
@@ -179,7 +179,7 @@ fn the_waker_of_the_last_poll_is_the_one_woken() {
             let mut nop = Box::pin(async move { engine.nop().await });
             let first = nop.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(first.is_pending(), "a nop goes through a driver");
-            in_time("the answer", move || on_this_thread(nop)).unwrap();
+            in_time("the completion", move || on_this_thread(nop)).unwrap();
         }
     });
 }
@@ -199,9 +199,9 @@ fn a_batch_moves_to_another_thread_half_way() {
         thread::scope(|scope| {
             let rest = scope.spawn(move || {
                 let mut left = 0;
-                while let Some(answer) = on_this_thread(batch.next()) {
-                    let expected = &contents[answer.offset as usize..][..1000];
-                    assert_eq!(answer.result.unwrap().1, expected);
+                while let Some(read) = on_this_thread(batch.next()) {
+                    let expected = &contents[read.offset as usize..][..1000];
+                    assert_eq!(read.result.unwrap().1, expected);
                     left += 1;
                 }
                 left

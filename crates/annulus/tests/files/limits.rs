@@ -25,7 +25,7 @@ async fn little_workload(ground: &Ground) {
         };
         let all: Vec<u8> = results
             .into_iter()
-            .flat_map(|answer| answer.unwrap().1)
+            .flat_map(|result| result.unwrap().1)
             .collect();
         assert!(all == contents);
         uncache(&file).await;

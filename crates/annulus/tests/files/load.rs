@@ -138,14 +138,14 @@ fn progress_is_reported_up_to_the_last_byte() {
         let file = open(&ground.engine, &ground.path("f"), false)
             .await
             .unwrap();
-        let told = Mutex::new(Vec::new());
+        let received = Mutex::new(Vec::new());
         let load = file.load(1, 100_000).chunk_bytes(4096).in_flight(4);
-        load.progress(|bytes| told.lock().unwrap().push(bytes))
+        load.progress(|bytes| received.lock().unwrap().push(bytes))
             .await
             .unwrap();
-        let told = told.into_inner().unwrap();
-        assert!(told.is_sorted() && told.len() == 25, "{told:?}");
-        assert_eq!(told.last(), Some(&100_000));
+        let received = received.into_inner().unwrap();
+        assert!(received.is_sorted() && received.len() == 25, "{received:?}");
+        assert_eq!(received.last(), Some(&100_000));
     });
 }
 

@@ -62,8 +62,8 @@ fn awaiting_a_batch_gives_the_results_in_the_order_of_requests() {
         for _ in 0..2 {
             let results = file.read_many_at(reads(300)).await;
             assert_eq!(results.len(), 300);
-            for (answer, (_, offset)) in results.into_iter().zip(reads(300)) {
-                let (n, buf) = answer.unwrap();
+            for (outcome, (_, offset)) in results.into_iter().zip(reads(300)) {
+                let (n, buf) = outcome.unwrap();
                 assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, offset)));
             }
         }
@@ -91,18 +91,18 @@ fn reads_are_added_while_others_complete() {
         let file = ground.file("f", &contents).await;
         uncache(&file).await;
         let mut batch = file.read_many_at(reads(4));
-        let (mut answered, mut pushed) = (0, 4);
+        let (mut completed, mut pushed) = (0, 4);
         while let Some(Completed { offset, result, .. }) = batch.next().await {
             let (n, mut buf) = result.unwrap();
             assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, offset)));
-            answered += 1;
+            completed += 1;
             if pushed < 64 {
                 buf.fill(0);
                 batch.push(buf, pushed * BLOCK as u64);
                 pushed += 1;
             }
         }
-        assert_eq!(answered, 64);
+        assert_eq!(completed, 64);
     });
 }
 
@@ -176,13 +176,13 @@ fn reads_that_are_queued_behind_an_iterator_time_out() {
         for (buf, offset) in reads(7) {
             batch.push(buf, offset);
         }
-        let (mut answered, mut last) = (0, 0);
+        let (mut completed, mut last) = (0, 0);
         while let Some(done) = batch.next().await {
-            answered += 1;
+            completed += 1;
             last = last.max(done.index);
         }
-        assert_eq!(answered, last + 1, "no index is left out");
-        assert!(answered >= 7);
+        assert_eq!(completed, last + 1, "no index is left out");
+        assert!(completed >= 7);
     });
 }
 
@@ -216,8 +216,8 @@ fn five_thousand_reads_pass_through_a_batch() {
         for window in [7, 5000, 1 << 20] {
             let results = file.read_many_at(reads(5000)).window(window).await;
             assert_eq!(results.len(), 5000);
-            for (answer, (_, offset)) in results.into_iter().zip(reads(5000)) {
-                assert!(answer.unwrap().1 == block(&contents, offset));
+            for (outcome, (_, offset)) in results.into_iter().zip(reads(5000)) {
+                assert!(outcome.unwrap().1 == block(&contents, offset));
             }
         }
     });
@@ -236,22 +236,22 @@ fn one_refused_read_does_not_harm_its_neighbours() {
         for _ in 0..2 {
             uncache(&file).await;
             let results = file.read_many_at(requests.clone()).await;
-            for (index, answer) in results.into_iter().enumerate() {
-                match (index, answer) {
-                    (3 | 5, answer) => {
-                        let error = answer.unwrap_err();
+            for (index, outcome) in results.into_iter().enumerate() {
+                match (index, outcome) {
+                    (3 | 5, outcome) => {
+                        let error = outcome.unwrap_err();
                         assert_eq!(error.error().kind(), ErrorKind::InvalidInput);
                         assert_eq!(error.into_buf().unwrap().len(), BLOCK);
                     }
-                    (6, answer) => {
-                        let error = answer.unwrap_err();
+                    (6, outcome) => {
+                        let error = outcome.unwrap_err();
                         assert_eq!(error.error().kind(), ErrorKind::InvalidInput);
                         assert!(error.into_buf().unwrap().is_empty());
                     }
-                    (7, answer) => assert_eq!(answer.unwrap().0, 0),
-                    (_, answer) => {
+                    (7, outcome) => assert_eq!(outcome.unwrap().0, 0),
+                    (_, outcome) => {
                         let expected = block(&contents, requests[index].1);
-                        assert_eq!(answer.unwrap().1, expected);
+                        assert_eq!(outcome.unwrap().1, expected);
                     }
                 }
             }
@@ -273,8 +273,8 @@ fn cached_and_uncached_reads_mix_in_one_batch() {
                 file.advise(Advice::DontNeed, offset, 4096).await.unwrap();
             }
             let requests = (0..pages as u64).map(|page| (vec![0; 4000], page * 4096 + 96));
-            for (page, answer) in file.read_many_at(requests).await.into_iter().enumerate() {
-                let (n, buf) = answer.unwrap();
+            for (page, outcome) in file.read_many_at(requests).await.into_iter().enumerate() {
+                let (n, buf) = outcome.unwrap();
                 let expected = &contents[page * 4096 + 96..][..4000];
                 assert!(n == 4000 && buf == expected, "page {page} of {dropped}");
             }
@@ -289,7 +289,10 @@ fn a_batch_within_its_time_completes() {
         let file = ground.file("f", &contents).await;
         uncache(&file).await;
         let results = file.read_many_at(reads(100)).timeout(DEADLINE).await;
-        assert_eq!(results.iter().filter(|answer| answer.is_ok()).count(), 100);
+        assert_eq!(
+            results.iter().filter(|outcome| outcome.is_ok()).count(),
+            100
+        );
     });
 }
 
@@ -300,8 +303,8 @@ fn a_batch_without_time_completes_or_times_out_every_read() {
         let file = ground.file("f", &contents).await;
         uncache(&file).await;
         let batch = file.read_many_at(reads(100)).timeout(Duration::ZERO);
-        for (answer, (_, offset)) in batch.await.into_iter().zip(reads(100)) {
-            match answer {
+        for (outcome, (_, offset)) in batch.await.into_iter().zip(reads(100)) {
+            match outcome {
                 Ok((_, buf)) => assert_eq!(buf, block(&contents, offset)),
                 Err(error) => assert_eq!(
                     EngineError::of(error.error()),

@@ -40,8 +40,8 @@ fn ranges_are_read_together_as_far_as_gap_and_cap_allow() {
             assert_eq!(batch.transfers(), transfers, "{rule:?}");
             let results = batch.await;
             assert_eq!(results.len(), ranges.len());
-            for (answer, (offset, count)) in results.into_iter().zip(ranges) {
-                let (n, buf) = answer.unwrap();
+            for (outcome, (offset, count)) in results.into_iter().zip(ranges) {
+                let (n, buf) = outcome.unwrap();
                 assert_eq!(n, count);
                 assert_eq!(buf, contents[offset as usize..][..count], "{rule:?}");
             }
@@ -58,8 +58,8 @@ fn overlapping_ranges_get_their_bytes_from_one_transfer() {
         let reads = ranges.map(|(offset, count)| (vec![0; count], offset));
         let batch = file.read_many_at(reads).merge(merge(0, 1 << 20));
         assert_eq!(batch.transfers(), 1);
-        for (answer, (offset, count)) in batch.await.into_iter().zip(ranges) {
-            assert_eq!(answer.unwrap().1, contents[offset as usize..][..count]);
+        for (outcome, (offset, count)) in batch.await.into_iter().zip(ranges) {
+            assert_eq!(outcome.unwrap().1, contents[offset as usize..][..count]);
         }
     });
 }
@@ -81,8 +81,8 @@ fn the_end_of_the_file_inside_a_merged_range_shortens_only_what_lies_beyond() {
             uncache(&file).await;
             let batch = file.read_many_at(reads.clone()).merge(Merge::default());
             assert_eq!(batch.transfers(), 1);
-            for (answer, (offset, count, expected)) in batch.await.into_iter().zip(ranges) {
-                let (n, buf) = answer.unwrap();
+            for (outcome, (offset, count, expected)) in batch.await.into_iter().zip(ranges) {
+                let (n, buf) = outcome.unwrap();
                 assert_eq!((n, buf.len()), (expected, count), "at {offset}");
                 let from = (offset as usize).min(1000);
                 assert_eq!(buf[..n], contents[from..][..n]);
@@ -102,8 +102,8 @@ fn merged_reads_fill_buffers_that_only_have_spare_capacity() {
             .into();
         let rooms: Vec<usize> = reads.iter().map(|(buf, _)| buf.capacity()).collect();
         let results = file.read_many_at(reads).merge(Merge::default()).await;
-        for ((answer, offset), room) in results.into_iter().zip([0, 400, 900]).zip(rooms) {
-            let (n, buf) = answer.unwrap();
+        for ((outcome, offset), room) in results.into_iter().zip([0, 400, 900]).zip(rooms) {
+            let (n, buf) = outcome.unwrap();
             assert_eq!((n, buf.len()), (room.min(1000 - offset), n));
             assert_eq!(buf, contents[offset..][..n]);
         }
@@ -124,10 +124,10 @@ fn a_merged_stream_returns_every_read_once_and_refuses_bad_offsets() {
             .read_many_at(reads)
             .merge(merge(1000, 5000))
             .timeout(DEADLINE);
-        while let Some(answer) = batch.next().await {
-            assert!(!std::mem::replace(&mut seen[answer.index], true));
-            assert_eq!(answer.offset, offsets[answer.index]);
-            match (answer.index, answer.result) {
+        while let Some(outcome) = batch.next().await {
+            assert!(!std::mem::replace(&mut seen[outcome.index], true));
+            assert_eq!(outcome.offset, offsets[outcome.index]);
+            match (outcome.index, outcome.result) {
                 (17, result) => {
                     let error = result.unwrap_err();
                     assert_eq!(error.error().kind(), ErrorKind::InvalidInput);
@@ -139,7 +139,7 @@ fn a_merged_stream_returns_every_read_once_and_refuses_bad_offsets() {
                     assert!(error.into_buf().unwrap().is_empty());
                 }
                 (_, result) => {
-                    let expected = &contents[answer.offset as usize..][..100];
+                    let expected = &contents[outcome.offset as usize..][..100];
                     assert_eq!(result.unwrap().1, expected);
                 }
             }
@@ -187,8 +187,8 @@ fn neighbours_of_a_direct_file_are_merged_aligned_or_not() {
         for max_bytes in [1, 8192, 1 << 20] {
             let reads = ranges.map(|(offset, count)| (vec![0; count], offset));
             let results = file.read_many_at(reads).merge(merge(100, max_bytes)).await;
-            for (answer, (offset, count)) in results.into_iter().zip(ranges) {
-                let (n, buf) = answer.unwrap();
+            for (outcome, (offset, count)) in results.into_iter().zip(ranges) {
+                let (n, buf) = outcome.unwrap();
                 let expected = &contents[offset as usize..];
                 assert_eq!(n, count.min(expected.len()));
                 assert_eq!(buf[..n], expected[..n]);

@@ -48,8 +48,8 @@ impl Mapping {
     fn begins_cached(&self) -> bool {
         let mut page = 0;
         // SAFETY: one page of the mapping, and a byte for the result.
-        let asked = unsafe { libc::mincore(self.base.as_ptr(), 1, &raw mut page) };
-        assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+        let status = unsafe { libc::mincore(self.base.as_ptr(), 1, &raw mut page) };
+        assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
         page & 1 == 1
     }
 }
@@ -78,7 +78,7 @@ impl Pinned {
 }
 
 /// Returns whether the file system can read cached pages without waiting for others.
-pub(crate) fn answers_immediately(path: &Path) -> bool {
+pub(crate) fn reads_cached_without_waiting(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     let mut byte = [0];
     let into = &mut [std::io::IoSliceMut::new(&mut byte)];

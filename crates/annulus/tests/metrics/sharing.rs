@@ -21,17 +21,17 @@ const VERSION: u64 = 1;
 const NAMES: u64 = 7;
 
 /// A process under the test's control: this test binary, started again for `the_observed_process`.
-struct Looked {
+struct ObservedProcess {
     child: Child,
-    tell: ChildStdin,
-    said: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
 /// The environment variable of such a process: whether it shares its counters.
 const ROLE: &str = "ANNULUS_TEST_LOOKED_AT";
 
-impl Looked {
-    fn new(shares: bool) -> Looked {
+impl ObservedProcess {
+    fn new(shares: bool) -> ObservedProcess {
         let test = "sharing::the_observed_process";
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -41,18 +41,25 @@ impl Looked {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let tell = child.stdin.take().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        let mut looked = Looked { child, tell, said };
-        looked.wait_for("ready");
-        looked
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut observed = ObservedProcess {
+            child,
+            input,
+            output,
+        };
+        observed.wait_for("ready");
+        observed
     }
 
     fn wait_for(&mut self, word: &str) {
         let mut line = String::new();
         while line.trim() != word {
             line.clear();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "it has ended");
+            assert!(
+                self.output.read_line(&mut line).unwrap() > 0,
+                "the process has ended"
+            );
         }
     }
 
@@ -62,7 +69,7 @@ impl Looked {
 
     /// Makes the process read `reads` times.
     fn read(&mut self, reads: u64) {
-        writeln!(self.tell, "{reads}").unwrap();
+        writeln!(self.input, "{reads}").unwrap();
         self.wait_for("done");
     }
 
@@ -73,13 +80,13 @@ impl Looked {
     /// Opens its memory file.
     fn file(&self) -> File {
         let [path] = &shared_files(self.id())[..] else {
-            panic!("it has not one file of memory");
+            panic!("the process does not have exactly one memory file");
         };
         File::options().read(true).write(true).open(path).unwrap()
     }
 }
 
-impl Drop for Looked {
+impl Drop for ObservedProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -131,17 +138,17 @@ async fn open(engine: &Engine, path: &Path) -> annulus::File {
 
 #[test]
 fn counters_of_another_process_are_read_and_its_operations_are_timed_from_then_on() {
-    let mut looked = Looked::new(true);
-    looked.read(10);
-    let first = looked.look();
+    let mut observed = ObservedProcess::new(true);
+    observed.read(10);
+    let first = observed.look();
     assert_eq!(
         (first.process, count(&first.total(), "read_at")),
-        (looked.id(), (10, 0))
+        (observed.id(), (10, 0))
     );
     let untimed = first.total();
     assert_eq!(untimed.operation("read_at").unwrap().latency.count(), 0);
-    looked.read(20);
-    let second = looked.look();
+    observed.read(20);
+    let second = observed.look();
     let between = second.since(&first).total();
     let reads = between.operation("read_at").unwrap();
     assert_eq!((reads.completed, reads.latency.count()), (20, 20));
@@ -161,8 +168,8 @@ fn counters_of_another_process_are_read_and_its_operations_are_timed_from_then_o
 
 #[test]
 fn mapped_counters_cannot_be_truncated_and_writes_to_them_do_no_harm() {
-    let mut looked = Looked::new(true);
-    let file = looked.file();
+    let mut observed = ObservedProcess::new(true);
+    let file = observed.file();
     let bytes = file.metadata().unwrap().len();
     assert!(file.set_len(4096).is_err());
     assert!(file.set_len(bytes + 4096).is_err());
@@ -171,8 +178,8 @@ fn mapped_counters_cannot_be_truncated_and_writes_to_them_do_no_harm() {
     for from in (64 << 10..2 << 20).step_by(64 << 10) {
         file.write_all_at(&nonsense, from).unwrap();
     }
-    looked.read(5);
-    let _ = looked.look();
+    observed.read(5);
+    let _ = observed.look();
 }
 
 #[test]
@@ -181,7 +188,7 @@ fn each_reason_why_a_process_cannot_be_read_has_its_own_error() {
         let error = snapshot_of(process).unwrap_err();
         (error.kind(), error.to_string())
     };
-    let mut gone = Looked::new(true);
+    let mut gone = ObservedProcess::new(true);
     gone.child.kill().unwrap();
     gone.child.wait().unwrap();
     let (kind, says) = fails(gone.id());
@@ -191,13 +198,13 @@ fn each_reason_why_a_process_cannot_be_read_has_its_own_error() {
         "{says}"
     );
 
-    let private = Looked::new(false);
+    let private = ObservedProcess::new(false);
     let (kind, says) = fails(private.id());
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(says.contains("annulus::metrics::share()"), "{says}");
 
     for (word, expected) in [(VERSION, "layout 99"), (NAMES, "other operations")] {
-        let other = Looked::new(true);
+        let other = ObservedProcess::new(true);
         let file = other.file();
         file.write_all_at(&99_u64.to_ne_bytes(), word * 8).unwrap();
         let (kind, says) = fails(other.id());
@@ -215,13 +222,13 @@ fn the_error_for_a_process_of_another_user_names_the_permitted_users() {
     in_child(
         "sharing::the_error_for_a_process_of_another_user_names_the_permitted_users",
         || {
-            let looked = Looked::new(true);
+            let observed = ObservedProcess::new(true);
             become_nobody();
-            let error = snapshot_of(looked.id()).unwrap_err();
+            let error = snapshot_of(observed.id()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             assert!(error.to_string().contains("root"), "{error}");
             // This user may not kill it either. It ends with its input, when this process ends.
-            std::mem::forget(looked);
+            std::mem::forget(observed);
         },
     );
 }
@@ -239,14 +246,14 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
         names.iter().sum::<usize>()
     };
     let before = all();
-    let mut looked = Looked::new(true);
-    looked.read(1);
-    let _ = looked.look();
+    let mut observed = ObservedProcess::new(true);
+    observed.read(1);
+    let _ = observed.look();
     assert_eq!(all(), before, "it is a file of memory, and nowhere else");
-    looked.child.kill().unwrap();
-    looked.child.wait().unwrap();
+    observed.child.kill().unwrap();
+    observed.child.wait().unwrap();
     assert_eq!(all(), before);
-    assert!(snapshot_of(looked.id()).is_err());
+    assert!(snapshot_of(observed.id()).is_err());
 }
 
 /// Runs `body` in a forked child, which ends without running anything else.

@@ -234,12 +234,12 @@ fn stuck() -> (
     mpsc::Receiver<()>,
 ) {
     let (release, held) = mpsc::channel::<()>();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let job = move || {
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         let _ = held.recv();
     };
-    (job, release, told)
+    (job, release, receiver)
 }
 
 #[test]

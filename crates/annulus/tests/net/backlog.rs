@@ -23,7 +23,7 @@ fn connections_above_the_limit_wait_in_the_backlog_until_it_is_raised() {
         // After a round trip, the core has processed all events of the kernel.
         drop(spawn(echo_all(first)));
         ask(&clients[0], bytes(1, 0, 100)).await;
-        assert_eq!(incoming.queued(), 0, "accepted without being asked for");
+        assert_eq!(incoming.queued(), 0, "accepted without a request");
         incoming.set_limit(usize::MAX);
         let mut accepted = Vec::new();
         while accepted.len() < CLIENTS - 1 {

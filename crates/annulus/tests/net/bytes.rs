@@ -45,13 +45,13 @@ pub(crate) async fn receive_all(stream: &TcpStream, seed: u64) -> u64 {
 }
 
 /// Sends `question` and receives the same number of bytes, which must be equal.
-pub(crate) async fn ask(stream: &TcpStream, question: Vec<u8>) {
-    let question = stream.send_all(question).await.unwrap();
-    let mut answer = Vec::new();
-    while answer.len() < question.len() {
+pub(crate) async fn ask(stream: &TcpStream, request: Vec<u8>) {
+    let request = stream.send_all(request).await.unwrap();
+    let mut response = Vec::new();
+    while response.len() < request.len() {
         let (count, part) = stream.recv(Vec::with_capacity(4096)).await.unwrap();
-        assert!(count > 0, "it ended after {} bytes", answer.len());
-        answer.extend(part);
+        assert!(count > 0, "it ended after {} bytes", response.len());
+        response.extend(part);
     }
-    assert_eq!(answer, question);
+    assert_eq!(response, request);
 }

@@ -187,8 +187,8 @@ fn connections_that_were_accepted_and_not_claimed_are_closed() {
         drop(accepted);
         for client in &clients {
             // The end or a reset, because the connections are not used any more.
-            let told = client.recv(Vec::with_capacity(1)).await;
-            assert!(!matches!(told, Ok((1.., _))));
+            let result = client.recv(Vec::with_capacity(1)).await;
+            assert!(!matches!(result, Ok((1.., _))));
         }
         drop(clients);
         all_but(0, port).await;

@@ -91,7 +91,7 @@ fn a_reset_is_reported_once_after_the_data_before_it_and_then_the_end() {
                         None => panic!("a reset is no end"),
                     }
                 };
-                assert!(chunks.next().await.is_none(), "it is told once");
+                assert!(chunks.next().await.is_none(), "it is reported once");
                 assert!(server.send_all(vec![1]).await.is_err());
                 error
             });

@@ -108,7 +108,7 @@ fn a_deferring_listener_returns_connections_with_their_first_bytes() {
             .await
             .unwrap();
         let early = timeout(Duration::from_millis(50), listener.accept()).await;
-        assert!(early.is_err(), "it has said nothing yet");
+        assert!(early.is_err(), "the client has sent nothing yet");
         client.send_all(bytes(8, 0, 60)).await.unwrap();
         let server = listener.accept().await.unwrap();
         let mut receiving = server.recv_multishot();

@@ -54,7 +54,7 @@ pub(crate) async fn all_but(stay: usize, port: u16) {
     }
     let mut left = states(port);
     left.retain(|&state| state != TIME_WAIT);
-    panic!("{stay} sockets were to stay; what is left, by state: {left:?}");
+    panic!("{stay} sockets should be left, but these are, by state: {left:?}");
 }
 
 /// Waits until no socket is left, on a thread without a core.

@@ -22,7 +22,7 @@ fn a_pipe_is_readable_when_something_has_been_written() {
             let written = Rc::clone(&written);
             spawn(async move {
                 watched.readable().await.unwrap();
-                assert!(written.get(), "it was told too early");
+                assert!(written.get(), "it was reported too early");
                 watched
             })
         };

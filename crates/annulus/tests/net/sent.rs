@@ -66,12 +66,12 @@ fn the_last_bytes_and_the_end_come_together() {
             for _ in 0..50 {
                 let mut client = std::net::TcpStream::connect(address).unwrap();
                 client.write_all(b"ask").unwrap();
-                let mut answer = [0; 6];
-                client.read_exact(&mut answer).unwrap();
-                assert_eq!(&answer, b"answer");
+                let mut response = [0; 6];
+                client.read_exact(&mut response).unwrap();
+                assert_eq!(&response, b"answer");
                 // The end is available together with the bytes.
                 client.set_nonblocking(true).unwrap();
-                assert_eq!(client.read(&mut answer).unwrap(), 0);
+                assert_eq!(client.read(&mut response).unwrap(), 0);
             }
         });
         for _ in 0..50 {

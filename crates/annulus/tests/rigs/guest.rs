@@ -1,8 +1,8 @@
-//! What can only be found out on another kernel, or beside a device with queues to poll: run by the init
-//! script of a virtual machine (`ci/kernel`). One line per check, a verdict at the end.
+//! Checks that need another kernel, or a device with poll queues. The init script of a virtual machine (`ci/kernel`)
+//! runs this program. It prints one line per check and a verdict at the end.
 //!
-//! `guest /dev/nvme0n1 polled|unpolled DIR EXT FAT`: the drive is overwritten. DIR is for files of its own; EXT is
-//! on a file system that polls, on another such drive, FAT on one that does not; `-` where there is none.
+//! `guest /dev/nvme0n1 polled|unpolled DIR EXT FAT`: the drive is overwritten. DIR is a directory for files. EXT is a
+//! directory on another such drive with a file system that polls, FAT one that does not; `-` if there is none.
 
 use std::future::Future;
 use std::io;
@@ -17,26 +17,26 @@ use annulus::fs::NotPolled;
 use annulus::support::{KernelVersion, Support};
 use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions};
 
-/// Of the drive, in the order of their numbers: each byte tells its block.
+/// The blocks of the drive. The bytes of each block depend on its number.
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 256;
 
-/// Before, the library refuses to poll devices.
+/// The first kernel on which the library polls devices.
 const POLLS_SINCE: KernelVersion = KernelVersion::new(5, 17);
 
 type Outcome = Result<String, Box<dyn std::error::Error>>;
 
 struct Guest {
     drive: PathBuf,
-    /// The drive has queues to poll, and the kernel polls reliably.
+    /// The drive has poll queues, and the kernel polls reliably.
     polled: bool,
     /// An engine gets a ring that polls.
     poll_ring: bool,
     dir: PathBuf,
-    /// Where the file system polls its device, and where it does not.
+    /// Directories whose file system polls its device, and does not.
     polling_dir: Option<PathBuf>,
     other_dir: Option<PathBuf>,
-    /// This kernel has an io_uring that Annulus takes.
+    /// This kernel has an io_uring that Annulus accepts.
     ring: bool,
     failed: u32,
 }
@@ -91,7 +91,7 @@ fn main() {
     }
 }
 
-/// What a block of the drive is full of, after a number of rewrites.
+/// Returns the byte that fills a block of the drive after a number of rewrites.
 fn byte(block: u64, rewrites: u8) -> u8 {
     (block % 251) as u8 ^ rewrites
 }
@@ -120,7 +120,7 @@ impl Guest {
         }
     }
 
-    /// An engine that polls devices, and the drive opened on it.
+    /// Returns an engine that polls devices, and the drive opened on it.
     fn polling(
         &self,
         builder: EngineBuilder,
@@ -136,7 +136,7 @@ impl Guest {
         pollster::block_on(engine.open_with(&options, &self.drive))
     }
 
-    /// Everything that was answered went through the polled ring, or nothing did.
+    /// Checks that all completed operations went through the polled ring, or none.
     fn routed(&self, engine: &Engine, at_least: u64) -> Outcome {
         let metrics = engine.metrics();
         let (polled, refused) = (metrics.polled, metrics.poll_refused);
@@ -168,7 +168,7 @@ impl Guest {
         Ok(text)
     }
 
-    /// A round through the library.
+    /// Runs the file operations of `round`.
     fn files(&self, builder: EngineBuilder) -> Outcome {
         let engine = builder.build()?;
         pollster::block_on(round(&engine, &self.dir))?;
@@ -181,7 +181,7 @@ impl Guest {
         is(!self.ring || text.contains("a kernel thread polls"), || {
             text.clone()
         })?;
-        // A processor that is not there: refused with a reason, and everything works.
+        // A processor that does not exist is refused with a reason, and everything works.
         let refused = self.files(Engine::builder().sqpoll(poll.cpu(4095)))?;
         is(
             !self.ring || refused.contains("processor 4095 does not exist"),
@@ -279,7 +279,7 @@ impl Guest {
         for block in 0..32 {
             self.expect(&file, block, 1)?;
         }
-        // Several buffers in one transfer, each way.
+        // Several buffers in one transfer, in both directions.
         let mut bufs = vec![aligned(), aligned()];
         for (block, buf) in (0..).zip(&mut bufs) {
             buf.fill(byte(block, 0));
@@ -307,7 +307,7 @@ impl Guest {
             let right = count == BLOCK_BYTES && buf.iter().all(|&found| found == byte(block, 0));
             is(right, || format!("block {block}"))?;
         }
-        // Rounded out through memory of the engine.
+        // The engine rounds the read and uses its own memory.
         let (count, part) = pollster::block_on(file.read_at(vec![0; 1000], 4000))?;
         is(
             count == 1000 && part[95] == byte(0, 0) && part[96] == byte(1, 0),
@@ -322,7 +322,7 @@ impl Guest {
             let mut read = file.read_at(aligned(), block * BLOCK_BYTES as u64);
             let _ = start(&mut read);
             if block % 4 == 0 {
-                // Most of these are with the device when they are dropped, the others wait for the driver.
+                // Most of these are at the device when they are dropped; the others wait for the driver.
                 std::thread::sleep(Duration::from_micros(100));
             }
             drop(read);
@@ -389,7 +389,7 @@ impl Guest {
         ))
     }
 
-    /// A direct file of 64 KiB, written and read on an engine that polls.
+    /// Writes and reads a direct file of 64 KiB on an engine that polls.
     fn on_files(&self, dir: &Path) -> Result<(Engine, File), Box<dyn std::error::Error>> {
         let engine = Engine::builder().iopoll(true).build()?;
         let mut options = OpenOptions::new();
@@ -424,7 +424,7 @@ impl Guest {
         self.routed(&engine, 64)
     }
 
-    /// The device could be polled, and the kernel will not: found out by trying, once.
+    /// The device could be polled, but the kernel refuses; a single attempt shows that.
     fn on_other_dir(&self) -> Outcome {
         let Some(dir) = &self.other_dir else {
             return Err("there is no such directory".into());
@@ -443,7 +443,7 @@ impl Guest {
         Ok(why.to_string())
     }
 
-    /// Older kernels let the queue's polling be switched off under an open file.
+    /// Older kernels allow the queue's polling to be disabled under an open file.
     fn lost_queues(&self) -> Outcome {
         let (engine, file) = self.polling(Engine::builder())?;
         self.expect(&file, 0, 0)?;
@@ -469,7 +469,7 @@ impl Guest {
     }
 }
 
-/// A little of everything, on files.
+/// A mix of file operations.
 async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let dir = dir.join("round");
     engine.create_dir(&dir).await?;

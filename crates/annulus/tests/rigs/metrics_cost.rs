@@ -1,13 +1,13 @@
-//! What metrics cost: the same work with somebody who watches and with nobody, slice by slice in turn, in one
-//! process. Prints the median of the ratios of neighbouring slices, as text and as a line of JSON.
+//! The cost of metrics: the same work with and without an attached reader, in alternating time slices of one process.
+//! Prints the median of the ratios of neighbouring slices, as text and as a line of JSON.
 //!
 //! ```text
 //! cargo run --release -p annulus --features net --example metrics_cost -- FILE [PAIRS [MILLISECONDS [WORK]]]
 //! ```
 //!
-//! FILE is made, and read afterwards; it should lie on a file system with direct I/O. WORK is one of the names
-//! that are printed; without it, all are done. `count WORK OPERATIONS` in place of the numbers does this number of
-//! with nobody who watches, for a tool that counts instructions.
+//! FILE is created and then read; it should be on a file system with direct I/O. WORK is one of the printed names;
+//! without it, all are run. With `count WORK OPERATIONS` instead of the numbers, this number of operations runs without
+//! a reader, for a tool that counts instructions.
 
 use std::io::{self, Error};
 use std::path::Path;
@@ -28,20 +28,20 @@ const PAGE: usize = 4096;
 const BATCH: usize = 32;
 const CONNECTIONS: usize = 32;
 
-/// Work on files, each done by one thread.
+/// Work on files, done by one thread.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// Reads of 4 KiB from the page cache, on the caller's thread, one after another.
     CachedFastPath,
-    /// The same, 32 at a time.
+    /// Reads of 4 KiB from the page cache, 32 at a time.
     CachedFastPathMany,
-    /// Through the ring of the calling thread, one after another.
+    /// Reads of 4 KiB through the ring of the calling thread, one after another.
     CachedRing,
-    /// The same, 32 at a time.
+    /// Reads of 4 KiB through the ring of the calling thread, 32 at a time.
     CachedRingMany,
     /// Direct reads of 4 KiB, 32 in flight.
     Direct,
-    /// Nothing, through the ring, one after another.
+    /// NOPs through the ring, one after another.
     Nop,
 }
 
@@ -90,12 +90,12 @@ impl Bench {
     }
 
     fn offset(&mut self) -> u64 {
-        // Each page in turn, in an order that no read-ahead follows.
+        // Each page once, in an order that defeats read-ahead.
         self.page = (self.page * 5 + 3) % (FILE_BYTES / PAGE as u64);
         self.page * PAGE as u64
     }
 
-    /// Some operations: how many, or `None` if there is no such work here.
+    /// Runs some operations. Returns their number, or `None` if this work is not possible here.
     fn round(&mut self, work: Work) -> io::Result<Option<u64>> {
         let offsets: [u64; BATCH] = std::array::from_fn(|_| self.offset());
         let file = match work {
@@ -129,7 +129,7 @@ impl Bench {
         Ok(Some(BATCH as u64))
     }
 
-    /// Operations a second.
+    /// Runs a time slice. Returns the operations per second.
     fn slice(&mut self, work: Work, time: Duration) -> io::Result<Option<f64>> {
         let (began, mut done) = (Instant::now(), 0);
         while began.elapsed() < time {
@@ -168,7 +168,7 @@ async fn many(file: &File, buffers: &mut Vec<AlignedBuf>, offsets: [u64; BATCH])
     Ok(())
 }
 
-/// Ratios of watched to unwatched slices, in turn.
+/// Runs alternating slices. Returns the rates without and with a reader.
 fn pairs(
     pairs: usize,
     mut slice: impl FnMut() -> io::Result<Option<f64>>,
@@ -176,7 +176,7 @@ fn pairs(
     let mut found = Vec::new();
     for pair in 0..=pairs {
         let mut rates = [0.0; 2];
-        // The first of one pair is the second of the next.
+        // The order alternates, so that neighbouring slices of two pairs are alike.
         for half in 0..2 {
             let watched = (half + pair) % 2 == 1;
             let watch: Option<Watch> = watched.then(metrics::watch);
@@ -186,7 +186,7 @@ fn pairs(
             }
             drop(watch);
         }
-        // The first warms up.
+        // The first pair warms up.
         if pair > 0 {
             found.push((rates[0], rates[1]));
         }
@@ -224,9 +224,9 @@ fn report(name: &str, found: Option<Vec<(f64, f64)>>) {
     );
 }
 
-/// Echoes of 64 bytes between two cores, the second of which asks on 32 connections.
+/// Echoes 64 bytes between two cores; the second core sends requests on 32 connections.
 struct Echo {
-    answered: Arc<AtomicU64>,
+    completed: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
     cores: std::thread::JoinHandle<io::Result<()>>,
 }
@@ -236,9 +236,9 @@ impl Echo {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         drop(listener);
-        let answered = Arc::new(AtomicU64::new(0));
+        let completed = Arc::new(AtomicU64::new(0));
         let over = Arc::new(AtomicBool::new(false));
-        let (count, ends) = (Arc::clone(&answered), Arc::clone(&over));
+        let (count, ends) = (Arc::clone(&completed), Arc::clone(&over));
         let cores = std::thread::spawn(move || {
             Runtime::builder().threads(2).run(|info| {
                 let (count, ends) = (Arc::clone(&count), Arc::clone(&ends));
@@ -251,17 +251,17 @@ impl Echo {
             })
         });
         Ok(Echo {
-            answered,
+            completed,
             over,
             cores,
         })
     }
 
     fn slice(&self, time: Duration) -> f64 {
-        let (began, before) = (Instant::now(), self.answered.load(Ordering::Relaxed));
+        let (began, before) = (Instant::now(), self.completed.load(Ordering::Relaxed));
         std::thread::sleep(time);
-        let answered = self.answered.load(Ordering::Relaxed) - before;
-        answered as f64 / began.elapsed().as_secs_f64()
+        let completed = self.completed.load(Ordering::Relaxed) - before;
+        completed as f64 / began.elapsed().as_secs_f64()
     }
 
     fn end(self) -> io::Result<()> {
@@ -293,12 +293,12 @@ async fn serve(listener: TcpListener) -> io::Result<()> {
 
 async fn ask(
     address: std::net::SocketAddr,
-    answered: &Arc<AtomicU64>,
+    completed: &Arc<AtomicU64>,
     over: &Arc<AtomicBool>,
 ) -> io::Result<()> {
     let mut asking = Vec::new();
     for _ in 0..CONNECTIONS {
-        let (answered, over) = (Arc::clone(answered), Arc::clone(over));
+        let (completed, over) = (Arc::clone(completed), Arc::clone(over));
         let stream = loop {
             // The other core may not listen yet.
             match TcpStream::connect(address).await {
@@ -318,7 +318,7 @@ async fn ask(
                         None => return Ok(()),
                     }
                 }
-                answered.fetch_add(1, Ordering::Relaxed);
+                completed.fetch_add(1, Ordering::Relaxed);
             }
             io::Result::Ok(())
         }));

@@ -1,7 +1,8 @@
 //! Sockets for hours rather than seconds: `cargo run --release -p annulus --example soak -- storm --seed 7`, and
 //! `churn`, `slow`, `idle` and `kept`. Exits with 1 if anything was wrong or left over; `ci/soak` runs them all.
 
-// These two need the feature `net`. A dev-dependency that enables it would enable it for tests without features, too.
+// Both modules need the feature `net`. A dev-dependency that enables it would also enable it for tests without
+// features.
 #[path = "../net/kernel.rs"]
 #[expect(dead_code, reason = "its waits are for tests, which may panic")]
 mod kernel;
@@ -24,7 +25,7 @@ use storm::{Storm, Tally};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// What is asked for, and on which backend.
+/// The load and the backend.
 struct Options {
     what: String,
     backend: Backend,
@@ -35,13 +36,13 @@ struct Options {
 const USAGE: &str = "usage: soak storm|churn|slow|idle|kept|serve [--backend uring|epoll] [--count N] \
                      [--seed N|random]";
 
-/// Addresses that the idle clients connect to: each has its own 28,000 ports.
+/// The number of addresses that the idle clients connect to; each has its own 28,000 ports.
 const ADDRESSES: u8 = 4;
-/// Clients that connect at a time.
+/// The number of clients that connect at a time.
 const ABREAST: u64 = 64;
-/// Connections that stay while others come and go.
+/// The number of idle connections beside short ones.
 const KEPT: u64 = 50;
-/// How often the kernel is asked whether all is closed, ten times a second.
+/// The maximum number of checks that all sockets are closed, ten per second.
 const CLOSES_WAITS: u32 = 600;
 
 fn main() -> ExitCode {
@@ -97,7 +98,7 @@ fn options() -> Option<Options> {
     Some(options)
 }
 
-/// Runs it, and sees that no descriptor is left.
+/// Runs the future, and checks that no descriptor is left.
 fn run<F>(options: &Options, future: F) -> Outcome
 where
     F: Future<Output = Outcome> + 'static,
@@ -136,13 +137,13 @@ async fn echo(listener: TcpListener) {
     let mut incoming = listener.accept_multishot();
     while let Some(accepted) = incoming.next().await {
         match accepted {
-            Ok(stream) => drop(spawn(answer(stream))),
+            Ok(stream) => drop(spawn(response(stream))),
             Err(error) => eprintln!("accept: {error}"),
         }
     }
 }
 
-async fn answer(stream: TcpStream) {
+async fn response(stream: TcpStream) {
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
         if stream.send_all(chunk).await.is_err() {
@@ -151,21 +152,21 @@ async fn answer(stream: TcpStream) {
     }
 }
 
-/// A question and its answer.
+/// Sends a request and checks the response.
 async fn ask(stream: &TcpStream, number: u64) -> Outcome {
-    let question = stream.send_all(number.to_le_bytes().to_vec()).await?;
-    let mut answer = Vec::new();
-    while answer.len() < question.len() {
+    let request = stream.send_all(number.to_le_bytes().to_vec()).await?;
+    let mut response = Vec::new();
+    while response.len() < request.len() {
         let (count, part) = stream.recv(Vec::with_capacity(8)).await?;
         if count == 0 {
             return Err(format!("connection {number} ended").into());
         }
-        answer.extend(part);
+        response.extend(part);
     }
-    if answer == question {
+    if response == request {
         return Ok(());
     }
-    Err(format!("connection {number} was answered {answer:?}").into())
+    Err(format!("connection {number} got the response {response:?}").into())
 }
 
 fn churn(options: &Options) -> Outcome {
@@ -194,7 +195,7 @@ fn churn(options: &Options) -> Outcome {
     })
 }
 
-/// A reader that stands still until the other connections have been answered, again and again.
+/// A reader that repeatedly pauses until the other connections have got responses.
 fn slow(options: &Options) -> Outcome {
     let total = options.count;
     run(options, async move {
@@ -240,7 +241,7 @@ fn slow(options: &Options) -> Outcome {
     })
 }
 
-/// The other process of `idle` and `kept`.
+/// The server process of `idle` and `kept`.
 fn serve(options: &Options) -> Outcome {
     Runtime::builder()
         .backend(options.backend)
@@ -257,12 +258,12 @@ fn serve(options: &Options) -> Outcome {
         })?
 }
 
-/// Resident memory of a process, KiB; kernel memory is not in it.
+/// Returns the resident memory of a process in KiB, without kernel memory.
 fn resident_kib(pid: u32) -> Result<u64, Box<dyn std::error::Error>> {
     kib(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
-/// What the machine has left, KiB: the kernel's memory for sockets and requests is missing from it.
+/// Returns the available memory of the machine in KiB; it excludes the kernel's memory for sockets and requests.
 fn available_kib() -> Result<u64, Box<dyn std::error::Error>> {
     kib("/proc/meminfo", "MemAvailable:")
 }
@@ -274,7 +275,7 @@ fn kib(file: &str, name: &str) -> Result<u64, Box<dyn std::error::Error>> {
     Ok(kib.ok_or_else(|| format!("no {name} in {file}"))?.parse()?)
 }
 
-/// A server in a process of its own.
+/// A server in a separate process.
 struct Server {
     pid: u32,
     port: u16,
@@ -285,17 +286,17 @@ impl Server {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Waits until the server has the given number of descriptors, and its port the given number of sockets, which
-    /// are the listeners and both ends of each connection; the kernel takes its time for some closes.
+    /// Waits until the server has the given number of descriptors, and its port the given number of sockets: the
+    /// listeners and both ends of each connection. The kernel takes its time for some closes.
     async fn left(&self, descriptors: usize, held: usize) -> Outcome {
-        let mut told = String::new();
+        let mut state = String::new();
         for _ in 0..CLOSES_WAITS {
             let found = (self.descriptors()?, kernel::held(self.port));
             if found == (descriptors, held) {
                 return Ok(());
             }
-            told = format!(
-                "the server has {} descriptors, {descriptors} were to stay; {} sockets are open, {held} were to stay; \
+            state = format!(
+                "the server has {} descriptors, and should have {descriptors}; {} sockets are open, and {held} should be; \
                  {} are in CLOSE_WAIT",
                 found.0,
                 found.1,
@@ -303,11 +304,11 @@ impl Server {
             );
             sleep(Duration::from_millis(100)).await;
         }
-        Err(told.into())
+        Err(state.into())
     }
 }
 
-/// Runs a client beside a server.
+/// Runs a client with a server.
 fn beside_server<F>(options: &Options, client: impl FnOnce(Server) -> F) -> Outcome
 where
     F: Future<Output = Outcome> + 'static,
@@ -332,7 +333,7 @@ where
     outcome
 }
 
-/// Opens connections, `ABREAST` at a time, and asks on each.
+/// Opens connections, `ABREAST` at a time, and sends a request on each.
 async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::error::Error>> {
     let handles: Vec<_> = (0..ABREAST)
         .map(|first| {
@@ -356,7 +357,7 @@ async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::e
     Ok(all)
 }
 
-/// Opens connections, asks on each twice, looks at what the server holds, and closes them all.
+/// Opens connections, sends two requests on each, measures the server, and closes them all.
 async fn idle(server: Server, count: u64) -> Outcome {
     let resident = || resident_kib(server.pid);
     let (before, free, descriptors) = (resident()?, available_kib()?, server.descriptors()?);
@@ -368,8 +369,8 @@ async fn idle(server: Server, count: u64) -> Outcome {
     let again = resident()?;
     let each = |kib: u64| kib as f64 * 1024.0 / count as f64;
     println!(
-        "idle: {} connections open and answered twice, {} descriptors in the server; its resident memory was \
-         {before} KiB without them, {after} KiB with them ({:.0} bytes each), {again} KiB after the second answers \
+        "idle: {} connections open and with two responses each, {} descriptors in the server; its resident memory was \
+         {before} KiB without them, {after} KiB with them ({:.0} bytes each), {again} KiB after the second responses \
          ({:.0} bytes each); both ends and both processes with the kernel's memory: {:.0} bytes each, where nothing \
          else runs",
         all.len(),
@@ -387,7 +388,7 @@ async fn idle(server: Server, count: u64) -> Outcome {
     Ok(())
 }
 
-/// Connections come and go beside others that stay and say nothing (trap 39).
+/// Short connections beside idle ones (trap 39).
 async fn kept(server: Server, count: u64) -> Outcome {
     let before = server.descriptors()?;
     let idle = connect(server.port, KEPT).await?;
@@ -396,7 +397,7 @@ async fn kept(server: Server, count: u64) -> Outcome {
         drop(connect(server.port, KEPT).await?);
     }
     let (gone, stay) = (rounds * KEPT, KEPT as usize);
-    // The listeners, and both ends of those that stay.
+    // The listeners, and both ends of the idle connections.
     server
         .left(before + stay, usize::from(ADDRESSES) + 2 * stay)
         .await?;

@@ -26,9 +26,9 @@ fn main() -> ExitCode {
             value.as_deref(),
             value.as_deref().map(str::parse::<u64>),
         ) {
-            ("--ops", _, Some(Ok(asked))) => ops = asked,
+            ("--ops", _, Some(Ok(requested))) => ops = requested,
             ("--seed", Some("random"), _) => seed = None,
-            ("--seed", _, Some(Ok(asked))) => seed = Some(asked),
+            ("--seed", _, Some(Ok(requested))) => seed = Some(requested),
             _ => {
                 eprintln!("usage: stress [--ops N] [--seed N|random]");
                 return ExitCode::from(2);

@@ -32,11 +32,11 @@ fn a_stream_that_never_runs_dry_starves_no_timer_and_no_other_stream() {
                 bytes
             });
             let client = thread::spawn(move || ask_and_wait(address, 200));
-            let asked = listener.accept().await.unwrap();
+            let server = listener.accept().await.unwrap();
             let results = runtime::spawn(async move {
-                let mut chunks = asked.recv_multishot();
+                let mut chunks = server.recv_multishot();
                 while let Some(Ok(chunk)) = chunks.next().await {
-                    asked.send_all(chunk).await.unwrap();
+                    server.send_all(chunk).await.unwrap();
                 }
             });
             let mut interval = time::interval(Duration::from_millis(1));
@@ -70,10 +70,10 @@ fn tasks_that_are_always_ready_starve_no_timer() {
             }
             let (listener, address) = listener();
             let client = thread::spawn(move || ask_and_wait(address, 20));
-            let asked = listener.accept().await.unwrap();
-            let mut chunks = asked.recv_multishot();
+            let server = listener.accept().await.unwrap();
+            let mut chunks = server.recv_multishot();
             while let Some(Ok(chunk)) = chunks.next().await {
-                asked.send_all(chunk).await.unwrap();
+                server.send_all(chunk).await.unwrap();
             }
             time::sleep(Duration::from_millis(5)).await;
             client.join().unwrap();

@@ -108,9 +108,9 @@ fn a_file_of_one_core_is_used_on_the_others_and_on_foreign_threads() {
             file
         });
         // The runtime has ended.
-        let answer = pollster::block_on(file.read_at(vec![0; 4096], 0));
+        let result = pollster::block_on(file.read_at(vec![0; 4096], 0));
         assert_eq!(
-            EngineError::of(&io::Error::from(answer.unwrap_err())),
+            EngineError::of(&io::Error::from(result.unwrap_err())),
             Some(EngineError::Ended)
         );
     });
@@ -168,7 +168,7 @@ async fn reads_in_two_steps(file: &File, submitted: impl FnOnce()) -> io::Result
         assert_eq!(read.await?.0, 4096);
     }
     let mut next = match first {
-        Poll::Ready(answer) => answer,
+        Poll::Ready(result) => result,
         Poll::Pending => together.next().await,
     };
     let mut results = 0;
@@ -220,13 +220,13 @@ fn a_file_operation_with_a_timeout_returns_the_bytes_or_times_out() {
         std::fs::write(&path, vec![4; 1 << 20]).unwrap();
         let ended = builder.block_on(async move {
             let file = uncached(&path).await;
-            let mut answered = 0;
+            let mut completed = 0;
             for round in 0..300u64 {
                 let read = file.read_at(vec![0; 4096], round % 256 * 4096);
                 match read.timeout(Duration::from_micros(round)).await {
                     Ok((bytes, page)) => {
                         assert_eq!((bytes, page[0]), (4096, 4));
-                        answered += 1;
+                        completed += 1;
                     }
                     Err(error) => {
                         let error = io::Error::from(error);
@@ -239,9 +239,9 @@ fn a_file_operation_with_a_timeout_returns_the_bytes_or_times_out() {
             }
             let long = Duration::from_secs(3600);
             file.read_at(vec![0; 16], 0).timeout(long).await.unwrap();
-            answered
+            completed
         });
-        println!("{} answered in time", ended.unwrap());
+        println!("{} completed in time", ended.unwrap());
     });
 }
 

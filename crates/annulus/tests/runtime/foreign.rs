@@ -15,7 +15,7 @@ async fn pair() -> io::Result<(TcpStream, TcpStream)> {
 }
 
 /// Sends so much data that it goes out in parts, with a buffer that panics at one of its calls.
-async fn send_moodily(panics_at: u32) -> u32 {
+async fn send_with_panicking_buffer(panics_at: u32) -> u32 {
     let (client, server) = pair().await.unwrap();
     let reading = runtime::spawn(async move {
         let mut chunks = server.recv_multishot();
@@ -29,8 +29,8 @@ async fn send_moodily(panics_at: u32) -> u32 {
             .await;
         sent.map_err(io::Error::from).map(|buf| buf.calls())
     });
-    let asked = match sending.await {
-        Ok(Ok(asked)) => asked,
+    let calls = match sending.await {
+        Ok(Ok(calls)) => calls,
         Ok(Err(error)) => {
             assert!(panics_at > 0, "{error}");
             0
@@ -44,7 +44,7 @@ async fn send_moodily(panics_at: u32) -> u32 {
         }
     };
     reading.await.unwrap();
-    asked
+    calls
 }
 
 #[test]
@@ -53,10 +53,10 @@ fn a_panicking_buffer_fails_only_its_own_send() {
         let ended = builder.block_on(async {
             let (client, server) = pair().await.unwrap();
             let waiting = runtime::spawn(async move { server.recv(vec![0; 5]).await });
-            let asked = send_moodily(0).await;
-            assert!(asked > 3, "it is asked before and after");
-            for panics_at in 1..=asked {
-                send_moodily(panics_at).await;
+            let calls = send_with_panicking_buffer(0).await;
+            assert!(calls > 3, "the buffer is called before and after");
+            for panics_at in 1..=calls {
+                send_with_panicking_buffer(panics_at).await;
             }
             // The core is unaffected.
             client.send_all(b"hello".as_slice()).await.unwrap();

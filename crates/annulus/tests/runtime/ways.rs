@@ -35,9 +35,9 @@ pub(crate) fn ask_and_wait(address: SocketAddr, rounds: u32) {
     stream.set_nodelay(true).unwrap();
     for round in 0..rounds {
         stream.write_all(&round.to_le_bytes()).unwrap();
-        let mut answer = [0; 4];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, round.to_le_bytes());
+        let mut response = [0; 4];
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(response, round.to_le_bytes());
     }
 }
 

@@ -123,11 +123,11 @@ fn in_flight(sim: &Sim) -> usize {
         .iter()
         .filter(|event| event.what == EventKind::Started)
         .count();
-    let answered = trace
+    let completed = trace
         .iter()
         .filter(|event| matches!(event.what, EventKind::Completed(_)))
         .count();
-    started - answered
+    started - completed
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn a_ring_that_dies_leaves_no_task_waiting() {
                 })
                 .collect();
             for task in tasks {
-                let told = task.await;
-                assert_eq!(told, Some(EngineError::RingFailed { errno: EBADFD }));
+                let result = task.await;
+                assert_eq!(result, Some(EngineError::RingFailed { errno: EBADFD }));
             }
             // Later operations fail as well.
             let later = engine.nop().await.unwrap_err();

@@ -112,10 +112,10 @@ fn a_lone_read_is_not_kept_waiting_by_a_batch_of_ten_thousand() {
                 .sleep(Duration::from_micros(500 + seed * 50))
                 .await
                 .unwrap();
-            let asked_at = started_reads(&sim).len();
+            let before = started_reads(&sim).len();
             file.read_exact_at(vec![0; 16], LONE).await.unwrap();
             let reads = started_reads(&sim);
-            let overtaken = reads.iter().position(|read| read.offset == LONE).unwrap() - asked_at;
+            let overtaken = reads.iter().position(|read| read.offset == LONE).unwrap() - before;
             assert!(overtaken < 200, "{overtaken} reads of the batch came first");
             assert_eq!(batch.await, 10_000);
         });

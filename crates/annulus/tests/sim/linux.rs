@@ -194,8 +194,8 @@ struct Ground {
     files: Vec<File>,
 }
 
-fn said<T: std::fmt::Debug>(answer: std::io::Result<T>) -> String {
-    match answer {
+fn describe<T: std::fmt::Debug>(result: std::io::Result<T>) -> String {
+    match result {
         Ok(value) => format!("{value:?}"),
         Err(error) => match error.raw_os_error() {
             Some(errno) => format!("errno {errno}"),
@@ -216,7 +216,7 @@ impl Ground {
 
     async fn stat(&self, name: &str) -> String {
         let stat = self.engine.metadata(self.path(name)).await;
-        said(stat.map(|stat| {
+        describe(stat.map(|stat| {
             (
                 stat.kind(),
                 stat.mode(),
@@ -233,25 +233,25 @@ impl Ground {
                 options: bits,
             } => {
                 let opened = self.engine.open_with(&options(bits), self.path(name)).await;
-                said(opened.map(|file| self.files.push(file)))
+                describe(opened.map(|file| self.files.push(file)))
             }
             Step::Close { file } => {
                 if self.files.is_empty() {
                     return String::new();
                 }
                 let file = self.files.remove((file % self.files.len() as u64) as usize);
-                said(file.close().await)
+                describe(file.close().await)
             }
             Step::StatPath { name } => self.stat(name).await,
             Step::Rename { from, to } => {
-                said(self.engine.rename(self.path(from), self.path(to)).await)
+                describe(self.engine.rename(self.path(from), self.path(to)).await)
             }
-            Step::Remove { name } => said(self.engine.remove_file(self.path(name)).await),
-            Step::RemoveDir { name } => said(self.engine.remove_dir(self.path(name)).await),
-            Step::MakeDir { name } => said(self.engine.create_dir(self.path(name)).await),
+            Step::Remove { name } => describe(self.engine.remove_file(self.path(name)).await),
+            Step::RemoveDir { name } => describe(self.engine.remove_dir(self.path(name)).await),
+            Step::MakeDir { name } => describe(self.engine.create_dir(self.path(name)).await),
             Step::List { name } => {
                 let listed = self.engine.read_dir(self.path(name)).await;
-                said(listed.map(|entries| {
+                describe(listed.map(|entries| {
                     let mut names: Vec<_> = entries
                         .iter()
                         .map(|entry| (entry.name().to_owned(), entry.kind()))
@@ -268,11 +268,11 @@ impl Ground {
         Some(match *step {
             Step::Read { file, at, bytes } => {
                 let read = self.file(file)?.read_at(vec![0; bytes], at).await;
-                said(read.map_err(Into::into))
+                describe(read.map_err(Into::into))
             }
             Step::ReadExact { file, at, bytes } => {
                 let read = self.file(file)?.read_exact_at(vec![0; bytes], at).await;
-                said(read.map_err(Into::into))
+                describe(read.map_err(Into::into))
             }
             Step::Write {
                 file,
@@ -281,20 +281,22 @@ impl Ground {
                 fill,
             } => {
                 let write = self.file(file)?.write_all_at(vec![fill; bytes], at).await;
-                said(write.map(|buf| buf.len()).map_err(Into::into))
+                describe(write.map(|buf| buf.len()).map_err(Into::into))
             }
-            Step::SetLen { file, bytes } => said(self.file(file)?.set_len(bytes).await),
+            Step::SetLen { file, bytes } => describe(self.file(file)?.set_len(bytes).await),
             Step::Allocate {
                 file,
                 mode,
                 at,
                 bytes,
-            } => said(self.file(file)?.allocate(mode, at, bytes).await),
-            Step::Sync { file } => said(self.file(file)?.sync_all().await),
-            Step::Advise { file } => said(self.file(file)?.advise(Advice::WillNeed, 0, 0).await),
+            } => describe(self.file(file)?.allocate(mode, at, bytes).await),
+            Step::Sync { file } => describe(self.file(file)?.sync_all().await),
+            Step::Advise { file } => {
+                describe(self.file(file)?.advise(Advice::WillNeed, 0, 0).await)
+            }
             Step::Stat { file } => {
                 let stat = self.file(file)?.metadata().await;
-                said(stat.map(|stat| {
+                describe(stat.map(|stat| {
                     (
                         stat.kind(),
                         stat.mode(),

@@ -160,7 +160,7 @@ fn a_cancel_gets_through_a_full_submission_queue() {
             let took = sim.elapsed() - before;
             assert!(
                 took < SOON,
-                "the last timeout, of 19 ms, was answered after {took:?}"
+                "the last timeout, of 19 ms, completed after {took:?}"
             );
         });
         assert_eq!(sim.report().slots_in_use, 0);

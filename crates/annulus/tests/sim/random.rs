@@ -157,13 +157,13 @@ impl Worker {
                 if let Some(timeout) = timeout {
                     write = write.timeout(timeout);
                 }
-                let answer = with_luck(engine, rng, write).await;
-                answer.map(|answer| answer.map(|buf| (bytes, buf)))
+                let result = with_luck(engine, rng, write).await;
+                result.map(|result| result.map(|buf| (bytes, buf)))
             }
             _ => {
                 let write = file.write_all_durable_at(buf, at as u64);
-                let answer = with_luck(engine, rng, write).await;
-                answer.map(|answer| answer.map(|buf| (bytes, buf)))
+                let result = with_luck(engine, rng, write).await;
+                result.map(|result| result.map(|buf| (bytes, buf)))
             }
         };
         match written {
@@ -272,7 +272,7 @@ impl Worker {
             let Some(one) = next else { break };
             assert!(
                 !std::mem::replace(&mut seen[one.index], true),
-                "answered twice"
+                "completed twice"
             );
             assert_eq!(one.offset, offsets[one.index]);
             match one.result {
@@ -282,7 +282,7 @@ impl Worker {
                 Err(error) => check_failed(&error),
             }
         }
-        assert!(seen.into_iter().all(|seen| seen), "a read was not answered");
+        assert!(seen.into_iter().all(|seen| seen), "a read has no result");
     }
 
     async fn read_merged(&mut self, file: &File) {
@@ -298,8 +298,8 @@ impl Worker {
             return;
         };
         assert_eq!(results.len(), requests.len());
-        for ((at, bytes), answer) in requests.into_iter().zip(results) {
-            match answer {
+        for ((at, bytes), result) in requests.into_iter().zip(results) {
+            match result {
                 Ok((n, buf)) => {
                     assert_eq!(n, bytes, "within the file nothing is short");
                     self.model.check(at, &buf.bytes[..n], "a merged read");

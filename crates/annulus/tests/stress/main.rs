@@ -7,10 +7,10 @@ use annulus::{Backend, Engine, EngineBuilder};
 use annulus_testing::stress_load;
 
 fn seed() -> u64 {
-    let asked = std::env::var("SEED")
+    let requested = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
-    asked.unwrap_or_else(|| fastrand::u64(..1 << 32))
+    requested.unwrap_or_else(|| fastrand::u64(..1 << 32))
 }
 
 /// Runs some thousand operations, and checks that nothing is left.

@@ -1,4 +1,4 @@
-//! One blocking positional call, for the variants that make it on a thread: `pread`, or `pwrite` as the job says.
+//! One blocking positional call (`pread` or `pwrite`), for the variants that make it on a thread.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::Op;
 
-/// Does `op` on `file`; a durable write is `pwritev2` with `RWF_DSYNC`, so that it is one call, too.
+/// Runs `op` on `file`. A durable write is a single `pwritev2` with `RWF_DSYNC`.
 pub(crate) fn call(file: &File, op: &Op, bytes: &mut [u8], durable: bool) -> io::Result<usize> {
     match (op.write, durable) {
         (false, _) => file.read_at(bytes, op.offset),
@@ -23,8 +23,8 @@ fn write_durably(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: one vector, which describes `bytes` and is, like them, borrowed for the length of the call;
-    // the descriptor is open because `file` is.
+    // SAFETY: the single vector describes `bytes`, which is borrowed for the length of the call. The descriptor is open
+    // because `file` is.
     let count = unsafe {
         libc::pwritev2(
             file.as_raw_fd(),

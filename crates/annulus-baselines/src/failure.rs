@@ -1,29 +1,30 @@
-//! Why a variant has no result. Two kinds, because only one of them is somebody's fault.
+//! The reasons for which a variant has no result: it is not available here, or it failed.
 
 use std::fmt;
 use std::io;
 
-/// Why a variant could not be measured.
+/// The reason for which a variant could not be measured.
 #[derive(Debug)]
 pub enum Failure {
-    /// This machine or this job does not offer what the variant needs (a kernel without io_uring, a
-    /// process without `CAP_SYS_NICE`); the measurement of the others stands.
+    /// This machine or this job lacks a requirement of the variant (a kernel with io_uring, `CAP_SYS_NICE`). The
+    /// results of the other variants are valid.
     Unavailable(String),
-    /// It should have run and did not: the run as a whole has failed.
+    /// The variant should have run and did not. The whole run has failed.
     Failed(String),
 }
 
 impl Failure {
-    /// A failure with what was being done and what the kernel said.
+    /// Returns a `Failed` with the step that failed and the kernel's error.
     pub fn failed(doing: &str, error: &io::Error) -> Failure {
         Failure::Failed(format!("{doing}: {error}"))
     }
 
-    /// Sorts an error of a set-up call: "not there" and "not allowed" are the machine's, the rest ours.
+    /// Classifies an error of a set-up call. `ENOSYS`, `EPERM`, `EACCES` and `EINVAL` mean `Unavailable`; any other
+    /// error means `Failed`.
     pub fn of_setup(doing: &str, error: &io::Error) -> Failure {
         match error.raw_os_error() {
-            // ENOSYS: not in this kernel. EPERM and EACCES: a sysctl or a seccomp filter forbids it.
-            // EINVAL: this kernel does not know a set-up flag.
+            // ENOSYS: the kernel lacks the call. EPERM, EACCES: a sysctl or a seccomp filter forbids it. EINVAL: the
+            // kernel does not know a set-up flag.
             Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL) => {
                 Failure::Unavailable(format!("{doing}: {error}"))
             }

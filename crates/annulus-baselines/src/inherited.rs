@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-/// Runs before the runtime, which starts in `main`.
-// SAFETY: the section holds pointers to functions that the loader calls once, in this thread, before `main`; this one
-// makes system calls and stores, which need nothing that would not be there yet.
+/// Runs `record` before `main`, in which the runtime starts.
+// SAFETY: the loader calls each function of this section once, on this thread, before `main`. `record` makes only
+// system calls and atomic stores, which need no runtime.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static INIT: extern "C" fn() = record;
 
 extern "C" fn record() {
-    // SAFETY: plain data, for which zero bytes are a value.
+    // SAFETY: `sigaction` is plain data, for which zero bytes are a valid value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes to that only, and changes nothing.
+    // SAFETY: the call writes only to `action`, and changes no handler.
     let status = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
     let ignored = status == 0 && action.sa_sigaction == libc::SIG_IGN;
     SIGPIPE_IGNORED.store(ignored, Relaxed);
     for (number, closed) in CLOSED.iter().enumerate() {
-        // SAFETY: asks for a number; no descriptor is changed.
+        // SAFETY: F_GETFD reads the flags of a number and changes no descriptor.
         let flags = unsafe { libc::fcntl(number as RawFd, libc::F_GETFD) };
         closed.store(flags < 0, Relaxed);
     }
@@ -35,12 +35,13 @@ extern "C" fn record() {
 /// except to a descriptor that was open all the time.
 pub fn restore_inherited() {
     if !SIGPIPE_IGNORED.load(Relaxed) {
-        // SAFETY: no handler of this process is removed; the default is what this process was started with.
+        // SAFETY: this process has set no handler for SIGPIPE, so none is removed. SIG_DFL is the disposition that it
+        // was started with.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     for (number, closed) in CLOSED.iter().enumerate() {
         if closed.load(Relaxed) {
-            // SAFETY: it is the runtime's `/dev/null`, which nobody else knows.
+            // SAFETY: the number was closed at the start, so it is the runtime's `/dev/null`, which no other code owns.
             unsafe { libc::fcntl(number as RawFd, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }

@@ -1,7 +1,7 @@
-//! The types that variants and the tool share: a job, its operations, and the workers that hand them out.
+//! The types that variants and the tool share: a job, its operations, and the workers that issue them.
 //!
-//! One [`Job`] per run, one [`Worker`] per thread or task of a variant. The tool implements [`Bench`] and
-//! [`Worker`]; variants are generic over them so that the calls in the hot loop are inlined.
+//! A run has one [`Job`], and one [`Worker`] per thread or task of a variant. The tool implements [`Bench`] and
+//! [`Worker`]; variants are generic over them, so that the calls in the hot loop are inlined.
 
 use std::fs::File;
 use std::io;
@@ -10,46 +10,46 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// More threads than this are no way to read files: a variant that needs one per operation is unfit.
+/// The largest number of blocking threads. A variant that needs more for one thread per operation is unfit.
 const THREADS_MAX: usize = 4096;
 
-/// What one run does, apart from which block comes when (that is the worker's).
+/// The parameters of one run. The order of the blocks is the worker's choice.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Opened as the job says: with `O_DIRECT` if `direct`, for writing if `writes`. Never empty; an
-    /// operation names one by its index here.
+    /// The files, opened as the job requires: with `O_DIRECT` if `direct`, for writing if `writes`. Never empty. An
+    /// operation refers to a file by its index.
     pub files: Arc<[File]>,
-    /// Where the part of each file begins that the job touches.
+    /// The offset of the part of each file that the job uses.
     pub offset_bytes: u64,
-    /// How long that part of each file is; a multiple of `block_bytes`.
+    /// The length of that part; a multiple of `block_bytes`.
     pub size_bytes: u64,
     /// The length of every operation, or of the longest.
     pub block_bytes: usize,
-    /// How many operations are outstanding at any moment.
+    /// The number of operations in flight at any moment.
     pub depth: usize,
-    /// Threads that ask, for variants that have a choice; `None` leaves it to them.
+    /// The number of submitting threads, for variants that have a choice. `None` leaves it to the variant.
     pub threads: Option<usize>,
-    /// Threads of Annulus's engine, apart from those that ask; `None` leaves it to the variant.
+    /// The number of threads of Annulus's engine, not counting submitting threads. `None` leaves it to the variant.
     pub drivers: Option<usize>,
-    /// Whether the files bypass the page cache.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// Whether blocks come in random order; some variants give the kernel a hint.
+    /// The blocks are in random order. Some variants pass this to the kernel as advice.
     pub random: bool,
-    /// Whether any operation is a write.
+    /// At least one operation is a write.
     pub writes: bool,
-    /// Whether a write is answered only when its bytes are on stable storage.
+    /// A write completes only when its bytes are on stable storage.
     pub durable: bool,
 }
 
 impl Job {
-    /// The file that `op` is about.
+    /// Returns the file of `op`.
     #[inline]
     pub fn file(&self, op: &Op) -> &File {
         &self.files[op.file as usize]
     }
 
-    /// For a variant that blocks a thread per operation: how many threads it gets, and what its row
-    /// must say if those are fewer than the depth.
+    /// Returns the number of threads for a variant that blocks one per operation, and the note for its row if that is
+    /// fewer than the depth.
     pub fn blocking_threads(&self) -> (usize, Option<String>) {
         let depth = self.depth.max(1);
         let threads = self.threads.map_or(depth, |most| most.clamp(1, depth));
@@ -59,7 +59,7 @@ impl Job {
         (threads, note)
     }
 
-    /// Why this job needs more blocking threads than make sense, if it does.
+    /// Returns the reason to skip a variant that would need more than 4096 blocking threads.
     pub fn too_many_threads(&self) -> Option<String> {
         let (threads, _) = self.blocking_threads();
         (threads > THREADS_MAX).then(|| {
@@ -70,7 +70,7 @@ impl Job {
         })
     }
 
-    /// How the depth is split among `threads` threads: as evenly as it goes, none left without work.
+    /// Splits the depth among at most `threads` threads as evenly as possible. Each thread gets at least one operation.
     pub fn split_depth(&self, threads: usize) -> Vec<usize> {
         let threads = threads.clamp(1, self.depth.max(1));
         (0..threads)
@@ -79,54 +79,56 @@ impl Job {
     }
 }
 
-/// One operation: a block to read or to write, and when it was handed out.
+/// A block to read or to write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Op {
-    /// Which of the job's files.
+    /// The index of the file in [`Job::files`].
     pub file: u32,
-    /// How many bytes; at most the job's block.
+    /// The length; at most the job's block size.
     pub bytes: u32,
-    /// Where in the file; a multiple of the block size from the start of the job's part.
+    /// The offset in the file; a multiple of the block size from the start of the job's part.
     pub offset: u64,
-    /// A write if true, else a read.
+    /// `true` for a write, `false` for a read.
     pub write: bool,
-    /// When it was handed out, by the clock of the worker, in nanoseconds.
+    /// The time at which it was issued, by the worker's clock, in nanoseconds.
     pub started_ns: u64,
 }
 
-/// One submitter's share of the work: says what comes next, checks the answers, keeps the times.
+/// The source of operations for one submitter. It also checks the results and records the latencies.
 ///
-/// A worker belongs to one thread or task at a time and allocates nothing while it is measured.
+/// A worker belongs to one thread or task at a time, and allocates nothing while it is measured.
 pub trait Worker: Send + 'static {
-    /// The next operation, or `None` when the run is over. The time of submission is that of the last
-    /// `finish`, so the answer's bookkeeping is paid once per operation.
+    /// Returns the next operation, or `None` if there is none now or the run is over. An operation starts at the time
+    /// of the last `finish`, so the clock is read once per operation.
     fn next(&mut self) -> Option<Op>;
 
-    /// When `next` gave nothing although the run is not over: after how long to ask again. Asked only with
-    /// nothing outstanding, so it costs a run that is never paced nothing.
+    /// Returns the pause before the next call of `next`, if `next` has returned `None` and the run is not over.
+    /// Variants call it only with nothing in flight, so runs without a fixed rate pay nothing for it.
     fn later(&self) -> Option<Duration> {
         None
     }
 
-    /// Puts into `bytes` what a write of `op` must carry.
+    /// Fills `bytes` with the data of the write `op`.
     fn fill(&self, op: &Op, bytes: &mut [u8]);
 
-    /// Takes the answer: how many bytes, or which error, and the bytes themselves.
+    /// Takes the result of `op` (a number of bytes, or an error) and the bytes.
     fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A);
 
-    /// An answer to `op` as it ought to be, for the variant that does no I/O.
+    /// Returns the bytes that a correct response to `op` has, for the variant that does no I/O.
     fn ideal_result(&self, op: &Op) -> impl Completed + use<Self>;
 
-    /// The variant has made a call that submits or waits. One that is told of none has no calls over time.
+    /// Reports that the variant has made a call that submits or waits. Without these reports the row has no calls over
+    /// time.
     #[inline]
     fn called(&mut self) {}
 }
 
-/// The bytes of an answer, wherever they are.
+/// Access to the bytes of a completed operation.
 pub trait Completed {
-    /// The eight bytes at `at`, little endian.
+    /// Returns the eight bytes at `at`, little endian.
     fn word(&self, at: usize) -> u64;
-    /// All the bytes, for the few answers that are kept or hashed; `false` if there are none to give.
+    /// Copies all bytes to `into`. Used for the few results that are kept or hashed. Returns `false` if the bytes are
+    /// not available.
     fn copy_to(&self, into: &mut Vec<u8>) -> bool;
 }
 
@@ -135,7 +137,7 @@ impl Completed for [u8] {
     fn word(&self, at: usize) -> u64 {
         match self.get(at..at + 8).and_then(|word| word.try_into().ok()) {
             Some(word) => u64::from_le_bytes(word),
-            // A buffer too short to hold the word cannot hold the right one.
+            // A buffer that is too short to hold the word is wrong.
             None => !0,
         }
     }
@@ -147,52 +149,52 @@ impl Completed for [u8] {
     }
 }
 
-/// The tool's side of one run.
+/// The tool's part in one run.
 pub trait Bench: Send + Sync + 'static {
-    /// The kind of worker it hands out.
+    /// The type of its workers.
     type Worker: Worker;
 
     /// Returns a new worker. All workers must exist before `go`.
     fn worker(&self) -> Self::Worker;
 
-    /// Everything is set up: the clock starts. Workers give operations from now on.
+    /// Starts the clock. All threads and tasks are set up, and workers return operations from now on.
     fn go(&self);
 
-    /// Takes a worker back, with its counts, when its last operation has been answered.
+    /// Takes a worker back with its counts, after its last operation has completed.
     fn done(&self, worker: Self::Worker);
 
-    /// Before `go`: where the number of calls so far can be read at any time, by any thread, for variants whose
-    /// calls are not made by the threads of the workers.
+    /// Registers a function that returns the number of calls so far. Called before `go`, by variants whose workers'
+    /// threads do not make the calls. Any thread may call the function at any time.
     fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
         drop(read);
     }
 }
 
-/// What a variant can say about a run beyond what the workers saw.
+/// The findings of a variant about a run, in addition to the workers' counts.
 #[derive(Clone, Debug, Default)]
 pub struct Finished {
-    /// Calls into the kernel that submitted or waited, over the whole run.
+    /// The number of system calls that submitted or waited, over the whole run.
     pub calls: Option<u64>,
-    /// Something a reader of the row should know.
+    /// A note for the reader of the row.
     pub note: Option<String>,
 }
 
 /// A way to do file I/O that can be measured.
 pub trait Variant<B: Bench>: Send + Sync {
-    /// The name by which it is chosen.
+    /// Returns the name by which the user selects the variant.
     fn name(&self) -> &str;
 
-    /// What it is, in one line.
+    /// Returns a description of one line.
     fn about(&self) -> &str;
 
-    /// Why this job makes no sense for it, if it makes none.
+    /// Returns the reason for which the variant cannot run this job, if there is one.
     fn unfit(&self, job: &Job) -> Option<String> {
         let _ = job;
         None
     }
 
-    /// Keeps `job.depth` operations outstanding until the workers give no more, then returns with none
-    /// outstanding. An error of a single operation goes to its worker, not here.
+    /// Keeps `job.depth` operations in flight until the workers return no more, and returns with none in flight. An
+    /// error of a single operation goes to its worker and is no error of the run.
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure>;
 }
 

@@ -1,11 +1,10 @@
-//! What `annulus bench` measures Annulus against: the other ways to read and write a file on Linux.
+//! The baselines of `annulus bench`: the other ways to read and write a file on Linux.
 //!
-//! Each variant is one file and implements [`Variant`]: it keeps a inherited number of operations
-//! outstanding, takes each from a [`Worker`] and gives each answer back to it. The worker decides what is
-//! asked, checks what came and measures how long it took, so every variant is measured alike.
+//! Each variant is one file and implements [`Variant`]. It keeps a given number of operations in flight, takes each
+//! from a [`Worker`] and passes its result back. The worker chooses the operations, checks the results and measures the
+//! latencies, so all variants are measured in the same way.
 //!
-//! Most of these need unsafe code, which is why they are not in the tool itself (it forbids unsafe
-//! code); each `unsafe` block says why it is sound.
+//! Most variants need unsafe code, which the tool itself forbids. Each `unsafe` block has a note on why it is sound.
 
 mod call;
 mod failure;
@@ -40,7 +39,7 @@ pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;
 pub use usage::ThreadUsage;
 
-/// Every variant of this crate, in the order in which they are listed to people.
+/// Returns all variants of this crate, in the order of the tool's list.
 pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {
     let mut list: Vec<std::sync::Arc<dyn Variant<B>>> = Vec::new();
     for ring in Ring::variants() {

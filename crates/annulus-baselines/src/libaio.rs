@@ -1,12 +1,13 @@
-//! Linux AIO by its raw system calls (`io_setup`, `io_submit`, `io_getevents`): the interface before io_uring.
+//! Linux AIO by its raw system calls (`io_setup`, `io_submit`, `io_getevents`), the predecessor of io_uring.
 //!
-//! One context per thread. Submits what is new in one call, waits for one completion, takes all there are.
-//! On a buffered file the kernel does the work inside `io_submit`: depth changes nothing but the latency.
+//! Each thread has one context. It submits all new operations in one call, waits for one completion, and takes all that
+//! are available. On a buffered file the kernel does the I/O inside `io_submit`, so a greater depth only increases the
+//! latency.
 //!
 //! # Safety
 //!
-//! Control blocks and memory live in the driver until the context is destroyed, and `io_destroy` waits
-//! for what is in flight. A slot is looked at only between its event and its next submission.
+//! Control blocks and memory live in the context until it is destroyed, and `io_destroy` waits for the operations in
+//! flight. The bytes of a slot are accessed only between its event and its next submission.
 
 #![allow(unsafe_code)]
 
@@ -19,24 +20,24 @@ use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
 
-/// From there on, submitting to a buffered file takes longer than a run.
+/// The largest depth for buffered files. With more, one submission takes longer than a run.
 const SYNCHRONOUS_MAX: usize = 4096;
 
-/// Linux AIO: how its calls are batched.
+/// Linux AIO, with its batching options.
 #[derive(Clone, Copy, Debug)]
 pub struct LinuxAio {
-    /// Submit after this many new operations, or all that are new if fewer.
+    /// The number of new operations per submission, or all new ones if there are fewer.
     pub submit_every: usize,
-    /// Events to wait for, and the most to take, in one call.
+    /// The number of events to wait for in one call.
     pub wait_for: usize,
-    /// As above.
+    /// The largest number of events to take in one call.
     pub take: usize,
-    /// Ask for new operations only when no more than this many are outstanding.
+    /// The worker is asked for new operations only when at most this many are in flight.
     pub refill_at: usize,
 }
 
 impl Default for LinuxAio {
-    /// All that is new in one call; wait for one event and take all there are.
+    /// Submits all new operations in one call, waits for one event and takes all that are available.
     fn default() -> LinuxAio {
         LinuxAio {
             submit_every: usize::MAX,
@@ -109,19 +110,19 @@ struct Event {
     result2: i64,
 }
 
-/// One thread's AIO context.
+/// The AIO context of one thread.
 struct Context {
     id: libc::c_ulong,
     memory: Memory,
     blocks: Vec<ControlBlock>,
     events: Vec<Event>,
     ops: Vec<Op>,
-    /// Control blocks to submit; room for all of them, so it never grows.
+    /// The control blocks to submit. Its capacity is the depth, so it never grows.
     fresh: Vec<*mut ControlBlock>,
     fds: Vec<u32>,
     /// `RWF_DSYNC` for durable writes.
     write_flags: u32,
-    /// Slots that no operation is in.
+    /// The slots without an operation.
     idle: Vec<usize>,
     batching: LinuxAio,
     in_flight: usize,
@@ -131,7 +132,7 @@ impl Context {
     fn new(batching: LinuxAio, job: &Job, depth: usize) -> Result<Context, Failure> {
         let memory = Memory::new(depth, job.block_bytes)?;
         let mut id: libc::c_ulong = 0;
-        // SAFETY: `id` is zero, as the call demands, and lives through it.
+        // SAFETY: `id` is zero, as the call requires, and outlives the call.
         let code = unsafe { libc::syscall(libc::SYS_io_setup, depth as libc::c_long, &raw mut id) };
         if code != 0 {
             let error = io::Error::last_os_error();
@@ -165,7 +166,7 @@ impl Context {
         })
     }
 
-    /// The loop; returns how many calls it made.
+    /// Runs the loop. Returns the number of system calls.
     fn drive<L: Worker>(&mut self, worker: &mut L) -> Result<u64, Failure> {
         let mut calls = 0;
         let drains = self.batching.refill_at < self.ops.len();
@@ -193,7 +194,8 @@ impl Context {
                 let event = self.events[index];
                 let slot = event.data as usize;
                 self.in_flight -= 1;
-                // SAFETY: the event says that the kernel is done with this slot; it is requested again below.
+                // SAFETY: the event shows that the kernel has finished with this slot, which is submitted again only
+                // below.
                 let bytes = unsafe { self.memory.slot(slot) };
                 let result = usize::try_from(event.result)
                     .map_err(|_| io::Error::from_raw_os_error(-event.result as i32));
@@ -212,7 +214,7 @@ impl Context {
         }
     }
 
-    /// Prepares the next operation in `slot`, if the worker has one; if not, the slot is idle.
+    /// Prepares the next operation in `slot`. Returns `false`, with the slot idle, if the worker has none.
     fn prepare_next<L: Worker>(&mut self, worker: &mut L, slot: usize) -> bool {
         let Some(op) = worker.next() else {
             self.idle.push(slot);
@@ -242,13 +244,13 @@ impl Context {
         true
     }
 
-    /// Submits all that is new; returns how many calls that took.
+    /// Submits all new operations. Returns the number of calls.
     fn submit(&mut self) -> Result<u64, Failure> {
         let (mut done, mut calls) = (0, 0);
         while done < self.fresh.len() {
             let rest = &mut self.fresh[done..];
-            // SAFETY: `rest` holds `rest.len()` pointers to control blocks in `self.blocks`, which does
-            // not move or grow; each points to a slot of `memory` and to a file that the job keeps open.
+            // SAFETY: `rest` holds `rest.len()` pointers to control blocks in `self.blocks`, which does not move or
+            // grow. Each refers to a slot of `memory` and to a file that the job keeps open.
             let count = unsafe {
                 libc::syscall(
                     libc::SYS_io_submit,
@@ -266,7 +268,7 @@ impl Context {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
-                // EAGAIN: no room; we never ask for more than `io_setup` gave, so it is the machine's limit.
+                // EAGAIN: the machine's limit, as the number in flight never exceeds the argument of `io_setup`.
                 _ => return Err(Failure::failed("io_submit", &error)),
             }
         }
@@ -274,14 +276,14 @@ impl Context {
         Ok(calls)
     }
 
-    /// Waits for at least one event; returns how many came.
+    /// Waits for at least one event. Returns the number of events.
     fn wait(&mut self) -> Result<usize, Failure> {
         loop {
             let least = self.batching.wait_for.clamp(1, self.in_flight) as libc::c_long;
             let most = (self.batching.take.min(self.events.len()) as libc::c_long).max(least);
             let events = self.events.as_mut_ptr();
             let forever: *const libc::timespec = std::ptr::null();
-            // SAFETY: `events` has room for `most` entries and is not touched by others during the call.
+            // SAFETY: `events` has room for `most` entries, and only the kernel accesses it during the call.
             let count = unsafe {
                 libc::syscall(
                     libc::SYS_io_getevents,
@@ -305,8 +307,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is ours and destroyed only here. The call waits for what is in flight, so the
-        // memory, which is dropped after this, is no longer known to the kernel.
+        // SAFETY: the context is destroyed only here. The call waits for the operations in flight, so the kernel no
+        // longer uses the memory, which is dropped later.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
     }
 }

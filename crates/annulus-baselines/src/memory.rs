@@ -1,12 +1,13 @@
 //! Memory for operations: one page-aligned map, cut into slots of one block each.
 //!
-//! One per submitting thread. Aligned to pages because direct I/O asks for it; filled with random bytes
-//! because the pages must exist before the clock starts and because what is written must not compress.
+//! Each submitting thread has one. The alignment is for direct I/O. The memory is filled with random bytes, so that all
+//! pages exist before the clock starts and written data does not compress.
 //!
 //! # Safety
 //!
-//! Slots never overlap, the map never moves, and it is unmapped only when this is dropped. A slot may be
-//! looked at only while no kernel operation on that slot is in flight; each user's header says how it knows.
+//! Slots never overlap, the map never moves, and it is unmapped only when the value is dropped. The bytes of a slot are
+//! accessed only while no kernel operation on that slot is in flight; the head of each module that uses it states why
+//! that holds.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +17,7 @@ use memmap2::{MmapMut, MmapRaw};
 
 use crate::Failure;
 
-/// Slots begin at multiples of this: the strictest memory alignment that direct I/O asks for in practice.
+/// The alignment of slots: the strictest that direct I/O requires in practice.
 const SLOT_ALIGN_BYTES: usize = 4096;
 
 /// A block of memory per operation in flight.
@@ -28,7 +29,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Room for `slots` blocks of `block_bytes` each.
+    /// Maps `slots` blocks of `block_bytes` each.
     pub fn new(slots: usize, block_bytes: usize) -> Result<Memory, Failure> {
         let stride_bytes = block_bytes.next_multiple_of(SLOT_ALIGN_BYTES);
         let bytes = stride_bytes.saturating_mul(slots.max(1));
@@ -47,28 +48,28 @@ impl Memory {
         })
     }
 
-    /// Where slot `slot` begins.
+    /// Returns the address of a slot.
     pub(crate) fn slot_ptr(&self, slot: usize) -> *mut u8 {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
         self.map.as_mut_ptr().wrapping_add(slot * self.stride_bytes)
     }
 
-    /// The bytes of slot `slot`.
+    /// Returns the bytes of a slot.
     ///
     /// # Safety
     ///
     /// No kernel operation on this slot is in flight, and no other reference to it exists.
     #[allow(clippy::mut_from_ref)] // Slots are disjoint; one borrow of the whole would forbid using two.
     pub(crate) unsafe fn slot(&self, slot: usize) -> &mut [u8] {
-        // SAFETY: `slot_ptr` checks the index, so the range lies inside the map, which lives as long as
-        // `self`; its pages are initialised. The caller promises that nobody else has this slot.
+        // SAFETY: `slot_ptr` checks the index, so the range lies inside the map, which lives as long as `self`. Its
+        // pages are initialised. The caller guarantees exclusive access to the slot.
         unsafe { std::slice::from_raw_parts_mut(self.slot_ptr(slot), self.block_bytes) }
     }
 
-    /// The bytes of the only slot, for a thread or task that has one operation at a time.
+    /// Returns the bytes of the only slot, for a thread or task with one operation at a time.
     pub fn only(&mut self) -> &mut [u8] {
-        // SAFETY: `&mut self` excludes every other reference, and those who use this method give the
-        // memory to the kernel only for the length of a blocking call that holds this very borrow.
+        // SAFETY: `&mut self` excludes every other reference. Callers lend this memory to the kernel only during a
+        // blocking call that holds this borrow.
         unsafe { self.slot(0) }
     }
 }

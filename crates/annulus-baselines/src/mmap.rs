@@ -1,14 +1,15 @@
-//! One thread per operation in flight, each reading a shared map of the file: no call, only page faults.
+//! One thread per operation in flight, each reading a shared map of the file. A read makes no system call; it only
+//! causes page faults.
 //!
-//! It reads in place: one word per checked unit is touched, which brings the page in; nothing is copied. That
-//! is how programs use a map, and it is the map's advantage over every call that copies. A write is a copy
-//! into the map; a synced one is followed by `msync` of its block.
+//! A read is done in place: it touches one byte per page, which brings the page in, and copies nothing. Programs use
+//! maps in this way, and it is the advantage over every call that copies. A write copies into the map; a synced write
+//! also calls `msync` on its block.
 //!
 //! # Safety
 //!
-//! The file may be changed by others while it is mapped, so no Rust reference into the map is ever made:
-//! words are read by volatile loads and blocks are copied by pointer. If someone truncates the file, the
-//! process dies by `SIGBUS`, as every program that maps files does; our own file has no name by then.
+//! Other processes may change the file while it is mapped, so no Rust reference into the map is created. Words are read
+//! by volatile loads, and blocks are copied by pointer. If the file is truncated, the process gets `SIGBUS`, as every
+//! program that maps files does. The tool's own test file is unlinked by then.
 
 #![allow(unsafe_code)]
 
@@ -20,19 +21,19 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use crate::threads::{next_in_time, on_threads};
 use crate::{Bench, Completed, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
-/// A page; touching one byte of each brings a block in.
+/// The size of a page. Touching one byte of each page brings a block in.
 const PAGE_BYTES: usize = 4096;
 
 /// Reads and writes through a shared map.
 pub struct MappedFile {
-    /// Each write is followed by `msync(MS_SYNC)`, whatever the job says.
+    /// Call `msync(MS_SYNC)` after each write, even if the job does not request it.
     synced: bool,
-    /// A read copies its block out of the map, as fio does it, instead of reading in place.
+    /// Copy each block out of the map, as fio does, instead of reading in place.
     copies: bool,
 }
 
 impl MappedFile {
-    /// The map of fio's engine of that name: reads are copied out.
+    /// Returns the equivalent of fio's `mmap` engine, which copies each read out of the map.
     pub fn copying() -> MappedFile {
         MappedFile {
             synced: false,
@@ -40,7 +41,7 @@ impl MappedFile {
         }
     }
 
-    /// The map as most programs use it, and with every write synced.
+    /// Returns two variants that read in place, without and with a sync after every write.
     pub fn variants() -> [MappedFile; 2] {
         [false, true].map(|synced| MappedFile {
             synced,
@@ -156,7 +157,7 @@ impl View {
         Ok(View { map })
     }
 
-    /// Waits until the block of `op` is on stable storage.
+    /// Blocks until the block of `op` is on stable storage.
     fn sync(&self, op: &Op, job: &Job) -> io::Result<()> {
         let at = (op.offset - job.offset_bytes) as usize;
         self.map.flush_range(at, op.bytes as usize)
@@ -176,7 +177,7 @@ impl View {
     }
 }
 
-/// One block in the map; never made into a reference, because its bytes are not ours alone.
+/// One block of the map. It is never made into a reference, because other processes may change its bytes.
 struct Block<'a> {
     start: *mut u8,
     bytes: usize,
@@ -187,8 +188,8 @@ impl Block<'_> {
     fn touch(&self) {
         let mut at = 0;
         while at < self.bytes {
-            // SAFETY: `View::block` checked that the block lies inside the map, which `_map` keeps alive;
-            // volatile, so that a change by another process is a new value and not a broken promise.
+            // SAFETY: `View::block` has checked that the block lies inside the map, which `_map` keeps alive. The load
+            // is volatile, so a change by another process only yields another value.
             unsafe { self.start.add(at).read_volatile() };
             at += PAGE_BYTES;
         }
@@ -196,15 +197,15 @@ impl Block<'_> {
 
     fn copy_out(&self, buffer: &mut [u8]) {
         assert!(buffer.len() == self.bytes);
-        // SAFETY: both ranges are `bytes` long: the block inside the map, the buffer by the assertion; private
+        // SAFETY: both ranges are `bytes` long: the block inside the map, and the buffer by the assertion. Private
         // memory cannot overlap the map.
         unsafe { std::ptr::copy_nonoverlapping(self.start, buffer.as_mut_ptr(), self.bytes) };
     }
 
     fn copy_from(&self, buffer: &[u8]) {
         assert!(buffer.len() == self.bytes);
-        // SAFETY: both ranges are `bytes` long: the block inside the writable map (the job writes, so it
-        // was mapped for writing), the buffer by the assertion; private memory cannot overlap the map.
+        // SAFETY: both ranges are `bytes` long: the block inside the map, and the buffer by the assertion. The map is
+        // writable because the job writes. Private memory cannot overlap the map.
         unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), self.start, self.bytes) };
     }
 }
@@ -215,15 +216,16 @@ impl Completed for Block<'_> {
         if at + 8 > self.bytes {
             return !0;
         }
-        // SAFETY: the eight bytes lie inside the block by the check above, the block inside the map. Every
-        // caller asks at multiples of 512 from a block that begins at a multiple of 512: aligned.
+        // SAFETY: by the check above the eight bytes lie inside the block, which lies inside the map. Every caller
+        // passes a multiple of 512, and the block begins at a multiple of 512, so the address is aligned.
         u64::from_le(unsafe { self.start.add(at).cast::<u64>().read_volatile() })
     }
 
     fn copy_to(&self, into: &mut Vec<u8>) -> bool {
         into.clear();
         into.resize(self.bytes, 0);
-        // SAFETY: the block is `bytes` long and inside the map; `into` was just made as long; they do not overlap.
+        // SAFETY: the block is `bytes` long and lies inside the map. `into` has just been resized to that length, and
+        // does not overlap it.
         unsafe { std::ptr::copy_nonoverlapping(self.start, into.as_mut_ptr(), self.bytes) };
         true
     }

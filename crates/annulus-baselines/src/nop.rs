@@ -1,8 +1,8 @@
-//! NOPs through the ABI crate by hand, and the process's context switches: the ground under `annulus bench nop`.
+//! NOPs on a hand-written ring, and the context switches of the process, for `annulus bench nop`.
 //!
 //! # Safety
 //!
-//! A NOP points to nothing, so there is no memory for the kernel to touch.
+//! A NOP refers to no memory, so the kernel accesses none.
 
 #![allow(unsafe_code)]
 
@@ -12,15 +12,15 @@ use io_uring::{IoUring, opcode};
 
 use crate::Failure;
 
-/// A ring that does nothing, many times.
+/// A ring that runs batches of NOPs.
 pub struct NopRing {
     ring: IoUring,
     batch: usize,
 }
 
 impl NopRing {
-    /// A ring with room for `batch` NOPs: a plain one, or with `SINGLE_ISSUER | DEFER_TASKRUN`. For the thread
-    /// that makes it.
+    /// Sets up a ring for `batch` NOPs, without flags or with `SINGLE_ISSUER | DEFER_TASKRUN`. Only the thread that
+    /// creates the ring may use it.
     pub fn new(batch: usize, deferred: bool) -> Result<NopRing, Failure> {
         let entries = u32::try_from(batch.next_power_of_two())
             .map_err(|_| Failure::Failed(format!("a batch of {batch}")))?;
@@ -34,7 +34,7 @@ impl NopRing {
         Ok(NopRing { ring, batch })
     }
 
-    /// Enters with nothing to submit and nothing to wait for: what the system call itself costs.
+    /// Enters with nothing to submit and nothing to wait for, to measure the cost of the system call.
     pub fn enter(&self) -> Result<(), Failure> {
         let entered = self.ring.submit();
         entered
@@ -42,12 +42,12 @@ impl NopRing {
             .map_err(|error| Failure::failed("io_uring_enter", &error))
     }
 
-    /// Pushes a batch, enters, takes the answers; how often it entered.
+    /// Submits a batch and waits for its completions. Returns the number of enters.
     pub fn round(&mut self) -> Result<u64, Failure> {
         let (submitter, mut sq, mut cq) = self.ring.split();
         for index in 0..self.batch {
             let entry = opcode::Nop::new().build().user_data(index as u64);
-            // SAFETY: a NOP points to nothing that would have to live on.
+            // SAFETY: a NOP refers to no memory.
             unsafe { sq.push(&entry) }
                 .map_err(|_| Failure::Failed("no room for a batch the ring was made for".into()))?;
         }
@@ -55,7 +55,8 @@ impl NopRing {
         let (mut calls, mut answered) = (0, 0);
         while answered < self.batch {
             calls += 1;
-            // What has been taken is reported first: an enter waits for new completions only.
+            // Publish the head of the queue first. Otherwise the enter counts completions that are already reaped, and
+            // does not wait.
             cq.sync();
             if let Err(error) = submitter.submit_and_wait(self.batch - answered)
                 && error.raw_os_error() != Some(libc::EINTR)
@@ -74,15 +75,15 @@ impl NopRing {
     }
 }
 
-/// How often a thread of this process was taken off a processor so far, by its own wish or not.
+/// Returns the number of context switches of this process so far, voluntary and involuntary.
 pub fn context_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call writes one `rusage` to where there is room for one.
+    // SAFETY: the call writes one `rusage`, for which `usage` has room.
     let code = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
     if code != 0 {
         return 0;
     }
-    // SAFETY: zeroed, which is a value of this plain struct, and since then written by the kernel.
+    // SAFETY: zero bytes are a valid value of this plain struct, and the kernel has written it since.
     let usage = unsafe { usage.assume_init() };
     (usage.ru_nvcsw + usage.ru_nivcsw) as u64
 }

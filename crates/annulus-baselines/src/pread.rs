@@ -4,7 +4,7 @@ use crate::call::call;
 use crate::threads::{next_in_time, on_threads};
 use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
-/// Blocking positional calls from threads.
+/// Blocking positional calls on threads.
 pub struct Pread;
 
 impl<B: Bench> Variant<B> for Pread {

@@ -1,8 +1,9 @@
-//! How much of a file is in the page cache: `mincore` on a map of it. The tool asks before every run.
+//! The part of a file that is in the page cache, by `mincore` on a map of the file. The tool checks it before every
+//! run.
 //!
 //! # Safety
 //!
-//! The map is never read or written, only asked about, so what others do to the file cannot matter.
+//! The map is never read or written, so changes of the file by other processes have no effect.
 
 #![allow(unsafe_code)]
 
@@ -11,10 +12,11 @@ use std::io;
 
 use memmap2::MmapOptions;
 
-/// Asked about at a time: bounds the vector of answers (one byte per page) to 256 KiB.
+/// The size of one `mincore` call, which limits the result (one byte per page) to 256 KiB.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// The bytes of `file` between `offset` and `offset + len` that are in the page cache, in whole pages.
+/// Returns the number of bytes of `file` between `offset` and `offset + len` that are in the page cache, in whole
+/// pages.
 pub fn resident_bytes(file: &File, offset: u64, len: u64) -> io::Result<u64> {
     // SAFETY: `sysconf` with a valid name only reads a constant.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -35,8 +37,8 @@ fn resident_pages(file: &File, at: u64, bytes: u64, page: u64) -> io::Result<u64
         .len(bytes as usize)
         .map_raw_read_only(file)?;
     let mut pages = vec![0u8; bytes.div_ceil(page) as usize];
-    // SAFETY: the range is exactly the map made above, which begins on a page because `at` does; the
-    // vector has one byte for each of its pages.
+    // SAFETY: the range is exactly the map created above, which begins on a page because `at` does. The vector has one
+    // byte for each of its pages.
     let code = unsafe { libc::mincore(map.as_mut_ptr().cast(), map.len(), pages.as_mut_ptr()) };
     if code != 0 {
         return Err(io::Error::last_os_error());

@@ -1,13 +1,13 @@
-//! A ring written by hand on the ABI crate, the base of every ratio, and its variants.
+//! A hand-written ring on the `io_uring` crate: the base of every ratio, and its variants.
 //!
-//! One ring per thread. The plain shape of the loop is: push what was asked, one enter that submits
-//! and waits for one completion, take all completions there are, ask for as many new operations, again.
+//! Each thread has one ring. The basic loop pushes operations, enters once to submit them and to wait for one
+//! completion, takes all available completions, and replaces each by a new operation.
 //!
 //! # Safety
 //!
-//! What an SQE points to is a slot of a [`Memory`] that lives until the ring is empty: the loop
-//! returns only when nothing is in flight, and if an enter fails in between, ring and memory are leaked on
-//! purpose. A slot is looked at only between its CQE and its next SQE. The files outlive the call.
+//! An SQE points to a slot of a [`Memory`] that lives until nothing is in flight. The loop returns only then. If an
+//! enter fails earlier, the ring and the memory are leaked on purpose. The bytes of a slot are accessed only between
+//! its CQE and its next SQE. The files outlive the run.
 
 #![allow(unsafe_code)]
 
@@ -20,18 +20,18 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::threads::{on_threads, slept_until_later};
 use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
-/// How long a kernel thread that polls the SQ spins before it sleeps.
+/// The time that an SQPOLL thread spins before it sleeps.
 const SQPOLL_IDLE_MS: u32 = 50;
-/// A batch is never larger than this, as in fio's `iodepth_batch`: more is only latency.
+/// The largest batch, as with fio's `iodepth_batch`. Larger batches only add latency.
 const BATCH_MAX: usize = 32;
 /// The kernel's limits: entries of a submission queue, and registered buffers of a ring.
 const ENTRIES_MAX: usize = 32_768;
 const BUFFERS_MAX: usize = 16_384;
 
-/// How the ring is made.
+/// The set-up mode of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setup {
-    /// `SINGLE_ISSUER | DEFER_TASKRUN`: completions are worked on inside our own enter.
+    /// `SINGLE_ISSUER | DEFER_TASKRUN`: the kernel runs completion work only inside the thread's own enter.
     Deferred,
     /// No flags.
     Plain,
@@ -39,27 +39,27 @@ pub enum Setup {
     Polled,
 }
 
-/// When the loop enters the kernel.
+/// The policy for entering the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitPolicy {
-    /// Once per batch of completions, waiting for one completion.
+    /// Enter once per batch of completions, and wait for one completion.
     Once,
-    /// As `Once`, and also after every N new operations while completions are being taken.
+    /// Enter as with `Once`, and also after every N new operations while reaping.
     Every(usize),
-    /// Once per batch of completions, waiting for half the depth (at most 32).
+    /// Enter once per batch of completions, and wait for half the depth (at most 32).
     Batch,
-    /// As the batch options of a job file say.
+    /// The batch options of a job file.
     Configured {
-        /// Submit after N new operations while completions are being taken.
+        /// Submit after this many new operations while reaping.
         submit_every: usize,
-        /// Completions to wait for.
+        /// The number of completions to wait for.
         wait_for: usize,
-        /// Ask for new operations only when no more than this many are outstanding.
+        /// Start new operations only when at most this many are in flight.
         refill_at: usize,
     },
 }
 
-/// What the ring has registered.
+/// The resources registered with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
     /// The files and the memory.
@@ -80,12 +80,12 @@ pub struct Ring {
     setup: Setup,
     submit_policy: SubmitPolicy,
     registered: Registered,
-    /// `IOPOLL`: completions are looked for at the device.
+    /// `IOPOLL`: the kernel polls the device for completions.
     device_polled: bool,
 }
 
 impl Ring {
-    /// A ring as a job file asks for it.
+    /// Returns a ring with the options of a job file.
     pub fn with_options(
         setup: Setup,
         submit_policy: SubmitPolicy,
@@ -119,7 +119,7 @@ impl Ring {
         }
     }
 
-    /// The base and its variants, the base first.
+    /// Returns the base and its variants, the base first.
     pub fn variants() -> Vec<Ring> {
         use Registered::{Buffers, FilesAndBuffers, Nothing};
         use Setup::{Deferred, Plain, Polled};
@@ -220,7 +220,8 @@ impl<B: Bench> Variant<B> for Ring {
 }
 
 impl Ring {
-    /// This ring, or the nearest that a kernel before Linux 6.1 can make.
+    /// Returns this ring. If the kernel refuses `DEFER_TASKRUN` (before Linux 6.1), returns a ring without flags, and a
+    /// note.
     fn as_this_kernel_can(&self) -> (Ring, Option<String>) {
         if self.setup != Setup::Deferred
             || !matches!(
@@ -241,24 +242,24 @@ impl Ring {
     }
 }
 
-/// One thread's ring. The order of the fields is the order of dropping: the ring before what it points to.
+/// The ring of one thread. Fields are dropped in this order: the ring before the memory that it points to.
 struct Driver {
     ring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<Memory>,
     ops: Vec<Op>,
     fds: Vec<i32>,
-    /// Slots that no operation is in.
+    /// The slots without an operation.
     idle: Vec<usize>,
     registered: Registered,
-    /// How many slots share a registered buffer: one, unless the kernel does not take as many buffers.
+    /// The number of slots per registered buffer: 1, unless the depth exceeds the kernel's limit of buffers.
     slots_per_buffer: usize,
     /// `RWF_DSYNC` for durable writes.
     write_flags: i32,
-    /// Submit after this many operations while reaping.
+    /// The number of new operations per submission while reaping.
     chunk: usize,
-    /// Completions to wait for.
+    /// The number of completions to wait for.
     wait_for: usize,
-    /// Ask for new operations only when no more than this many are outstanding.
+    /// The worker is asked for new operations only when at most this many are in flight.
     refill_at: usize,
     in_flight: usize,
 }
@@ -307,7 +308,7 @@ impl Driver {
         })
     }
 
-    /// The loop; returns how often it entered the kernel.
+    /// Runs the loop. Returns the number of enters.
     fn drive<L: Worker>(&mut self, worker: &mut L) -> Result<u64, Failure> {
         let (chunk, wait_for, refill_at) = (self.chunk, self.wait_for, self.refill_at);
         let (registered, slots_per_buffer) = (self.registered, self.slots_per_buffer);
@@ -339,20 +340,21 @@ impl Driver {
                 }
                 continue;
             }
-            // What has been taken is reported first: an enter waits for new completions only.
+            // Publish the head of the completion queue first. Otherwise the enter counts completions that are already
+            // reaped, and does not wait.
             cq.sync();
             sq.sync();
             calls += 1;
             worker.called();
             enter(submitter.submit_and_wait(wait_for.min(*in_flight)))?;
-            // Both sides: which entries the kernel has taken, and which completions it has left.
+            // Load the kernel's heads and tails: the entries that it has taken, and its new completions.
             sq.sync();
             cq.sync();
             let mut fresh = 0;
             for cqe in &mut cq {
                 *in_flight -= 1;
                 let slot = cqe.user_data() as usize;
-                // SAFETY: this slot's CQE has just been taken and its next SQE is not pushed yet.
+                // SAFETY: this slot's CQE has just been taken, and its next SQE is not yet pushed.
                 let bytes = unsafe { memory.slot(slot) };
                 let op = ops[slot];
                 worker.finish(op, kernel_result(cqe.result()), &bytes[..op.bytes as usize]);
@@ -380,18 +382,18 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // An enter failed with operations in flight: the kernel may still write to the memory.
+        // An enter failed with operations in flight, so the kernel may still write to the memory.
         if self.in_flight > 0 {
             return;
         }
-        // SAFETY: dropped here and nowhere else, the ring first; nothing is in flight.
+        // SAFETY: dropped only here, the ring first, with nothing in flight.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
-        // SAFETY: dropped here and nowhere else. The ring, which had the memory registered, is gone.
+        // SAFETY: dropped only here, after the ring that had registered the memory.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }
 
-/// What every SQE of a run has in common.
+/// The properties that all SQEs of a run share.
 struct Target<'a> {
     fds: &'a [i32],
     registered: Registered,
@@ -399,8 +401,8 @@ struct Target<'a> {
     write_flags: i32,
 }
 
-/// Entries for `depth` operations. The polling thread completes a batch before it says that it has taken it:
-/// leave room for another.
+/// Returns the number of entries for `depth` operations. An SQPOLL thread can complete a batch before it publishes that
+/// it has taken the entries, so its queue has room for a second batch.
 fn ring_entries(setup: Setup, depth: usize) -> usize {
     let entries = if setup == Setup::Polled {
         2 * depth
@@ -450,13 +452,13 @@ fn register_buffers(
         .step_by(shared)
         .map(|slot| libc::iovec {
             iov_base: memory.slot_ptr(slot).cast(),
-            // From the first slot to the end of the last: in the map they follow each other.
+            // From the first slot to the end of the last one. Slots are adjacent in the map.
             iov_len: memory.slot_ptr((slot + shared).min(depth) - 1).addr()
                 - memory.slot_ptr(slot).addr()
                 + job.block_bytes,
         })
         .collect();
-    // SAFETY: the slots lie in `memory`, which the driver keeps until after the ring is dropped.
+    // SAFETY: the slots lie in `memory`, which the driver drops only after the ring.
     unsafe { ring.submitter().register_buffers(&slots) }.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOMEM) => Failure::Unavailable(format!(
             "registering {depth} blocks of {} bytes: more than RLIMIT_MEMLOCK allows; raise it with `ulimit -l`",
@@ -466,7 +468,7 @@ fn register_buffers(
     })
 }
 
-/// What an operation on a slot looks like to the kernel.
+/// Returns the SQE of an operation on a slot.
 #[inline]
 fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entry {
     use Registered::{Buffers, Files, FilesAndBuffers, Nothing};
@@ -474,7 +476,7 @@ fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entr
     let (offset, flags) = (op.offset, target.write_flags);
     let fixed = types::Fixed(op.file);
     let plain = types::Fd(target.fds[op.file as usize]);
-    // One shape for both kinds of descriptor: the ABI crate has no name for "either".
+    // A macro, as the `io_uring` crate has no type for both kinds of descriptor.
     macro_rules! with_buffer {
         ($file:expr) => {
             if op.write {
@@ -504,7 +506,7 @@ fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entr
     }
 }
 
-/// Puts operations into the idle slots until the worker has none or all are used.
+/// Starts operations in the idle slots until the worker has none or all slots are in use.
 fn refill<L: Worker>(
     sq: &mut squeue::SubmissionQueue<'_>,
     target: &Target<'_>,
@@ -545,8 +547,8 @@ fn push<L: Worker>(
     if sq.is_full() {
         sq.sync();
     }
-    // SAFETY: the entry points to a slot of `block_bytes` bytes that stays mapped until its CQE (see the
-    // header), and to files that the job keeps open.
+    // SAFETY: the entry points to a slot of `block_bytes` bytes that stays mapped until its CQE (see the head of this
+    // file), and to files that the job keeps open.
     unsafe { sq.push(&entry.user_data(slot as u64)) }.map_err(|_| {
         Failure::Failed(
             "the submission queue is full although it has an entry per operation".into(),
@@ -554,7 +556,8 @@ fn push<L: Worker>(
     })
 }
 
-/// Interrupted, or the kernel asks us to take completions first: both mean "go on".
+/// Treats `EINTR`, `EAGAIN` and `EBUSY` as success. The enter was interrupted, or the kernel requires reaping first;
+/// the loop does both.
 fn enter(result: io::Result<usize>) -> Result<(), Failure> {
     match result {
         Ok(_) => Ok(()),

@@ -1,29 +1,29 @@
-//! How answers are spread over the time of a run: counts by slice of time and by latency.
+//! The distribution of results over the time of a run: counts by slice of time and by latency.
 //!
-//! A [`Recorder`] belongs to one thread or worker. Its slice at hand is a plain row of buckets, so that a record costs
-//! a few instructions and no allocation; when another slice begins, what the row holds goes to a list, and the row is
-//! used again. Lists of all workers are put together at the end. Buckets are those of `annulus::metrics::Histogram`:
-//! exact below 16 ns, then to a sixteenth.
+//! A [`Recorder`] belongs to one thread or worker. Its current slice is a plain row of buckets, so a record costs a few
+//! instructions and no allocation. At the start of another slice, the counts of the row move to a list, and the row is
+//! reused. The lists of all workers are merged at the end. The buckets are those of `annulus::metrics::Histogram`:
+//! exact below 16 ns, and with a resolution of one sixteenth above.
 
-/// Buckets of each power of two.
+/// The number of buckets per power of two.
 const PARTS: usize = 16;
 const EXACT_BITS: u32 = PARTS.ilog2();
-/// Durations from 2 to this power of nanoseconds on (137 s) are counted in the last bucket.
+/// Durations of 2^37 ns (137 s) or more are counted in the last bucket.
 const BITS_MAX: u32 = 37;
-/// How many buckets there are.
+/// The number of buckets.
 pub const BUCKETS: usize = (BITS_MAX - EXACT_BITS) as usize * PARTS + PARTS;
-/// Where the row counts what went wrong.
+/// The index of the row's error count.
 const ERRORS: usize = BUCKETS;
 const ROW: usize = BUCKETS + 1;
-/// What an entry of the list says instead of a bucket if it counts calls.
+/// The bucket number of an entry that counts calls.
 const CALLS: usize = ROW;
 
-/// The largest number of slices, however long the run is.
+/// The largest number of slices, for runs of any length.
 pub const SLICES_MAX: u64 = 240;
-/// No slice is shorter: there would be nothing in it.
+/// The shortest slice. A shorter one would contain too few results.
 const SLICE_NS_MIN: u64 = 10_000_000;
 
-/// The bucket that counts durations of `ns`.
+/// Returns the bucket of a duration.
 #[inline]
 pub fn bucket(ns: u64) -> usize {
     let ns = ns.min((1 << BITS_MAX) - 1);
@@ -35,7 +35,7 @@ pub fn bucket(ns: u64) -> usize {
     (power - EXACT_BITS + 1) as usize * PARTS + part
 }
 
-/// The first and the last duration that `bucket` counts, ns.
+/// Returns the shortest and the longest duration that `bucket` counts, in nanoseconds.
 pub fn bounds(bucket: usize) -> (u64, u64) {
     if bucket < PARTS {
         return (bucket as u64, bucket as u64);
@@ -45,13 +45,14 @@ pub fn bounds(bucket: usize) -> (u64, u64) {
     (first, first + (1 << power) - 1)
 }
 
-/// How a measured time is cut: the length of a slice, and how many there are. The last may be a shorter one.
+/// Divides a measured time into slices. Returns the length of a slice and the number of slices. The last slice may be
+/// shorter.
 pub fn cut(runtime_ns: u64) -> (u64, usize) {
     let slice_ns = runtime_ns.div_ceil(SLICES_MAX).max(SLICE_NS_MIN);
     (slice_ns, runtime_ns.div_ceil(slice_ns).max(1) as usize)
 }
 
-/// N of a bucket in a slice.
+/// The count of one bucket in one slice.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     slice: u16,
@@ -59,18 +60,18 @@ struct Entry {
     count: u32,
 }
 
-/// What one thread or worker has seen.
+/// The counts of one thread or worker.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     from_ns: u64,
     slice_ns: u64,
     slices: usize,
-    /// The slice at hand, and when it begins.
+    /// The current slice, and its start.
     slice: usize,
     slice_from_ns: u64,
-    /// Empty until something is recorded: a run may have thousands of workers that never do.
+    /// Empty until the first record: a run may have thousands of workers that record nothing.
     row: Vec<u32>,
-    /// What of the row is in use.
+    /// The range of the row that is in use.
     low: usize,
     high: usize,
     calls: u32,
@@ -78,38 +79,38 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins: the measured time is known now.
+    /// Starts recording, with the start and the length of the measured time.
     pub fn begin(&mut self, from_ns: u64, runtime_ns: u64) {
         let (slice_ns, slices) = cut(runtime_ns);
         *self = Recorder {
             from_ns,
             slice_ns,
             slices,
-            // The first record starts its own slice, and makes the row.
+            // The first record starts a slice and allocates the row.
             slice_from_ns: from_ns.wrapping_add(1 << 63),
             low: ROW,
             ..Recorder::default()
         };
     }
 
-    /// A right answer at `at_ns`, not before the measured time. True if it is the first of its slice.
+    /// Counts a correct result at `at_ns`, which is not before the measured time. Returns `true` if it starts a slice.
     #[inline]
     pub fn record(&mut self, at_ns: u64, latency_ns: u64) -> bool {
         self.count(at_ns, bucket(latency_ns))
     }
 
-    /// A wrong answer or an error.
+    /// Counts a wrong result or an error. Returns `true` if it starts a slice.
     pub fn error(&mut self, at_ns: u64) -> bool {
         self.count(at_ns, ERRORS)
     }
 
-    /// A call that submits or waits, in the slice at hand.
+    /// Counts a call that submits or waits, in the current slice.
     #[inline]
     pub fn call(&mut self) {
         self.calls += 1;
     }
 
-    /// Which slice is at hand.
+    /// Returns the index of the current slice.
     pub fn slice(&self) -> usize {
         self.slice
     }
@@ -137,7 +138,7 @@ impl Recorder {
         self.slice_from_ns = self.from_ns + self.slice as u64 * self.slice_ns;
     }
 
-    /// Takes what the row holds to the list.
+    /// Moves the counts of the row to the list.
     fn flush_row(&mut self) {
         let slice = self.slice.min(self.slices.saturating_sub(1)) as u16;
         let calls = std::mem::take(&mut self.calls);
@@ -161,7 +162,7 @@ impl Recorder {
         (self.low, self.high) = (ROW, 0);
     }
 
-    /// Adds what another worker of the same run has seen.
+    /// Adds the counts of another worker of the same run.
     pub fn add(&mut self, mut other: Recorder) {
         other.flush_row();
         self.flush_row();
@@ -173,7 +174,7 @@ impl Recorder {
         self.entries.append(&mut other.entries);
     }
 
-    /// All of it by slice; `None` if it never began.
+    /// Returns the counts by slice. `None` if recording never started.
     pub fn slices(mut self) -> Option<Slices> {
         self.flush_row();
         if self.slices == 0 {
@@ -199,23 +200,23 @@ impl Recorder {
     }
 }
 
-/// What was seen in one slice.
+/// The counts of one slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
-    /// Wrong answers and errors.
+    /// Wrong results and errors.
     pub errors: u64,
-    /// Calls that submit or wait, as far as workers were told.
+    /// Calls that submit or wait, as reported to the workers.
     pub calls: u64,
-    /// Right answers: buckets in rising order, and how many are in each.
+    /// Correct results: buckets in ascending order, with their counts.
     pub latency: Vec<(usize, u64)>,
 }
 
-/// A run cut into slices.
+/// A run divided into slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slices {
-    /// How long each is.
+    /// The length of each slice.
     pub slice_ns: u64,
-    /// From the beginning of the measured time on.
+    /// The slices, from the start of the measured time.
     pub slices: Vec<Slice>,
 }
 

@@ -1,16 +1,16 @@
-//! Threads that start together: each sets itself up, all wait, the clock starts, all run.
+//! Threads that start together: each sets itself up and waits; when all are ready, the clock starts and all run.
 //!
-//! Used by every variant that submits from threads of its own. A thread that cannot be made or cannot
-//! set itself up makes all of them go home; nobody waits for a thread that will not come.
+//! Every variant that submits from its own threads uses this. If a thread cannot be started or its set-up fails, all
+//! other threads return without running.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::{Bench, Failure, Op, Worker};
 
-/// Variants with a thread per operation in flight run hundreds of them: keep their stacks small.
+/// The size of a stack. Variants with a thread per operation run hundreds of threads.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The next operation for a thread that has none outstanding; sleeps where the worker says so.
+/// Returns the next operation for a thread with none in flight. Sleeps if the worker requests a pause.
 #[inline]
 pub(crate) fn next_in_time<L: Worker>(worker: &mut L) -> Option<Op> {
     loop {
@@ -21,7 +21,8 @@ pub(crate) fn next_in_time<L: Worker>(worker: &mut L) -> Option<Op> {
     }
 }
 
-/// With nothing outstanding and nothing to do: sleeps if there will be more; false if the run is over.
+/// Sleeps if the worker will have more operations, and returns `true`. Returns `false` if the run is over. Called with
+/// nothing in flight.
 pub(crate) fn slept_until_later<L: Worker>(worker: &L) -> bool {
     match worker.later() {
         Some(pause) => {
@@ -49,7 +50,7 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread reports and waits; true if it is to run.
+    /// Reports that a thread is ready, and blocks until the gate opens. Returns whether the thread may run.
     fn arrive(&self, usable: bool) -> bool {
         let mut state = self.lock();
         state.ready += 1;
@@ -68,7 +69,7 @@ impl Gate {
         }
     }
 
-    /// Waits until `count` threads are ready or one has given up, then opens; true if they run.
+    /// Blocks until `count` threads are ready or one has failed, then opens the gate. Returns whether the threads run.
     fn open(&self, count: usize, go: impl FnOnce()) -> bool {
         let mut state = self.lock();
         while state.ready < count && state.opened.is_none() {
@@ -91,7 +92,8 @@ impl Gate {
     }
 }
 
-/// Runs `count` threads: `setup(index)` in each, then `drive` with a worker in each; the sum of what `drive` returns.
+/// Runs `count` threads: `setup(index)` in each, then `drive` with a worker in each. Returns the sum of the results of
+/// `drive`.
 pub(crate) fn on_threads<B: Bench, S>(
     bench: &B,
     count: usize,
@@ -104,11 +106,11 @@ pub(crate) fn on_threads<B: Bench, S>(
     })
 }
 
-/// As `on_threads`, for a `drive` that has to own its worker for a while; it gives it back with its count.
+/// Runs `count` threads like `on_threads`, for a `drive` that owns its worker and returns it with its count.
 ///
 /// # Errors
 ///
-/// The first that a thread met: when it was started, in `setup`, or in `drive`.
+/// Fails with the first error of a thread: of its start, its `setup`, or its `drive`.
 pub fn on_owning_threads<B: Bench, S>(
     bench: &B,
     count: usize,

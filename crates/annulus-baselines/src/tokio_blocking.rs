@@ -1,4 +1,4 @@
-//! Tokio with `spawn_blocking(pread)`: one task per operation in flight, a blocking thread for each call.
+//! Tokio with `spawn_blocking(pread)`: one task per operation in flight, and a blocking thread for each call.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +10,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use crate::call::call;
 use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
-/// Workers unless `--threads` says otherwise; what the published tables of this project used.
+/// The number of workers without `--threads`, as in this project's published tables.
 const WORKERS: usize = 2;
 
-/// Tokio's own bound on blocking threads.
+/// Tokio's default limit of blocking threads.
 const BLOCKING_THREADS: usize = 512;
-/// Up to this depth every operation gets a blocking thread; beyond, a program would not raise Tokio's bound.
+/// Up to this depth, every operation has a blocking thread. At greater depths, Tokio's limit stays at its default.
 const RAISED_MAX: usize = 4096;
 
 /// `spawn_blocking` around a positional call.
@@ -47,7 +47,7 @@ impl<B: Bench> Variant<B> for TokioBlocking {
     }
 }
 
-/// A runtime as a program would make it, with enough blocking threads for the depth.
+/// Starts a runtime with enough blocking threads for the depth.
 pub(crate) fn runtime(job: &Job) -> Result<Runtime, Failure> {
     Builder::new_multi_thread()
         .worker_threads(job.threads.unwrap_or(WORKERS))
@@ -63,7 +63,7 @@ fn blocking_threads(job: &Job) -> usize {
     }
 }
 
-/// What the row must say where operations wait for a blocking thread.
+/// Returns the note for the row if operations have to wait for a blocking thread.
 pub(crate) fn waiting(job: &Job) -> Option<String> {
     let threads = blocking_threads(job);
     (threads < job.depth).then(|| {
@@ -74,7 +74,7 @@ pub(crate) fn waiting(job: &Job) -> Option<String> {
     })
 }
 
-/// Spawns a task for each state, starts the clock, waits for all, and gives the workers back.
+/// Starts the clock, spawns a task for each state, waits for all of them, and gives the workers back.
 pub(crate) fn run_tasks<B: Bench, S, F>(
     runtime: &Runtime,
     bench: &B,
@@ -120,7 +120,7 @@ async fn drive<L: Worker>(
                 worker.finish(op, result, &*memory.only());
             }
             Err(error) => {
-                // The memory went with the thread: this task can only report and stop.
+                // The memory was lost with the thread, so this task reports the error and stops.
                 worker.finish(op, Err(io::Error::other(error)), &[][..]);
                 return worker;
             }

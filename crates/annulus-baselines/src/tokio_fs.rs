@@ -1,8 +1,7 @@
-//! Tokio's own file type: one task per operation in flight, each with handles of its own, seek and read.
+//! Tokio's file type: one task per operation in flight, with its own handles, which seeks and then reads.
 //!
-//! `tokio::fs::File` has a position and no positional read, so each task needs each file opened
-//! for itself: a duplicate would share the position. They are opened again through `/proc/self/fd`, which also
-//! works for a file without a name.
+//! `tokio::fs::File` has a position and no positional read. Each task therefore opens each file again, as a duplicate
+//! would share the position. It opens `/proc/self/fd/N`, which also works for a file without a name.
 
 use std::fs::OpenOptions;
 use std::io::{self, SeekFrom};
@@ -52,7 +51,7 @@ impl<B: Bench> Variant<B> for TokioFs {
     }
 }
 
-/// What one task has open.
+/// The open files of one task.
 struct Handles {
     files: Vec<File>,
     durable: bool,
@@ -94,7 +93,7 @@ async fn drive<L: Worker>(mut handles: Handles, mut worker: L, mut memory: Memor
 }
 
 impl Handles {
-    /// One operation. A write ends with `flush`: without it, Tokio answers before the system call is made.
+    /// Runs one operation. A write ends with `flush`; without it, Tokio returns before it makes the system call.
     async fn call(&mut self, op: &Op, buffer: &mut [u8]) -> io::Result<usize> {
         let file = &mut self.files[op.file as usize];
         file.seek(SeekFrom::Start(op.offset)).await?;

@@ -1,34 +1,34 @@
-//! What the kernel has charged to the calling thread so far: processor time, switches, faults.
+//! Resources that the kernel has charged to the calling thread: processor time, context switches, page faults.
 
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
-/// Counts since the thread began.
+/// Counts since the start of the thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadUsage {
-    /// Time in user space.
+    /// Processor time in user space.
     pub user_ns: u64,
-    /// Time in the kernel.
+    /// Processor time in the kernel.
     pub system_ns: u64,
-    /// How often it was taken off a processor, by its own wish or not.
+    /// Context switches, voluntary and involuntary.
     pub switches: u64,
     /// Page faults that needed the disk.
     pub major_faults: u64,
-    /// Page faults that did not.
+    /// Page faults that did not need the disk.
     pub minor_faults: u64,
 }
 
 impl ThreadUsage {
-    /// Of the calling thread, up to now.
+    /// Returns the counts of the calling thread.
     pub fn now() -> ThreadUsage {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the call writes one `rusage` to where there is room for one.
+        // SAFETY: the call writes one `rusage`, for which `usage` has room.
         let code = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
         if code != 0 {
             return ThreadUsage::default();
         }
-        // SAFETY: zeroed, which is a value of this plain struct, and since then written by the kernel.
+        // SAFETY: zero bytes are a valid value of this plain struct, and the kernel has written it since.
         let usage = unsafe { usage.assume_init() };
         let ns =
             |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
@@ -41,7 +41,7 @@ impl ThreadUsage {
         }
     }
 
-    /// What was added since `earlier`.
+    /// Returns the difference from `earlier`.
     pub fn since(&self, earlier: &ThreadUsage) -> ThreadUsage {
         ThreadUsage {
             user_ns: self.user_ns.saturating_sub(earlier.user_ns),

@@ -1,4 +1,4 @@
-//! Connections that come and go leave no descriptor in an echo server. Alone in its process, because it counts all
+//! Closed connections leave no descriptor in an echo server. The test has its own process, because it counts all
 //! descriptors of the process.
 
 use std::convert::Infallible;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use annulus_baselines::net::{epoll_echo, ring_echo, tokio_echo};
 
-/// Nothing here takes nearly as long.
+/// Much longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// One connection, one message there and back; every other one goes without waiting for the answer.
+/// Opens a connection and sends one message. With `stays`, it waits for the response before it closes.
 fn visit(address: SocketAddr, stays: bool) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -36,8 +36,8 @@ fn churn(name: &'static str, serve: fn(TcpListener) -> io::Result<Infallible>) {
         let Err(error) = serve(listener);
         println!("{name} has ended: {error}");
     });
-    // The server has made its own descriptors when it answers; those of connections are counted with the others
-    // while they are open, so a held one shows what there is.
+    // The response shows that the server has created its own descriptors. Connections of this process are counted at
+    // both ends while they are open, so this one stays open.
     let mut idle = TcpStream::connect(address).unwrap();
     idle.set_read_timeout(Some(PATIENCE)).unwrap();
     idle.write_all(b"x").unwrap();

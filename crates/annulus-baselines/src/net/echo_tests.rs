@@ -1,4 +1,4 @@
-//! Every echo server gives back what it gets, however it is cut, and forgets who has gone.
+//! Tests of the echo servers: each returns the received bytes in any segmentation, and releases closed connections.
 
 use std::convert::Infallible;
 use std::fs;
@@ -17,10 +17,10 @@ const SERVERS: [(&str, Serve); 3] = [
     ("tokio", tokio_echo::serve),
 ];
 
-/// Nothing here takes nearly as long; a server that stalls fails the test instead of holding it up.
+/// Much longer than any step takes. A server that stalls fails the test instead of blocking it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Each server that can run here, on a thread and a port of its own until the process ends.
+/// Starts each server that can run on this machine, with its own thread and port, until the process ends.
 fn servers() -> impl Iterator<Item = (&'static str, SocketAddr)> {
     let here = SERVERS.into_iter().filter(|(name, _)| {
         let refused = io_uring::IoUring::new(1).err().filter(|_| *name == "ring");
@@ -53,7 +53,7 @@ fn message(bytes: usize, seed: u64) -> Vec<u8> {
     message
 }
 
-/// Sends from a second thread, as a large message fits into no socket's buffers.
+/// Sends from a second thread, as a large message does not fit into a socket's buffers.
 fn exchange(stream: &TcpStream, sent: &[u8], name: &str) {
     thread::scope(|scope| {
         scope.spawn(|| (&*stream).write_all(sent).unwrap());
@@ -67,8 +67,8 @@ fn exchange(stream: &TcpStream, sent: &[u8], name: &str) {
     });
 }
 
-/// How many bytes come before the end. Goes on after an interruption: the kernel interrupts a thread once for a ring
-/// that it has closed.
+/// Returns the number of bytes before the end of the stream. Continues after EINTR, as the kernel interrupts a thread
+/// once for a ring that it has closed.
 fn rest(stream: &mut TcpStream) -> usize {
     stream.read_to_end(&mut Vec::new()).unwrap()
 }
@@ -94,7 +94,7 @@ fn what_several_connections_send_comes_back_whole() {
 fn more_connections_than_buffers_all_get_their_response() {
     for (name, address) in servers() {
         let streams: Vec<TcpStream> = (0..300).map(|_| connect(address)).collect();
-        // All at once: 300 messages of three buffers each, and nobody reads before everybody has sent.
+        // 300 messages of three buffers each. All are sent before the first is read.
         for (index, mut stream) in streams.iter().enumerate() {
             stream.write_all(&message(10_000, index as u64)).unwrap();
         }
@@ -143,10 +143,10 @@ fn two_hundred_connections_that_went_leave_no_socket() {
         for round in 0..200u64 {
             let mut stream = connect(address);
             match round % 4 {
-                // Says nothing.
+                // The client sends nothing.
                 0 => {}
                 1 => exchange(&stream, b"once", name),
-                // Gone before its answer is there: the server's send may meet a reset.
+                // The client leaves before the response, so the server's send may fail with a reset.
                 2 => stream.write_all(&message(30_000, round)).unwrap(),
                 _ => {
                     exchange(&stream, &message(5_000, round), name);
@@ -165,8 +165,8 @@ fn two_hundred_connections_that_went_leave_no_socket() {
     }
 }
 
-/// The peers' ports of the connections that a server at `address` has not given back: connected, or closed by the
-/// peer only. What the server has closed is the kernel's, and may linger there.
+/// Returns the remote ports of the connections that a server at `address` still holds: established, or closed by the
+/// peer only. Sockets that the server has closed may linger in the kernel, and are not counted.
 fn held(address: SocketAddr) -> Vec<u16> {
     const ESTABLISHED: &str = "01";
     const CLOSE_WAIT: &str = "08";

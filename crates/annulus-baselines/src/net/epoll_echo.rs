@@ -1,7 +1,7 @@
 //! An echo server on level-triggered `epoll`, as a C program would have it: the base of every ratio.
 //!
-//! Wait, then for each connection that is ready one read and one write. What the socket does not take
-//! is kept, and nothing more is read from that connection until it has gone.
+//! After each wait it makes one read and one write per ready connection. Bytes that the socket does not accept are
+//! kept, and the connection is not read again until they are sent.
 
 #![allow(unsafe_code)]
 
@@ -13,15 +13,15 @@ use std::ptr;
 
 use super::listening::{about, accept_failed, without_delay};
 
-/// Taken from the kernel in one call.
+/// The largest number of events per wait.
 const EVENTS: usize = 512;
-/// One read takes no more; all connections share the one buffer.
+/// The largest read. All connections share this buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 const READABLE: u32 = libc::EPOLLIN as u32;
 const WRITABLE: u32 = libc::EPOLLOUT as u32;
 
-/// Serves connections of `listener` on this thread; returns only with an error.
+/// Serves connections of `listener` on this thread. Returns only with an error.
 pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
     without_delay(&listener)?;
     listener.set_nonblocking(true)?;
@@ -47,19 +47,20 @@ pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
 
 struct Server {
     set: Set,
-    /// By descriptor.
+    /// Indexed by descriptor.
     connections: Vec<Option<Connection>>,
     buffer: Vec<u8>,
 }
 
 struct Connection {
     stream: TcpStream,
-    /// What the socket has not taken yet. Not empty exactly while we wait for it to be writable.
+    /// Bytes that the socket has not accepted yet. While it is not empty, the server waits for the socket to be
+    /// writable.
     rest: Vec<u8>,
 }
 
 impl Server {
-    /// Takes every connection that waits.
+    /// Accepts all waiting connections.
     fn accept(&mut self, listener: &TcpListener) -> io::Result<()> {
         loop {
             let stream = match accept(listener) {
@@ -80,8 +81,8 @@ impl Server {
         }
     }
 
-    /// One read and one write, or what is left of an earlier write. An error of the connection closes it, and that
-    /// takes it out of the set.
+    /// Makes one read and one write, or writes the rest of an earlier write. An error closes the connection, which
+    /// removes it from the set.
     fn ready(&mut self, fd: usize) -> io::Result<()> {
         let Some(connection) = &mut self.connections[fd] else {
             return Ok(());
@@ -107,7 +108,7 @@ impl Server {
 }
 
 impl Connection {
-    /// Whether the peer may say more.
+    /// Reads once and writes the bytes back. Returns `false` at the end of the stream.
     fn echo(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         let count = match self.stream.read(buffer) {
             Ok(0) => return Ok(false),
@@ -134,7 +135,8 @@ impl Connection {
     }
 }
 
-/// Not now: level-triggered, so the next wait says when.
+/// Returns whether the call should be repeated after the next wait. The set is level-triggered, so the wait reports the
+/// socket again.
 fn later(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -142,10 +144,10 @@ fn later(error: &io::Error) -> bool {
     )
 }
 
-/// `accept4`, so that the new socket doesn't block without another call.
+/// Calls `accept4`, so that the new socket is non-blocking without another call.
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: the descriptor is open because `listener` is; no address is requested, so nothing is written.
+    // SAFETY: the descriptor is open because `listener` is. No address is requested, so the kernel writes nothing.
     let fd = unsafe {
         libc::accept4(
             listener.as_raw_fd(),
@@ -157,21 +159,21 @@ fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor, and no other code knows it.
     Ok(unsafe { TcpStream::from_raw_fd(fd) })
 }
 
-/// An epoll set. A descriptor is its own token.
+/// An epoll set. The token of a descriptor is its number.
 struct Set(OwnedFd);
 
 impl Set {
     fn new() -> io::Result<Set> {
-        // SAFETY: takes a flag and returns a descriptor; no memory is involved.
+        // SAFETY: the call takes a flag and returns a descriptor; it uses no memory.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(about("making an epoll set", &io::Error::last_os_error()));
         }
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just created this descriptor, and no other code knows it.
         Ok(Set(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -188,8 +190,8 @@ impl Set {
             events: interest,
             u64: fd as u64,
         };
-        // SAFETY: the event lives for the length of the call, and the kernel copies it; a descriptor that is not
-        // open is an error, no harm.
+        // SAFETY: the event lives for the length of the call, and the kernel copies it. A descriptor that is not open
+        // only causes an error.
         let code = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd, &raw mut event) };
         if code == 0 {
             return Ok(());
@@ -197,9 +199,9 @@ impl Set {
         Err(about("changing an epoll set", &io::Error::last_os_error()))
     }
 
-    /// How many events the kernel has put to the front of `events`.
+    /// Waits for events and stores them at the front of `events`. Returns their number, or 0 after EINTR.
     fn wait(&self, events: &mut [libc::epoll_event]) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most as many events as there is room for, while `events` is borrowed.
+        // SAFETY: the kernel writes at most `events.len()` events, while `events` is borrowed.
         let count = unsafe {
             libc::epoll_wait(
                 self.0.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! What the echo servers do alike with a listener, so that they differ only in what is measured.
+//! The handling of listeners that all echo servers share, so that they differ only in the measured parts.
 
 #![allow(unsafe_code)]
 
@@ -7,10 +7,11 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-/// Replies leave at once: accepted sockets inherit this from their listener, which saves a call for each.
+/// Sets TCP_NODELAY on the listener, so that replies are sent without delay. Accepted sockets inherit the option, which
+/// saves a call for each.
 pub(crate) fn without_delay(listener: &TcpListener) -> io::Result<()> {
     let on: c_int = 1;
-    // SAFETY: the option's value is an `int` that lives for the length of the call; the descriptor is open because
+    // SAFETY: the value of the option is an `int` that lives for the length of the call. The descriptor is open because
     // `listener` is.
     let code = unsafe {
         libc::setsockopt(
@@ -30,8 +31,8 @@ pub(crate) fn without_delay(listener: &TcpListener) -> io::Result<()> {
     ))
 }
 
-/// A connection that was gone before it was accepted is nobody's fault; every other error ends the server, because
-/// a server that accepts no more would make the measurement a lie.
+/// Ignores errors that concern only the connection that was being accepted. Any other error ends the server, because a
+/// server that no longer accepts would falsify the measurement.
 pub(crate) fn accept_failed(error: &io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO | libc::EPERM) => Ok(()),
@@ -43,7 +44,7 @@ pub(crate) fn accept_failed(error: &io::Error) -> io::Result<()> {
     }
 }
 
-/// The same error with what was being done.
+/// Returns the error with the failed step in its message.
 pub(crate) fn about(doing: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{doing}: {error}"))
 }

@@ -1,7 +1,7 @@
-//! The network's side: servers that Annulus's own are measured against, one file each, and the load they are
-//! measured with.
+//! Network baselines: the servers that Annulus is compared with, one file each, and the load generator.
 //!
-//! Each server is the best plain example of its kind: one thread, no option, `serve(listener)` until the process ends.
+//! Each server is a good plain example of its kind, with one thread and no options. `serve(listener)` runs until the
+//! process ends.
 
 pub mod epoll_echo;
 mod listening;

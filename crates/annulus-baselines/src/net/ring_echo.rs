@@ -1,19 +1,19 @@
-//! An echo server directly on the kernel's ABI: the ceiling of what a ring can do for small messages.
+//! An echo server directly on the kernel's ABI: the upper limit of a ring's performance for small messages.
 //!
-//! One thread, one ring with deferred task work. One multishot accept; one multishot receive per connection, which
-//! takes its buffers from a ring of buffers that all connections share; each reply is sent straight from the buffer
-//! that the kernel received into, and the buffer goes back when the send is complete. One enter per iteration
-//! submits the replies of the previous iteration and waits for what is next.
+//! It has one thread and one ring with deferred task work. There is one multishot accept, and one multishot receive per
+//! connection. All receives take their buffers from one shared buffer ring. Each reply is sent from the buffer that the
+//! kernel received into, and the buffer is returned when the send completes. One enter per iteration submits the
+//! replies of the previous iteration and waits for completions.
 //!
-//! A connection has one send at a time, as two on one socket may overtake each other; what is received meanwhile
-//! waits in the connection's queue. Nothing bounds that queue but the number of buffers: a client that never reads
-//! can keep them all, and then everybody waits. That is for a server, not for a yardstick.
+//! A connection has one send in flight, as two sends on one socket could overtake each other. Bytes received meanwhile
+//! wait in the connection's queue. The number of buffers is the only limit of that queue: a client that never reads can
+//! occupy all of them and stall every connection. A production server would need a limit; a baseline does not.
 //!
 //! # Safety
 //!
-//! The kernel writes into free buffers and reads from those that are being sent. The memory of both, buffers and their
-//! ring, is mapped once and never given back, so it outlives the ring even if `serve` returns an error. A buffer
-//! belongs to the kernel from `give_back` until a completion names it, and its bytes are never looked at here.
+//! The kernel writes into free buffers and reads from buffers that are being sent. The buffers and their ring are
+//! mapped once and never unmapped, so they outlive the ring even if `serve` returns an error. A buffer belongs to the
+//! kernel from `give_back` until a completion names it, and this code never reads its bytes.
 
 #![allow(unsafe_code)]
 
@@ -31,24 +31,24 @@ use memmap2::{MmapMut, MmapRaw};
 
 use super::listening::{about, accept_failed, without_delay};
 
-/// Entries of the two queues.
+/// The number of entries of the two queues.
 const SUBMISSIONS: u32 = 128;
 const COMPLETIONS: u32 = 512;
-/// Few and small, so that they stay in the cache; a power of two.
+/// A small number of small buffers, so that they stay in the cache; a power of two.
 const BUFFERS: u16 = 128;
 const BUFFER_BYTES: usize = 4096;
-/// The only group of buffers.
+/// The only buffer group.
 const GROUP: u16 = 0;
 /// The end of a queue of buffers.
 const NONE: u16 = u16::MAX;
 
-/// Serves connections of `listener` on this thread; returns only with an error.
+/// Serves connections of `listener` on this thread. Returns only with an error.
 pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
     without_delay(&listener)?;
     let mut ring = ring().map_err(|error| about("setting up a ring", &error))?;
     let buffers = Buffers::new(&ring)?;
     let (mut submitter, sq, mut cq) = ring.split();
-    // Saves the kernel a look into the table of descriptors at each enter. From 5.18; without it all works as well.
+    // Saves a descriptor lookup in each enter (from Linux 5.18). The server works without it.
     let _ = submitter.register_ring_fd();
     let mut server = Server {
         submitter,
@@ -61,7 +61,8 @@ pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
     server.accept()?;
     let mut want = 1;
     loop {
-        // What has been taken is reported first: an enter waits for new completions only.
+        // Publish the head of the completion queue first. Otherwise the enter counts completions that are already
+        // reaped, and does not wait.
         cq.sync();
         server.enter(want)?;
         cq.sync();
@@ -73,7 +74,7 @@ pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
     }
 }
 
-/// The best ring this kernel makes: the newest flags first.
+/// Sets up a ring, trying the newest flags first.
 fn ring() -> io::Result<IoUring> {
     let deferred = |builder: &mut Builder| {
         builder.setup_single_issuer().setup_defer_taskrun();
@@ -103,7 +104,7 @@ fn ring() -> io::Result<IoUring> {
     Err(refused)
 }
 
-/// What a completion is about, as its `user_data` says: the kind, the buffer, the connection.
+/// The kinds of completions. The `user_data` of an entry holds the kind, the buffer and the connection.
 const ACCEPT: u8 = 0;
 const RECEIVE: u8 = 1;
 const SEND: u8 = 2;
@@ -118,25 +119,25 @@ struct Server<'ring> {
     sq: SubmissionQueue<'ring>,
     buffers: Buffers,
     listener: TcpListener,
-    /// By descriptor.
+    /// Indexed by descriptor.
     connections: Vec<Connection>,
-    /// Those whose receive ended because there was no buffer.
+    /// The connections whose receive ended because there was no free buffer.
     parked: VecDeque<RawFd>,
 }
 
-/// One connection, small, because a thousand of them should stay in the cache.
+/// One connection. It is small, so that a thousand of them stay in the cache.
 struct Connection {
     socket: Option<OwnedFd>,
-    /// The queue of what is to be sent; the first is being sent.
+    /// The queue of buffers to send. The first one is being sent.
     first: u16,
     last: u16,
-    /// How much of the first has gone already.
+    /// The number of bytes of the first buffer that are sent.
     sent: u32,
     /// A receive is armed, so the kernel holds the socket.
     receiving: bool,
-    /// Waits in `parked` to be armed again.
+    /// The connection is in `parked`, to be armed again.
     parked: bool,
-    /// A send has failed: nothing more is received or sent.
+    /// A send has failed. Nothing more is received or sent.
     broken: bool,
 }
 
@@ -162,7 +163,8 @@ impl Server<'_> {
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Interrupted, or short of memory or of room for completions: what was not taken is still queued.
+                // The call was interrupted, or lacks memory or space for completions. Entries that the kernel did not
+                // take are still queued.
                 Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
                 _ => Err(about("entering the ring", &error)),
             },
@@ -170,7 +172,7 @@ impl Server<'_> {
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: an entry points to a buffer, which is mapped for good, or to nothing.
+        // SAFETY: an entry points to no memory, or to a buffer, which is never unmapped.
         while unsafe { self.sq.push(entry) }.is_err() {
             self.enter(0)?;
         }
@@ -184,7 +186,7 @@ impl Server<'_> {
             RECEIVE => self.received(fd, cqe),
             SEND => self.sent(fd, (data >> 16) as u16, cqe.result()),
             ACCEPT => self.accepted(cqe),
-            // A cancelled receive says so itself.
+            // A cancelled receive has its own completion.
             _ => Ok(()),
         }
     }
@@ -207,7 +209,7 @@ impl Server<'_> {
                 self.connections.resize_with(index + 1, || Connection::NONE);
             }
             self.connections[index] = Connection {
-                // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+                // SAFETY: the kernel has just created this descriptor, and no other code knows it.
                 socket: Some(unsafe { OwnedFd::from_raw_fd(fd) }),
                 ..Connection::NONE
             };
@@ -252,20 +254,20 @@ impl Server<'_> {
         let connection = &mut self.connections[fd as usize];
         connection.receiving = false;
         match result {
-            // The kernel may end a multishot receive when it likes.
+            // The kernel may end a multishot receive at any time.
             1.. if !connection.broken => return self.receive(fd),
-            // Armed again as soon as there is a buffer: at once would only fail again.
+            // Armed again when a buffer is free. Without one, the receive would only fail again.
             _ if result == -libc::ENOBUFS && !connection.broken => {
                 connection.parked = true;
                 self.parked.push_back(fd);
             }
-            // The peer has said all, or is gone.
+            // The peer has ended the stream, or the connection has failed.
             _ => self.close_if_done(fd),
         }
         Ok(())
     }
 
-    /// Sends what is left of the first buffer in the queue.
+    /// Sends the rest of the first buffer in the queue.
     fn send(&mut self, fd: RawFd) -> io::Result<()> {
         let connection = &self.connections[fd as usize];
         let (from, bytes) = self.buffers.rest(connection.first, connection.sent);
@@ -295,8 +297,8 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// The peer takes nothing more. A close alone would leave the receive armed and the socket open:
-    /// the receive is ended first, and the last completion closes.
+    /// Gives up on a peer that accepts no more bytes. Closing would leave the receive armed and the socket open, so the
+    /// receive is cancelled first. Its final completion closes the socket.
     fn give_up(&mut self, fd: RawFd) -> io::Result<()> {
         let connection = &mut self.connections[fd as usize];
         connection.broken = true;
@@ -316,7 +318,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Closes what nobody uses any more. Called when a receive or the last send has ended.
+    /// Closes the socket if it is unused. Called when a receive or the last send has ended.
     fn close_if_done(&mut self, fd: RawFd) {
         let connection = &mut self.connections[fd as usize];
         if !connection.receiving && !connection.parked && connection.first == NONE {
@@ -324,7 +326,7 @@ impl Server<'_> {
         }
     }
 
-    /// Arms the receives that ended for want of a buffer, no more than there are buffers for.
+    /// Arms parked receives again, at most one per free buffer.
     fn resume(&mut self) -> io::Result<()> {
         for _ in 0..self.buffers.free {
             let Some(fd) = self.parked.pop_front() else {
@@ -341,24 +343,25 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Those just armed may have nothing to receive, while some of those still parked do: no time to sleep.
+    /// Returns whether a parked receive could be armed. The receives just armed may have no data while a parked one
+    /// does, so the loop must not sleep.
     fn may_resume(&self) -> bool {
         !self.parked.is_empty() && self.buffers.free > 0
     }
 }
 
-/// The buffers that all connections receive into, and the ring by which the kernel gets them.
+/// The buffers that all connections receive into, and the buffer ring that passes them to the kernel.
 struct Buffers {
     entries: *mut BufRingEntry,
     memory: *mut u8,
-    /// One past the last entry written, and not shown to the kernel before `publish`.
+    /// One past the last written entry. The kernel sees it only after `publish`.
     tail: u16,
-    /// In the ring, as far as completions say.
+    /// The number of buffers in the ring, according to the completions so far.
     free: usize,
     filled: Vec<Filled>,
 }
 
-/// What a buffer holds while it is ours.
+/// The content of a buffer between its receive and the end of its send.
 #[derive(Clone, Copy)]
 struct Filled {
     bytes: u32,
@@ -391,7 +394,7 @@ impl Buffers {
         // Never unmapped: the kernel may use both for a moment after the ring is closed.
         mem::forget((table, memory));
         let at = buffers.entries as u64;
-        // SAFETY: a page-aligned map of that many entries, which stays mapped for good.
+        // SAFETY: `at` is a page-aligned map of `BUFFERS` entries that is never unmapped.
         unsafe {
             ring.submitter()
                 .register_buf_ring_with_flags(at, BUFFERS, GROUP, 0)
@@ -420,17 +423,17 @@ impl Buffers {
         self.filled[usize::from(buffer)].next
     }
 
-    /// What is left of a buffer after `sent` bytes.
+    /// Returns the rest of a buffer after `sent` bytes.
     fn rest(&self, buffer: u16, sent: u32) -> (*const u8, u32) {
         let bytes = self.filled[usize::from(buffer)].bytes;
         (self.start(buffer).wrapping_add(sent as usize), bytes - sent)
     }
 
-    /// The kernel may fill it again, after the next `publish`.
+    /// Gives a buffer back to the kernel, which may fill it after the next `publish`.
     fn give_back(&mut self, buffer: u16) {
         let at = usize::from(self.tail & (BUFFERS - 1));
-        // SAFETY: inside the map of entries, of which the kernel reads only those before the published tail, so
-        // nobody else uses this one; it never holds more than there are buffers.
+        // SAFETY: the entry lies inside the map. The kernel reads only entries before the published tail, and the ring
+        // never holds more entries than there are buffers. So only this thread uses this entry.
         let entry = unsafe { &mut *self.entries.wrapping_add(at) };
         entry.set_addr(self.start(buffer) as u64);
         entry.set_len(BUFFER_BYTES as u32);
@@ -440,9 +443,9 @@ impl Buffers {
     }
 
     fn publish(&self) {
-        // SAFETY: the first entry of the map, where the kernel has its tail.
+        // SAFETY: `entries` is the first entry of the map, which contains the tail.
         let tail = unsafe { BufRingEntry::tail(self.entries) };
-        // SAFETY: aligned and mapped for good, and written by this thread only.
+        // SAFETY: the tail is aligned, never unmapped, and written by this thread only.
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }

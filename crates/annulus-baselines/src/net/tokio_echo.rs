@@ -1,4 +1,4 @@
-//! An echo server as most people would write it today: Tokio on one thread, a task per connection.
+//! An echo server as most people would write it today: Tokio on one thread, with a task per connection.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,12 +9,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::listening::{accept_failed, without_delay};
 
-/// A connection begins with a buffer of one page, which suits small messages, and with it many connections.
+/// The initial size of a connection's buffer. One page suits small messages and many connections.
 const SMALL_BYTES: usize = 4 * 1024;
-/// A message that fills the buffer doubles it, up to this.
+/// The largest size of a buffer. A read that fills the buffer doubles it up to this size.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// Serves connections of `listener` on this thread; returns only with an error.
+/// Serves connections of `listener` on this thread. Returns only with an error.
 pub fn serve(listener: net::TcpListener) -> io::Result<Infallible> {
     without_delay(&listener)?;
     listener.set_nonblocking(true)?;
@@ -32,7 +32,7 @@ pub fn serve(listener: net::TcpListener) -> io::Result<Infallible> {
     })
 }
 
-/// Until the peer has said all, or is gone; its errors are its own.
+/// Echoes until the peer ends the stream or the connection fails. An error ends only this connection.
 async fn echo(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = vec![0; SMALL_BYTES];
     loop {

@@ -1,5 +1,5 @@
-//! An HTTP server as most people would write it today: hyper on Tokio, on one thread, a task per connection. It answers
-//! every request with the same body, from memory; no file is opened for it.
+//! An HTTP server as most people would write it today: hyper on Tokio, on one thread, with a task per connection. It
+//! responds to every request with the same body from memory, and opens no file.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::listening::{accept_failed, without_delay};
 
-/// Serves connections of `listener` on this thread; returns only with an error.
+/// Serves connections of `listener` on this thread. Returns only with an error.
 pub fn serve(listener: net::TcpListener, body: Vec<u8>) -> io::Result<Infallible> {
     without_delay(&listener)?;
     listener.set_nonblocking(true)?;
@@ -34,13 +34,13 @@ pub fn serve(listener: net::TcpListener, body: Vec<u8>) -> io::Result<Infallible
     })
 }
 
-/// Until the client has gone; its errors are its own.
+/// Serves one connection until the client closes it. An error ends only this connection.
 async fn answer(stream: TokioIo<tokio::net::TcpStream>, body: Bytes) -> Result<(), hyper::Error> {
     let service = service_fn(move |_: Request<Incoming>| {
         let answer = Response::new(Full::new(body.clone()));
         std::future::ready(Ok::<_, Infallible>(answer))
     });
-    // Answers to requests that came together leave together.
+    // Responses to pipelined requests are sent together.
     let mut http = http1::Builder::new();
     http.pipeline_flush(true)
         .serve_connection(stream, service)

@@ -1,4 +1,4 @@
-//! What a thread of the generator has found, and how it lets go of its ring.
+//! The results of a thread of the load generator, and the end of its ring.
 //!
 //! # Safety
 //!
@@ -9,7 +9,8 @@
 use super::*;
 
 impl<P: Protocol> Worker<'_, '_, P> {
-    /// What this thread has counted; requests that are still owed get the least that they would have taken.
+    /// Returns the counts of this thread. An outstanding request is recorded with its latency so far, which is a lower
+    /// bound.
     pub(super) fn outcome(&mut self) -> Outcome {
         let unanswered = self.owed();
         for conn_index in 0..self.conns.len() as u32 {

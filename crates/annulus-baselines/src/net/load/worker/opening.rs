@@ -1,9 +1,9 @@
-//! How connections come and go: opened few at a time, counted when they fail, opened again.
+//! The opening of connections, a few at a time, and the handling of failed ones, which are counted and opened again.
 
 use super::*;
 
 impl<P: Protocol> Worker<'_, '_, P> {
-    /// Opens connections that wait for it, N at a time, and reports when there are all.
+    /// Opens waiting connections, at most `opening_max` at a time. Reports this thread as ready when all are open.
     pub(super) fn open_more(&mut self) -> io::Result<()> {
         while self.opening < self.opening_max && self.phase != Phase::Draining {
             let again = self.retry.pop_front_if(|(at_ns, _)| *at_ns <= self.now_ns);
@@ -30,7 +30,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
         Ok(())
     }
 
-    /// Of several loopback addresses, where one would run out of ports.
+    /// Returns the loopback address to bind, where a single one would run out of ports. `None`: the kernel chooses.
     pub(super) fn source(&mut self, conn_index: u32) -> Option<Ipv4Addr> {
         let Target::Tcp(std::net::SocketAddr::V4(target)) = &self.plan.target else {
             return None;
@@ -68,12 +68,12 @@ impl<P: Protocol> Worker<'_, '_, P> {
         let entry = opcode::Connect::new(fd, self.address.as_ptr(), self.address.len)
             .build()
             .user_data(token(What::Connect, conn_index, conn.generation));
-        // SAFETY: the address outlives the worker, whose end cancels what is in flight.
+        // SAFETY: the address outlives the worker, and the worker's end cancels the operations in flight.
         unsafe { self.channel.push(entry) }
     }
 
     pub(super) fn connected(&mut self, conn_index: u32, result: i32) -> io::Result<()> {
-        // A Unix socket says so instead of letting us wait when too many others do.
+        // A Unix socket returns EAGAIN, instead of blocking, if the backlog of the listener is full.
         if -result == libc::EAGAIN {
             self.close(conn_index);
             self.retry.push_back((self.now_ns + RETRY_NS, conn_index));
@@ -100,7 +100,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
         })
     }
 
-    /// Counts an error, gives up what the connection owes, and opens it anew a little later.
+    /// Counts an error, drops the outstanding requests of the connection, and opens it again later.
     pub(super) fn fail(
         &mut self,
         conn_index: u32,
@@ -114,7 +114,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
             .drop_outstanding(conn_index, conn, self.now_ns);
         self.requests.dropped += u64::from(dropped);
         if let Some(socket) = &conn.socket {
-            // Entries for this descriptor that have not left yet would go to the next socket of its number.
+            // Entries for this descriptor that are not yet submitted would refer to the next socket with this number.
             self.channel.submit()?;
             os::shutdown(socket);
         }

@@ -135,7 +135,7 @@ pub(crate) fn afterwards(
         let read = files[sample.file as usize].read_exact_at(bytes, sample.offset);
         let dataset_offset = dataset_offset(sample.file, file_bytes, sample.offset);
         result.compared += 1;
-        let complaint: Option<String> = match (read, sample.kind) {
+        let mismatch: Option<String> = match (read, sample.kind) {
             (Err(error), _) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Some("is no longer there: the file has become shorter".into())
             }
@@ -147,14 +147,14 @@ pub(crate) fn afterwards(
             (Ok(()), SampleKind::Written) => (!written_by(bytes, dataset_offset, contents, run))
                 .then(|| "is not what was written there".into()),
         };
-        if let Some(complaint) = complaint {
+        if let Some(mismatch) = mismatch {
             result.wrong += 1;
             result.first_wrong.get_or_insert_with(|| {
                 let file = match files.len() {
                     1 => String::new(),
                     _ => format!(" of file {}", sample.file),
                 };
-                format!("the block at offset {}{file} {complaint}", sample.offset)
+                format!("the block at offset {}{file} {mismatch}", sample.offset)
             });
         }
     }

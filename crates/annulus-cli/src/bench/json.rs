@@ -235,7 +235,7 @@ pub(crate) struct Checks {
     /// All answers of the run.
     pub(crate) completions: u64,
     /// Of these, with the right length, and in a file that the tool made the right content.
-    pub(crate) right: u64,
+    pub(crate) correct: u64,
     pub(crate) wrong: u64,
     pub(crate) errors: u64,
     /// Looked at again after the run: reads of a file of unknown content, and writes.

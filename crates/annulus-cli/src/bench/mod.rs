@@ -350,7 +350,7 @@ pub(crate) fn checks_line(report: &Report) -> String {
             continue;
         }
         sum.completions += sample.checks.completions;
-        sum.right += sample.checks.right;
+        sum.correct += sample.checks.correct;
         sum.compared_afterwards += sample.checks.compared_afterwards;
         sum.wrong_afterwards += sample.checks.wrong_afterwards;
     }
@@ -364,7 +364,7 @@ pub(crate) fn checks_line(report: &Report) -> String {
     }
     let mut text = format!(
         "checked {} of {} answers: {what} right",
-        sum.right, sum.completions
+        sum.correct, sum.completions
     );
     if sum.compared_afterwards > 0 {
         let right = sum.compared_afterwards - sum.wrong_afterwards;

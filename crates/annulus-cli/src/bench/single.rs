@@ -154,9 +154,9 @@ fn judge(
     stamp: u64,
 ) -> Result<Outcome, Fault> {
     let again = check_afterwards(plan, file, &ended, stamp)?;
-    let complaint = ended
+    let first_failure = ended
         .tally
-        .complaint
+        .first_failure
         .clone()
         .or_else(|| again.first_wrong.clone());
     let mut sample = Box::new(sample(plan, &ended, &again, resident));
@@ -166,7 +166,7 @@ fn judge(
         let reason = format!(
             "{bad} of {} answers are wrong or errors; first: {}",
             checks.completions,
-            complaint.unwrap_or_else(|| "unknown".into())
+            first_failure.unwrap_or_else(|| "unknown".into())
         );
         return Ok(Outcome::Failed {
             reason,
@@ -252,7 +252,7 @@ fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: 
             .map(|calls| calls as f64 / tally.completions.max(1) as f64),
         checks: Checks {
             completions: tally.completions,
-            right: tally.checked,
+            correct: tally.checked,
             wrong: tally.wrong,
             errors: tally.errors,
             compared_afterwards: again.compared,

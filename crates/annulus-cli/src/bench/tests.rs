@@ -151,7 +151,7 @@ fn an_honest_variant_passes_and_every_result_is_counted() {
         };
         let checks = &sample.checks;
         assert!(
-            checks.completions > 0 && checks.right == checks.completions,
+            checks.completions > 0 && checks.correct == checks.completions,
             "{rw}: {checks:?}"
         );
         assert_eq!(
@@ -182,7 +182,7 @@ fn a_flipped_byte_in_the_file_is_found() {
     );
     let checks = sample.unwrap().checks;
     assert!(
-        checks.wrong >= 1 && checks.right + checks.wrong == checks.completions,
+        checks.wrong >= 1 && checks.correct + checks.wrong == checks.completions,
         "{checks:?}"
     );
 }
@@ -255,7 +255,7 @@ fn the_right_block_of_the_wrong_file_is_found() {
     else {
         panic!()
     };
-    assert_eq!(sample.checks.right, sample.checks.completions);
+    assert_eq!(sample.checks.correct, sample.checks.completions);
 }
 
 #[test]
@@ -325,5 +325,5 @@ fn the_smallest_blocks_are_checked_too() {
     let Outcome::Measured(sample) = run(&["--bs", "512"], honest) else {
         panic!()
     };
-    assert_eq!(sample.checks.right, sample.checks.completions);
+    assert_eq!(sample.checks.correct, sample.checks.completions);
 }

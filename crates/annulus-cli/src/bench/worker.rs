@@ -49,7 +49,7 @@ pub(crate) struct Tally {
     pub(crate) wrong: u64,
     pub(crate) errors: u64,
     /// The first wrong answer or error, for people.
-    pub(crate) complaint: Option<String>,
+    pub(crate) first_failure: Option<String>,
     pub(crate) latency: Histogram<u64>,
     /// The same over time, with errors and calls.
     pub(crate) recorder: Recorder,
@@ -64,7 +64,7 @@ impl Tally {
             checked: 0,
             wrong: 0,
             errors: 0,
-            complaint: None,
+            first_failure: None,
             latency: histogram(),
             recorder: Recorder::default(),
             samples: Vec::new(),
@@ -77,7 +77,7 @@ impl Tally {
         self.checked += other.checked;
         self.wrong += other.wrong;
         self.errors += other.errors;
-        self.complaint = self.complaint.take().or(other.complaint);
+        self.first_failure = self.first_failure.take().or(other.first_failure);
         // Every histogram has the same bounds, so there is nothing that adding could refuse.
         let _ = self.latency.add(&other.latency);
         self.recorder.add(other.recorder);
@@ -194,7 +194,7 @@ impl BenchWorker {
     }
 
     #[cold]
-    fn complain(&mut self, op: &Op, result: &io::Result<usize>) {
+    fn record_failure(&mut self, op: &Op, result: &io::Result<usize>) {
         let verb = if op.write { "write" } else { "read" };
         let block = self.block_bytes;
         let file = match self.shared.files {
@@ -214,7 +214,7 @@ impl BenchWorker {
             Err(_) => self.tally.errors += 1,
             Ok(_) => self.tally.wrong += 1,
         }
-        self.tally.complaint.get_or_insert(text);
+        self.tally.first_failure.get_or_insert(text);
     }
 }
 
@@ -271,7 +271,7 @@ impl Worker for BenchWorker {
         self.tally.completions += 1;
         let whole = matches!(result, Ok(count) if count == self.block_bytes);
         if !(whole && self.holds(&op, answer)) {
-            self.complain(&op, &result);
+            self.record_failure(&op, &result);
             return;
         }
         self.tally.checked += 1;

@@ -3,7 +3,7 @@
 //! No test of significance: repeats are few, and what disturbs a machine is no normal distribution. A difference counts
 //! if the repeats of one run lie wholly beyond those of the other and the medians are further apart than 3 %.
 
-use super::story::{Story, Strand};
+use super::model::{Comparison, VariantRuns};
 use crate::bench::stats::Spread;
 use crate::bench::table::{grouped, short};
 
@@ -110,36 +110,36 @@ fn signed(share: f64) -> String {
 }
 
 /// What both runs have measured.
-pub(super) fn differences(first: &Story, second: &Story) -> Vec<Difference> {
+pub(super) fn differences(first: &Comparison, second: &Comparison) -> Vec<Difference> {
     let mut list = Vec::new();
     for group in &first.groups {
         let other = second
             .groups
             .iter()
             .find(|other| other.title == group.title);
-        for strand in group.strands.iter().filter(|strand| !strand.null) {
+        for variant in group.variants.iter().filter(|variant| !variant.null) {
             let twin = other.and_then(|other| {
-                let mut strands = other.strands.iter();
-                strands.find(|twin| twin.variant == strand.variant)
+                let mut variants = other.variants.iter();
+                variants.find(|twin| twin.name == variant.name)
             });
             let Some((twin, before, after)) =
-                twin.and_then(|twin| Some((twin, strand.speed?, twin.speed?)))
+                twin.and_then(|twin| Some((twin, variant.speed?, twin.speed?)))
             else {
                 continue;
             };
             list.push(Difference {
                 group: group.title.clone(),
-                variant: strand.variant.clone(),
+                variant: variant.name.clone(),
                 speeds: [before, after],
-                p99_us: [strand.p99_us, twin.p99_us],
-                judgement: judge(strand, twin, &before, &after),
+                p99_us: [variant.p99_us, twin.p99_us],
+                judgement: judge(variant, twin, &before, &after),
             });
         }
     }
     list
 }
 
-fn judge(first: &Strand, second: &Strand, before: &Spread, after: &Spread) -> Judgement {
+fn judge(first: &VariantRuns, second: &VariantRuns, before: &Spread, after: &Spread) -> Judgement {
     if first.samples.min(second.samples) < REPEATS_MIN {
         return Judgement::TooFewRepeats;
     }
@@ -151,7 +151,7 @@ fn judge(first: &Strand, second: &Strand, before: &Spread, after: &Spread) -> Ju
 }
 
 /// What was not the same in the two runs, besides their results: such a comparison may be one of these.
-pub(super) fn unlike(first: &Story, second: &Story) -> Vec<String> {
+pub(super) fn unlike(first: &Comparison, second: &Comparison) -> Vec<String> {
     let both = [
         (&first.load, &second.load),
         (&first.machine, &second.machine),
@@ -223,21 +223,21 @@ pub(super) fn sentence(differences: &[Difference]) -> String {
 mod tests {
     use super::*;
 
-    fn strand(speeds: &[f64]) -> Strand {
-        Strand {
-            variant: "annulus".into(),
+    fn variant(speeds: &[f64]) -> VariantRuns {
+        VariantRuns {
+            name: "annulus".into(),
             null: false,
             speed: Spread::of(speeds),
             samples: speeds.len(),
             p99_us: None,
-            shots: Vec::new(),
+            repeats: Vec::new(),
         }
     }
 
     #[test]
     fn a_difference_counts_only_where_all_repeats_lie_beyond_those_of_the_other() {
         let judged = |first: &[f64], second: &[f64]| {
-            let (first, second) = (strand(first), strand(second));
+            let (first, second) = (variant(first), variant(second));
             judge(
                 &first,
                 &second,

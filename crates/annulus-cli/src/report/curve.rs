@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::format::{count, duration, percent_text};
 use super::heatmap::Scale;
-use super::story::{Group, Story, Strand};
+use super::model::{Comparison, Group, VariantRuns};
 use super::svg::{
     HEIGHT, LEFT, PLOT_HEIGHT, PLOT_WIDTH, TOP, WIDTH, across, fine, step, time_axis,
 };
@@ -32,27 +32,27 @@ struct Line {
 }
 
 /// Answers a second over time.
-pub(super) fn speed(story: &Story, group: &Group, length_ns: u64) -> Markup {
+pub(super) fn speed(comparison: &Comparison, group: &Group, length_ns: u64) -> Markup {
     let per_second =
         |slice: &Slice| Some(slice.completions as f64 * 1e9 / slice.length_ns.max(1) as f64);
-    let series = over_time(story, group, per_second);
-    let caption = format!("{} a second over time", story.unit);
+    let series = over_time(comparison, group, per_second);
+    let caption = format!("{} a second over time", comparison.unit);
     plot_over_time(&caption, group, series, length_ns)
 }
 
 /// Calls per answer over time, of those who can tell.
-pub(super) fn calls(story: &Story, group: &Group, length_ns: u64) -> Option<Markup> {
+pub(super) fn calls(comparison: &Comparison, group: &Group, length_ns: u64) -> Option<Markup> {
     let per_completion = |slice: &Slice| match slice.completions {
         0 => None,
         answers => Some(slice.calls? as f64 / answers as f64),
     };
-    let series: Vec<Series> = over_time(story, group, per_completion)
+    let series: Vec<Series> = over_time(comparison, group, per_completion)
         .into_iter()
         .filter(|series| series.values.iter().any(|(_, value)| value.is_some()))
         .collect();
     let caption = format!(
         "enters (calls that submit or wait) per {} over time",
-        one(story.unit)
+        one(comparison.unit)
     );
     (!series.is_empty()).then(|| plot_over_time(&caption, group, series, length_ns))
 }
@@ -71,16 +71,20 @@ struct Series {
     values: Vec<(f64, Option<f64>)>,
 }
 
-fn over_time(story: &Story, group: &Group, value: impl Fn(&Slice) -> Option<f64>) -> Vec<Series> {
-    let series = |strand: &Strand, timeline: &Timeline| {
+fn over_time(
+    comparison: &Comparison,
+    group: &Group,
+    value: impl Fn(&Slice) -> Option<f64>,
+) -> Vec<Series> {
+    let series = |variant: &VariantRuns, timeline: &Timeline| {
         let coarse = timeline.coarser(POINTS_MAX);
         // What is left of a slice at the end says little: as a rate it would be a spike.
         let whole = coarse
             .slices()
             .filter(|slice| slice.length_ns * 2 >= coarse.slice_ns);
         Series {
-            name: strand.variant.clone(),
-            style: story.number(&strand.variant) % STYLES,
+            name: variant.name.clone(),
+            style: comparison.number(&variant.name) % STYLES,
             values: whole
                 .map(|slice| {
                     (
@@ -93,7 +97,7 @@ fn over_time(story: &Story, group: &Group, value: impl Fn(&Slice) -> Option<f64>
     };
     group
         .drawn()
-        .filter_map(|strand| Some(series(strand, strand.timeline()?)))
+        .filter_map(|variant| Some(series(variant, variant.timeline()?)))
         .collect()
 }
 
@@ -141,14 +145,14 @@ fn plot_over_time(caption: &str, group: &Group, series: Vec<Series>, length_ns: 
 }
 
 /// Latency by the share of answers that did not take longer; each nine takes as much room as the one before.
-pub(super) fn percentiles(story: &Story, group: &Group, scale: &Scale) -> Markup {
+pub(super) fn percentiles(comparison: &Comparison, group: &Group, scale: &Scale) -> Markup {
     let lines = group
         .drawn()
-        .filter_map(|strand| {
-            let latency_counts = strand.timeline()?.latency_counts();
+        .filter_map(|variant| {
+            let latency_counts = variant.timeline()?.latency_counts();
             Some(percentile_line(
-                &strand.variant,
-                story.number(&strand.variant) % STYLES,
+                &variant.name,
+                comparison.number(&variant.name) % STYLES,
                 &latency_counts,
                 scale,
             ))

@@ -1,6 +1,6 @@
 //! What the JSON of `bench file` tells.
 
-use super::story::{Embedded, Group, Shot, Story, Strand, bytes, embed};
+use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::json::{Report, Run, Sample};
 use crate::bench::machine::Machine;
 use crate::bench::stats::Row;
@@ -21,11 +21,11 @@ const MEANINGS: [&str; table::HEADINGS.len()] = [
     "whether the fastest form of Annulus loses to this row: in speed, in processor time, or in both",
 ];
 
-impl Story {
+impl Comparison {
     /// The story of a comparison of files.
-    pub(crate) fn of_files(report: &Report, budget_bytes: usize) -> serde_json::Result<Story> {
+    pub(crate) fn of_files(report: &Report, budget_bytes: usize) -> serde_json::Result<Comparison> {
         let load = &report.load;
-        Ok(Story {
+        Ok(Comparison {
             kind: "file",
             title: format!(
                 "{}, {}, blocks of {}",
@@ -173,30 +173,30 @@ fn group(report: &Report, depth: usize) -> Group {
             .filter_map(|row| Some(table::cells(row, row.medians.as_ref()?).to_vec()))
             .collect(),
         remarks,
-        strands: rows.iter().map(|row| strand(&report.runs, row)).collect(),
+        variants: rows.iter().map(|row| variant(&report.runs, row)).collect(),
     }
 }
 
-fn strand(runs: &[Run], row: &Row) -> Strand {
+fn variant(runs: &[Run], row: &Row) -> VariantRuns {
     let own = runs
         .iter()
         .enumerate()
         .filter(|(_, run)| run.depth == row.depth && run.variant == row.variant);
-    let shots = own.filter_map(|(index, run)| Some(shot(index, run, run.outcome.sample()?)));
-    Strand {
-        variant: row.variant.clone(),
+    let repeats = own.filter_map(|(index, run)| Some(repeat(index, run, run.outcome.sample()?)));
+    VariantRuns {
+        name: row.variant.clone(),
         null: row.side == Side::Null,
         speed: row.medians.as_ref().map(|medians| medians.ops_per_second),
         samples: row.samples,
         p99_us: row.medians.as_ref().map(|medians| medians.p99_us),
-        shots: shots.collect(),
+        repeats: repeats.collect(),
     }
 }
 
-fn shot(index: usize, run: &Run, sample: &Sample) -> Shot {
-    Shot {
+fn repeat(index: usize, run: &Run, sample: &Sample) -> Repeat {
+    Repeat {
         run: index,
-        repeat: run.repeat,
+        number: run.repeat,
         per_second: sample.ops_per_second,
         timeline: sample.timeline.clone(),
     }

@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::story::Story;
+use super::model::Comparison;
 
 /// The section.
-pub(super) fn guide(stories: &[Story]) -> Markup {
-    let network = stories[0].kind == "net";
+pub(super) fn guide(comparisons: &[Comparison]) -> Markup {
+    let network = comparisons[0].kind == "net";
     html! {
         section.guide aria-labelledby="guide" {
             h2 id="guide" { "How to read this" }

@@ -18,16 +18,16 @@ mod files;
 mod format;
 mod guide;
 mod heatmap;
+mod model;
 mod network;
 mod page;
-mod story;
 mod svg;
 mod terminal;
 #[cfg(test)]
 mod tests;
 
 use heatmap::Scale;
-use story::Story;
+use model::Comparison;
 use terminal::Colours;
 
 /// Of a page of 1 MB, what the JSON may take, of all of its runs.
@@ -88,7 +88,7 @@ impl Pictures {
     pub(crate) fn of_files(&self, report: &FileReport) -> Result<(), Fault> {
         self.draw(|| {
             Ok(vec![
-                Story::of_files(report, JSON_BYTES_MAX).map_err(unwritable)?,
+                Comparison::of_files(report, JSON_BYTES_MAX).map_err(unwritable)?,
             ])
         })
     }
@@ -97,35 +97,38 @@ impl Pictures {
     pub(crate) fn of_network(&self, report: &NetReport) -> Result<(), Fault> {
         self.draw(|| {
             Ok(vec![
-                Story::of_network(report, JSON_BYTES_MAX).map_err(unwritable)?,
+                Comparison::of_network(report, JSON_BYTES_MAX).map_err(unwritable)?,
             ])
         })
     }
 
-    fn draw(&self, stories: impl FnOnce() -> Result<Vec<Story>, Fault>) -> Result<(), Fault> {
+    fn draw(
+        &self,
+        comparisons: impl FnOnce() -> Result<Vec<Comparison>, Fault>,
+    ) -> Result<(), Fault> {
         if self.page.is_none() && self.maps.is_none() {
             return Ok(());
         }
-        let stories = stories()?;
-        let scale = scale(&stories);
+        let comparisons = comparisons()?;
+        let scale = scale(&comparisons);
         if let Some(page) = &self.page {
-            page.write_text(&page::page(&stories, scale.as_ref()))?;
+            page.write_text(&page::page(&comparisons, scale.as_ref()))?;
         }
         match (&self.maps, &scale) {
             (None, _) => Ok(()),
-            (Some(_), None) if stories.iter().any(Story::has_runs) => print_text(
+            (Some(_), None) if comparisons.iter().any(Comparison::has_runs) => print_text(
                 "note: no heat map, because the JSON has no timelines; measure again with --json FILE --timeline\n",
             ),
             (Some(_), None) => print_text("note: no heat map, because nothing was answered\n"),
             (Some(Maps::File(file)), Some(scale)) => {
-                file.write_text(&svg::document(&stories[0], scale))
+                file.write_text(&svg::document(&comparisons[0], scale))
             }
             (Some(Maps::Terminal), Some(scale)) => {
                 let get = |name: &str| std::env::var(name).ok();
                 let colours = Colours::of(std::io::stdout().is_terminal(), get);
-                let maps = stories
+                let maps = comparisons
                     .iter()
-                    .map(|story| terminal::maps(story, scale, colours));
+                    .map(|comparison| terminal::maps(comparison, scale, colours));
                 print_text(&maps.collect::<String>())
             }
         }
@@ -133,13 +136,15 @@ impl Pictures {
 }
 
 /// The scale of all that is drawn.
-fn scale(stories: &[Story]) -> Option<Scale> {
-    let strands = stories
+fn scale(comparisons: &[Comparison]) -> Option<Scale> {
+    let variants = comparisons
         .iter()
-        .flat_map(|story| &story.groups)
+        .flat_map(|comparison| &comparison.groups)
         .flat_map(|group| group.drawn());
-    let shots = strands.flat_map(|strand| &strand.shots);
-    let timelines: Vec<&Timeline> = shots.filter_map(|shot| shot.timeline.as_ref()).collect();
+    let repeats = variants.flat_map(|variant| &variant.repeats);
+    let timelines: Vec<&Timeline> = repeats
+        .filter_map(|repeat| repeat.timeline.as_ref())
+        .collect();
     Scale::over(&timelines)
 }
 
@@ -162,19 +167,24 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Fault> {
     let pictures = Pictures::new(&args.pictures, None, args.replace)?;
     let paths = || std::iter::once(&args.first).chain(&args.second);
     let budget = JSON_BYTES_MAX / paths().count();
-    let stories = paths()
+    let comparisons = paths()
         .map(|path| read(path, budget))
-        .collect::<Result<Vec<Story>, Fault>>()?;
-    if stories.iter().any(|story| story.kind != stories[0].kind) {
+        .collect::<Result<Vec<Comparison>, Fault>>()?;
+    if comparisons
+        .iter()
+        .any(|comparison| comparison.kind != comparisons[0].kind)
+    {
         return Err(Fault::usage(
             "one JSON is of bench file and the other of bench net; two of a kind can be compared",
         ));
     }
-    pictures.draw(|| Ok(stories)).map(|()| ExitCode::SUCCESS)
+    pictures
+        .draw(|| Ok(comparisons))
+        .map(|()| ExitCode::SUCCESS)
 }
 
 /// What a file tells, whichever of our commands wrote it.
-fn read(path: &Path, budget_bytes: usize) -> Result<Story, Fault> {
+fn read(path: &Path, budget_bytes: usize) -> Result<Comparison, Fault> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Fault::usage(format!("reading {shown}: {error}")))?;
@@ -191,11 +201,11 @@ fn read(path: &Path, budget_bytes: usize) -> Result<Story, Fault> {
     let load = &value["load"];
     if load["rw"].is_string() {
         let report: FileReport = serde_json::from_value(value).map_err(unfit)?;
-        return Story::of_files(&report, budget_bytes).map_err(unwritable);
+        return Comparison::of_files(&report, budget_bytes).map_err(unwritable);
     }
     if load["protocol"].is_string() {
         let report: NetReport = serde_json::from_value(value).map_err(unfit)?;
-        return Story::of_network(&report, budget_bytes).map_err(unwritable);
+        return Comparison::of_network(&report, budget_bytes).map_err(unwritable);
     }
     Err(Fault::usage(format!(
         "{shown} is not from annulus bench file or annulus bench net, and only their JSON can be told"

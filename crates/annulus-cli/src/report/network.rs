@@ -1,7 +1,7 @@
 //! What the JSON of `bench net` tells.
 
 use super::files::machine_facts;
-use super::story::{Embedded, Group, Shot, Story, Strand, bytes, embed};
+use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::net::json::{Report, Row};
 use crate::bench::net::table;
 
@@ -21,11 +21,14 @@ const MEANINGS: [&str; 12] = [
     "context switches of the server per 1,000 requests: voluntary and involuntary",
 ];
 
-impl Story {
+impl Comparison {
     /// The story of a load on servers.
-    pub(crate) fn of_network(report: &Report, budget_bytes: usize) -> serde_json::Result<Story> {
+    pub(crate) fn of_network(
+        report: &Report,
+        budget_bytes: usize,
+    ) -> serde_json::Result<Comparison> {
         let load = &report.load;
-        Ok(Story {
+        Ok(Comparison {
             kind: "net",
             title: load.description.clone(),
             verdict: report.verdict.clone(),
@@ -156,25 +159,25 @@ fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
             .filter_map(|row| Some(table::cells(row)?.to_vec()))
             .collect(),
         remarks,
-        strands: rows.iter().map(|row| strand(report, row)).collect(),
+        variants: rows.iter().map(|row| variant(report, row)).collect(),
     }
 }
 
-fn strand(report: &Report, row: &Row) -> Strand {
+fn variant(report: &Report, row: &Row) -> VariantRuns {
     let own = report.runs.iter().enumerate().filter(|(_, run)| {
         run.connections == row.connections && run.size == row.size && run.variant == row.variant
     });
-    let shots = own.filter_map(|(index, run)| {
+    let repeats = own.filter_map(|(index, run)| {
         let sample = run.good()?;
-        Some(Shot {
+        Some(Repeat {
             run: index,
-            repeat: run.repeat,
+            number: run.repeat,
             per_second: sample.requests_per_second,
             timeline: sample.timeline.clone(),
         })
     });
-    Strand {
-        variant: row.variant.clone(),
+    VariantRuns {
+        name: row.variant.clone(),
         null: false,
         speed: row
             .medians
@@ -182,6 +185,6 @@ fn strand(report: &Report, row: &Row) -> Strand {
             .map(|medians| medians.requests_per_second),
         samples: row.samples,
         p99_us: row.medians.as_ref().map(|medians| medians.p99_us),
-        shots: shots.collect(),
+        repeats: repeats.collect(),
     }
 }

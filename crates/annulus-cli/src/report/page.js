@@ -38,9 +38,9 @@
 
   // The JSON: parsed when it is requested, saved as it is.
   const parsed = new Map();
-  const json = (story) => {
-    if (!parsed.has(story)) parsed.set(story, JSON.parse(document.getElementById(`json-${story}`).textContent));
-    return parsed.get(story);
+  const json = (comparison) => {
+    if (!parsed.has(comparison)) parsed.set(comparison, JSON.parse(document.getElementById(`json-${comparison}`).textContent));
+    return parsed.get(comparison);
   };
   for (const button of document.querySelectorAll("button[data-json]")) {
     button.hidden = false;
@@ -60,16 +60,16 @@
   const [low, shift, rows, length] = ["low", "shift", "rows", "length"].map((name) => Number(maps.dataset[name]));
   const first = (bucket) => (bucket < 16 ? bucket : (16 + (bucket % 16)) * 2 ** (Math.floor(bucket / 16) - 1));
   const timeline = (map) => {
-    const run = json(Number(map.dataset.story)).runs[Number(map.dataset.run)];
+    const run = json(Number(map.dataset.comparison)).runs[Number(map.dataset.run)];
     return (run.outcome && (run.outcome.timeline || (run.outcome.sample || {}).timeline)) || (run.sample || {}).timeline;
   };
-  const tell = (map, told, event) => {
+  const showCell = (map, readout, event) => {
     const plot = map.querySelector(".plot").getBoundingClientRect();
     const across = (event.clientX - plot.left) / plot.width;
     const down = (event.clientY - plot.top) / plot.height;
     const line = timeline(map);
     if (!line || across < 0 || across >= 1 || down < 0 || down >= 1) {
-      told.textContent = "";
+      readout.textContent = "";
       return;
     }
     const slice = Math.floor((across * length) / line.slice_ns);
@@ -82,16 +82,16 @@
       if (bucket >> shift === row) count += pairs[at + 1];
     }
     const begin = slice * line.slice_ns;
-    told.textContent =
+    readout.textContent =
       `${duration(begin)} to ${duration(Math.min(begin + line.slice_ns, line.length_ns))}: ` +
       `${count.toLocaleString("en")} of ${(line.completions[slice] || 0).toLocaleString("en")} answers took ` +
       `${duration(from)} to ${duration(until)}`;
   };
   for (const map of maps.querySelectorAll("svg.map")) {
-    const told = document.createElement("p");
-    told.className = "told";
-    map.after(told);
-    map.addEventListener("pointermove", (event) => tell(map, told, event));
-    map.addEventListener("pointerleave", () => (told.textContent = ""));
+    const readout = document.createElement("p");
+    readout.className = "readout";
+    map.after(readout);
+    map.addEventListener("pointermove", (event) => showCell(map, readout, event));
+    map.addEventListener("pointerleave", () => (readout.textContent = ""));
   }
 })();

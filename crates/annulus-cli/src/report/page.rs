@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::compare::{self, Difference};
 use super::format::{duration, moment, quoted};
 use super::heatmap::Scale;
-use super::story::{Group, Story, Strand};
+use super::model::{Comparison, Group, VariantRuns};
 use super::svg::{self, DataRef};
 use super::{curve, guide};
 
@@ -20,12 +20,12 @@ const NO_TIMELINES: &str = "These files have no timelines, so there are no heat 
 const NAMES: [&str; 2] = ["A", "B"];
 
 /// The page about one run, or about two.
-pub(super) fn page(stories: &[Story], scale: Option<&Scale>) -> String {
-    let title = match stories {
+pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String {
+    let title = match comparisons {
         [one] => format!("{} – Annulus", one.title),
         _ => "Two runs compared – Annulus".into(),
     };
-    let differences = match stories {
+    let differences = match comparisons {
         [first, second] => Some(compare::differences(first, second)),
         _ => None,
     };
@@ -44,26 +44,26 @@ pub(super) fn page(stories: &[Story], scale: Option<&Scale>) -> String {
             }
             body {
                 a.skip href="#main" { "Skip to the report" }
-                (head(stories, differences.as_deref()))
-                (contents(stories, scale.is_some()))
+                (head(comparisons, differences.as_deref()))
+                (contents(comparisons, scale.is_some()))
                 main id="main" {
-                    (tables(stories))
+                    (tables(comparisons))
                     @if let Some(scale) = scale {
-                        (maps(stories, scale))
-                        (over_time(stories, scale))
-                        (percentiles(stories, scale))
+                        (maps(comparisons, scale))
+                        (over_time(comparisons, scale))
+                        (percentiles(comparisons, scale))
                     } @else {
                         section aria-labelledby="maps" {
                             h2 id="maps" { "Latency over time" }
                             p { (NO_TIMELINES) }
                         }
                     }
-                    @if let (Some(differences), [first, second]) = (&differences, stories) {
-                        (comparison(first, second, differences))
+                    @if let (Some(differences), [first, second]) = (&differences, comparisons) {
+                        (side_by_side(first, second, differences))
                     }
-                    (facts(stories))
-                    (guide::guide(stories))
-                    (data(stories))
+                    (facts(comparisons))
+                    (guide::guide(comparisons))
+                    (data(comparisons))
                 }
                 footer {
                     p { "Made by annulus " (env!("CARGO_PKG_VERSION")) ". This page loads nothing from anywhere." }
@@ -86,41 +86,41 @@ fn policy() -> String {
     )
 }
 
-fn name(stories: &[Story], nth: usize) -> Option<&'static str> {
-    (stories.len() > 1).then(|| NAMES[nth.min(1)])
+fn name(comparisons: &[Comparison], nth: usize) -> Option<&'static str> {
+    (comparisons.len() > 1).then(|| NAMES[nth.min(1)])
 }
 
-fn head(stories: &[Story], differences: Option<&[Difference]>) -> Markup {
+fn head(comparisons: &[Comparison], differences: Option<&[Difference]>) -> Markup {
     html! {
         header {
-            p.brand { "Annulus " @if stories[0].kind == "net" { "bench net" } @else { "bench file" } }
+            p.brand { "Annulus " @if comparisons[0].kind == "net" { "bench net" } @else { "bench file" } }
             @if let Some(differences) = differences {
                 h1 { "Two runs compared" }
                 p.verdict { (compare::sentence(differences)) }
             }
-            @for (nth, story) in stories.iter().enumerate() {
-                @if let Some(name) = name(stories, nth) {
-                    h2 { span.run { (name) } " " (story.title) }
+            @for (nth, comparison) in comparisons.iter().enumerate() {
+                @if let Some(name) = name(comparisons, nth) {
+                    h2 { span.run { (name) } " " (comparison.title) }
                 } @else {
-                    h1 { (story.title) }
+                    h1 { (comparison.title) }
                 }
-                p.verdict { (story.verdict) }
-                p.checks { (story.checks) }
-                p.when { (moment(story.started_unix_s)) }
-                @if !story.warnings.is_empty() {
+                p.verdict { (comparison.verdict) }
+                p.checks { (comparison.checks) }
+                p.when { (moment(comparison.started_unix_s)) }
+                @if !comparison.warnings.is_empty() {
                     ul.warnings aria-label="Warnings" {
-                        @for warning in &story.warnings { li { strong { "Warning: " } (warning) } }
+                        @for warning in &comparison.warnings { li { strong { "Warning: " } (warning) } }
                     }
                 }
-                @if !story.notes.is_empty() {
-                    ul.notes aria-label="Notes" { @for note in &story.notes { li { (note) } } }
+                @if !comparison.notes.is_empty() {
+                    ul.notes aria-label="Notes" { @for note in &comparison.notes { li { (note) } } }
                 }
             }
         }
     }
 }
 
-fn contents(stories: &[Story], drawn: bool) -> Markup {
+fn contents(comparisons: &[Comparison], drawn: bool) -> Markup {
     let links = [
         ("tables", "Tables"),
         ("maps", "Heat maps"),
@@ -132,7 +132,7 @@ fn contents(stories: &[Story], drawn: bool) -> Markup {
         ("data", "Data"),
     ];
     let here = |id: &str| match id {
-        "comparison" => stories.len() > 1,
+        "comparison" => comparisons.len() > 1,
         "time" | "percentiles" => drawn,
         _ => true,
     };
@@ -144,17 +144,17 @@ fn contents(stories: &[Story], drawn: bool) -> Markup {
 }
 
 /// The title of a group, with the run where there are two.
-fn heading(stories: &[Story], nth: usize, group: &Group) -> Markup {
-    html! { h3 { @if let Some(name) = name(stories, nth) { span.run { (name) } " " } (group.title) } }
+fn heading(comparisons: &[Comparison], nth: usize, group: &Group) -> Markup {
+    html! { h3 { @if let Some(name) = name(comparisons, nth) { span.run { (name) } " " } (group.title) } }
 }
 
-fn tables(stories: &[Story]) -> Markup {
+fn tables(comparisons: &[Comparison]) -> Markup {
     html! {
         section aria-labelledby="tables" {
             h2 id="tables" { "Tables" }
-            @for (nth, story) in stories.iter().enumerate() {
-                @for group in &story.groups {
-                    (heading(stories, nth, group))
+            @for (nth, comparison) in comparisons.iter().enumerate() {
+                @for group in &comparison.groups {
+                    (heading(comparisons, nth, group))
                     @if !group.rows.is_empty() {
                         (table(&group.title, &group.headings, &group.rows))
                     }
@@ -188,7 +188,7 @@ fn table(caption: &str, headings: &[(&str, &str)], rows: &[Vec<String>]) -> Mark
     }
 }
 
-fn maps(stories: &[Story], scale: &Scale) -> Markup {
+fn maps(comparisons: &[Comparison], scale: &Scale) -> Markup {
     html! {
         section aria-labelledby="maps" {
             h2 id="maps" { "Latency over time" }
@@ -196,20 +196,20 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
                 "Each map is the repeat of a variant whose speed is nearest "
                 "to the median: time to the right, latency "
                 "upwards, brighter where more answers were. One scale for all of them. Latency is "
-                (stories[0].latency) "."
+                (comparisons[0].latency) "."
             }
-            (svg::legend(scale, stories[0].unit))
+            (svg::legend(scale, comparisons[0].unit))
             div id="maps-of" data-low=(scale.low) data-shift=(scale.shift) data-rows=(scale.rows)
                 data-length=(scale.length_ns) {
-                @for (nth, story) in stories.iter().enumerate() {
-                    @if !story.has_timelines() {
+                @for (nth, comparison) in comparisons.iter().enumerate() {
+                    @if !comparison.has_timelines() {
                         p.remarks { (NAMES[nth.min(1)])
                             " has no timelines, so nothing of it is drawn: measure it again with "
                             "--json FILE --timeline." }
                     }
-                    @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
-                        (heading(stories, nth, group))
-                        div.maps { @for strand in group.drawn() { (card((nth, story), group, strand, scale)) } }
+                    @for group in comparison.groups.iter().filter(|group| group.drawn().next().is_some()) {
+                        (heading(comparisons, nth, group))
+                        div.maps { @for variant in group.drawn() { (card((nth, comparison), group, variant, scale)) } }
                     }
                 }
             }
@@ -218,19 +218,24 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
 }
 
 /// A variant's maps: the typical repeat, the others folded.
-fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &Scale) -> Markup {
-    let shots = strand.typical_first();
+fn card(
+    (nth, comparison): (usize, &Comparison),
+    group: &Group,
+    variant: &VariantRuns,
+    scale: &Scale,
+) -> Markup {
+    let repeats = variant.typical_first();
     let map = |index: usize| {
-        let shot = shots[index];
-        let label = svg::alt_text(story, &group.title, strand, shot);
+        let repeat = repeats[index];
+        let label = svg::alt_text(comparison, &group.title, variant, repeat);
         html! {
-            @if let Some(timeline) = &shot.timeline {
-                (svg::heatmap(timeline, scale, &label, Some(DataRef { story: nth, run: shot.run })))
+            @if let Some(timeline) = &repeat.timeline {
+                (svg::heatmap(timeline, scale, &label, Some(DataRef { comparison: nth, run: repeat.run })))
             }
         }
     };
     let summary = |index: usize| {
-        let latency_counts = shots[index]
+        let latency_counts = repeats[index]
             .timeline
             .as_ref()
             .map(|timeline| timeline.latency_counts());
@@ -242,7 +247,7 @@ fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &S
         };
         format!(
             "repeat {}: p50 {}, p99 {}, longest {}",
-            shots[index].repeat,
+            repeats[index].number,
             at(0.5),
             at(0.99),
             at(1.0)
@@ -251,31 +256,31 @@ fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &S
     html! {
         figure.card {
             (map(0))
-            figcaption { strong { (strand.variant) } br; (summary(0)) }
-            @if shots.len() > 1 {
+            figcaption { strong { (variant.name) } br; (summary(0)) }
+            @if repeats.len() > 1 {
                 details {
-                    summary { "The other repeats of " (strand.variant) }
-                    @for index in 1..shots.len() { (map(index)) p { (summary(index)) } }
+                    summary { "The other repeats of " (variant.name) }
+                    @for index in 1..repeats.len() { (map(index)) p { (summary(index)) } }
                 }
             }
         }
     }
 }
 
-fn over_time(stories: &[Story], scale: &Scale) -> Markup {
+fn over_time(comparisons: &[Comparison], scale: &Scale) -> Markup {
     html! {
         section aria-labelledby="time" {
             h2 id="time" { "Over time" }
-            @for (nth, story) in stories.iter().enumerate() {
-                @if let Some(why) = story.no_calls { p { "Enters over time are not here. " (why) } }
-                @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
-                    (heading(stories, nth, group))
+            @for (nth, comparison) in comparisons.iter().enumerate() {
+                @if let Some(why) = comparison.no_calls { p { "Enters over time are not here. " (why) } }
+                @for group in comparison.groups.iter().filter(|group| group.drawn().next().is_some()) {
+                    (heading(comparisons, nth, group))
                     div.charts {
-                        (curve::speed(story, group, scale.length_ns))
-                        @if let Some(calls) = curve::calls(story, group, scale.length_ns) { (calls) }
+                        (curve::speed(comparison, group, scale.length_ns))
+                        @if let Some(calls) = curve::calls(comparison, group, scale.length_ns) { (calls) }
                     }
                     @let silent = silent(group);
-                    @if story.no_calls.is_none() && !silent.is_empty() {
+                    @if comparison.no_calls.is_none() && !silent.is_empty() {
                         p.remarks {
                             "Without enters over time, because they can't tell when they made them: " (silent) "."
                         }
@@ -289,17 +294,17 @@ fn over_time(stories: &[Story], scale: &Scale) -> Markup {
 /// Who is not among the lines of calls.
 fn silent(group: &Group) -> String {
     let names: Vec<&str> = (group.drawn())
-        .filter(|strand| {
-            strand
+        .filter(|variant| {
+            variant
                 .timeline()
                 .is_some_and(|timeline| timeline.calls.is_none())
         })
-        .map(|strand| strand.variant.as_str())
+        .map(|variant| variant.name.as_str())
         .collect();
     names.join(", ")
 }
 
-fn percentiles(stories: &[Story], scale: &Scale) -> Markup {
+fn percentiles(comparisons: &[Comparison], scale: &Scale) -> Markup {
     html! {
         section aria-labelledby="percentiles" {
             h2 id="percentiles" { "Percentiles" }
@@ -308,10 +313,10 @@ fn percentiles(stories: &[Story], scale: &Scale) -> Markup {
                 "at 99, 99 of 100 answers took no longer. "
                 "Every nine has as much room as the one before. Latencies are known to a sixteenth of themselves."
             }
-            @for (nth, story) in stories.iter().enumerate() {
+            @for (nth, comparison) in comparisons.iter().enumerate() {
                 div.charts {
-                    @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
-                        div { (heading(stories, nth, group)) (curve::percentiles(story, group, scale)) }
+                    @for group in comparison.groups.iter().filter(|group| group.drawn().next().is_some()) {
+                        div { (heading(comparisons, nth, group)) (curve::percentiles(comparison, group, scale)) }
                     }
                 }
             }
@@ -319,7 +324,7 @@ fn percentiles(stories: &[Story], scale: &Scale) -> Markup {
     }
 }
 
-fn comparison(first: &Story, second: &Story, differences: &[Difference]) -> Markup {
+fn side_by_side(first: &Comparison, second: &Comparison, differences: &[Difference]) -> Markup {
     let unlike = compare::unlike(first, second);
     let rows: Vec<Vec<String>> = differences.iter().map(Difference::cells).collect();
     html! {
@@ -341,23 +346,23 @@ fn comparison(first: &Story, second: &Story, differences: &[Difference]) -> Mark
     }
 }
 
-fn facts(stories: &[Story]) -> Markup {
+fn facts(comparisons: &[Comparison]) -> Markup {
     let list = |facts: &[(&str, String)]| {
         html! { dl { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } } }
     };
     html! {
         section aria-labelledby="machine" {
             h2 id="machine" { "Machine and command" }
-            @for (nth, story) in stories.iter().enumerate() {
-                @if let Some(name) = name(stories, nth) { h3 { span.run { (name) } " " (story.title) } }
+            @for (nth, comparison) in comparisons.iter().enumerate() {
+                @if let Some(name) = name(comparisons, nth) { h3 { span.run { (name) } " " (comparison.title) } }
                 pre {
-                    code { (story.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) }
+                    code { (comparison.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) }
                 }
                 div.facts {
-                    div { h3 { "Machine" } (list(&story.machine)) }
-                    div { h3 { "Load" } (list(&story.load)) }
+                    div { h3 { "Machine" } (list(&comparison.machine)) }
+                    div { h3 { "Load" } (list(&comparison.load)) }
                     div { h3 { "Variants" } dl {
-                        @for (name, about) in &story.variants { div { dt { (name) } dd { (about) } } }
+                        @for (name, about) in &comparison.variants { div { dt { (name) } dd { (about) } } }
                     } }
                 }
             }
@@ -365,26 +370,26 @@ fn facts(stories: &[Story]) -> Markup {
     }
 }
 
-fn data(stories: &[Story]) -> Markup {
+fn data(comparisons: &[Comparison]) -> Markup {
     html! {
         section aria-labelledby="data" {
             h2 id="data" { "Data" }
             p { "The figures that this page was made from are in it as JSON." }
-            @for (nth, story) in stories.iter().enumerate() {
+            @for (nth, comparison) in comparisons.iter().enumerate() {
                 @let id = format!("json-{nth}");
-                @if let Some(slices) = story.json.slices {
+                @if let Some(slices) = comparison.json.slices {
                     p.remarks {
                         "To keep the page small, timelines in it have at most " "
                         "(slices) " slices; what --json writes has all."
                     }
                 }
                 p {
-                    button.save type="button" hidden data-json=(id) data-name={ "annulus-" (story.kind) ".json" } {
-                        "Save the JSON" @if let Some(name) = name(stories, nth) { " of " (name) }
+                    button.save type="button" hidden data-json=(id) data-name={ "annulus-" (comparison.kind) ".json" } {
+                        "Save the JSON" @if let Some(name) = name(comparisons, nth) { " of " (name) }
                     }
                 }
                 // Within a script only `<` could end it; in JSON it stands in strings alone.
-                script type="application/json" id=(id) { (PreEscaped(story.json.text.replace('<', "\\u003c"))) }
+                script type="application/json" id=(id) { (PreEscaped(comparison.json.text.replace('<', "\\u003c"))) }
             }
         }
     }

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::format::{count, duration, percent_text};
 use super::heatmap::{LEVELS, Map, Scale, colour};
-use super::story::{Shot, Story, Strand};
+use super::model::{Comparison, Repeat, VariantRuns};
 use crate::bench::timeline::Timeline;
 
 /// The picture, and within it the part with cells or lines.
@@ -20,7 +20,7 @@ pub(super) const PLOT_HEIGHT: f64 = 202.0;
 /// The story and the run of a map in the JSON, for the page's script.
 #[derive(Clone, Copy)]
 pub(super) struct DataRef {
-    pub(super) story: usize,
+    pub(super) comparison: usize,
     pub(super) run: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn heatmap(
     let width = PLOT_WIDTH * map.width;
     html! {
         svg.map viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label)
-            data-story=[data_ref.map(|data_ref| data_ref.story)] data-run=[data_ref.map(|data_ref| data_ref.run)] {
+            data-comparison=[data_ref.map(|data_ref| data_ref.comparison)] data-run=[data_ref.map(|data_ref| data_ref.run)] {
             rect.plot x=(LEFT) y=(TOP) width=(PLOT_WIDTH) height=(PLOT_HEIGHT) fill="#0d1017" {}
             image x=(LEFT) y=(TOP) width=(fine(width)) height=(PLOT_HEIGHT) preserveAspectRatio="none"
                 image-rendering="pixelated" href=(picture) {}
@@ -98,8 +98,13 @@ pub(super) fn fine(value: f64) -> String {
 }
 
 /// What a map shows, in words.
-pub(super) fn alt_text(story: &Story, group: &str, strand: &Strand, shot: &Shot) -> String {
-    let Some(timeline) = &shot.timeline else {
+pub(super) fn alt_text(
+    comparison: &Comparison,
+    group: &str,
+    variant: &VariantRuns,
+    repeat: &Repeat,
+) -> String {
+    let Some(timeline) = &repeat.timeline else {
         return String::new();
     };
     let latency_counts = timeline.latency_counts();
@@ -118,10 +123,10 @@ pub(super) fn alt_text(story: &Story, group: &str, strand: &Strand, shot: &Shot)
     let errors: u64 = timeline.errors.iter().sum();
     let mut text = format!(
         "Heat map of {}, {group}, repeat {}: {} {} in {}; half within {}, {} within {}, the longest {}",
-        strand.variant,
-        shot.repeat,
+        variant.name,
+        repeat.number,
         count(latency_counts.count() as f64),
-        story.unit,
+        comparison.unit,
         duration(timeline.length_ns),
         at(0.5),
         percent_text(0.99),
@@ -172,41 +177,48 @@ fn hex(rgb: [u8; 3]) -> String {
 }
 
 /// All maps as a file of their own: a row per variant, its repeats side by side.
-pub(super) fn document(story: &Story, scale: &Scale) -> String {
+pub(super) fn document(comparison: &Comparison, scale: &Scale) -> String {
     const GAP: f64 = 16.0;
     const HEAD: f64 = 44.0;
-    let rows: Vec<(String, Vec<(&Strand, &Shot)>)> = (story.groups.iter())
+    let rows: Vec<(String, Vec<(&VariantRuns, &Repeat)>)> = (comparison.groups.iter())
         .flat_map(|group| {
-            group.drawn().map(|strand| {
-                let shots = strand.shots.iter().filter(|shot| shot.timeline.is_some());
+            group.drawn().map(|variant| {
+                let repeats = variant
+                    .repeats
+                    .iter()
+                    .filter(|repeat| repeat.timeline.is_some());
                 (
                     group.title.clone(),
-                    shots.map(|shot| (strand, shot)).collect(),
+                    repeats.map(|repeat| (variant, repeat)).collect(),
                 )
             })
         })
         .collect();
-    let most = rows.iter().map(|(_, shots)| shots.len()).max().unwrap_or(0);
+    let most = rows
+        .iter()
+        .map(|(_, repeats)| repeats.len())
+        .max()
+        .unwrap_or(0);
     let (across, down) = (WIDTH + GAP, HEIGHT + HEAD);
     let (width, height) = (GAP + across * most as f64, 110.0 + down * rows.len() as f64);
     let body = html! {
         svg xmlns="http://www.w3.org/2000/svg" width=(width) height=(height)
             viewBox={ "0 0 " (width) " " (height) } font-family="system-ui, sans-serif" font-size="12"
             fill="#1b1f27" {
-            title { "Latency heat maps: " (story.title) }
+            title { "Latency heat maps: " (comparison.title) }
             rect width="100%" height="100%" fill="#ffffff" {}
-            text x=(GAP) y="28" font-size="18" font-weight="600" { (story.title) }
-            text x=(GAP) y="48" { "Latency " (story.latency) "; one scale for all" }
+            text x=(GAP) y="28" font-size="18" font-weight="600" { (comparison.title) }
+            text x=(GAP) y="48" { "Latency " (comparison.latency) "; one scale for all" }
             g transform={ "translate(" (GAP) " 60)" } {
-                svg width="296" height="40" { (legend(scale, story.unit)) }
+                svg width="296" height="40" { (legend(scale, comparison.unit)) }
             }
-            @for (nth, (group, shots)) in rows.iter().enumerate() {
-                @for (column, (strand, shot)) in shots.iter().enumerate() {
+            @for (nth, (group, repeats)) in rows.iter().enumerate() {
+                @for (column, (variant, repeat)) in repeats.iter().enumerate() {
                     g transform={ "translate(" (GAP + across * column as f64) " " (110.0 + down * nth as f64) ")" } {
-                        text y="20" font-weight="600" { (strand.variant) ", " (group) ", repeat " (shot.repeat) }
+                        text y="20" font-weight="600" { (variant.name) ", " (group) ", repeat " (repeat.number) }
                         svg y="28" width=(WIDTH) height=(HEIGHT) {
-                            @if let Some(timeline) = &shot.timeline {
-                                (heatmap(timeline, scale, &alt_text(story, group, strand, shot), None))
+                            @if let Some(timeline) = &repeat.timeline {
+                                (heatmap(timeline, scale, &alt_text(comparison, group, variant, repeat), None))
                             }
                         }
                     }

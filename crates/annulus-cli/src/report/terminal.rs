@@ -2,7 +2,7 @@
 
 use super::format::{count, duration};
 use super::heatmap::{LEVELS, Map, Scale, colour};
-use super::story::Story;
+use super::model::Comparison;
 
 /// Columns with cells; with the axis it fits into 80.
 const COLUMNS_MAX: usize = 64;
@@ -38,18 +38,18 @@ impl Colours {
 }
 
 /// The typical repeat of every variant.
-pub(crate) fn maps(story: &Story, scale: &Scale, colours: Colours) -> String {
+pub(crate) fn maps(comparison: &Comparison, scale: &Scale, colours: Colours) -> String {
     let mut text = format!(
         "\nLatency {}, {} over time\n",
-        story.latency,
+        comparison.latency,
         duration(scale.length_ns)
     );
-    for group in &story.groups {
-        for strand in group.drawn() {
-            let Some(timeline) = strand.timeline() else {
+    for group in &comparison.groups {
+        for variant in group.drawn() {
+            let Some(timeline) = variant.timeline() else {
                 continue;
             };
-            text += &format!("\n{}, {}\n", strand.variant, group.title);
+            text += &format!("\n{}, {}\n", variant.name, group.title);
             text += &map(
                 &Map::of(&timeline.coarser(COLUMNS_MAX), scale),
                 scale,
@@ -57,7 +57,7 @@ pub(crate) fn maps(story: &Story, scale: &Scale, colours: Colours) -> String {
             );
         }
     }
-    text + &key(scale, story.unit, colours)
+    text + &key(scale, comparison.unit, colours)
 }
 
 fn map(map: &Map, scale: &Scale, colours: Colours) -> String {

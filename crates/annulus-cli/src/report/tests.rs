@@ -35,7 +35,7 @@ fn sample(timeline: &Timeline, seconds: u64, seed: u64) -> Sample {
         ops_per_second: ops as f64 / seconds as f64 + seed as f64,
         checks: Checks {
             completions: ops,
-            right: ops,
+            correct: ops,
             ..Checks::default()
         },
         timeline: Some(timeline.clone()),
@@ -106,8 +106,8 @@ fn names(count: usize) -> Vec<String> {
 }
 
 fn page_of(report: &Report) -> String {
-    let stories = [Story::of_files(report, JSON_BYTES_MAX).unwrap()];
-    page::page(&stories, scale(&stories).as_ref())
+    let comparisons = [Comparison::of_files(report, JSON_BYTES_MAX).unwrap()];
+    page::page(&comparisons, scale(&comparisons).as_ref())
 }
 
 #[test]
@@ -164,10 +164,11 @@ fn an_hour_of_twenty_variants_and_three_repeats_is_less_than_a_megabyte() {
 fn two_runs_are_drawn_on_one_scale_and_what_is_unlike_is_reported() {
     let (first, mut second) = (report_of(&names(2), 3, 1), report_of(&names(2), 3, 2));
     second.load.cache = "buffered, hot".into();
-    let stories = [&first, &second].map(|report| Story::of_files(report, JSON_BYTES_MAX).unwrap());
-    let whole = scale(&stories).unwrap();
+    let comparisons =
+        [&first, &second].map(|report| Comparison::of_files(report, JSON_BYTES_MAX).unwrap());
+    let whole = scale(&comparisons).unwrap();
     assert_eq!(whole.length_ns, 2_000_000_000);
-    let page = page::page(&stories, Some(&whole));
+    let page = page::page(&comparisons, Some(&whole));
     assert!(page.contains("Page cache: direct in A, buffered, hot in B"));
     assert!(
         page.contains("variant-0 at depth 8 (-50.0 %)"),
@@ -192,9 +193,9 @@ fn a_report_without_timelines_is_a_page_without_pictures() {
 #[test]
 fn heat_maps_are_a_file_of_their_own_and_text_in_a_terminal() {
     let report = report_of(&["base".into(), HOSTILE.into(), "null".into()], 2, 1);
-    let story = Story::of_files(&report, JSON_BYTES_MAX).unwrap();
-    let scale = scale(std::slice::from_ref(&story)).unwrap();
-    let file = svg::document(&story, &scale);
+    let comparison = Comparison::of_files(&report, JSON_BYTES_MAX).unwrap();
+    let scale = scale(std::slice::from_ref(&comparison)).unwrap();
+    let file = svg::document(&comparison, &scale);
     assert!(file.starts_with("<?xml") && file.trim_end().ends_with("</svg>"));
     assert_eq!(
         file.matches("data:image/png").count(),
@@ -202,7 +203,7 @@ fn heat_maps_are_a_file_of_their_own_and_text_in_a_terminal() {
         "two repeats of two, none of null"
     );
     assert!(!file.contains("<script"));
-    let text = terminal::maps(&story, &scale, terminal::Colours::None);
+    let text = terminal::maps(&comparison, &scale, terminal::Colours::None);
     assert!(
         text.is_ascii() || text.chars().all(|c| c.is_ascii() || c == 'µ'),
         "{text}"
@@ -211,7 +212,7 @@ fn heat_maps_are_a_file_of_their_own_and_text_in_a_terminal() {
         text.lines().all(|line| line.chars().count() <= 120),
         "{text}"
     );
-    let colours = terminal::maps(&story, &scale, terminal::Colours::Some256);
+    let colours = terminal::maps(&comparison, &scale, terminal::Colours::Some256);
     assert!(colours.contains("\x1b[38;5;") && colours.contains('▀'));
 }
 

@@ -89,7 +89,7 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
         };
         assert_eq!(sample["ran_out_of_blocks"], true, "{outcome}");
         assert_eq!(sample["checks"]["completions"], 7 * 256, "{outcome}");
-        assert_eq!(sample["checks"]["right"], 7 * 256, "{outcome}");
+        assert_eq!(sample["checks"]["correct"], 7 * 256, "{outcome}");
     }
 }
 

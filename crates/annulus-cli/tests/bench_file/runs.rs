@@ -43,7 +43,7 @@ pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
                     "{variant}: {outcome}"
                 );
                 assert_eq!(
-                    checks["completions"], checks["right"],
+                    checks["completions"], checks["correct"],
                     "{variant}: {outcome}"
                 );
                 assert_eq!(checks["wrong"], 0, "{variant}: {outcome}");

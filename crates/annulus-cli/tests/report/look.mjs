@@ -80,8 +80,8 @@ async function script(page, where) {
   await first.scrollIntoViewIfNeeded();
   const box = await first.boundingBox();
   await page.mouse.move(box.x + box.width * 0.4, box.y + box.height * 0.8);
-  const told = await page.locator("p.told").first().textContent();
-  check(/ answers took /.test(told), `${where}: a heat map tells nothing under the pointer (${told})`);
+  const readout = await page.locator("p.readout").first().textContent();
+  check(/ answers took /.test(readout), `${where}: a heat map tells nothing under the pointer (${readout})`);
   const [download] = await Promise.all([
     page.waitForEvent("download", { timeout: 5000 }),
     page.locator("button.save").first().click(),

@@ -71,7 +71,7 @@ impl Protocol for Echo {
             return Step::More;
         }
         *received = 0;
-        Step::Done(take, Completed::Right)
+        Step::Done(take, Completed::Correct)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
                     assert_eq!(echo.read(&mut received, 3, 16, &bytes[..cut]), Step::More);
                 }
                 let rest = echo.read(&mut received, 3, 16, &bytes[cut..]);
-                assert_eq!(rest, Step::Done(size - cut, Completed::Right));
+                assert_eq!(rest, Step::Done(size - cut, Completed::Correct));
             }
         }
     }
@@ -120,11 +120,11 @@ mod tests {
         let mut received = 0;
         assert_eq!(
             echo.read(&mut received, 1, 0, &two),
-            Step::Done(20, Completed::Right)
+            Step::Done(20, Completed::Correct)
         );
         assert_eq!(
             echo.read(&mut received, 1, 1, &two[20..]),
-            Step::Done(20, Completed::Right)
+            Step::Done(20, Completed::Correct)
         );
     }
 }

@@ -69,7 +69,7 @@ fn each(
             (stream.by_ref().take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
             if line.trim_ascii_end() != done {
                 let reply = String::from_utf8_lossy(&line).trim_end().to_string();
-                return Err(io::Error::other(format!("a set was answered `{reply}`")));
+                return Err(io::Error::other(format!("a set returned `{reply}`")));
             }
         }
     }

@@ -279,7 +279,7 @@ impl Protocol for Http {
                     ));
                 }
                 let response = match reader.status {
-                    200..300 => Completed::Right,
+                    200..300 => Completed::Correct,
                     status => Completed::Status(status),
                 };
                 Step::Done(at + used, response)
@@ -310,7 +310,7 @@ mod tests {
             HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: u\r\n\r\n\
             HTTP/1.1 100 Continue\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n\
             HTTP/1.1 204 No Content\r\n\r\n";
-        let right = || Step::Done(0, Completed::Right);
+        let right = || Step::Done(0, Completed::Correct);
         let expected = [
             right(),
             right(),
@@ -360,7 +360,7 @@ mod tests {
             let text = with(body).repeat(2);
             for piece in 1..=text.len() {
                 let steps = read_in_pieces(&mut new(), text.as_bytes(), piece);
-                let right = || Step::Done(0, Completed::Right);
+                let right = || Step::Done(0, Completed::Correct);
                 assert_eq!(steps, [right(), right()], "{body}, pieces of {piece}");
             }
         }

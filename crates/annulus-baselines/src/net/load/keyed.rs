@@ -1,14 +1,22 @@
-//! Keys and values of Redis and memcached. The request's number determines the key, and the key determines the value, so
-//! that a response to another request is detected.
+//! What the stores have in common: requests by key, lines, and values that can be checked.
+//!
+//! The number of a request determines its key, and the key determines its value, so a response to another request is
+//! detected.
 
-/// The number of digits in a key: `key:000000000042`.
+use std::ops::Range;
+
+use super::protocol::{Completed, Protocol, Step};
+
+/// The number of digits of a key: `key:000000000042`.
 pub(super) const KEY_DIGITS: usize = 12;
-/// The period of a value in bytes.
+/// A value repeats after this number of bytes.
 const PERIOD: usize = 16;
 /// The bytes after a value in a response of either store.
 const LINE_END: &[u8] = b"\r\n";
+/// The longest line of a response, in bytes.
+const LINE_BYTES_MAX: usize = 1024;
 
-/// Random keys that are derived from the request's number.
+/// Random keys that can be computed again from the number of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Keys {
     pub(super) count: u64,
@@ -16,10 +24,10 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Returns the key of a request.
+    /// The key of a request.
     #[inline]
     pub(super) fn of(&self, connection: u32, sequence: u64) -> u64 {
-        // The finalizer of SplitMix64, so that consecutive numbers give unrelated keys.
+        // SplitMix64's finish: neighbouring numbers come out unrelated.
         let mut mixed = (self.seed ^ u64::from(connection).rotate_left(40))
             .wrapping_add(sequence.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -38,10 +46,10 @@ pub(super) fn write_key(mut key: u64, digits: &mut [u8]) {
     }
 }
 
-/// The value of a key, of any length: the digits of the key, low digits first, repeated.
+/// A key's value, of any length: the digits of the key, the fast-changing ones first, again and again.
 #[derive(Clone, Copy)]
 pub(super) struct Value {
-    /// The period twice, so that a period from any offset is one slice.
+    /// Twice, so that what follows any of its bytes is one slice.
     twice: [u8; 2 * PERIOD],
 }
 
@@ -63,7 +71,7 @@ impl Value {
         }
     }
 
-    /// Returns whether `bytes` equal the value of `length` bytes and its line end, from offset `from` on.
+    /// Whether `bytes` are what stands from `from` on in a value of `length` bytes and the line's end behind it.
     #[inline]
     pub(super) fn is_at(&self, from: usize, length: usize, bytes: &[u8]) -> bool {
         let (value, end) = bytes.split_at(bytes.len().min(length.saturating_sub(from)));
@@ -72,6 +80,221 @@ impl Value {
         let end_from = (from + value.len()).saturating_sub(length);
         pieces.all(|piece| piece == &rotated[..piece.len()])
             && (LINE_END.get(end_from..)).is_some_and(|line_end| line_end.starts_with(end))
+    }
+}
+
+/// A command of a store.
+pub(super) trait Command: Copy {
+    /// The line after each value of a response, if the store sends one.
+    const AFTER_VALUE: Option<&'static [u8]>;
+
+    /// Returns the request with the digits of key 0, up to its value.
+    fn head(self, value_bytes: usize) -> Vec<u8>;
+
+    /// Returns whether a request carries a value.
+    fn sends_value(self) -> bool;
+
+    /// Interprets the first line of a response.
+    fn meaning(self, line: &[u8], expected: &Expected) -> Result<Meaning, String>;
+}
+
+/// The meaning of the first line of a response.
+pub(super) enum Meaning {
+    Complete(Completed),
+    /// A value of this length follows.
+    Value(usize),
+}
+
+/// The response that a request for `key` must get.
+pub(super) struct Expected {
+    pub(super) key: u64,
+    value_bytes: Option<usize>,
+}
+
+impl Expected {
+    /// Interprets the length of a value.
+    pub(super) fn value(&self, digits: &[u8]) -> Result<Meaning, String> {
+        let length = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|text| text.parse().ok());
+        match (length, self.value_bytes) {
+            (None, _) => Err(format!(
+                "`{}` is no length of a value",
+                String::from_utf8_lossy(digits)
+            )),
+            (Some(length), Some(value_bytes)) if length != value_bytes => Err(format!(
+                "a value of {length} bytes instead of {value_bytes}"
+            )),
+            (Some(length), _) => Ok(Meaning::Value(length)),
+        }
+    }
+
+    /// Interprets a response without a value.
+    pub(super) fn no_value(&self) -> Result<Meaning, String> {
+        match self.value_bytes {
+            None => Ok(Meaning::Complete(Completed::Nil)),
+            Some(_) => Err(format!("key {} was filled and has no value", self.key)),
+        }
+    }
+}
+
+/// The error for a line that is not a response to the request.
+pub(super) fn unexpected<T>(line: &[u8]) -> Result<T, String> {
+    Err(format!(
+        "unexpected response `{}`",
+        String::from_utf8_lossy(line)
+    ))
+}
+
+/// The protocol of a store.
+pub(super) struct Store<C> {
+    command: C,
+    request: Vec<u8>,
+    keys: Keys,
+    /// The position of the key's digits in a request; empty for a command without a key.
+    digits_at: Range<usize>,
+    /// The position of the value in a request; empty for a command without one.
+    value_at: Range<usize>,
+    /// The length of each value, if the keys are filled and values are compared.
+    value_bytes: Option<usize>,
+}
+
+/// The state of a partly received response.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// The line received so far.
+    line: Vec<u8>,
+    /// The length of the value.
+    length: usize,
+    /// The bytes of the value and its line end that are still missing.
+    left: usize,
+    /// A value was received, and [`Command::AFTER_VALUE`] follows.
+    has_value: bool,
+}
+
+impl<C: Command> Store<C> {
+    pub(super) fn new(command: C, keys: Keys, value_bytes: usize, filled: bool) -> Store<C> {
+        let mut request = command.head(value_bytes);
+        let key_at = request.windows(4).position(|bytes| bytes == b"key:");
+        let digits_at = key_at.map_or(0..0, |at| at + 4..at + 4 + KEY_DIGITS);
+        let mut value_at = 0..0;
+        if command.sends_value() {
+            value_at = request.len()..request.len() + value_bytes;
+            request.resize(value_at.end, b'x');
+            request.extend_from_slice(LINE_END);
+        }
+        Store {
+            command,
+            request,
+            keys,
+            digits_at,
+            value_at,
+            value_bytes: filled.then_some(value_bytes),
+        }
+    }
+
+    /// Writes a key and its value into a request.
+    #[inline]
+    pub(super) fn write(&self, key: u64, request: &mut [u8]) {
+        write_key(key, &mut request[self.digits_at.clone()]);
+        Value::of(key).write(&mut request[self.value_at.clone()]);
+    }
+
+    /// Reads a line. Returns its meaning and the number of bytes used, or `None` if the line is incomplete.
+    fn line(
+        &self,
+        reader: &mut Reader,
+        key: u64,
+        bytes: &[u8],
+    ) -> Result<Option<(usize, Meaning)>, String> {
+        let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
+            reader.line.extend_from_slice(bytes);
+            return match reader.line.len() > LINE_BYTES_MAX {
+                true => Err(format!("a line of more than {LINE_BYTES_MAX} bytes")),
+                false => Ok(None),
+            };
+        };
+        let meaning = if reader.line.is_empty() {
+            self.meaning(reader.has_value, key, bytes[..end].trim_ascii_end())
+        } else {
+            reader.line.extend_from_slice(&bytes[..end]);
+            let meaning = self.meaning(reader.has_value, key, reader.line.trim_ascii_end());
+            reader.line.clear();
+            meaning
+        };
+        Ok(Some((end + 1, meaning?)))
+    }
+
+    fn meaning(&self, has_value: bool, key: u64, line: &[u8]) -> Result<Meaning, String> {
+        if has_value {
+            return match C::AFTER_VALUE == Some(line) {
+                true => Ok(Meaning::Complete(Completed::Correct)),
+                false => unexpected(line),
+            };
+        }
+        let value_bytes = self.value_bytes;
+        self.command.meaning(line, &Expected { key, value_bytes })
+    }
+}
+
+impl<C: Command> Protocol for Store<C> {
+    type Reader = Reader;
+
+    fn template(&self) -> Vec<u8> {
+        self.request.clone()
+    }
+
+    fn stamp(&mut self, connection: u32, sequence: u64, request: &mut [u8]) {
+        if !self.digits_at.is_empty() {
+            self.write(self.keys.of(connection, sequence), request);
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, reader: &mut Reader, connection: u32, sequence: u64, bytes: &[u8]) -> Step {
+        let key = self.keys.of(connection, sequence);
+        let mut at = 0;
+        loop {
+            if reader.left == 0 {
+                let (used, meaning) = match self.line(reader, key, &bytes[at..]) {
+                    Ok(Some(line)) => line,
+                    Ok(None) => return Step::More,
+                    Err(why) => return Step::Wrong(why),
+                };
+                at += used;
+                match meaning {
+                    Meaning::Complete(completed) => {
+                        reader.has_value = false;
+                        return Step::Done(at, completed);
+                    }
+                    Meaning::Value(length) => {
+                        reader.has_value = C::AFTER_VALUE.is_some();
+                        reader.length = length;
+                        reader.left = length.saturating_add(LINE_END.len());
+                    }
+                }
+            }
+            let take = reader.left.min(bytes.len() - at);
+            if self.value_bytes.is_some() {
+                let from = reader.length + LINE_END.len() - reader.left;
+                if !Value::of(key).is_at(from, reader.length, &bytes[at..at + take]) {
+                    return Step::Wrong(format!(
+                        "key {key} has a value other than the one written"
+                    ));
+                }
+            }
+            at += take;
+            reader.left -= take;
+            if reader.left > 0 {
+                return Step::More;
+            }
+            if !reader.has_value {
+                return Step::Done(at, Completed::Correct);
+            }
+            if at == bytes.len() {
+                return Step::More;
+            }
+        }
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) enum Step {
 /// A complete response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Completed {
-    Right,
+    Correct,
     /// Correct and empty: a key without a value.
     Nil,
     /// An HTTP status other than 2xx.

@@ -1,164 +1,42 @@
-//! Redis: GET, SET and PING on keys of one length, and their responses (RESP 2).
+//! Redis: GET, SET and PING over keys of one length, and their responses (RESP 2).
 
-use super::keyed::{KEY_DIGITS, Keys, Value, write_key};
+use super::keyed::{Command, Expected, Meaning, Store, unexpected};
 use super::plan::RedisCommand;
-use super::protocol::{Completed, Protocol, Step};
+use super::protocol::Completed;
 use super::tally::Kind;
 
-/// The maximum length of a response line.
-const LINE_BYTES_MAX: usize = 1024;
-/// The offset of the key's digits in a request.
-const DIGITS_AT: usize = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:".len();
+pub(super) type Redis = Store<RedisCommand>;
 
-pub(super) struct Redis {
-    command: RedisCommand,
-    request: Vec<u8>,
-    keys: Keys,
-    /// The range of the value in a SET.
-    value_at: std::ops::Range<usize>,
-    /// The length of each value, if the keys have known values.
-    value_bytes: Option<usize>,
-}
+impl Command for RedisCommand {
+    const AFTER_VALUE: Option<&'static [u8]> = None;
 
-/// A response that has begun to arrive.
-#[derive(Debug, Default)]
-pub(super) struct Reader {
-    /// The received part of the first line.
-    line: Vec<u8>,
-    /// The length of the value.
-    length: usize,
-    /// The remaining bytes of the value and its line end.
-    left: usize,
-}
-
-impl Redis {
-    pub(super) fn new(
-        command: RedisCommand,
-        keys: Keys,
-        value_bytes: usize,
-        filled: bool,
-    ) -> Redis {
-        let mut value_at = 0..0;
-        let request = match command {
+    fn head(self, value_bytes: usize) -> Vec<u8> {
+        match self {
             RedisCommand::Ping => b"*1\r\n$4\r\nPING\r\n".to_vec(),
             RedisCommand::Get => b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000000\r\n".to_vec(),
             RedisCommand::Set => {
-                let head =
-                    format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n${value_bytes}\r\n");
-                value_at = head.len()..head.len() + value_bytes;
-                [head.as_bytes(), &vec![b'x'; value_bytes], b"\r\n"].concat()
+                format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n${value_bytes}\r\n")
+                    .into_bytes()
             }
-        };
-        Redis {
-            command,
-            request,
-            keys,
-            value_at,
-            value_bytes: filled.then_some(value_bytes),
         }
     }
 
-    /// Writes the key into a request.
-    #[inline]
-    pub(super) fn write(&self, key: u64, request: &mut [u8]) {
-        write_key(key, &mut request[DIGITS_AT..DIGITS_AT + KEY_DIGITS]);
-        Value::of(key).write(&mut request[self.value_at.clone()]);
+    fn sends_value(self) -> bool {
+        self == RedisCommand::Set
     }
 
-    /// Returns the meaning of a complete first line.
-    fn meaning(&self, line: &[u8]) -> Result<Meaning, String> {
-        let shown = || format!("answered `{}`", String::from_utf8_lossy(line));
-        let rest = line.get(1..).unwrap_or_default();
-        match (line.first(), self.command) {
-            (Some(b'-'), _) => {
+    fn meaning(self, line: &[u8], expected: &Expected) -> Result<Meaning, String> {
+        match (self, line) {
+            (_, [b'-', rest @ ..]) => {
                 let text = String::from_utf8_lossy(rest).into_owned();
                 Ok(Meaning::Complete(Completed::Error(Kind::RedisError, text)))
             }
-            (Some(b'+'), RedisCommand::Set) if rest == b"OK" => {
-                Ok(Meaning::Complete(Completed::Right))
+            (RedisCommand::Set, b"+OK") | (RedisCommand::Ping, b"+PONG") => {
+                Ok(Meaning::Complete(Completed::Correct))
             }
-            (Some(b'+'), RedisCommand::Ping) if rest == b"PONG" => {
-                Ok(Meaning::Complete(Completed::Right))
-            }
-            (Some(b'$'), RedisCommand::Get) if rest == b"-1" => match self.value_bytes {
-                None => Ok(Meaning::Complete(Completed::Nil)),
-                Some(_) => Err("a key that was filled has no value".into()),
-            },
-            (Some(b'$'), RedisCommand::Get) => {
-                let text = std::str::from_utf8(rest).map_err(|_| shown())?;
-                let length: usize = text.parse().map_err(|_| shown())?;
-                match self.value_bytes {
-                    Some(value_bytes) if value_bytes != length => Err(format!(
-                        "a value of {length} bytes instead of {value_bytes}"
-                    )),
-                    _ => Ok(Meaning::Follow(length)),
-                }
-            }
-            _ => Err(shown()),
-        }
-    }
-}
-
-enum Meaning {
-    Complete(Completed),
-    Follow(usize),
-}
-
-impl Protocol for Redis {
-    type Reader = Reader;
-
-    fn template(&self) -> Vec<u8> {
-        self.request.clone()
-    }
-
-    fn stamp(&mut self, connection: u32, sequence: u64, request: &mut [u8]) {
-        if self.command != RedisCommand::Ping {
-            self.write(self.keys.of(connection, sequence), request);
-        }
-    }
-
-    #[inline]
-    fn read(&mut self, reader: &mut Reader, connection: u32, sequence: u64, bytes: &[u8]) -> Step {
-        let mut at = 0;
-        if reader.left == 0 {
-            let end = bytes.iter().position(|&byte| byte == b'\n');
-            let Some(end) = end else {
-                reader.line.extend_from_slice(bytes);
-                return match reader.line.len() > LINE_BYTES_MAX {
-                    true => Step::Wrong(format!("a line of more than {LINE_BYTES_MAX} bytes")),
-                    false => Step::More,
-                };
-            };
-            at = end + 1;
-            let meaning = if reader.line.is_empty() {
-                self.meaning(bytes[..end].trim_ascii_end())
-            } else {
-                reader.line.extend_from_slice(&bytes[..end]);
-                let meaning = self.meaning(reader.line.trim_ascii_end());
-                reader.line.clear();
-                meaning
-            };
-            match meaning {
-                Err(why) => return Step::Wrong(why),
-                Ok(Meaning::Complete(response)) => return Step::Done(at, response),
-                Ok(Meaning::Follow(length)) => {
-                    reader.length = length;
-                    reader.left = length.saturating_add(2);
-                }
-            }
-        }
-        let take = reader.left.min(bytes.len() - at);
-        if self.value_bytes.is_some() {
-            let key = self.keys.of(connection, sequence);
-            let from = reader.length + 2 - reader.left;
-            if !Value::of(key).is_at(from, reader.length, &bytes[at..at + take]) {
-                return Step::Wrong(format!("key {key} has another value than it was given"));
-            }
-        }
-        reader.left -= take;
-        match reader.left {
-            0 => Step::Done(at + take, Completed::Right),
-            _ => Step::More,
+            (RedisCommand::Get, b"$-1") => expected.no_value(),
+            (RedisCommand::Get, [b'$', length @ ..]) => expected.value(length),
+            _ => unexpected(line),
         }
     }
 }
@@ -166,7 +44,8 @@ impl Protocol for Redis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::load::protocol::read_in_pieces;
+    use crate::net::load::keyed::{Keys, Value};
+    use crate::net::load::protocol::{Protocol, Step, read_in_pieces};
 
     const KEYS: Keys = Keys { count: 10, seed: 1 };
 
@@ -174,10 +53,10 @@ mod tests {
     fn values_nils_and_errors_are_distinguished_however_they_are_cut() {
         let text = b"$3\r\na\nb\r\n$-1\r\n-ERR no\r\n$0\r\n\r\n";
         let expected = [
-            Step::Done(0, Completed::Right),
+            Step::Done(0, Completed::Correct),
             Step::Done(0, Completed::Nil),
             Step::Done(0, Completed::Error(Kind::RedisError, "ERR no".into())),
-            Step::Done(0, Completed::Right),
+            Step::Done(0, Completed::Correct),
         ];
         for piece in 1..=text.len() {
             let mut redis = Redis::new(RedisCommand::Get, KEYS, 3, false);
@@ -190,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_to_another_question_is_wrong() {
+    fn a_response_to_another_request_is_wrong() {
         for (command, text) in [
             (RedisCommand::Get, "+OK\r\n"),
             (RedisCommand::Set, "+PONG\r\n"),
@@ -218,7 +97,7 @@ mod tests {
             let steps = read_in_pieces(&mut redis, &right, piece);
             assert_eq!(
                 steps,
-                [Step::Done(0, Completed::Right)],
+                [Step::Done(0, Completed::Correct)],
                 "pieces of {piece}"
             );
             let steps = read_in_pieces(&mut redis, &wrong, piece);

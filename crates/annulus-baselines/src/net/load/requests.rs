@@ -157,7 +157,7 @@ impl<P: Protocol> Requests<P> {
     #[inline]
     fn take(&mut self, response: Completed, now_ns: u64) {
         match response {
-            Completed::Right => {}
+            Completed::Correct => {}
             Completed::Nil => self.nils += 1,
             Completed::Status(status) => {
                 let text = || format!("answered with status {status}");

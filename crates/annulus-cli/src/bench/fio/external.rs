@@ -93,14 +93,14 @@ impl External {
         let output = child.wait_with_output();
         over.store(true, Relaxed);
         let output = output.map_err(failed)?;
-        let complaint = || {
+        let failure = || {
             let err = String::from_utf8_lossy(&output.stderr);
             let first = err.lines().next().unwrap_or("it says nothing").to_string();
             format!("fio failed ({}): {first}", output.status)
         };
         let text = fs::read(&json).unwrap_or_default();
         let Ok(report) = serde_json::from_slice::<Value>(json_part(&text)) else {
-            return Ok(plan.jobs.iter().map(|_| Err(complaint())).collect());
+            return Ok(plan.jobs.iter().map(|_| Err(failure())).collect());
         };
         let entries = report["jobs"].as_array().cloned().unwrap_or_default();
         let reports = (0..plan.jobs.len()).map(|index| report_of(plan, index, &entries));
@@ -110,7 +110,7 @@ impl External {
                     if output.status.success() {
                         why
                     } else {
-                        complaint()
+                        failure()
                     }
                 })
             })

@@ -341,8 +341,8 @@ impl At<'_> {
             if sample.wrong + sample.errors > 0 {
                 let (sum, back) = outcome.sum();
                 let text = sum
-                    .complaint
-                    .or(back.and_then(|back| back.complaint))
+                    .first_failure
+                    .or(back.and_then(|back| back.first_failure))
                     .unwrap_or_default();
                 let count = sample.wrong + sample.errors;
                 run.failed = true;

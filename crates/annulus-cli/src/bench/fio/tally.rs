@@ -108,7 +108,7 @@ pub(super) struct Tally {
     pub(super) wrong: u64,
     pub(super) errors: u64,
     /// The first of these, for people, and its error number.
-    pub(super) complaint: Option<String>,
+    pub(super) first_failure: Option<String>,
     pub(super) errno: i32,
     pub(super) usage: ThreadUsage,
     /// All answers, those before the measured part included.
@@ -126,7 +126,7 @@ impl Tally {
             verified: 0,
             wrong: 0,
             errors: 0,
-            complaint: None,
+            first_failure: None,
             errno: 0,
             usage: ThreadUsage::default(),
             completions: 0,
@@ -169,7 +169,7 @@ impl Tally {
 
     /// An answer of the wrong length, or an error.
     #[cold]
-    pub(super) fn complain(&mut self, side: Side, op: &Op, result: &io::Result<usize>) {
+    pub(super) fn record_failure(&mut self, side: Side, op: &Op, result: &io::Result<usize>) {
         let text = match result {
             Err(error) => {
                 self.errors += 1;
@@ -200,7 +200,7 @@ impl Tally {
 
     fn first_complaint(&mut self, op: &Op, text: String) {
         let verb = if op.write { "writing" } else { "reading" };
-        self.complaint.get_or_insert_with(|| {
+        self.first_failure.get_or_insert_with(|| {
             format!("{verb} {} bytes at offset {}: {text}", op.bytes, op.offset)
         });
     }
@@ -211,7 +211,10 @@ impl Tally {
         self.verified += other.verified;
         self.wrong += other.wrong;
         self.errors += other.errors;
-        self.complaint = self.complaint.take().or_else(|| other.complaint.clone());
+        self.first_failure = self
+            .first_failure
+            .take()
+            .or_else(|| other.first_failure.clone());
         self.errno = if self.errno == 0 {
             other.errno
         } else {

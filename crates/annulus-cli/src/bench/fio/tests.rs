@@ -188,7 +188,7 @@ fn what_was_written_is_read_back_and_a_changed_byte_is_found() {
     assert_eq!((tally.verified, tally.wrong), (7, 1));
     assert!(
         tally
-            .complaint
+            .first_failure
             .unwrap()
             .contains("does not match its checksum")
     );
@@ -208,7 +208,7 @@ fn short_results_and_errors_are_distinguished() {
     );
     assert!(
         tally
-            .complaint
+            .first_failure
             .unwrap()
             .contains("512 bytes instead of 4096")
     );

@@ -370,7 +370,7 @@ impl Worker for JobWorker {
         let side = if op.write { Side::Write } else { Side::Read };
         match result {
             Ok(count) if count == op.bytes as usize => {}
-            wrong => return self.tally.complain(side, &op, &wrong),
+            wrong => return self.tally.record_failure(side, &op, &wrong),
         }
         if !op.write && self.work.verify.is_some() {
             if let Some(text) = self.check(&op, answer) {

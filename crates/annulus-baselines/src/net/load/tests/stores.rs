@@ -169,7 +169,7 @@ fn what_a_store_says_instead_is_counted_by_its_kind() {
     let workload = redis(RedisCommand::Get, 3, false);
     assert_counted(Kind::RedisError, &plan(target.clone(), workload.clone()));
     let refused = fill(&target, &workload).unwrap_err().to_string();
-    assert!(refused.contains("answered `-ERR no`"), "{refused}");
+    assert!(refused.contains("returned `-ERR no`"), "{refused}");
     let target = store(|_| b"SERVER_ERROR out of memory storing object\r\n".to_vec());
     let workload = memcached(MemcachedCommand::Set, 3, false);
     assert_counted(Kind::MemcachedError, &plan(target, workload));

@@ -6,7 +6,7 @@ use crate::bench::stats::Spread;
 use crate::bench::timeline::Timeline;
 
 /// One comparison, ready to be told.
-pub(crate) struct Story {
+pub(crate) struct Comparison {
     /// `file` or `net`: two of one kind can be laid side by side.
     pub(crate) kind: &'static str,
     /// What was measured, in a line.
@@ -48,31 +48,31 @@ pub(crate) struct Group {
     pub(crate) rows: Vec<Vec<String>>,
     /// What belongs to rows: reasons, notes.
     pub(crate) remarks: Vec<String>,
-    pub(crate) strands: Vec<Strand>,
+    pub(crate) variants: Vec<VariantRuns>,
 }
 
 /// One variant within a group, with all of its repeats.
-pub(crate) struct Strand {
-    pub(crate) variant: String,
+pub(crate) struct VariantRuns {
+    pub(crate) name: String,
     /// The harness itself: it is in tables, not in pictures.
     pub(crate) null: bool,
     /// Answers a second over the repeats.
     pub(crate) speed: Option<Spread>,
     pub(crate) samples: usize,
     pub(crate) p99_us: Option<f64>,
-    pub(crate) shots: Vec<Shot>,
+    pub(crate) repeats: Vec<Repeat>,
 }
 
 /// One run.
-pub(crate) struct Shot {
+pub(crate) struct Repeat {
     /// Its index in the JSON's list of runs.
     pub(crate) run: usize,
-    pub(crate) repeat: usize,
+    pub(crate) number: usize,
     pub(crate) per_second: f64,
     pub(crate) timeline: Option<Timeline>,
 }
 
-impl Story {
+impl Comparison {
     /// A variant's number, the same in every picture.
     pub(crate) fn number(&self, variant: &str) -> usize {
         let matched = self.variants.iter().position(|(name, _)| name == variant);
@@ -80,7 +80,7 @@ impl Story {
     }
 }
 
-impl Story {
+impl Comparison {
     /// Returns whether any of its runs has a timeline to draw.
     pub(crate) fn has_timelines(&self) -> bool {
         self.groups
@@ -90,21 +90,21 @@ impl Story {
 
     /// Returns whether any run has figures.
     pub(crate) fn has_runs(&self) -> bool {
-        let mut strands = self.groups.iter().flat_map(|group| &group.strands);
-        strands.any(|strand| !strand.shots.is_empty())
+        let mut variants = self.groups.iter().flat_map(|group| &group.variants);
+        variants.any(|variant| !variant.repeats.is_empty())
     }
 }
 
-impl Strand {
+impl VariantRuns {
     /// Its repeats in the order of how near their speed is to the median: the typical one first.
-    pub(crate) fn typical_first(&self) -> Vec<&Shot> {
+    pub(crate) fn typical_first(&self) -> Vec<&Repeat> {
         let middle = self.speed.map_or(0.0, |speed| speed.median);
-        let mut shots: Vec<&Shot> = self.shots.iter().collect();
-        shots.sort_by(|a, b| {
-            let far = |shot: &Shot| (shot.per_second - middle).abs();
-            far(a).total_cmp(&far(b)).then(a.repeat.cmp(&b.repeat))
+        let mut repeats: Vec<&Repeat> = self.repeats.iter().collect();
+        repeats.sort_by(|a, b| {
+            let far = |repeat: &Repeat| (repeat.per_second - middle).abs();
+            far(a).total_cmp(&far(b)).then(a.number.cmp(&b.number))
         });
-        shots
+        repeats
     }
 
     /// The timeline of the typical repeat.
@@ -116,10 +116,10 @@ impl Strand {
 
 impl Group {
     /// Who is drawn.
-    pub(crate) fn drawn(&self) -> impl Iterator<Item = &Strand> {
-        self.strands
+    pub(crate) fn drawn(&self) -> impl Iterator<Item = &VariantRuns> {
+        self.variants
             .iter()
-            .filter(|strand| !strand.null && strand.timeline().is_some())
+            .filter(|variant| !variant.null && variant.timeline().is_some())
     }
 }
 

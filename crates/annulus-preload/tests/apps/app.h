@@ -362,22 +362,14 @@ static inline struct tcp_info tcp_state(int fd) {
 enum { STATE_ESTABLISHED = 1, STATE_FIN_WAIT2 = 5, STATE_CLOSED = 7, STATE_CLOSE_WAIT = 8 };
 
 /* Waits until everything that the peer has sent, including FIN, has reached the socket of the other side. Queries the
- * kernel's sockets, not the program: bytes that the library has taken out of a socket count as delivered.
- *
- * The counters show a delivery before the acknowledgement, which may be delayed by 40 ms. They can stay unequal
- * permanently: a segment that the kernel drops before sending it counts as sent twice. Then the acknowledgement
- * decides. */
+ * kernel's socket, not the program: bytes that the library has taken out of it count as delivered. */
 static inline void await_delivery(struct pair *pair) {
     for (int i = 0; i < 50000; i++) {
         struct tcp_info app = tcp_state(pair->app), peer = tcp_state(pair->peer);
         uint64_t sent = peer.tcpi_bytes_sent - peer.tcpi_bytes_retrans;
         bool ended = app.tcpi_state != STATE_ESTABLISHED;
         /* A paced sender holds bytes back for a moment; these do not count as sent. */
-        bool received = peer.tcpi_notsent_bytes == 0 && app.tcpi_bytes_received >= sent;
-        int unacknowledged = 1;
-        if (!received)
-            syscall(SYS_ioctl, pair->peer, SIOCOUTQ, &unacknowledged);
-        if ((received || unacknowledged == 0) && (ended || !pair->peer_ended))
+        if (peer.tcpi_notsent_bytes == 0 && app.tcpi_bytes_received >= sent && (ended || !pair->peer_ended))
             return;
         syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
     }

@@ -496,7 +496,7 @@ static void reading_urgent_bytes_of_one_connection_covers_the_others(void) {
 static void a_client_reads_urgent_bytes_after_its_first_request(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct sockaddr_in address = loopback(port);
-    struct pair pairs[3];
+    struct pair pairs[3] = {0};
     for (int i = 0; i < 3; i++) {
         pairs[i].app = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
         MUST(connect(pairs[i].app, (struct sockaddr *)&address, sizeof address));

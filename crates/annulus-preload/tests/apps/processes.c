@@ -484,7 +484,7 @@ static void a_program_runs_under_an_earlier_filter(void) {
 
 /* With 0, 1 and 2 closed, the next files get these numbers, and output to stdout would go to a client. */
 static void a_program_without_a_stdout_is_not_written_to(void) {
-    struct pair pairs[3];
+    struct pair pairs[3] = {0};
     int port, listener = listen_on(0, &port);
     for (int i = 0; i < 3; i++)
         pairs[i].peer = peer_connect(port);

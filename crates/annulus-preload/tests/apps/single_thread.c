@@ -263,7 +263,7 @@ static void be_peer(int way, struct pair *pair) {
 }
 
 static void wait_each_way(bool serves) {
-    struct pair pair;
+    struct pair pair = {0};
     char byte, command[64];
     signal(SIGUSR1, nothing);
     listener = listen_on(0, &port);

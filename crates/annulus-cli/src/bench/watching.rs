@@ -66,7 +66,7 @@ pub(crate) fn judge_file(judge: &Judge, runs: &[json::Run]) -> Verdict {
             run.variant, run.depth, run.repeat
         );
         let counts = side(&run.variant) == Side::Annulus;
-        judge.look(
+        judge.check(
             &mut verdict,
             &name,
             counts,
@@ -74,7 +74,7 @@ pub(crate) fn judge_file(judge: &Judge, runs: &[json::Run]) -> Verdict {
             &slices(sample.timeline.as_ref()),
         );
     }
-    verdict.say();
+    verdict.report();
     verdict
 }
 
@@ -87,12 +87,12 @@ pub(crate) fn judge_nop(judge: &Judge, runs: &[nop::Run]) -> Verdict {
         let counts = run.layer.starts_with("annulus");
         let whole = Interval {
             length_ns: (sample.seconds * 1e9) as u64,
-            answers: sample.ops,
+            completed: sample.ops,
             ..Interval::default()
         };
-        judge.look(&mut verdict, &name, counts, run.depth, &[whole]);
+        judge.check(&mut verdict, &name, counts, run.depth, &[whole]);
     }
-    verdict.say();
+    verdict.report();
     verdict
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn judge_net(judge: &Judge, options: &net::Options, runs: &[net::Run]
         );
         let counts = options.is_there(&run.variant) || run.variant.starts_with("annulus");
         let in_flight = run.connections * options.pipeline;
-        judge.look(
+        judge.check(
             &mut verdict,
             &name,
             counts,
@@ -118,7 +118,7 @@ pub(crate) fn judge_net(judge: &Judge, options: &net::Options, runs: &[net::Run]
             &slices(sample.timeline.as_ref()),
         );
     }
-    verdict.say();
+    verdict.report();
     verdict
 }
 
@@ -133,7 +133,7 @@ fn slices(timeline: Option<&Timeline>) -> Vec<Interval> {
         }
         Interval {
             length_ns: slice.length_ns,
-            answers: slice.completions + slice.errors,
+            completed: slice.completions + slice.errors,
             errors: slice.errors,
             latency,
         }

@@ -1,4 +1,4 @@
-//! The address that all cores of a server listen at.
+//! The address that all cores of a server listen on.
 
 use std::fmt;
 use std::fs;
@@ -16,21 +16,22 @@ use annulus::net::{TcpListener, UdpSocket};
 use crate::fault::Fault;
 use crate::signals::Removal;
 
-/// A server that was killed keeps its address until the kernel has ended its rings, some milliseconds after its
-/// process has gone. One that is started at once waits for that, as long as this: so often, and so much each time.
-const TAKEN_TRIES: u32 = 40;
-const TAKEN_PAUSE: Duration = Duration::from_millis(10);
+/// The number of retries while the address is in use. The address of a killed server stays in use until the kernel has
+/// ended its rings, some milliseconds after the end of the process. A server that starts in that time waits.
+const IN_USE_RETRIES: u32 = 40;
+/// The pause between two retries.
+const IN_USE_PAUSE: Duration = Duration::from_millis(10);
 
-/// The address of an echo server, with what its cores need to listen at it.
+/// The address of an echo server, with the resources that its cores need to listen.
 pub(crate) enum EchoAddr {
-    /// Each core binds its own.
+    /// Each core binds its own socket.
     Tcp(SharedAddr),
     Udp(SharedAddr),
-    /// One for all, of which each core gets a clone.
+    /// All cores share a listener, of which each has a duplicate.
     Unix(UnixListener, SocketPath),
 }
 
-/// The options that choose the address.
+/// The options that determine the address.
 pub(crate) struct Options<'a> {
     pub(crate) addr: SocketAddr,
     pub(crate) unix: Option<&'a Path>,
@@ -62,7 +63,7 @@ impl SharedAddr {
         SharedAddr(Mutex::new(address))
     }
 
-    /// A listener of the calling core's.
+    /// Returns a listener for the calling core.
     pub(crate) fn listen(&self) -> io::Result<TcpListener> {
         self.bind(|at| {
             let listener = TcpListener::bind(at)?;
@@ -70,7 +71,7 @@ impl SharedAddr {
         })
     }
 
-    /// A socket of the calling core's.
+    /// Returns a UDP socket for the calling core.
     pub(crate) fn receive(&self) -> io::Result<UdpSocket> {
         self.bind(|at| {
             let socket = UdpSocket::bind_shared(at)?;
@@ -78,19 +79,21 @@ impl SharedAddr {
         })
     }
 
-    /// One core after another: the first has port 0 become one that is free, which is that of the others.
+    /// Binds the address. The first core replaces port 0 by a free port, which the other cores then use.
     fn bind<T>(&self, bind: impl Fn(SocketAddr) -> io::Result<(SocketAddr, T)>) -> io::Result<T> {
         let mut at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut tries = 0;
+        let mut retries = 0;
         loop {
             match bind(*at) {
                 Ok((bound_to, bound)) => {
                     *at = bound_to;
                     return Ok(bound);
                 }
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < TAKEN_TRIES => {
-                    tries += 1;
-                    thread::sleep(TAKEN_PAUSE);
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && retries < IN_USE_RETRIES =>
+                {
+                    retries += 1;
+                    thread::sleep(IN_USE_PAUSE);
                 }
                 Err(error) => return Err(refused(*at, &error)),
             }
@@ -117,19 +120,19 @@ impl fmt::Display for EchoAddr {
 pub(super) fn refused(address: SocketAddr, error: &io::Error) -> io::Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "somebody else has it; choose another port, or 0 for any that is free"
+            "another process uses it; choose another port, or 0 for a free one"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address; `ip address` lists those it has"
+            "this machine does not have that address; `ip address` lists its addresses"
         }
-        io::ErrorKind::PermissionDenied => "ports below 1024 are root's; choose a higher one",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need root; choose a higher one",
         _ => "choose another address",
     };
-    let says = format!("can't listen at {address}: {error}; {advice}");
-    io::Error::new(error.kind(), says)
+    let message = format!("cannot listen on {address}: {error}; {advice}");
+    io::Error::new(error.kind(), message)
 }
 
-/// Listens at a path. A socket that nobody listens at any more is replaced.
+/// Listens on a Unix socket at `path`. A stale socket without a listener is replaced.
 pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
     let shown = path.display();
     let error = match UnixListener::bind(path) {
@@ -139,34 +142,36 @@ pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
     match error.kind() {
         io::ErrorKind::AddrInUse => {}
         io::ErrorKind::InvalidInput => {
-            let says = format!("`{shown}` can't be a socket's path: {error}; choose a shorter one");
-            return Err(Fault::usage(says));
+            let message =
+                format!("`{shown}` is not a valid path of a socket: {error}; choose a shorter one");
+            return Err(Fault::usage(message));
         }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            let says = format!("can't listen at {shown}: {error}; its folder must exist");
-            return Err(Fault::usage(says));
+            let message = format!("cannot listen on {shown}: {error}; its directory must exist");
+            return Err(Fault::usage(message));
         }
-        _ => return Err(Fault::failed(format!("can't listen at {shown}: {error}"))),
+        _ => return Err(Fault::failed(format!("cannot listen on {shown}: {error}"))),
     }
     let is_socket =
         fs::symlink_metadata(path).is_ok_and(|bound_to| bound_to.file_type().is_socket());
     if !is_socket {
-        let says = format!("{shown} exists and is no socket; choose another path");
-        return Err(Fault::usage(says));
+        let message = format!("{shown} exists and is not a socket; choose another path");
+        return Err(Fault::usage(message));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         _ => {
-            let says = format!("can't listen at {shown}: somebody else does; choose another path");
-            return Err(Fault::failed(says));
+            let message =
+                format!("cannot listen on {shown}: another process does; choose another path");
+            return Err(Fault::failed(message));
         }
     }
     fs::remove_file(path)
         .and_then(|()| UnixListener::bind(path))
-        .map_err(|error| Fault::failed(format!("can't replace the old socket {shown}: {error}")))
+        .map_err(|error| Fault::failed(format!("cannot replace the stale socket {shown}: {error}")))
 }
 
-/// The path of a Unix socket. It is removed at the end if it is still the same socket.
+/// The path of a Unix socket, which is removed at the end if it is still the same socket.
 pub(crate) struct SocketPath {
     path: PathBuf,
     _removal: Removal,
@@ -177,7 +182,7 @@ impl SocketPath {
         let (own_path, removed) = (identity(&path)?, path.clone());
         let removal = Removal::new(move || {
             if identity(&removed).is_ok_and(|bound_to| bound_to == own_path) {
-                // It may have gone since.
+                // It may have been removed already.
                 let _ = fs::remove_file(&removed);
             }
         });

@@ -1,4 +1,4 @@
-//! `annulus serve echo`: sends back what it receives.
+//! `annulus serve echo`: sends received data back.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,14 +14,14 @@ use crate::fault::Fault;
 use crate::signals;
 use crate::watching;
 
-/// Receive buffers for datagrams: each takes the longest there is, with its header.
+/// The receive buffers for datagrams. Each holds a datagram of the maximum length, with its header.
 const DATAGRAM_BUFFERS: (u16, u32) = (64, 65_568);
 
 pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     if args.threads == 0 {
         return Err(Fault::usage("--threads is 0; it must be at least 1"));
     }
-    // Before anything is asked of a ring, which remembers the limit.
+    // Before the first ring, which stores the limit.
     allow_many_open_files();
     signals::listen()?;
     signals::end_in_order();
@@ -42,13 +42,13 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
 }
 
 fn builder(args: &EchoArgs) -> RuntimeBuilder {
-    let of_datagrams = args.udp.then_some(DATAGRAM_BUFFERS);
+    let default_buffers = args.udp.then_some(DATAGRAM_BUFFERS);
     runtime_of(
         args.backend,
         args.threads,
         args.sqpoll,
         &args.receive,
-        of_datagrams,
+        default_buffers,
     )
 }
 
@@ -59,16 +59,16 @@ enum Listener {
     Udp(UdpSocket),
 }
 
-/// The future borrows nothing: it outlives the call that makes it.
+/// Serves one core. The future borrows nothing, because it outlives the call that returns it.
 fn serve(core: CoreInfo, address: &EchoAddr) -> impl Future<Output = io::Result<()>> + use<> {
     let listener = listen(address);
-    let says = address.to_string();
+    let address_text = address.to_string();
     async move {
         let listener = listener?;
         if core.index() == 0 {
             eprintln!("annulus: {}", core.backend());
             let mut out = io::stdout().lock();
-            writeln!(out, "listening on {says}")?;
+            writeln!(out, "listening on {address_text}")?;
             out.flush()?;
         }
         match listener {
@@ -81,12 +81,13 @@ fn serve(core: CoreInfo, address: &EchoAddr) -> impl Future<Output = io::Result<
 }
 
 fn listen(address: &EchoAddr) -> io::Result<Listener> {
-    let at =
-        |error: io::Error| io::Error::new(error.kind(), format!("listening on {address}: {error}"));
+    let at = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+    };
     match address {
         EchoAddr::Tcp(shared) => {
             let listener = shared.listen()?;
-            // For all its connections: an answer in several pieces does not wait for acknowledgements.
+            // For all its connections: a reply in several pieces does not wait for acknowledgements.
             listener.options().set_nodelay(true).map_err(at)?;
             Ok(Listener::Tcp(listener.accept_multishot()))
         }
@@ -108,19 +109,19 @@ async fn accept<S, F>(
     while let Some(stream) = next().await {
         match stream {
             Ok(stream) => drop(runtime::spawn(serve_one(stream))),
-            Err(error) => eprintln!("annulus: accept: {error}"),
+            Err(error) => eprintln!("annulus: cannot accept a connection: {error}"),
         }
     }
 }
 
-/// Until the client has said all it has to say, or goes.
+/// Echoes until the client ends its direction or closes the connection.
 async fn echo_tcp(stream: TcpStream) {
-    // A message may be answered in several sends: a later one would wait until the client has acknowledged
-    // the one before it, which may take the client 40 ms. Without it the answer is slower, and still right.
+    // A reply may need several sends. A later one would wait until the client has acknowledged the previous one, which
+    // may take 40 ms. If the option cannot be set, the reply is slower, but correct.
     let _ = stream.set_nodelay(true);
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
-        // Not waited for, unless the client is slow to read.
+        // This blocks only if the client is slow to read.
         if let Err(chunk) = stream.try_send(chunk)
             && stream.send_all(chunk).await.is_err()
         {
@@ -129,7 +130,7 @@ async fn echo_tcp(stream: TcpStream) {
     }
 }
 
-/// The same on a Unix stream.
+/// Echoes on a Unix stream.
 async fn echo_unix(stream: UnixStream) {
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
@@ -141,7 +142,7 @@ async fn echo_unix(stream: UnixStream) {
     }
 }
 
-/// Each datagram goes back to whom it came from; one that can't is dropped, as any router might.
+/// Sends each datagram back to its sender. If that fails, the datagram is dropped, as in any network.
 async fn echo_datagrams(socket: UdpSocket) {
     let mut datagrams = socket.recv_multishot();
     while let Some(datagram) = datagrams.next().await {

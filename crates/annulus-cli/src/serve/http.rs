@@ -1,4 +1,4 @@
-//! `annulus serve http`: files of a directory, by the crate `annulus-http`.
+//! `annulus serve http`: serves the files of a directory with the crate `annulus-http`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,16 +23,16 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
         return Err(Fault::usage("--threads is 0; it must be at least 1"));
     }
     let passed = listening::passed(&args.addr)?;
-    // Before anything is asked of a ring, which remembers the limit.
+    // Before the first ring, which stores the limit.
     allow_many_open_files();
     signals::listen()?;
     signals::end_in_order();
     let options = options(args)?;
     let log = options.log.clone();
-    // Also without a log: a signal for log files is not to end a server that has none.
+    // Also without a log, so that SIGUSR1 does not end a server that has none.
     let reopened = log.clone();
     signals::on_reopen(move || reopened.iter().for_each(AccessLog::reopen))?;
-    let addresses = listening::of(&args.addr, passed)?;
+    let addresses = listening::resolve(&args.addr, passed)?;
     let _watching = watching::serving(&args.watch)?;
     let mut end = None;
     let started = |handle: runtime::Handle| {
@@ -42,20 +42,20 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     let outcome = runtime
         .grace(args.grace)
         .run_with(started, |core| serve(core, &addresses, &options));
-    // Lines of connections that were cut off are written, too.
+    // This also writes the lines of aborted connections.
     log.iter().for_each(AccessLog::finish);
     outcome.map_err(|error| Fault::failed(error.to_string()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The future borrows nothing: it outlives the call that makes it.
+/// Serves one core. The future borrows nothing, because it outlives the call that returns it.
 fn serve(
     core: CoreInfo,
     addresses: &[ListenAddr],
     options: &Options,
 ) -> impl Future<Output = io::Result<()>> + use<> {
     let listeners: io::Result<Vec<_>> = addresses.iter().map(ListenAddr::listener).collect();
-    let says: String = (addresses
+    let message: String = (addresses
         .iter()
         .map(|address| format!("listening on {address}\n")))
     .collect();
@@ -65,7 +65,7 @@ fn serve(
         if core.index() == 0 {
             eprintln!("annulus: {}", core.backend());
             let mut out = io::stdout().lock();
-            out.write_all(says.as_bytes())?;
+            out.write_all(message.as_bytes())?;
             out.flush()?;
         }
         annulus_http::serve_all(listeners, &options).await
@@ -86,8 +86,9 @@ fn options(args: &HttpArgs) -> Result<Options, Fault> {
             .ok()
             .filter(|one| one.as_u16() >= 200)
         else {
-            let says = format!("--respond {status} is no status of a response; it is 200 to 999");
-            return Err(Fault::usage(says));
+            let message =
+                format!("--respond {status} is not a status; write a number from 200 to 999");
+            return Err(Fault::usage(message));
         };
         site.respond = Some((status, args.respond_body.clone().into()));
     }
@@ -100,13 +101,13 @@ fn options(args: &HttpArgs) -> Result<Options, Fault> {
         .iter()
         .find(|name| name.contains('/') || name.is_empty())
     {
-        let says = format!("--index `{name}` is no file name; it may have no slash");
-        return Err(Fault::usage(says));
+        let message = format!("--index `{name}` is not a file name; write a name without a slash");
+        return Err(Fault::usage(message));
     }
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(cert), Some(key)) => {
-            let made = annulus_http::tls_config(cert, key);
-            Some(made.map_err(|error| Fault::usage(error.to_string()))?)
+            let config = annulus_http::tls_config(cert, key);
+            Some(config.map_err(|error| Fault::usage(error.to_string()))?)
         }
         _ => None,
     };
@@ -126,30 +127,30 @@ fn check_dir(dir: &Path) -> Result<(), Fault> {
     match fs::metadata(dir) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(Fault::usage(format!(
-            "{shown} is no directory; name the one whose files are to be served"
+            "{shown} is not a directory; name the directory to serve"
         ))),
         Err(error) => Err(Fault::usage(format!(
-            "{shown}: {error}; name a directory that is there"
+            "cannot serve {shown}: {error}; name an existing directory"
         ))),
     }
 }
 
 fn limits(args: &HttpArgs) -> Limits {
-    let typed = &args.limits;
+    let values = &args.limits;
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut limits = Limits::default();
-    limits.head_bytes = size(typed.max_head);
-    limits.target_bytes = size(typed.max_target);
-    limits.fields = usize::from(typed.max_fields);
-    limits.body_bytes = typed.max_body;
-    limits.requests = typed.max_requests;
-    limits.connections = typed.max_connections.max(1);
-    limits.head_timeout = typed.head_timeout;
-    limits.body_timeout = typed.body_timeout;
-    limits.idle_timeout = typed.idle_timeout;
-    limits.send_timeout = typed.send_timeout;
-    limits.handshake_timeout = typed.handshake_timeout;
-    limits.streams = typed.max_streams;
+    limits.head_bytes = size(values.max_head);
+    limits.target_bytes = size(values.max_target);
+    limits.fields = usize::from(values.max_fields);
+    limits.body_bytes = values.max_body;
+    limits.requests = values.max_requests;
+    limits.connections = values.max_connections.max(1);
+    limits.head_timeout = values.head_timeout;
+    limits.body_timeout = values.body_timeout;
+    limits.idle_timeout = values.idle_timeout;
+    limits.send_timeout = values.send_timeout;
+    limits.handshake_timeout = values.handshake_timeout;
+    limits.streams = values.max_streams;
     limits
 }
 
@@ -161,7 +162,7 @@ fn log(path: &Path, args: &HttpArgs) -> Result<AccessLog, Fault> {
     };
     AccessLog::open(path, format).map_err(|error| {
         Fault::usage(format!(
-            "{}: {error}; --access-log is a file that can be written",
+            "cannot open --access-log {}: {error}; name a writable file",
             path.display()
         ))
     })

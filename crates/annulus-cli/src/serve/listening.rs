@@ -1,5 +1,5 @@
 //! The addresses of `serve http`: those of a host, a path, or sockets that systemd passes. They are resolved before the
-//! cores start, so that all cores listen at the same addresses.
+//! cores start, so that all cores listen on the same addresses.
 
 use std::fmt;
 use std::io;
@@ -16,39 +16,43 @@ use crate::args::Address;
 use crate::fault::Fault;
 use crate::signals;
 
-/// One address to listen at.
+/// An address to listen on.
 pub(super) enum ListenAddr {
-    /// Each core binds its own.
+    /// Each core binds its own socket.
     Tcp(SharedAddr),
-    /// One for all cores, of which each gets a clone. `says`: where it listens.
+    /// All cores share a socket, of which each has a duplicate.
     Shared {
         socket: OwnedFd,
-        says: String,
-        /// Removed at the end, if we have made it.
+        /// The address, for messages.
+        name: String,
+        /// The path to remove at the end, if this process created the socket.
         _path: Option<SocketPath>,
     },
 }
 
-/// Finds where to listen. `passed`: what [`passed`] has found.
-pub(super) fn of(address: &Address, passed: Vec<ListenAddr>) -> Result<Vec<ListenAddr>, Fault> {
+/// Resolves the addresses. `passed` is the result of [`passed`].
+pub(super) fn resolve(
+    address: &Address,
+    passed: Vec<ListenAddr>,
+) -> Result<Vec<ListenAddr>, Fault> {
     match address {
         Address::Tcp(address) => Ok(vec![ListenAddr::Tcp(SharedAddr::new(*address))]),
-        Address::Host(host, port) => of_host(host, *port),
+        Address::Host(host, port) => resolve_host(host, *port),
         Address::Unix(path) => Ok(vec![of_path(path)?]),
         Address::Systemd => Ok(passed),
     }
 }
 
 impl ListenAddr {
-    /// The calling core's listener.
+    /// Returns a listener for the calling core.
     pub(super) fn listener(&self) -> io::Result<TcpListener> {
         match self {
             ListenAddr::Tcp(address) => address.listen(),
-            // Of any family: what is done with a connection is the same for each.
-            ListenAddr::Shared { socket, says, .. } => (socket.try_clone())
+            // The family does not matter: connections of all families are served alike.
+            ListenAddr::Shared { socket, name, .. } => (socket.try_clone())
                 .and_then(|socket| TcpListener::from_std(StdTcpListener::from(socket)))
                 .map_err(|error| {
-                    io::Error::new(error.kind(), format!("can't listen at {says}: {error}"))
+                    io::Error::new(error.kind(), format!("cannot listen on {name}: {error}"))
                 }),
         }
     }
@@ -58,12 +62,12 @@ impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ListenAddr::Tcp(address) => address.fmt(f),
-            ListenAddr::Shared { says, .. } => f.write_str(says),
+            ListenAddr::Shared { name, .. } => f.write_str(name),
         }
     }
 }
 
-/// The address itself, with a port, if this machine has it. Whether it is free the cores find out.
+/// Returns the address with a port, if this machine has it. An address in use is not an error; the cores retry it.
 fn check_address(address: SocketAddr) -> io::Result<SocketAddr> {
     match StdTcpListener::bind(address) {
         Ok(listener) => listener.local_addr(),
@@ -72,30 +76,30 @@ fn check_address(address: SocketAddr) -> io::Result<SocketAddr> {
     }
 }
 
-/// All addresses of a host, as nginx does it; those of a family that this machine does not have are left out.
-fn of_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
+/// Resolves all addresses of a host, like nginx. Addresses that this machine does not have are left out.
+fn resolve_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
     let query = (host.to_owned(), port);
-    let resolved = signals::unless_interrupted("asking for the addresses of a host", move || {
+    let resolved = signals::unless_interrupted("resolving a host name", move || {
         query.to_socket_addrs().map(Iterator::collect::<Vec<_>>)
     })?;
     let resolved = resolved.map_err(|error| {
         Fault::failed(format!(
-            "can't find the addresses of `{host}`: {error}; give an address, such as 127.0.0.1"
+            "cannot resolve `{host}`: {error}; write an address, such as 127.0.0.1"
         ))
     })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     let mut left_out = None;
     for mut address in resolved {
-        // Where any port will do, it is one for all.
+        // With port 0, all addresses use the same free port.
         if let (0, Some(first)) = (port, addresses.first()) {
             address.set_port(first.port());
         }
         if addresses.contains(&address) {
             continue;
         }
-        match self::check_address(address) {
+        match check_address(address) {
             Ok(address) => addresses.push(address),
-            Err(error) if is_of_no_use(&error) => left_out = Some((address, error)),
+            Err(error) if is_unavailable(&error) => left_out = Some((address, error)),
             Err(error) => return Err(Fault::failed(refused(address, &error).to_string())),
         }
     }
@@ -105,11 +109,11 @@ fn of_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
         }
         (None, true) => {
             return Err(Fault::failed(format!(
-                "`{host}` has no address; give one, such as 127.0.0.1"
+                "`{host}` has no address; write an address, such as 127.0.0.1"
             )));
         }
         (Some((address, error)), false) => {
-            eprintln!("annulus: not listening on {address}: {error}")
+            eprintln!("annulus: cannot listen on {address}, which is skipped: {error}")
         }
         (None, false) => {}
     }
@@ -117,25 +121,26 @@ fn of_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
     Ok(addresses.map(ListenAddr::Tcp).collect())
 }
 
-/// The machine does not have that address, or that family.
-fn is_of_no_use(error: &io::Error) -> bool {
+/// Returns whether the machine lacks the address or its family.
+fn is_unavailable(error: &io::Error) -> bool {
     let errno = rustix::io::Errno::from_io_error(error);
     error.kind() == io::ErrorKind::AddrNotAvailable || errno == Some(rustix::io::Errno::AFNOSUPPORT)
 }
 
 fn of_path(path: &Path) -> Result<ListenAddr, Fault> {
     let listener = bind_path(path)?;
-    let ours = SocketPath::new(path.to_owned());
-    let ours = ours.map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
+    let own_path = SocketPath::new(path.to_owned());
+    let own_path =
+        own_path.map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
     Ok(ListenAddr::Shared {
         socket: listener.into(),
-        says: format!("unix:{}", path.display()),
-        _path: Some(ours),
+        name: format!("unix:{}", path.display()),
+        _path: Some(own_path),
     })
 }
 
-/// The sockets that systemd has passed, where they are wanted. To be called before anything is opened: what has a
-/// number from 3 on is passed, and nothing of our own, only then.
+/// Returns the sockets that systemd has passed, if the address is `systemd`. Call this before any file is opened: only
+/// then do the descriptors from 3 on belong to systemd.
 pub(super) fn passed(address: &Address) -> Result<Vec<ListenAddr>, Fault> {
     if *address != Address::Systemd {
         return Ok(Vec::new());
@@ -146,29 +151,29 @@ pub(super) fn passed(address: &Address) -> Result<Vec<ListenAddr>, Fault> {
         .collect::<Result<_, _>>()?;
     if addresses.is_empty() {
         return Err(Fault::usage(
-            "--addr systemd: no socket was passed to this process (LISTEN_FDS, LISTEN_PID); start it by a .socket \
-             unit, or by systemd-socket-activate",
+            "--addr systemd: no socket was passed to this process (LISTEN_FDS, LISTEN_PID); start it with a .socket \
+             unit or with systemd-socket-activate",
         ));
     }
     Ok(addresses)
 }
 
 fn of_passed(passed: &mut ListenFd, index: usize) -> Result<ListenAddr, Fault> {
-    // One that is not TCP's stays there.
-    let (socket, says): (OwnedFd, _) = match passed.take_tcp_listener(index) {
+    // A socket of another family stays in the list.
+    let (socket, name): (OwnedFd, _) = match passed.take_tcp_listener(index) {
         Ok(Some(listener)) => {
-            let says = listener.local_addr().map(|address| address.to_string());
+            let name = listener.local_addr().map(|address| address.to_string());
             (
                 listener.into(),
-                says.unwrap_or_else(|error| error.to_string()),
+                name.unwrap_or_else(|error| error.to_string()),
             )
         }
         _ => match passed.take_unix_listener(index) {
             Ok(Some(listener)) => {
-                let says = shown(&listener);
-                (listener.into(), says)
+                let name = unix_name(&listener);
+                (listener.into(), name)
             }
-            Ok(None) => return Err(not_a_listener(index, "it was closed")),
+            Ok(None) => return Err(not_a_listener(index, "it is closed")),
             Err(error) => return Err(not_a_listener(index, &error.to_string())),
         },
     };
@@ -184,12 +189,12 @@ fn of_passed(passed: &mut ListenFd, index: usize) -> Result<ListenAddr, Fault> {
     }
     Ok(ListenAddr::Shared {
         socket,
-        says,
+        name,
         _path: None,
     })
 }
 
-fn shown(listener: &StdUnixListener) -> String {
+fn unix_name(listener: &StdUnixListener) -> String {
     let address = listener.local_addr().ok();
     let path = address.as_ref().and_then(|address| address.as_pathname());
     path.map_or_else(
@@ -200,6 +205,6 @@ fn shown(listener: &StdUnixListener) -> String {
 
 fn not_a_listener(index: usize, error: &str) -> Fault {
     Fault::usage(format!(
-        "--addr systemd: socket {index} of those that were passed is no listener of streams: {error}"
+        "--addr systemd: passed socket {index} is not a stream listener: {error}"
     ))
 }

@@ -1,6 +1,7 @@
-//! Alerts over runs that were measured: the same rules as over a process that runs, on the harness's own numbers.
+//! Alerts of benchmarks: the rules of a running process, applied to the numbers of the harness.
 //!
-//! A run is cut into intervals of a second, or of the rule's `for` if that is shorter; a run that is shorter is one.
+//! A run is divided into intervals of a second, or of the rule's `for` if that is shorter. A shorter run is a single
+//! interval.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,53 +11,53 @@ use annulus_observe::alert::{Alerts, Change, Event, Rule};
 
 use crate::fault::Fault;
 
-/// What intervals last unless a rule wants them shorter.
+/// The length of an interval, unless a rule requires a shorter one.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What says "an alert was raised" to scripts.
+/// The exit code if an alert was raised.
 const RAISED: u8 = 3;
 
-/// What the runs of a command measure.
+/// The measurements of a command.
 pub(crate) struct Measured<'a> {
     /// The command, for messages.
     pub(crate) command: &'a str,
-    /// The operations that are counted, all together.
+    /// The operations, which are counted together.
     pub(crate) operations: &'a [&'static str],
     pub(crate) has_latencies: bool,
     pub(crate) runtime: Duration,
 }
 
-/// A slice of a run.
+/// An interval of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interval {
     pub(crate) length_ns: u64,
-    /// Errors among them.
-    pub(crate) answers: u64,
+    /// The completed operations, including errors.
+    pub(crate) completed: u64,
     pub(crate) errors: u64,
     pub(crate) latency: Histogram,
 }
 
-/// Rules that the runs of a command can be held against.
+/// Checks the runs of a command against rules.
 pub(crate) struct Judge {
     rules: Vec<Rule>,
     operation: &'static str,
 }
 
-/// What came of all runs.
+/// The result of all runs.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     rules: usize,
     runs: usize,
-    /// In how many of them any alert was raised.
+    /// The number of runs that raised an alert.
     raised: usize,
-    /// And it matters.
+    /// Whether a run that affects the exit code raised an alert.
     counts: bool,
 }
 
 impl Judge {
-    /// Refuses rules that could never be raised by what is measured.
+    /// Creates a judge. Fails if a rule can never apply to the measurements.
     pub(crate) fn new(rules: &[Rule], measured: &Measured<'_>) -> Result<Judge, Fault> {
         for rule in rules {
-            if let Some(why) = useless(rule, measured) {
+            if let Some(why) = inapplicable(rule, measured) {
                 return Err(Fault::usage(format!("--alert '{rule}': {why}")));
             }
         }
@@ -66,8 +67,8 @@ impl Judge {
         })
     }
 
-    /// Holds one run against the rules, and says which alerts it raised. `counts` says whether they matter.
-    pub(crate) fn look(
+    /// Checks a run, and prints the alerts that it raised. `counts`: the run affects the exit code.
+    pub(crate) fn check(
         &self,
         verdict: &mut Verdict,
         run: &str,
@@ -89,23 +90,23 @@ impl Judge {
             any = true;
             let more = match raised.len() {
                 1 => String::new(),
-                times => format!(", and {} times more", times - 1),
+                times => format!(", and {} more times", times - 1),
             };
-            let whose = if counts {
+            let note = if counts {
                 ""
             } else {
-                " (not Annulus: it does not count)"
+                " (not Annulus, so the exit code is unaffected)"
             };
             let (value, at) = (first.value_text(), first.at_ns as f64 / 1e9);
             eprintln!(
-                "annulus: alert raised: {rule}: {value}; {run}, {at:.2} s after its start{more}{whose}"
+                "annulus: alert raised: {rule}: {value}; {run}, {at:.2} s after its start{more}{note}"
             );
         }
         verdict.raised += usize::from(any);
         verdict.counts |= any && counts;
     }
 
-    /// Each time that a rule's alert was raised.
+    /// Returns each event that raised the alert of a rule.
     fn raised(&self, rule: &Rule, depth: usize, slices: &[Interval]) -> Vec<Event> {
         let lasting = Some(rule.lasting()).filter(|lasting| !lasting.is_zero());
         let target = lasting.unwrap_or(INTERVAL).min(INTERVAL);
@@ -122,7 +123,7 @@ impl Judge {
         for interval in joined(slices, target.as_nanos() as u64) {
             now.at_ns += interval.length_ns;
             let operation = &mut now.sources[0].operations[0];
-            operation.completed += interval.answers;
+            operation.completed += interval.completed;
             operation.failed += interval.errors;
             operation.latency.add(&interval.latency);
             events.extend(alerts.look(&now));
@@ -132,8 +133,8 @@ impl Judge {
     }
 }
 
-/// Why a rule makes no sense here.
-fn useless(rule: &Rule, measured: &Measured<'_>) -> Option<String> {
+/// Returns the reason why a rule can never apply.
+fn inapplicable(rule: &Rule, measured: &Measured<'_>) -> Option<String> {
     let Measured {
         command,
         operations,
@@ -142,37 +143,39 @@ fn useless(rule: &Rule, measured: &Measured<'_>) -> Option<String> {
     let concerned = operations.iter().filter(|name| rule.concerns(name)).count();
     let names = operations.join(" and ");
     if concerned == 0 {
-        return Some(format!("{command} measures {names} here, and nothing else"));
+        return Some(format!(
+            "{command} only measures {names} here; write a rule for it"
+        ));
     }
     if concerned < operations.len() {
         return Some(format!(
-            "{names} are measured together here; leave the operation out"
+            "{names} are measured together here; omit the operation"
         ));
     }
     if rule.is_about_a_part() {
         return Some(format!(
-            "{command} measures from outside, from submission to completion; leave `queue.` or `device.` out"
+            "{command} only measures from submission to completion; omit `queue.` or `device.`"
         ));
     }
     if rule.is_about_latency() && !measured.has_latencies {
-        return Some(format!("{command} measures no latencies; `rate` it does"));
+        return Some(format!("{command} does not measure latencies; use `rate`"));
     }
     if rule.lasting() > measured.runtime {
         return Some(format!(
-            "a run lasts {} s, so it could never be raised; give --runtime more",
+            "a run of {} s is too short for it; increase --runtime",
             measured.runtime.as_secs_f64()
         ));
     }
     None
 }
 
-/// Slices put together until each is at least `target_ns` long; what is left at the end goes with the last.
+/// Joins slices to intervals of at least `target_ns`. A shorter rest belongs to the last interval.
 fn joined(slices: &[Interval], target_ns: u64) -> Vec<Interval> {
     let mut joined: Vec<Interval> = Vec::new();
     let mut left: u64 = slices.iter().map(|slice| slice.length_ns).sum();
     let mut is_full = true;
     for slice in slices {
-        // Not the last, if too little comes after it for another one.
+        // The rest must suffice for another interval.
         if is_full && (joined.is_empty() || left >= target_ns) {
             joined.push(Interval::default());
         }
@@ -180,7 +183,7 @@ fn joined(slices: &[Interval], target_ns: u64) -> Vec<Interval> {
             continue;
         };
         last.length_ns += slice.length_ns;
-        last.answers += slice.answers;
+        last.completed += slice.completed;
         last.errors += slice.errors;
         last.latency.add(&slice.latency);
         left -= slice.length_ns;
@@ -190,15 +193,15 @@ fn joined(slices: &[Interval], target_ns: u64) -> Vec<Interval> {
 }
 
 impl Verdict {
-    /// Says if nothing was raised: silence could also mean that nothing was checked.
-    pub(crate) fn say(&self) {
+    /// Prints a line if no alert was raised, to show that the rules were checked.
+    pub(crate) fn report(&self) {
         if self.rules > 0 && self.raised == 0 {
             let (rules, runs) = (self.rules, self.runs);
             eprintln!("annulus: alerts: {rules} checked over {runs} runs, none raised");
         }
     }
 
-    /// What a command that ended well ends with.
+    /// Returns the exit code of a command whose own exit code is `otherwise`.
     pub(crate) fn exit_code(&self, otherwise: ExitCode) -> ExitCode {
         match self.counts && otherwise == ExitCode::SUCCESS {
             true => ExitCode::from(RAISED),
@@ -213,14 +216,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Slices of 100 ms with ten answers each, after N microseconds.
+    /// Slices of 100 ms with ten operations each, with these latencies.
     fn slices(latencies_us: &[u64]) -> Vec<Interval> {
         let slice = |us: &u64| {
             let mut latency = Histogram::new();
             latency.record_many(us * 1_000, 10);
             Interval {
                 length_ns: 100 * MS,
-                answers: 10,
+                completed: 10,
                 errors: u64::from(*us > 900),
                 latency,
             }
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_judged_second_by_second_or_as_finely_as_the_rule_says() {
+    fn a_run_is_checked_in_seconds_or_in_the_intervals_of_the_rule() {
         let mut latencies = [100; 30];
         latencies[12] = 1_000;
         assert_eq!(times_raised("read.max > 500us", &latencies), 1);
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_at_the_end_is_judged_with_the_last_interval() {
+    fn the_rest_of_a_run_belongs_to_the_last_interval() {
         let lengths = |count: usize, target_ms: u64| -> Vec<u64> {
             let joined = joined(&slices(&vec![1; count]), target_ms * MS);
             joined.iter().map(|one| one.length_ns / MS).collect()
@@ -279,23 +282,21 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_a_run_could_never_cross_are_refused() {
+    fn rules_that_can_never_apply_are_refused() {
         let refusal = |rule: &str| judge(&[rule], 1).map(drop).unwrap_err();
-        assert!(refusal("write.p99 > 1ms").contains("measures read_at here, and nothing else"));
-        assert!(refusal("queue.p99 > 1ms").contains("leave `queue.` or `device.` out"));
-        assert!(
-            refusal("p99 > 1ms for 2s").contains("a run lasts 1 s, so it could never be raised")
-        );
+        assert!(refusal("write.p99 > 1ms").contains("only measures read_at here"));
+        assert!(refusal("queue.p99 > 1ms").contains("omit `queue.` or `device.`"));
+        assert!(refusal("p99 > 1ms for 2s").contains("a run of 1 s is too short for it"));
         assert!(judge(&["read.p99 > 1ms for 1s", "in_flight > 3"], 1).is_ok());
     }
 
     #[test]
-    fn only_what_annulus_did_changes_the_exit_code_and_no_failure_is_covered_up() {
+    fn only_alerts_of_annulus_change_the_exit_code_and_failures_take_precedence() {
         let judge = judge(&["p99 > 500us"], 1).unwrap();
         let mut verdict = Verdict::default();
-        judge.look(&mut verdict, "pread", false, 8, &slices(&[900]));
+        judge.check(&mut verdict, "pread", false, 8, &slices(&[900]));
         assert_eq!(verdict.exit_code(ExitCode::SUCCESS), ExitCode::SUCCESS);
-        judge.look(&mut verdict, "annulus", true, 8, &slices(&[900]));
+        judge.check(&mut verdict, "annulus", true, 8, &slices(&[900]));
         assert_eq!(verdict.exit_code(ExitCode::SUCCESS), ExitCode::from(3));
         assert_eq!(verdict.exit_code(ExitCode::from(1)), ExitCode::from(1));
         assert_eq!((verdict.runs, verdict.raised), (2, 2));

@@ -1,5 +1,5 @@
-//! Watching a command from outside while it runs: the endpoint for Prometheus, alerts as lines on standard error, and
-//! what `annulus top` reads. What alerts make of a run that was measured is in `judge`.
+//! Monitors a running command: the Prometheus endpoint, alerts on standard error, and shared metrics for `annulus top`.
+//! Alerts of benchmarks are in `judge`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ mod judge;
 
 pub(crate) use judge::{Interval, Judge, Measured, Verdict};
 
-/// How often a server looks at itself for alerts.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which a server checks its alerts.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What watches; dropped, it ends.
+/// The monitoring of this process, which ends when this is dropped.
 pub(crate) struct Watching {
     _endpoint: Option<Endpoint>,
     _alerts: Option<Every>,
 }
 
-/// Before anything else: what this process does from here on can be seen by `annulus top` and, if `metrics` says so, by
+/// Starts monitoring. Call this first: from then on the activity is visible to `annulus top` and, with `metrics`, to
 /// Prometheus.
 pub(crate) fn begin(metrics: Option<SocketAddr>) -> Result<Watching, Fault> {
     if let Err(error) = share() {
-        eprintln!("annulus: `annulus top` can't look at this process: {error}");
+        eprintln!("annulus: `annulus top` cannot show this process: {error}");
     }
     let endpoint = match metrics {
         Some(addr) => {
@@ -45,14 +45,14 @@ pub(crate) fn begin(metrics: Option<SocketAddr>) -> Result<Watching, Fault> {
     })
 }
 
-/// The same for a server, which also looks at itself.
+/// Starts monitoring of a server, including its alerts.
 pub(crate) fn serving(args: &WatchArgs) -> Result<Watching, Fault> {
     let mut watching = begin(args.metrics)?;
     if !args.alert.is_empty() {
         let alerts = Alerts::new(args.alert.iter().cloned());
-        let running = alerts.run(LOOK_EVERY, |event| eprintln!("annulus: {event}"));
+        let running = alerts.run(CHECK_INTERVAL, |event| eprintln!("annulus: {event}"));
         let running =
-            running.map_err(|error| Fault::failed(format!("watching for alerts: {error}")))?;
+            running.map_err(|error| Fault::failed(format!("cannot check alerts: {error}")))?;
         watching._alerts = Some(running);
     }
     Ok(watching)
@@ -61,12 +61,12 @@ pub(crate) fn serving(args: &WatchArgs) -> Result<Watching, Fault> {
 fn refused(error: &io::Error) -> Fault {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "somebody else has it; give --metrics another port, or 0 for any that is free"
+            "another process uses it; give --metrics another port, or 0 for a free one"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address; `ip address` lists those it has"
+            "this machine does not have that address; `ip address` lists its addresses"
         }
-        io::ErrorKind::PermissionDenied => "ports below 1024 are root's; choose a higher one",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need root; choose a higher one",
         _ => "give --metrics another address",
     };
     Fault::failed(format!("{error}; {advice}"))

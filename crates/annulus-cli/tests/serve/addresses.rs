@@ -1,4 +1,4 @@
-//! Where `serve http` listens: hosts, paths, and sockets of systemd's.
+//! The addresses of `serve http`: hosts, paths, and sockets from systemd.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::server::{BACKENDS, PATIENCE, Server, behind, command_as};
+use crate::server::{BACKENDS, Server, TIMEOUT, behind, command_as};
 
 fn args<'a>(addr: &'a str, backend: &'a str) -> [&'a str; 8] {
     let fixed = ["--respond", "200"];
@@ -25,7 +25,7 @@ fn args<'a>(addr: &'a str, backend: &'a str) -> [&'a str; 8] {
     ]
 }
 
-fn ask(mut stream: impl Read + Write) -> String {
+fn request(mut stream: impl Read + Write) -> String {
     let request = b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     stream.write_all(request).unwrap();
     let mut got = String::new();
@@ -33,25 +33,25 @@ fn ask(mut stream: impl Read + Write) -> String {
     got
 }
 
-fn ask_tcp(address: SocketAddr) -> String {
+fn request_tcp(address: SocketAddr) -> String {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    ask(stream)
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    request(stream)
 }
 
-fn ask_unix(path: &str) -> String {
+fn request_unix(path: &str) -> String {
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    ask(stream)
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    request(stream)
 }
 
-fn ends(server: Server) {
+fn end(server: Server) {
     server.signal(Signal::TERM);
     let (status, error) = server.wait();
     assert_eq!(status.code(), Some(0), "{error}");
 }
 
-/// What is reported to a command that is refused.
+/// Returns the message of a command that fails with `code`.
 fn refused(mut command: Command, code: i32) -> String {
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -60,17 +60,17 @@ fn refused(mut command: Command, code: i32) -> String {
 }
 
 #[test]
-fn each_address_of_a_host_is_listened_on_at_one_port() {
+fn the_server_listens_on_each_address_of_a_host_at_one_port() {
     for backend in BACKENDS {
         let server = Server::start_as("http", &args("localhost:0", backend));
         let port = server.address().port();
-        // What the machine's resolver has for it: 127.0.0.1, ::1 or both.
+        // The resolver returns 127.0.0.1, ::1 or both.
         let resolved = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", port)).unwrap();
         let mut count = 0;
         for address in resolved {
             let here = TcpListener::bind(SocketAddr::new(address.ip(), 0));
             if here.is_ok() {
-                assert!(ask_tcp(address).ends_with("Hello, World!"), "{address}");
+                assert!(request_tcp(address).ends_with("Hello, World!"), "{address}");
                 count += 1;
             }
         }
@@ -80,12 +80,12 @@ fn each_address_of_a_host_is_listened_on_at_one_port() {
 }
 
 #[test]
-fn a_host_that_is_none_is_refused_with_its_name() {
-    // Reserved for that (RFC 6761).
+fn an_unknown_host_is_refused_with_its_name() {
+    // A name that never exists (RFC 6761).
     let error = refused(command_as("http", &args("nowhere.invalid:80", "auto")), 1);
     assert!(error.contains("nowhere.invalid"), "{error}");
     let error = refused(command_as("http", &args("localhost", "auto")), 2);
-    assert!(error.contains("no port"), "{error}");
+    assert!(error.contains("port is missing"), "{error}");
     let error = refused(command_as("http", &args("::1:80", "auto")), 2);
     assert!(error.contains("brackets"), "{error}");
 }
@@ -96,7 +96,7 @@ fn a_unix_socket_serves_and_is_removed_at_the_end() {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("http");
         fs::write(dir.path().join("large"), vec![b'x'; 3 << 20]).unwrap();
-        // One that was left behind is taken over.
+        // A stale socket is replaced.
         drop(UnixListener::bind(&path).unwrap());
         let path = path.to_str().unwrap();
         let addr = format!("unix:{path}");
@@ -107,10 +107,10 @@ fn a_unix_socket_serves_and_is_removed_at_the_end() {
         let server = Server::start_as("http", &[&common[..], &files].concat());
         assert_eq!(server.address, addr);
         for _ in 0..8 {
-            assert!(ask_unix(path).starts_with("HTTP/1.1 404 "));
+            assert!(request_unix(path).starts_with("HTTP/1.1 404 "));
             let mut stream = UnixStream::connect(path).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            // Kept, then a file that is sent within the kernel.
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            // A cached response, then a file that is sent within the kernel.
             for name in ["", "large", "large"] {
                 let request = format!("GET /{name} HTTP/1.1\r\nHost: a\r\n\r\n");
                 stream.write_all(request.as_bytes()).unwrap();
@@ -132,8 +132,8 @@ fn a_unix_socket_serves_and_is_removed_at_the_end() {
             }
         }
         let error = refused(command_as("http", &args(&addr, backend)), 1);
-        assert!(error.contains("somebody else does"), "{error}");
-        ends(server);
+        assert!(error.contains("another process does"), "{error}");
+        end(server);
         assert!(!fs::exists(path).unwrap());
         let text = fs::read_to_string(&log).unwrap();
         assert_eq!(text.lines().count(), 32, "{text}");
@@ -144,7 +144,8 @@ fn a_unix_socket_serves_and_is_removed_at_the_end() {
     }
 }
 
-/// As systemd starts a service: its sockets are descriptors from 3 on, here `count` times the same.
+/// Returns a server that is started like a systemd service: its sockets are the descriptors from 3 on, here `count`
+/// duplicates of one socket.
 fn passed(socket: OwnedFd, count: usize, backend: &str) -> Command {
     let copies: String = (3..3 + count)
         .map(|number| format!("exec {number}<&0; "))
@@ -156,19 +157,23 @@ fn passed(socket: OwnedFd, count: usize, backend: &str) -> Command {
 }
 
 #[test]
-fn sockets_that_systemd_passes_are_listened_on() {
+fn the_server_listens_on_sockets_from_systemd() {
     for backend in BACKENDS {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = tcp.local_addr().unwrap();
         let server = Server::start_of(passed(tcp.into(), 2, backend));
         assert_eq!(server.address(), address);
         for _ in 0..8 {
-            assert!(ask_tcp(address).ends_with("Hello, World!"));
+            assert!(request_tcp(address).ends_with("Hello, World!"));
         }
         server.signal(Signal::TERM);
         let (status, error, rest) = server.wait_and_read();
         assert_eq!(status.code(), Some(0), "{error}");
-        assert_eq!(rest, format!("listening on {address}\n"), "a line for each");
+        assert_eq!(
+            rest,
+            format!("listening on {address}\n"),
+            "a line for each socket"
+        );
 
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("http");
@@ -177,28 +182,28 @@ fn sockets_that_systemd_passes_are_listened_on() {
         let server = Server::start_of(passed(unix.into(), 1, backend));
         assert_eq!(server.address, format!("unix:{path}"));
         for _ in 0..8 {
-            assert!(ask_unix(path).ends_with("Hello, World!"));
+            assert!(request_unix(path).ends_with("Hello, World!"));
         }
-        ends(server);
-        assert!(fs::exists(path).unwrap(), "it is systemd's");
+        end(server);
+        assert!(fs::exists(path).unwrap(), "the path belongs to systemd");
     }
 }
 
 #[test]
-fn what_systemd_passes_and_is_no_listener_is_refused() {
+fn passed_descriptors_that_are_not_listeners_are_refused() {
     let mut nothing = command_as("http", &args("systemd", "auto"));
     nothing.env_remove("LISTEN_FDS");
     let error = refused(nothing, 2);
     assert!(error.contains("no socket was passed"), "{error}");
     let mut closed = command_as("http", &args("systemd", "auto"));
     closed.env("LISTEN_FDS", "1").env_remove("LISTEN_PID");
-    // Nothing of our own is taken for it.
+    // No descriptor of the server itself is taken for it.
     let error = refused(closed, 2);
-    assert!(error.contains("no listener of streams"), "{error}");
+    assert!(error.contains("is not a stream listener"), "{error}");
     let (near, _far) = UnixStream::pair().unwrap();
     let error = refused(passed(near.into(), 1, "auto"), 2);
     assert!(error.contains("does not listen"), "{error}");
     let file = fs::File::open("/dev/null").unwrap();
     let error = refused(passed(file.into(), 1, "auto"), 2);
-    assert!(error.contains("no listener of streams"), "{error}");
+    assert!(error.contains("is not a stream listener"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! `annulus serve http` with more clients than it may have descriptors.
+//! `annulus serve http` with more clients than descriptors.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::server::{BACKENDS, Server};
 
 const CLIENTS: usize = 400;
 
-/// A server that may have N descriptors, behind those that it inherits.
+/// Starts a server with a limit of descriptors, of which it inherits some.
 fn serve(descriptors: usize, inherited: usize, backend: &str) -> Server {
     let opens: String = (0..inherited)
         .map(|number| format!("exec {}</dev/null; ", number + 10))
@@ -24,8 +24,8 @@ fn serve(descriptors: usize, inherited: usize, backend: &str) -> Server {
 
 fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(server.address()).unwrap();
-    let patience = Some(Duration::from_secs(60));
-    stream.set_read_timeout(patience).unwrap();
+    let timeout = Some(Duration::from_secs(60));
+    stream.set_read_timeout(timeout).unwrap();
     stream
 }
 
@@ -53,8 +53,8 @@ fn more_clients_than_descriptors_are_all_served() {
         let (status, error) = server.wait();
         assert!(status.success(), "{error}");
         assert!(
-            !error.contains("accepting"),
-            "the limit follows that of the descriptors: {error}"
+            !error.contains("cannot accept"),
+            "the limit of connections is below that of descriptors: {error}"
         );
     }
 }
@@ -62,15 +62,15 @@ fn more_clients_than_descriptors_are_all_served() {
 #[test]
 fn without_a_descriptor_for_an_accept_idle_connections_are_closed() {
     for backend in BACKENDS {
-        // Fewer are left than the limit leads one to expect.
+        // Inherited descriptors leave fewer than the limit suggests.
         let server = serve(128, 70, backend);
         all_are_served(&server);
         server.signal(rustix::process::Signal::TERM);
         let (status, error) = server.wait();
         assert!(status.success(), "{error}");
         assert!(
-            error.contains("accepting"),
-            "it has not run out of descriptors: {error}"
+            error.contains("cannot accept"),
+            "the server has not run out of descriptors: {error}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What comes back.
+//! Tests of the echo server.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use crate::server::{BACKENDS, Server};
 
-/// More than the sockets on the way have room for.
+/// More than the socket buffers on the way hold.
 const BYTES: usize = 8 << 20;
 
 fn pattern() -> Vec<u8> {
     (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-/// Sends all while another thread reads it back.
+/// Sends all bytes while another thread reads them back.
 fn echoes(mut reader: impl Read + Send, mut writer: impl Write, end: impl FnOnce()) {
     let sent = pattern();
     std::thread::scope(|scope| {
@@ -25,12 +25,12 @@ fn echoes(mut reader: impl Read + Send, mut writer: impl Write, end: impl FnOnce
         });
         writer.write_all(&sent).unwrap();
         end();
-        assert!(reads.join().unwrap() == sent, "not what was sent");
+        assert!(reads.join().unwrap() == sent, "the echo differs");
     });
 }
 
 #[test]
-fn what_is_sent_over_tcp_comes_back_on_every_backend() {
+fn tcp_is_echoed_on_every_backend() {
     for backend in BACKENDS {
         let server = Server::start(&["--addr", "127.0.0.1:0", "--backend", backend]);
         let stream = TcpStream::connect(server.address()).unwrap();
@@ -66,7 +66,7 @@ fn several_cores_serve_one_address() {
 }
 
 #[test]
-fn what_is_sent_to_a_path_comes_back_from_each_core() {
+fn a_unix_socket_is_echoed_by_each_core() {
     for backend in BACKENDS {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("echo");
@@ -84,7 +84,7 @@ fn what_is_sent_to_a_path_comes_back_from_each_core() {
 }
 
 #[test]
-fn datagrams_of_all_lengths_come_back_to_their_senders() {
+fn datagrams_of_all_lengths_are_echoed_to_their_senders() {
     for backend in BACKENDS {
         let args = ["--udp", "--addr", "127.0.0.1:0", "--threads", "2"];
         let server = Server::start(&[&args[..], &["--backend", backend]].concat());
@@ -104,7 +104,7 @@ fn datagrams_of_all_lengths_come_back_to_their_senders() {
 }
 
 #[test]
-fn a_polling_thread_is_used_or_the_reason_why_not_is_reported() {
+fn sqpoll_is_used_or_the_reason_against_it_is_reported() {
     let server = Server::start(&["--addr", "127.0.0.1:0", "--sqpoll"]);
     let stream = TcpStream::connect(server.address()).unwrap();
     echoes(&stream, &stream, || {

@@ -1,4 +1,4 @@
-//! How a server ends.
+//! Tests of the end of a server.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::server::{BACKENDS, Server, command};
 
 #[test]
-fn a_signal_ends_it_in_order_with_connections_open() {
+fn a_signal_ends_a_server_in_order_despite_open_connections() {
     for backend in BACKENDS {
         for signal in [Signal::INT, Signal::TERM] {
             let args = [
@@ -27,7 +27,7 @@ fn a_signal_ends_it_in_order_with_connections_open() {
             server.signal(signal);
             let (status, error) = server.wait();
             assert_eq!(status.code(), Some(0), "{backend}: {error}");
-            // The backend and its reason, once.
+            // The only line is the backend with its reason.
             assert_eq!(error.lines().count(), 1, "{error}");
             let name = if backend == "epoll" {
                 "annulus: epoll, as configured"
@@ -45,7 +45,7 @@ fn a_signal_ends_it_in_order_with_connections_open() {
 }
 
 #[test]
-fn a_server_that_was_killed_is_started_again_at_its_address_immediately() {
+fn a_killed_server_can_be_restarted_at_its_address_immediately() {
     for backend in BACKENDS {
         let mut address = "127.0.0.1:0".to_owned();
         for _ in 0..3 {
@@ -55,7 +55,7 @@ fn a_server_that_was_killed_is_started_again_at_its_address_immediately() {
             stream.write_all(b"x").unwrap();
             stream.read_exact(&mut [0]).unwrap();
             address = server.address().to_string();
-            // With its connection open, whose end lingers then.
+            // The connection is still open, so the kernel keeps the address for a moment.
             server.signal(Signal::KILL);
             server.wait();
         }
@@ -63,17 +63,17 @@ fn a_server_that_was_killed_is_started_again_at_its_address_immediately() {
 }
 
 #[test]
-fn a_path_is_removed_at_the_end_and_one_that_was_left_behind_is_taken_over() {
+fn a_path_is_removed_at_the_end_and_a_stale_one_is_replaced() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("echo");
     drop(UnixListener::bind(&path).unwrap());
-    assert!(path.exists(), "nobody listens there any more");
+    assert!(path.exists(), "the socket is stale");
     let text = path.to_str().unwrap();
     let server = Server::start(&["--unix", text]);
     let taken = command(&["--unix", text]).output().unwrap();
     let error = String::from_utf8_lossy(&taken.stderr).into_owned();
     assert_eq!(taken.status.code(), Some(1), "{error}");
-    assert!(error.contains("somebody else does"), "{error}");
+    assert!(error.contains("another process does"), "{error}");
     server.signal(Signal::TERM);
     let (status, error) = server.wait();
     assert_eq!(status.code(), Some(0), "{error}");
@@ -81,7 +81,7 @@ fn a_path_is_removed_at_the_end_and_one_that_was_left_behind_is_taken_over() {
 }
 
 #[test]
-fn a_path_that_has_become_somebody_elses_stays() {
+fn a_path_with_another_file_is_not_removed() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("echo");
     let server = Server::start(&["--unix", path.to_str().unwrap()]);

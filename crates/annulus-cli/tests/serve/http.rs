@@ -1,4 +1,4 @@
-//! `annulus serve http`, as a user types it: files, the fixed response, clients that are installed, the log, the end.
+//! Tests of `annulus serve http`: files, the fixed response, installed clients, the log, and the end of the server.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -38,7 +38,7 @@ fn ask(server: &Server, path: &str) -> String {
     String::from_utf8_lossy(&got).into_owned()
 }
 
-/// What a tool says; `None`, and a word, if it is not installed.
+/// Returns the output of a tool. Returns `None` and skips if it is not installed.
 fn tool(name: &str, args: &[&str]) -> Option<Output> {
     match Command::new(name).args(args).output() {
         Ok(output) => Some(output),
@@ -75,7 +75,7 @@ fn with_recheck_0_the_next_response_has_a_change() {
     for backend in BACKENDS {
         let server = serve(&[root, "--recheck", "0"], backend);
         for round in 0..20 {
-            // Of one length, and in place: only the times tell.
+            // The length and the inode are unchanged, so only the times differ.
             let text = format!("round {round:02}");
             fs::write(&file, &text).unwrap();
             let got = ask(&server, "/file");
@@ -89,7 +89,7 @@ fn with_recheck_0_the_next_response_has_a_change() {
 }
 
 #[test]
-fn a_fixed_response_touches_no_file() {
+fn a_fixed_response_accesses_no_file() {
     for backend in BACKENDS {
         let server = serve(&["--respond", "200"], backend);
         assert!(ask(&server, "/any/where").ends_with("\r\n\r\nHello, World!"));
@@ -103,7 +103,7 @@ fn a_fixed_response_touches_no_file() {
 }
 
 #[test]
-fn it_ends_in_order_and_has_written_its_log() {
+fn the_server_ends_in_order_and_writes_its_log() {
     let dir = folder();
     let root = dir.path().to_str().unwrap();
     let log = dir.path().join("access.log");
@@ -122,7 +122,7 @@ fn it_ends_in_order_and_has_written_its_log() {
             .unwrap();
         idle.read_exact(&mut [0; 1000]).unwrap();
         server.signal(Signal::TERM);
-        // What is under way is finished, and the connection closed behind it.
+        // The running response is completed, and the connection is closed.
         let mut rest = Vec::new();
         idle.read_to_end(&mut rest).unwrap();
         assert!(rest.len() > (3 << 20) - 1000, "{} bytes", rest.len());
@@ -141,7 +141,7 @@ fn it_ends_in_order_and_has_written_its_log() {
 }
 
 #[test]
-fn curl_gets_files_ranges_and_what_was_broken_off() {
+fn curl_gets_files_and_resumes_downloads() {
     let dir = folder();
     let root = dir.path().to_str().unwrap();
     for backend in BACKENDS {
@@ -219,7 +219,7 @@ fn load_generators_are_served_without_an_error() {
     }
 }
 
-/// A certificate of openssl's making; `None`, and a word, if that is not installed.
+/// Creates a certificate with openssl. Returns `None` and skips if it is not installed.
 fn certificate(dir: &Path) -> Option<[String; 2]> {
     let [cert, key] =
         ["cert.pem", "key.pem"].map(|name| dir.join(name).to_str().unwrap().to_owned());
@@ -242,17 +242,17 @@ fn certificate(dir: &Path) -> Option<[String; 2]> {
         "-out",
         &cert,
     ];
-    let made = tool("openssl", &args)?;
+    let output = tool("openssl", &args)?;
     assert!(
-        made.status.success(),
+        output.status.success(),
         "{}",
-        String::from_utf8_lossy(&made.stderr)
+        String::from_utf8_lossy(&output.stderr)
     );
     Some([cert, key])
 }
 
 #[test]
-fn https_is_spoken_with_both_versions_of_http() {
+fn https_works_with_both_versions_of_http() {
     let dir = folder();
     let root = dir.path().to_str().unwrap();
     let Some([cert, key]) = certificate(dir.path()) else {
@@ -305,10 +305,10 @@ fn https_is_spoken_with_both_versions_of_http() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn wrong_options_are_refused() {
     let dir = folder();
     let root = dir.path().to_str().unwrap();
-    let refused = |args: &[&str], says: &str| {
+    let refused = |args: &[&str], text: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_annulus"))
             .args(["serve", "http"])
             .args(args)
@@ -316,24 +316,30 @@ fn what_makes_no_sense_is_refused() {
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-        assert!(error.contains(says), "{args:?}: {error}");
+        assert!(error.contains(text), "{args:?}: {error}");
     };
     refused(&[], "<DIR>");
-    refused(&["/nowhere/at/all"], "name a directory that is there");
-    refused(&[&format!("{root}/large")], "is no directory");
+    refused(&["/nowhere/at/all"], "name an existing directory");
+    refused(&[&format!("{root}/large")], "is not a directory");
     refused(&[root, "--threads", "0"], "at least 1");
     refused(&[root, "--respond", "200"], "cannot be used with");
-    refused(&["--respond", "100"], "no status of a response");
-    refused(&["--respond", "2000"], "no status of a response");
-    refused(&[root, "--index", "a/b"], "no slash");
+    refused(&["--respond", "100"], "is not a status");
+    refused(&["--respond", "2000"], "is not a status");
+    refused(&[root, "--index", "a/b"], "without a slash");
     refused(&[root, "--tls-cert", "x"], "--tls-key");
     refused(
         &[root, "--tls-cert", "/nowhere", "--tls-key", "/nowhere"],
         "/nowhere",
     );
-    refused(&[root, "--access-log", "/nowhere/log"], "can be written");
+    refused(
+        &[root, "--access-log", "/nowhere/log"],
+        "name a writable file",
+    );
     refused(&[root, "--access-log-format", "json"], "--access-log");
     refused(&[root, "--max-fields", "500"], "--max-fields");
     refused(&[root, "--head-timeout", "soon"], "not a time");
-    refused(&[root, "--head-timeout", "0"], "a time limit is from");
+    refused(
+        &[root, "--head-timeout", "0"],
+        "the time limit must be from",
+    );
 }

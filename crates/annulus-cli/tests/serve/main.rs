@@ -1,4 +1,4 @@
-//! `annulus serve` from outside: what it answers, how it ends, what it refuses.
+//! Tests of `annulus serve`: responses, the end of the server, and refusals.
 
 mod addresses;
 mod crowd;

@@ -1,4 +1,4 @@
-//! What `annulus serve http` holds for clients that let nothing through, and afterwards.
+//! The memory of `annulus serve http` for clients that do not read, and after their end.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use crate::server::{BACKENDS, Server};
 
 const CONNECTIONS: usize = 30;
-/// As many as a connection may have.
+/// The maximum number of streams on a connection.
 const STREAMS: u32 = 100;
-/// For all of them: 10 KiB a stream. A piece of the file for each would be 190 MiB.
+/// The limit for all connections: 10 KiB per stream. A piece of the file for each stream would be 190 MiB.
 const GROWTH_BYTES_MAX: usize = 30 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
@@ -43,10 +43,10 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A connection that asks for a large file a hundred times, with windows of N bytes for each stream.
-fn ask(server: &Server, window: u32) -> TcpStream {
+/// Opens a connection that requests a large file a hundred times, with windows of N bytes for each stream.
+fn request_all(server: &Server, window: u32) -> TcpStream {
     let mut stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
     bytes.extend(frame(SETTINGS, 0, 0, &settings));
@@ -59,8 +59,8 @@ fn ask(server: &Server, window: u32) -> TcpStream {
     stream
 }
 
-/// Reads until all streams have been answered, and a ping behind them.
-fn is_served(stream: &mut TcpStream) {
+/// Reads until all streams have a response, and a later ping has one.
+fn await_responses(stream: &mut TcpStream) {
     let mut served = 0;
     let mut pinged = false;
     loop {
@@ -78,9 +78,9 @@ fn is_served(stream: &mut TcpStream) {
     }
 }
 
-fn is_well(server: &Server) {
+fn check_server(server: &Server) {
     let mut stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     stream.write_all(request).unwrap();
     let mut got = Vec::new();
@@ -89,19 +89,19 @@ fn is_well(server: &Server) {
 }
 
 #[test]
-fn streams_without_a_window_hold_nothing_of_their_files_and_leave_nothing_behind() {
+fn streams_without_a_window_use_no_memory_for_their_files() {
     for backend in BACKENDS {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let server = serve(&dir, backend);
-        is_well(&server);
+        check_server(&server);
         let before = resident_bytes(&server);
-        let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| ask(&server, 0)).collect();
-        streams.iter_mut().for_each(is_served);
+        let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| request_all(&server, 0)).collect();
+        streams.iter_mut().for_each(await_responses);
         let growth = resident_bytes(&server) - before;
         assert!(growth < GROWTH_BYTES_MAX, "{backend}: {growth} bytes");
         drop(streams);
-        let until = Instant::now() + PATIENCE;
-        // A few stay: caches of the allocator, and what the first requests left for the next.
+        let until = Instant::now() + TIMEOUT;
+        // Caches of the allocator and of the server remain.
         while resident_bytes(&server) > before + (GROWTH_BYTES_MAX / 6) {
             let left = resident_bytes(&server) - before;
             assert!(
@@ -110,22 +110,22 @@ fn streams_without_a_window_hold_nothing_of_their_files_and_leave_nothing_behind
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        is_well(&server);
+        check_server(&server);
     }
 }
 
 #[test]
-fn clients_that_let_everything_through_and_read_nothing_have_a_few_pieces_each() {
+fn clients_with_large_windows_that_do_not_read_use_little_memory() {
     for backend in BACKENDS {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let server = serve(&dir, backend);
-        is_well(&server);
+        check_server(&server);
         let before = resident_bytes(&server);
         let streams: Vec<_> = (0..CONNECTIONS)
-            .map(|_| ask(&server, (1 << 31) - 1))
+            .map(|_| request_all(&server, (1 << 31) - 1))
             .collect();
-        // Meanwhile it serves others: all that was asked before has been looked at.
-        (0..20).for_each(|_| is_well(&server));
+        // The server still serves other clients. Afterwards it has processed all earlier requests.
+        (0..20).for_each(|_| check_server(&server));
         let growth = resident_bytes(&server).saturating_sub(before);
         assert!(growth < GROWTH_BYTES_MAX, "{backend}: {growth} bytes");
         drop(streams);

@@ -1,12 +1,12 @@
-//! A server of its own for each test.
+//! A separate server for each test.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs. It decides nothing else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The limit after which a test has failed.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const BACKENDS: [&str; 2] = ["auto", "epoll"];
 
@@ -14,27 +14,27 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command_as("echo", args)
 }
 
-pub(crate) fn command_as(what: &str, args: &[&str]) -> Command {
+pub(crate) fn command_as(protocol: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
-    command.args(["serve", what]).args(args);
+    command.args(["serve", protocol]).args(args);
     command
 }
 
-/// The same by a shell, which does `first` and then becomes the server.
-pub(crate) fn behind(first: &str, what: &str, args: &[&str]) -> Command {
+/// Returns a shell that runs `first` and then executes the server.
+pub(crate) fn behind(first: &str, protocol: &str, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let script = format!("{first}; exec \"$@\"");
     let program = env!("CARGO_BIN_EXE_annulus");
-    command.args(["-c", &script, "sh", program, "serve", what]);
+    command.args(["-c", &script, "sh", program, "serve", protocol]);
     command.args(args);
     command
 }
 
-/// A server that listens. Dropped, it is killed.
+/// A listening server, which is killed when it is dropped.
 pub(crate) struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
-    /// What it said: `listening on …`.
+    /// The address from its line `listening on …`.
     pub(crate) address: String,
 }
 
@@ -43,12 +43,12 @@ impl Server {
         Server::start_as("echo", args)
     }
 
-    /// Another one than echo.
-    pub(crate) fn start_as(what: &str, args: &[&str]) -> Server {
-        Server::start_of(command_as(what, args))
+    /// Starts a server of this protocol.
+    pub(crate) fn start_as(protocol: &str, args: &[&str]) -> Server {
+        Server::start_of(command_as(protocol, args))
     }
 
-    /// Whatever is started so, if it says where it listens.
+    /// Starts a command, and waits until it prints its address.
     pub(crate) fn start_of(mut command: Command) -> Server {
         let mut child = command
             .stdout(Stdio::piped())
@@ -83,16 +83,16 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits for its end; what it said to standard error.
+    /// Waits for the end, and returns the standard error.
     pub(crate) fn wait(self) -> (ExitStatus, String) {
         let (status, error, rest) = self.wait_and_read();
-        assert_eq!(rest, "", "nothing more is reported to standard output");
+        assert_eq!(rest, "", "nothing more is printed to standard output");
         (status, error)
     }
 
-    /// The same, and what it printed to standard output after its address.
+    /// Waits for the end, and returns the standard error and the standard output after the address.
     pub(crate) fn wait_and_read(mut self) -> (ExitStatus, String, String) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;

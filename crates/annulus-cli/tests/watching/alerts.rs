@@ -1,11 +1,11 @@
-//! Rules on the command line: raised, refused, and what the exit code is.
+//! Tests of rules on the command line: raised alerts, refusals and exit codes.
 
 use std::net::TcpListener;
 
 use crate::server::{annulus, errors_and_code};
 
 #[test]
-fn a_bench_in_which_an_alert_was_raised_ends_with_3_and_says_which() {
+fn a_benchmark_that_raises_an_alert_reports_it_and_exits_with_3() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut command = annulus(&[
         "bench",
@@ -36,11 +36,11 @@ fn a_bench_in_which_an_alert_was_raised_ends_with_3_and_says_which() {
     let output = command.current_dir(dir.path()).output().unwrap();
     let (err, code) = errors_and_code(&output);
     assert_eq!(code, Some(3), "{err}");
-    let raised = |who: &str| {
+    let raised = |variant: &str| {
         let mut lines = err
             .lines()
             .filter(|line| line.starts_with("annulus: alert raised: read.p99 > 1ns: "));
-        lines.any(|line| line.contains(&format!("; {who}, depth 4, repeat 1, ")))
+        lines.any(|line| line.contains(&format!("; {variant}, depth 4, repeat 1, ")))
     };
     assert!(raised("annulus") && raised("base"), "{err}");
     assert!(!err.contains("p50 > 100s"), "{err}");
@@ -51,7 +51,7 @@ fn a_bench_in_which_an_alert_was_raised_ends_with_3_and_says_which() {
 }
 
 #[test]
-fn silence_is_not_mistaken_for_a_check() {
+fn a_benchmark_without_alerts_reports_that_they_were_checked() {
     let mut command = annulus(&[
         "bench",
         "nop",
@@ -74,8 +74,8 @@ fn silence_is_not_mistaken_for_a_check() {
 }
 
 #[test]
-fn rules_that_are_none_or_make_no_sense_are_refused_before_anything_is_done() {
-    for (command, rule, says) in [
+fn wrong_rules_are_refused_before_the_run() {
+    for (command, rule, text) in [
         (
             &["bench", "file"][..],
             "read.p9 > 1us",
@@ -84,37 +84,34 @@ fn rules_that_are_none_or_make_no_sense_are_refused_before_anything_is_done() {
         (
             &["bench", "file"],
             "write.p99 > 1us",
-            "bench file measures read_at here, and nothing else",
+            "bench file only measures read_at here",
         ),
         (
             &["bench", "nop"],
             "p99 > 1us",
-            "bench nop measures no latencies; `rate` it does",
+            "bench nop does not measure latencies; use `rate`",
         ),
         (
             &["bench", "net", "echo"],
             "recv.p99 > 1us",
-            "bench net measures request here",
+            "bench net only measures request here",
         ),
         (
             &["serve", "echo"],
             "in_flight > 1%",
-            "a number without a unit",
+            "operations in flight has no unit",
         ),
     ] {
         let output = annulus(command).args(["--alert", rule]).output().unwrap();
         let (err, code) = errors_and_code(&output);
         assert_eq!(code, Some(2), "{command:?}: {err}");
-        assert!(
-            err.contains(says),
-            "{command:?} should say {says:?}:\n{err}"
-        );
+        assert!(err.contains(text), "{command:?} lacks {text:?}:\n{err}");
         assert!(output.stdout.is_empty(), "{command:?}");
     }
 }
 
 #[test]
-fn an_address_that_somebody_else_has_is_refused_in_words() {
+fn a_metrics_address_in_use_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     for command in [

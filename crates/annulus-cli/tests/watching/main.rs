@@ -1,4 +1,4 @@
-//! `--metrics` and `--alert` from outside, and what docs/prometheus and docs/grafana make of it.
+//! Tests of `--metrics` and `--alert`, and of the files in docs/prometheus and docs/grafana.
 
 mod alerts;
 mod page;

@@ -1,11 +1,11 @@
-//! The page that a real server shows, and the names on it that the documents use.
+//! Tests of the metrics page of a server, and of the metric names in the documents.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use crate::server::{PATIENCE, Watched};
+use crate::server::{TIMEOUT, Watched};
 
 const SENDS: &str = "annulus_operations_total{op=\"send\",source=\"core\"}";
 
@@ -22,7 +22,7 @@ fn a_server_serves_prometheus_and_reports_its_alerts() {
         "in_flight > 1000000",
     ]);
     server.echo(100);
-    // Holds whatever the server does, from its second look on.
+    // This rule always holds from the second check on.
     let line = server.line_with("alert raised");
     assert!(
         line.starts_with("annulus: alert raised: recv.rate >= 0/s: "),
@@ -56,7 +56,7 @@ fn a_server_serves_prometheus_and_reports_its_alerts() {
     assert!(open.ends_with("# EOF\n"), "{open}");
     let then = value(&open, SENDS);
     assert!(then >= sent + 10.0, "{then} after {sent}");
-    names_are_on(&page);
+    check_names(&page);
 
     assert!(server.exchange("GET /", "").contains("/metrics"));
     assert!(
@@ -69,23 +69,27 @@ fn a_server_serves_prometheus_and_reports_its_alerts() {
         refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"),
         "{refused}"
     );
-    // More than it reads: it hangs up, at any point, and that is an error or none.
+    // The request is longer than the limit. The server may close the connection at any point, with or without an error.
     let mut stream = TcpStream::connect(&server.metrics).unwrap();
     let _ = write!(stream, "GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20));
     let mut refusal = Vec::new();
     let _ = stream.read_to_end(&mut refusal);
-    assert!(!refusal.starts_with(b"HTTP/1.1 200"), "it was refused");
+    assert!(
+        !refusal.starts_with(b"HTTP/1.1 200"),
+        "the request was refused"
+    );
     assert!(
         server
             .exchange("GET /metrics", "")
             .starts_with("HTTP/1.1 200"),
-        "it goes on"
+        "the server continues"
     );
 }
 
-/// The number of sends on the page, once it reaches `expected`: an echo can be read before its core knows that it is sent.
+/// Waits until the number of sends on the page reaches `expected`. The client may read an echo before its core counts
+/// the send.
 fn sent_at_least(server: &Watched, expected: f64) -> f64 {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         let sent = value(&server.exchange("GET /metrics", ""), SENDS);
         if sent >= expected {
@@ -101,8 +105,8 @@ fn value(page: &str, series: &str) -> f64 {
     line.trim().parse().unwrap()
 }
 
-/// Each metric that a document names is on the page, and each that is there is explained.
-fn names_are_on(page: &str) {
+/// Asserts that each metric in the documents is on the page, and that each metric on the page is documented.
+fn check_names(page: &str) {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let known: BTreeSet<&str> = types.filter_map(|line| line.split(' ').next()).collect();
     assert!(known.len() > 20, "{page}");
@@ -113,7 +117,7 @@ fn names_are_on(page: &str) {
     ] {
         let named = names(text);
         assert!(named.len() > 10, "{document}: {named:?}");
-        // What a program under the preload library has, an own server has not.
+        // A built-in server lacks the metrics of the preload library.
         let own = |name: &&&str| !name.starts_with("annulus_preload_");
         for name in named.iter().filter(own).copied() {
             let series = ["_bucket", "_count", "_sum"]
@@ -130,12 +134,12 @@ fn names_are_on(page: &str) {
     for name in known {
         assert!(
             explained.contains(name),
-            "docs/reference/metrics.md says nothing about {name}"
+            "docs/reference/metrics.md does not explain {name}"
         );
     }
 }
 
-/// Words that begin with `annulus_`, but for modules of that name.
+/// Returns the words that begin with `annulus_`, except modules.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c == '_' || c == ':' || c.is_ascii_alphanumeric()));
     let named = words.filter(|word| word.starts_with("annulus_") && !word.contains("::"));

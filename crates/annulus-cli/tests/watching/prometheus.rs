@@ -1,4 +1,4 @@
-//! A real Prometheus reads a real server: the rules load and are evaluated, the dashboard's questions have answers.
+//! A Prometheus server scrapes an Annulus server: the rules are evaluated, and the queries of the dashboard have results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use annulus_testing::skip::skip;
 use serde_json::Value;
 
-use crate::server::{PATIENCE, Watched, ask};
+use crate::server::{TIMEOUT, Watched, request};
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 
 #[test]
 #[ignore = "needs Prometheus, which ci/prometheus downloads; ci/long runs it"]
-fn prometheus_takes_the_rules_and_serves_the_queries_of_the_dashboard() {
+fn prometheus_evaluates_the_rules_and_the_queries_of_the_dashboard() {
     let Some(folder) = folder() else {
         return skip(
             "no prometheus on the PATH or in target/prometheus; ci/prometheus downloads one",
@@ -36,15 +36,15 @@ fn prometheus_takes_the_rules_and_serves_the_queries_of_the_dashboard() {
     let prometheus = Prometheus::start(&folder, &server.metrics);
     let expressions = expressions();
     assert!(expressions.len() > 20, "{expressions:?}");
-    // Rates need two looks, and something that happens between them; idle operations have none.
-    let until = Instant::now() + PATIENCE;
-    let mut unanswered: Vec<&String> = expressions.iter().collect();
-    while !unanswered.is_empty() {
+    // A rate needs two scrapes with activity between them.
+    let until = Instant::now() + TIMEOUT;
+    let mut without_result: Vec<&String> = expressions.iter().collect();
+    while !without_result.is_empty() {
         server.echo(50);
-        unanswered.retain(|expression| {
+        without_result.retain(|expression| {
             prometheus.query(expression).is_empty() && !may_be_empty(expression)
         });
-        assert!(Instant::now() < until, "no answer to {unanswered:?}");
+        assert!(Instant::now() < until, "no result for {without_result:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
     let rules = prometheus.get("/api/v1/rules");
@@ -59,7 +59,7 @@ fn prometheus_takes_the_rules_and_serves_the_queries_of_the_dashboard() {
     }
 }
 
-/// What only has a value when something goes wrong.
+/// Returns whether the expression only has a value after an error.
 fn may_be_empty(expression: &str) -> bool {
     expression.contains("annulus_operation_errors_total")
 }
@@ -74,7 +74,7 @@ fn folder() -> Option<PathBuf> {
     folders.find(|folder| folder.join("prometheus").is_file() && folder.join("promtool").is_file())
 }
 
-/// What the dashboard asks, with its variables filled in.
+/// Returns the queries of the dashboard, with values for its variables.
 fn expressions() -> Vec<String> {
     let text = fs::read_to_string(format!("{DOCS}/grafana/annulus.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
@@ -92,7 +92,7 @@ fn expressions() -> Vec<String> {
     targets.map(fill).collect()
 }
 
-/// One of our own. Dropped, it is killed, and what it stored removed.
+/// A Prometheus server. It is killed and its data is removed when it is dropped.
 struct Prometheus {
     child: Child,
     addr: String,
@@ -100,12 +100,12 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    fn start(programs: &Path, reads: &str) -> Prometheus {
+    fn start(programs: &Path, target: &str) -> Prometheus {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let config = format!(
             "global: {{scrape_interval: 300ms, evaluation_interval: 500ms}}\n\
              rule_files: ['{DOCS}/prometheus/rules.yml']\n\
-             scrape_configs:\n  - job_name: annulus\n    static_configs: [{{targets: ['{reads}']}}]\n"
+             scrape_configs:\n  - job_name: annulus\n    static_configs: [{{targets: ['{target}']}}]\n"
         );
         let path = folder.path().join("prometheus.yml");
         fs::write(&path, config).unwrap();
@@ -130,7 +130,7 @@ impl Prometheus {
             addr,
             _folder: folder,
         };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while std::net::TcpStream::connect(&prometheus.addr).is_err() {
             let ended = prometheus.child.try_wait().unwrap();
             assert!(
@@ -148,24 +148,24 @@ impl Prometheus {
     }
 
     fn get(&self, path: &str) -> Value {
-        // In the older protocol an answer is in one piece.
-        let answer = ask(&self.addr, &format!("GET {path} HTTP/1.0"), "");
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        // A response of HTTP/1.0 is not chunked.
+        let response = request(&self.addr, &format!("GET {path} HTTP/1.0"), "");
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
         if head.split(' ').nth(1) == Some("503") {
-            // It still starts.
+            // The server is still starting.
             return Value::Null;
         }
         let value: Value = serde_json::from_str(body).unwrap_or(Value::Null);
         assert_eq!(
             value["status"],
             "success",
-            "{path}: {answer}\n{}",
+            "{path}: {response}\n{}",
             self.log()
         );
         value
     }
 
-    /// What an expression yields now.
+    /// Returns the result of a query.
     fn query(&self, expression: &str) -> Vec<Value> {
         let encoded: String = expression
             .bytes()

@@ -1,12 +1,12 @@
-//! A server that is watched, and the commands around it.
+//! A monitored server, and commands.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
-/// A test that takes longer hangs. It decides nothing else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The limit after which a test has failed.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn annulus(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
@@ -14,19 +14,19 @@ pub(crate) fn annulus(args: &[&str]) -> Command {
     command
 }
 
-/// What a command said to standard error, and its exit code.
+/// Returns the standard error of a command, and its exit code.
 pub(crate) fn errors_and_code(output: &Output) -> (String, Option<i32>) {
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     (err, output.status.code())
 }
 
-/// An echo server with an endpoint. Dropped, it is killed.
+/// An echo server with a metrics endpoint, which is killed when it is dropped.
 pub(crate) struct Watched {
     child: Child,
     err: BufReader<ChildStderr>,
-    /// Where it echoes.
+    /// The address of the echo server.
     pub(crate) echoes: String,
-    /// Where it answers Prometheus.
+    /// The address of the metrics endpoint.
     pub(crate) metrics: String,
 }
 
@@ -69,22 +69,22 @@ impl Watched {
         watched
     }
 
-    /// The next line on standard error in which `text` is.
+    /// Returns the next line on standard error that contains `text`.
     pub(crate) fn line_with(&mut self, text: &str) -> String {
         loop {
             let mut line = String::new();
             let count = self.err.read_line(&mut line).unwrap();
-            assert_ne!(count, 0, "it ended without saying {text:?}");
+            assert_ne!(count, 0, "the server ended without {text:?}");
             if line.contains(text) {
                 return line.trim_end().to_owned();
             }
         }
     }
 
-    /// Has it echo a message so often.
+    /// Echoes a message N times.
     pub(crate) fn echo(&self, times: usize) {
         let mut stream = TcpStream::connect(&self.echoes).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         for _ in 0..times {
             stream.write_all(b"once more").unwrap();
             let mut back = [0; 9];
@@ -93,9 +93,9 @@ impl Watched {
         }
     }
 
-    /// The whole answer to a request with this first line, but for the protocol.
-    pub(crate) fn exchange(&self, request: &str, header: &str) -> String {
-        ask(&self.metrics, &format!("{request} HTTP/1.1"), header)
+    /// Returns the response to a request with this method and path.
+    pub(crate) fn exchange(&self, start: &str, header: &str) -> String {
+        request(&self.metrics, &format!("{start} HTTP/1.1"), header)
     }
 }
 
@@ -106,10 +106,10 @@ impl Drop for Watched {
     }
 }
 
-/// An HTTP request, by its first line, to an address; the whole answer.
-pub(crate) fn ask(addr: &str, request: &str, header: &str) -> String {
+/// Sends an HTTP request with this first line, and returns the response.
+pub(crate) fn request(addr: &str, first_line: &str, header: &str) -> String {
     let mut stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let header = if header.is_empty() {
         String::new()
     } else {
@@ -117,10 +117,10 @@ pub(crate) fn ask(addr: &str, request: &str, header: &str) -> String {
     };
     write!(
         stream,
-        "{request}\r\nHost: {addr}\r\n{header}Connection: close\r\n\r\n"
+        "{first_line}\r\nHost: {addr}\r\n{header}Connection: close\r\n\r\n"
     )
     .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }

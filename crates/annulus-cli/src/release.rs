@@ -109,7 +109,7 @@ impl Pending {
     fn wait(self, until: Instant) -> Result<Outcome, Fault> {
         let pid = self.pid;
         while self.remaining() > 0 && Instant::now() < until {
-            if !self.process.is_there() {
+            if !self.process.is_running() {
                 return Err(Fault::failed(format!(
                     "process {pid} ended before it completed the request"
                 )));

@@ -33,7 +33,7 @@ pub(super) enum Kind {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) machine: Machine,
-    /// Whether the file is position-independent, as libraries and most programs are.
+    /// `true` if the file is position-independent, as libraries and most programs are.
     pub(super) is_shared: bool,
     /// The dynamic loader; `None` for a static program.
     pub(super) interpreter: Option<PathBuf>,

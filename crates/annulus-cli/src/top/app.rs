@@ -1,4 +1,4 @@
-//! What is on the screen, and what keys do to it.
+//! The state of the screen, and the effect of keys.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::heat::History;
 use super::report::Report;
 use super::rows::Sort;
 
-/// What `+` and `-` choose from, in milliseconds.
+/// The intervals that `+` and `-` select, in milliseconds.
 const INTERVALS_MS: [u64; 10] = [
     100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
 ];
 
 pub(super) struct App {
-    /// `None` until the first interval has passed.
+    /// The last report; `None` in the first interval.
     pub(super) report: Option<Box<Report>>,
     pub(super) history: History,
     pub(super) interval: Duration,
@@ -22,24 +22,24 @@ pub(super) struct App {
     pub(super) paused: bool,
     pub(super) help: bool,
     pub(super) colours: bool,
-    /// Whether the process has been handed back to the kernel; `None`: it can't be.
+    /// `true` if the process is released to the kernel; `None` if it does not support that.
     pub(super) released: Option<bool>,
-    /// It is to be switched, if the next key says so.
+    /// `true` if the next key confirms a switch.
     pub(super) confirms: bool,
-    /// Why it could not be.
+    /// The error of the last switch.
     pub(super) refused: Option<String>,
 }
 
-/// What a key asks of the loop.
+/// The action that a key requests from the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyAction {
     Nothing,
     Quit,
-    /// The interval is another one now.
+    /// The interval has changed.
     Interval,
-    /// The next look counts from now on.
-    GoOn,
-    /// The process is to be handed back to the kernel, or served again.
+    /// The pause has ended, and a new interval starts.
+    Resume,
+    /// Release the process to the kernel, or resume it.
     Switch(bool),
 }
 
@@ -93,7 +93,7 @@ impl App {
                 return if self.paused {
                     KeyAction::Nothing
                 } else {
-                    KeyAction::GoOn
+                    KeyAction::Resume
                 };
             }
             KeyCode::Char('+' | '=') => return self.set_interval(longer(self.interval)),
@@ -160,16 +160,16 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_with_a_look_that_counts_from_then_on() {
+    fn a_pause_ends_with_a_new_interval() {
         let mut app = app();
         assert_eq!(press(&mut app, 'p'), KeyAction::Nothing);
         assert!(app.paused);
-        assert_eq!(press(&mut app, 'p'), KeyAction::GoOn);
+        assert_eq!(press(&mut app, 'p'), KeyAction::Resume);
         assert!(!app.paused);
     }
 
     #[test]
-    fn the_interval_grows_and_shrinks_within_bounds_whatever_was_typed() {
+    fn the_interval_grows_and_shrinks_within_bounds() {
         let mut app = App::new(Duration::from_millis(700), true);
         assert_eq!(press(&mut app, '+'), KeyAction::Interval);
         assert_eq!(app.interval, Duration::from_secs(1));
@@ -186,10 +186,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_switched_only_if_it_can_be_and_the_key_is_confirmed() {
+    fn a_switch_needs_support_and_a_confirmation() {
         let mut app = app();
         assert_eq!(press(&mut app, 'r'), KeyAction::Nothing);
-        assert!(!app.confirms, "it has no switch");
+        assert!(!app.confirms, "the process has no switch");
         app.released = Some(false);
         for (key, action) in [
             ('n', KeyAction::Nothing),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn sorting_goes_round() {
+    fn the_sort_key_cycles_through_all_orders() {
         let mut app = app();
         let mut names = vec![app.sort.name()];
         loop {

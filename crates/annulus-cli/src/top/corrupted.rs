@@ -1,4 +1,4 @@
-//! Snapshots for tests: a process whose every number is known.
+//! Snapshots for tests, with known numbers.
 
 use annulus::metrics::{ErrorCounts, OperationCounts, ReasonCounts, Snapshot, Source, SourceKind};
 
@@ -28,7 +28,7 @@ fn error(errno: i32, count: u64) -> ErrorCounts {
     error
 }
 
-/// A core, and blocking threads that stand in for a ring.
+/// A core, and blocking threads as the fallback of a ring.
 pub(super) fn earlier() -> Snapshot {
     let mut core = source(SourceKind::Core, 0, "io_uring");
     core.counters.completed = 1_000;
@@ -51,7 +51,7 @@ pub(super) fn earlier() -> Snapshot {
     snapshot
 }
 
-/// Two seconds later.
+/// The snapshot two seconds later.
 pub(super) fn now() -> Snapshot {
     let mut now = earlier();
     now.at_ns += 2_000_000_000;
@@ -92,7 +92,7 @@ pub(super) fn report() -> Report {
     Report::between(facts(), &earlier(), &now())
 }
 
-/// A program of somebody else's, under `annulus run`: a second in which it has answered, and given back.
+/// The report of a program under `annulus run`, with completions and connections that were handed back.
 pub(super) fn report_of_preload() -> Report {
     let reason = |reason: &'static str, count: u64| {
         let mut counted = ReasonCounts::default();
@@ -132,7 +132,7 @@ pub(super) fn report_of_preload() -> Report {
     Report::between(facts, &earlier, &now)
 }
 
-/// The same with many cores, as on a large machine.
+/// The report of a machine with many cores.
 pub(super) fn report_of_many(cores: u32) -> Report {
     let with_cores = |mut snapshot: Snapshot| {
         for index in 1..cores {

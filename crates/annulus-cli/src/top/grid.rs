@@ -1,48 +1,48 @@
-//! Cells in columns, for text and for the screen: where there is no room for all, the least important columns
+//! Cells in columns, for text and for the screen. If the width is too small for all columns, the least important ones
 //! are left out.
 
-/// How a piece of text is to be shown. What it says never depends on it.
+/// The style of a piece of text. It never carries information that the text lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
     Heading,
-    /// Worth a second look; the text says so, too.
+    /// A problem, which the text also shows.
     Attention,
     /// Latencies over time.
     Strip,
 }
 
-/// Text in one tone.
+/// Text in one style.
 pub(super) type Piece = (String, Tone);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     Left,
     Right,
-    /// Takes the room that is left, its end shown if that is too little.
+    /// Takes the remaining width. If that is too small, the end of the text is shown.
     Rest,
 }
 
 pub(super) struct Column {
     pub(super) heading: &'static str,
     pub(super) align: Align,
-    /// Where room is short, columns of the highest number go first.
+    /// The order of removal: columns with the highest rank are left out first.
     pub(super) rank: u8,
 }
 
-/// A heading and rows below it.
+/// A table with a heading.
 pub(super) struct Grid {
     pub(super) columns: Vec<Column>,
     pub(super) rows: Vec<Vec<Piece>>,
 }
 
-/// Between columns.
+/// The width between columns.
 const GAP: usize = 2;
-/// A column that takes the rest needs that much.
+/// The least width of a column that takes the remaining width.
 const REST_MIN: usize = 8;
 
 impl Grid {
-    /// The heading and the rows, in at most `width` columns of text (but for the first column, which stays).
+    /// Returns the heading and the rows, in at most `width` columns of text. The first column is always shown.
     pub(super) fn lines(&self, width: usize) -> Vec<Vec<Piece>> {
         let shown = self.shown(width);
         let headings = self.columns.iter();
@@ -66,7 +66,7 @@ impl Grid {
         .collect()
     }
 
-    /// The columns that there is room for, and how wide they are.
+    /// Returns the columns that fit, with their widths.
     fn shown(&self, width: usize) -> Vec<(usize, usize)> {
         let mut widths: Vec<(usize, usize)> = (0..self.columns.len())
             .map(|i| (i, self.width(i)))
@@ -76,7 +76,7 @@ impl Grid {
             cells + GAP * widths.len().saturating_sub(1)
         };
         while widths.len() > 1 && needed(&widths) > width {
-            // Of equals the one further to the right, never the first.
+            // Among equals the rightmost one, and never the first column.
             let last = (1..widths.len()).max_by_key(|&at| self.columns[widths[at].0].rank);
             let Some(last) = last else { break };
             widths.remove(last);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_important_columns_go_first_and_the_first_one_never() {
+    fn the_least_important_columns_are_left_out_first_and_the_first_column_never() {
         let all = [
             "name     much  little  strip",
             "read_at    12       1  ..........12",

@@ -1,18 +1,18 @@
-//! Latencies over time, a character for each interval.
+//! Latencies over time, with a character for each interval.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::report::Report;
 
-/// Each is four times as long as the one before it: the lowest up to 4 µs, the highest from 16 ms on. Fixed, so
-/// that rows, and today and yesterday, compare.
+/// The block of a latency: each block covers four times the latency of the previous one, from up to 4 µs to more than
+/// 16 ms. The scale is fixed, so that rows and runs are comparable.
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const LOWEST_NS: u64 = 4_000;
 const STEP: u64 = 4;
-/// An interval in which nothing was recorded.
+/// The character of an interval without records.
 const NOTHING: char = '·';
-/// Intervals that are kept: more than a terminal is wide.
-const KEPT: usize = 400;
+/// The number of stored intervals, which exceeds the width of a terminal.
+const CAPACITY: usize = 400;
 
 /// The p99 of each operation in each interval.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl History {
     pub(super) fn add(&mut self, report: &Report) {
         let operations = &report.total.operations;
         for operation in operations {
-            // One that appears later has measured nothing before.
+            // A new operation has no records for earlier intervals.
             let before = || std::iter::repeat_n(None, self.intervals).collect();
             self.p99_ns
                 .entry(operation.name.clone())
@@ -35,14 +35,14 @@ impl History {
             let measured = operations.iter().find(|operation| operation.name == *name);
             let latency = measured.and_then(|operation| operation.latency);
             values.push_back(latency.map(|latency| latency.p99_ns));
-            if values.len() > KEPT {
+            if values.len() > CAPACITY {
                 values.pop_front();
             }
         }
-        self.intervals = (self.intervals + 1).min(KEPT);
+        self.intervals = (self.intervals + 1).min(CAPACITY);
     }
 
-    /// The latest at the end.
+    /// Returns a character for each interval, the latest one last.
     pub(super) fn strip(&self, operation: &str) -> String {
         let values = self.p99_ns.get(operation).into_iter().flatten();
         values.map(|value| value.map_or(NOTHING, block)).collect()
@@ -66,7 +66,7 @@ mod tests {
     use crate::top::corrupted;
 
     #[test]
-    fn a_block_higher_is_four_times_as_long() {
+    fn each_block_covers_four_times_the_latency_of_the_previous_one() {
         let cases = [
             (0, '▁'),
             (4_000, '▁'),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_without_a_result_are_seen_and_the_latest_is_last() {
+    fn intervals_without_records_are_shown_and_the_latest_is_last() {
         let mut history = History::default();
         let busy = corrupted::report();
         let mut idle = busy.clone();
@@ -96,12 +96,12 @@ mod tests {
         assert!(history.strip(&first.name).starts_with(NOTHING));
         assert!(!history.strip(&first.name).ends_with(NOTHING));
         assert!(history.strip(&second.name).starts_with(NOTHING));
-        for _ in 0..KEPT + 10 {
+        for _ in 0..CAPACITY + 10 {
             history.add(&idle);
         }
-        let kept = history.strip(&first.name);
-        assert_eq!(kept, NOTHING.to_string().repeat(KEPT));
-        assert_eq!(history.strip(&second.name), kept);
-        assert_eq!(history.strip("never asked for"), "");
+        let strip = history.strip(&first.name);
+        assert_eq!(strip, NOTHING.to_string().repeat(CAPACITY));
+        assert_eq!(history.strip(&second.name), strip);
+        assert_eq!(history.strip("unknown"), "");
     }
 }

@@ -1,4 +1,4 @@
-//! Which processes can be looked at.
+//! The list of processes that share their metrics.
 
 use std::path::Path;
 use std::thread;
@@ -14,32 +14,32 @@ use super::units::{count, uptime};
 use crate::args::TopArgs;
 use crate::fault::Fault;
 
-/// How a process comes to share its metrics.
-const HOW: &str = "`annulus serve` and `annulus bench` share theirs, a program under `annulus run` does once it has a \
-     ring, and every program that calls annulus::metrics::share() before it makes an engine or a runtime";
+/// The ways for a process to share its metrics.
+const HOW_TO_SHARE: &str = "`annulus serve` and `annulus bench` share theirs, a program under `annulus run` does once it \
+     has a ring, and other programs call annulus::metrics::share() before they create an engine or a runtime";
 
-/// The only process that shares its metrics. Of several a list is shown, and `None` is the answer.
-pub(super) fn only_one(args: &TopArgs) -> Result<Option<u32>, Fault> {
+/// Returns the only process that shares its metrics. If there are several, prints a list and returns `None`.
+pub(super) fn only_process(args: &TopArgs) -> Result<Option<u32>, Fault> {
     let sharing = Sharing::find(Path::new("/proc"))
-        .map_err(|error| Fault::failed(format!("can't list the processes in /proc: {error}")))?;
+        .map_err(|error| Fault::failed(format!("cannot list the processes in /proc: {error}")))?;
     match sharing.pids[..] {
-        [] => Err(Fault::failed(nobody(sharing.hidden))),
+        [] => Err(Fault::failed(no_process(sharing.hidden))),
         [pid] => Ok(Some(pid)),
         _ => {
-            let reports = look_at(&sharing.pids, args);
+            let reports = observe_all(&sharing.pids, args);
             match reports.len() {
-                0 => Err(Fault::failed(nobody(sharing.hidden))),
+                0 => Err(Fault::failed(no_process(sharing.hidden))),
                 1 => Ok(Some(reports[0].process.pid)),
                 several => {
-                    let says = format!(
-                        "{}\n{several} processes share their metrics; choose one by its number: annulus top {}\n",
+                    let message = format!(
+                        "{}\n{several} processes share their metrics; name one: annulus top {}\n",
                         list(&reports),
                         reports[0].process.pid
                     );
                     if args.json {
-                        return Err(Fault::usage(says.trim_end()));
+                        return Err(Fault::usage(message.trim_end()));
                     }
-                    super::say(&says)?;
+                    super::print(&message)?;
                     Ok(None)
                 }
             }
@@ -47,16 +47,16 @@ pub(super) fn only_one(args: &TopArgs) -> Result<Option<u32>, Fault> {
     }
 }
 
-fn nobody(hidden: usize) -> String {
-    let mut says = format!("no process here shares its metrics; {HOW}");
+fn no_process(hidden: usize) -> String {
+    let mut message = format!("no process shares its metrics; {HOW_TO_SHARE}");
     if hidden > 0 {
-        says += &format!("; {hidden} processes of others can be looked at with sudo only");
+        message += &format!("; {hidden} processes of other users are only visible with sudo");
     }
-    says
+    message
 }
 
-/// What all of them did within one interval; one that can't be looked at, or ends, is left out.
-fn look_at(pids: &[u32], args: &TopArgs) -> Vec<Report> {
+/// Returns the reports of all processes for one interval. A process that ends or is not accessible is left out.
+fn observe_all(pids: &[u32], args: &TopArgs) -> Vec<Report> {
     let processes = pids.iter().filter_map(|pid| Process::running(*pid));
     let observed: Vec<(Process, Snapshot)> = processes
         .filter_map(|mut process| process.snapshot().ok().map(|snapshot| (process, snapshot)))
@@ -114,14 +114,14 @@ mod tests {
     use crate::top::corrupted;
 
     #[test]
-    fn where_nobody_shares_it_is_reported_how_and_who_else_might_see_more() {
-        assert!(nobody(0).contains("annulus::metrics::share()"));
-        assert!(!nobody(0).contains("sudo"));
-        assert!(nobody(3).contains("3 processes of others can be looked at with sudo only"));
+    fn without_a_process_the_message_explains_how_to_share_metrics() {
+        assert!(no_process(0).contains("annulus::metrics::share()"));
+        assert!(!no_process(0).contains("sudo"));
+        assert!(no_process(3).contains("3 processes of other users are only visible with sudo"));
     }
 
     #[test]
-    fn the_list_says_who_by_what_and_how_much() {
+    fn the_list_has_the_backend_the_rate_and_the_command_of_each_process() {
         let mut other = corrupted::report();
         other.process.pid = 99;
         let text = list(&[corrupted::report(), other]);

@@ -1,4 +1,4 @@
-//! The live view: the terminal, the keys, and when to look.
+//! The live view: the terminal, the keys and the intervals.
 
 use std::io;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use super::report::Report;
 use super::screen;
 use crate::fault::Fault;
 
-/// How soon a signal is noticed.
+/// The interval at which signals are checked.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Why the view ended.
+/// The reason for the end of the view.
 pub(super) enum End {
     /// A key, or a signal.
     Quit,
-    /// The process has ended; what was seen of it last.
+    /// The process has ended. Contains its last report.
     Ended(Option<Box<Report>>),
 }
 
-/// The terminal as a screen of our own; dropped, it is what it was before.
+/// The terminal with an alternate screen. It is restored when this is dropped.
 struct Screen {
     terminal: DefaultTerminal,
 }
 
 impl Screen {
-    /// A panic, too, puts it back, before it says anything.
-    fn take() -> io::Result<Screen> {
+    /// Switches to the alternate screen. A panic also restores the terminal, before its message.
+    fn open() -> io::Result<Screen> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Screen { terminal }),
             Err(error) => {
-                // It may have got half of the way.
+                // The set-up may be incomplete.
                 let _ = ratatui::try_restore();
                 Err(error)
             }
@@ -48,44 +48,50 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that has gone can't be put back.
+        // This fails if the terminal is closed.
         let _ = self.terminal.show_cursor();
         let _ = ratatui::try_restore();
     }
 }
 
-pub(super) fn run<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> Result<End, Fault> {
-    let failed = |error: io::Error| Fault::failed(format!("the terminal: {error}"));
+pub(super) fn run<L: Observed>(
+    observer: &mut Observer<L>,
+    interval: Duration,
+) -> Result<End, Fault> {
+    let failed = |error: io::Error| Fault::failed(format!("cannot use the terminal: {error}"));
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         flag::register(signal, stop.clone()).map_err(failed)?;
     }
     let mut app = App::new(interval, screen::use_colours());
-    let mut screen = Screen::take().map_err(failed)?;
+    let mut screen = Screen::open().map_err(failed)?;
     let mut next = Instant::now() + app.interval;
     loop {
         screen
             .terminal
             .draw(|frame| screen::draw(frame, &app))
             .map_err(failed)?;
-        match keys(&mut app, looker, next, &stop).map_err(failed)? {
+        match keys(&mut app, observer, next, &stop).map_err(failed)? {
             KeyAction::Quit => return Ok(End::Quit),
             KeyAction::Nothing => {}
             KeyAction::Interval => next = Instant::now() + app.interval,
             KeyAction::Switch(released) => {
-                app.refused = looker.switch(released).err().map(|error| error.to_string());
-                app.released = looker.is_released();
+                app.refused = observer
+                    .switch(released)
+                    .err()
+                    .map(|error| error.to_string());
+                app.released = observer.is_released();
             }
-            KeyAction::GoOn => {
-                looker.begin_anew()?;
+            KeyAction::Resume => {
+                observer.restart()?;
                 next = Instant::now() + app.interval;
             }
         }
         if !app.paused && next <= Instant::now() {
-            match looker.look()? {
+            match observer.observe()? {
                 Observation::Report(report) => {
                     app.show(report);
-                    app.released = looker.is_released();
+                    app.released = observer.is_released();
                 }
                 Observation::Ended => return Ok(End::Ended(app.report)),
             }
@@ -94,10 +100,10 @@ pub(super) fn run<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> 
     }
 }
 
-/// Waits until the next look is due, a key has been pressed, or the screen has another size.
+/// Waits for the end of the interval, a key, or a change of the screen's size.
 fn keys<L: Observed>(
     app: &mut App,
-    looker: &mut Observer<L>,
+    observer: &mut Observer<L>,
     next: Instant,
     stop: &AtomicBool,
 ) -> io::Result<KeyAction> {
@@ -118,7 +124,7 @@ fn keys<L: Observed>(
             return Ok(KeyAction::Nothing);
         }
         if !app.paused {
-            looker.renew();
+            observer.renew();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `annulus top`: the rings of a running process, live.
+//! `annulus top`: shows the rings of a running process, live.
 
 mod app;
 #[cfg(test)]
@@ -31,47 +31,47 @@ use observer::{Observation, Observed, Observer};
 pub(crate) use process::Process;
 use report::Report;
 
-/// The exit code of a look that raised an alert, as of a measurement.
+/// The exit code of `--once` if an alert was raised, as for benchmarks.
 const RAISED: u8 = 3;
 
 pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Fault> {
     let pid = match args.pid {
         Some(pid) => pid,
-        None => match list::only_one(args)? {
+        None => match list::only_process(args)? {
             Some(pid) => pid,
             None => return Ok(ExitCode::SUCCESS),
         },
     };
-    let mut looker = Observer::at(pid, &args.alert)?;
+    let mut observer = Observer::at(pid, &args.alert)?;
     match (args.json, args.once) {
-        (true, false) => lines(&mut looker, args.interval),
-        (true, true) => once(&mut looker, args.interval, json),
-        (false, true) => once(&mut looker, args.interval, text::text),
+        (true, false) => lines(&mut observer, args.interval),
+        (true, true) => once(&mut observer, args.interval, json),
+        (false, true) => once(&mut observer, args.interval, text::text),
         (false, false) if !on_a_terminal() => {
             eprintln!(
-                "annulus: not on a terminal, so this is one look, as by --once; --json goes on and on"
+                "annulus: standard output is not a terminal, so one interval is shown, as with --once; --json shows all"
             );
-            once(&mut looker, args.interval, text::text)
+            once(&mut observer, args.interval, text::text)
         }
-        (false, false) => live(&mut looker, args.interval),
+        (false, false) => live(&mut observer, args.interval),
     }
 }
 
-/// A screen can be drawn, and keys come from somewhere.
+/// Returns whether standard input and output are a terminal that supports a screen.
 fn on_a_terminal() -> bool {
     let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
 }
 
 fn once<L: Observed>(
-    looker: &mut Observer<L>,
+    observer: &mut Observer<L>,
     interval: Duration,
     shown: fn(&Report) -> String,
 ) -> Result<ExitCode, Fault> {
-    looker.wait(interval);
-    match looker.look()? {
+    observer.wait(interval);
+    match observer.observe()? {
         Observation::Report(report) => {
-            say(&shown(&report))?;
+            print(&shown(&report))?;
             let raised = report.alerts.iter().any(|alert| alert.raised);
             Ok(if raised {
                 ExitCode::from(RAISED)
@@ -80,38 +80,38 @@ fn once<L: Observed>(
             })
         }
         Observation::Ended => Err(Fault::failed(format!(
-            "process {} ended before the interval did, so there is nothing to show",
-            looker.facts().pid
+            "process {} ended within the first interval, so there is nothing to show",
+            observer.facts().pid
         ))),
     }
 }
 
-/// A line for each interval, until the process ends or nobody reads them any more.
-fn lines<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
+/// Prints a line for each interval, until the process ends or standard output is closed.
+fn lines<L: Observed>(observer: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
     loop {
-        looker.wait(interval);
-        match looker.look()? {
+        observer.wait(interval);
+        match observer.observe()? {
             Observation::Report(report) => {
-                if !say(&json(&report))? {
+                if !print(&json(&report))? {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
             Observation::Ended => {
-                eprintln!("annulus: process {} has ended", looker.facts().pid);
+                eprintln!("annulus: process {} has ended", observer.facts().pid);
                 return Ok(ExitCode::SUCCESS);
             }
         }
     }
 }
 
-fn live<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
-    if let End::Ended(last) = live::run(looker, interval)? {
+fn live<L: Observed>(observer: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
+    if let End::Ended(last) = live::run(observer, interval)? {
         if let Some(report) = last {
-            say(&text::text(&report))?;
+            print(&text::text(&report))?;
         }
-        let pid = looker.facts().pid;
-        say(&format!(
-            "\nprocess {pid} has ended; that was its last state\n"
+        let pid = observer.facts().pid;
+        print(&format!(
+            "\nprocess {pid} has ended; this was its last state\n"
         ))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -120,17 +120,19 @@ fn live<L: Observed>(looker: &mut Observer<L>, interval: Duration) -> Result<Exi
 fn json(report: &Report) -> String {
     match serde_json::to_string(report) {
         Ok(line) => line + "\n",
-        // Its keys are strings and its numbers finite, so there is no such error; it would be said as JSON.
+        // All keys are strings and all numbers finite, so this does not occur.
         Err(error) => format!("{{\"error\":{:?}}}\n", error.to_string()),
     }
 }
 
-/// To standard output; whether anybody still reads it.
-fn say(text: &str) -> Result<bool, Fault> {
+/// Prints to standard output. Returns `false` if it is closed.
+fn print(text: &str) -> Result<bool, Fault> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Fault::failed(format!("standard output: {error}"))),
+        Err(error) => Err(Fault::failed(format!(
+            "cannot write to standard output: {error}"
+        ))),
     }
 }

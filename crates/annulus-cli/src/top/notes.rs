@@ -1,4 +1,4 @@
-//! What is worth a second look, and what to do about it.
+//! Hints about problems, with remedies.
 
 use super::preload;
 use super::report::{Report, SourceReport};
@@ -8,36 +8,35 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some((times, most)) = most(report, "cq_overflows") {
         notes.push(format!(
-            "completions did not fit into the completion queue {times} times/s, most of {most}; \
-             have fewer operations in flight"
+            "the completion queue overflowed {times} times/s, mostly {most}; keep fewer operations in flight"
         ));
     }
     if let Some((times, most)) = most(report, "no_buffers") {
         let hint = match report.total.preload {
             None => "give each core more receive buffers, or larger ones",
-            // Its own grow by themselves.
-            Some(_) => "the program is slow to read what has come",
+            // The buffers of the preload library grow on demand.
+            Some(_) => "the program reads received data too slowly",
         };
         notes.push(format!(
-            "receives found no buffer free (ENOBUFS) {times} times/s, most of {most}; {hint}"
+            "receives found no free buffer (ENOBUFS) {times} times/s, mostly {most}; {hint}"
         ));
     }
     let waiting = report.sources.iter().filter(|source| is_stuck(source));
     notes.extend(waiting.map(|source| {
         let (name, in_flight) = (source.name(), source.done.in_flight);
-        format!("{name}: {in_flight} in flight, and none was answered within the interval")
+        format!("{name}: {in_flight} operations in flight, and none completed within the interval")
     }));
     notes.extend(preload::notes(report));
     let leaked = report.total.since_start("leaked");
     if leaked > 0 {
         notes.push(format!(
-            "{leaked} operations were given up at the end of a drain, their memory leaked on purpose"
+            "{leaked} operations did not end within a drain; their memory was leaked intentionally"
         ));
     }
     notes
 }
 
-/// How often that counter grew per second, if it did, and of which source the most.
+/// Returns the growth of a counter per second and the source with the largest growth, if the counter grew.
 fn most(report: &Report, counter: &str) -> Option<(String, String)> {
     let rate = report.total.rate(counter);
     let rates = report.sources.iter();
@@ -48,8 +47,10 @@ fn most(report: &Report, counter: &str) -> Option<(String, String)> {
     (rate > 0.0).then(|| (count(rate), most.name()))
 }
 
-/// A core's receives and accepts wait for clients: that they are not answered says nothing.
+/// Returns whether a source has operations in flight and no completions. Cores do not count: their receives and accepts
+/// wait for clients.
 fn is_stuck(source: &SourceReport) -> bool {
-    let of_files = ["driver", "own_ring", "threads", "core_files"].contains(&source.kind.as_str());
-    of_files && source.done.in_flight > 0 && source.done.rate("completed") == 0.0
+    let is_for_files =
+        ["driver", "own_ring", "threads", "core_files"].contains(&source.kind.as_str());
+    is_for_files && source.done.in_flight > 0 && source.done.rate("completed") == 0.0
 }

@@ -1,4 +1,4 @@
-//! Looking at a process, again and again.
+//! Observes a process at intervals.
 
 use std::io;
 use std::thread;
@@ -11,37 +11,38 @@ use super::process::Process;
 use super::report::{AlertReport, ProcessFacts, Report};
 use crate::fault::Fault;
 
-/// Where snapshots come from.
+/// A source of snapshots.
 pub(super) trait Observed {
     fn snapshot(&mut self) -> io::Result<Snapshot>;
-    /// Whether it is still the process that was looked at first.
-    fn lives(&self) -> bool;
+    /// Returns whether the process still exists.
+    fn is_alive(&self) -> bool;
     fn facts(&self) -> ProcessFacts;
-    /// Whether it has been handed back to the kernel; `None`: it has no switch.
+    /// Returns whether the process is released to the kernel; `None` if it has no switch.
     fn is_released(&mut self) -> Option<bool> {
         None
     }
-    /// Has it handed back, or served again.
+    /// Requests the release of the process, or its resumption.
     fn switch(&mut self, _released: bool) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// What came of a look.
+/// The result of an observation.
 pub(super) enum Observation {
     Report(Box<Report>),
     /// The process has ended.
     Ended,
 }
 
-/// A process records latencies for 10 s after a look; in an interval that is longer it is looked at in between.
+/// The age at which a snapshot is renewed within an interval. A process stops recording latencies 10 s after a snapshot.
 const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
-/// A process and the snapshot that the next one is compared with.
+/// A process, and the snapshot at the start of the interval.
 pub(super) struct Observer<L> {
-    look: L,
+    target: L,
     earlier: Snapshot,
-    looked: Instant,
+    /// The time of the last snapshot.
+    observed: Instant,
     alerts: Alerts,
 }
 
@@ -52,70 +53,70 @@ impl Observer<Process> {
 }
 
 impl<L: Observed> Observer<L> {
-    pub(super) fn new(mut look: L, rules: &[Rule]) -> Result<Observer<L>, Fault> {
-        let earlier = look.snapshot().map_err(refused)?;
+    pub(super) fn new(mut target: L, rules: &[Rule]) -> Result<Observer<L>, Fault> {
+        let earlier = target.snapshot().map_err(refused)?;
         let mut alerts = Alerts::new(rules.iter().cloned());
-        // The first is what the next one is compared with; nothing can be raised by it.
+        // The first snapshot is the base of the next one, and cannot raise an alert.
         alerts.look(&earlier);
         Ok(Observer {
-            look,
+            target,
             earlier,
-            looked: Instant::now(),
+            observed: Instant::now(),
             alerts,
         })
     }
 
     pub(super) fn facts(&self) -> ProcessFacts {
-        self.look.facts()
+        self.target.facts()
     }
 
-    /// As it is asked now.
+    /// Returns whether the process is released to the kernel; `None` if it has no switch.
     pub(super) fn is_released(&mut self) -> Option<bool> {
-        self.look.is_released()
+        self.target.is_released()
     }
 
-    /// Asks it; what is shown then says what has come of it.
+    /// Requests the release of the process, or its resumption. Later reports show the effect.
     pub(super) fn switch(&mut self, released: bool) -> io::Result<()> {
-        self.look.switch(released)
+        self.target.switch(released)
     }
 
-    /// What has happened since the last look.
-    pub(super) fn look(&mut self) -> Result<Observation, Fault> {
-        let facts = self.look.facts();
-        self.looked = Instant::now();
-        match self.look.snapshot() {
+    /// Ends the interval, and returns its report.
+    pub(super) fn observe(&mut self) -> Result<Observation, Fault> {
+        let facts = self.target.facts();
+        self.observed = Instant::now();
+        match self.target.snapshot() {
             Ok(now) => {
                 let mut report = Report::between(facts, &self.earlier, &now);
-                report.alerts = judged(&mut self.alerts, &now);
+                report.alerts = check_alerts(&mut self.alerts, &now);
                 self.earlier = now;
                 Ok(Observation::Report(Box::new(report)))
             }
-            Err(_) if !self.look.lives() => Ok(Observation::Ended),
+            Err(_) if !self.target.is_alive() => Ok(Observation::Ended),
             Err(error) => Err(refused(error)),
         }
     }
 
-    /// The next look counts from now on.
-    pub(super) fn begin_anew(&mut self) -> Result<(), Fault> {
-        self.looked = Instant::now();
-        match self.look.snapshot() {
+    /// Starts a new interval.
+    pub(super) fn restart(&mut self) -> Result<(), Fault> {
+        self.observed = Instant::now();
+        match self.target.snapshot() {
             Ok(now) => {
                 self.alerts.look(&now);
                 self.earlier = now;
             }
-            // The next look says so.
-            Err(_) if !self.look.lives() => {}
+            // The next observation reports the end.
+            Err(_) if !self.target.is_alive() => {}
             Err(error) => return Err(refused(error)),
         }
         Ok(())
     }
 
-    /// Has the process go on recording latencies.
+    /// Takes a snapshot if needed, so that the process continues to record latencies.
     pub(super) fn renew(&mut self) {
-        if self.looked.elapsed() >= RENEWED_AFTER {
-            self.looked = Instant::now();
-            // If that is no longer possible, the look at the end of the interval says so.
-            let _ = self.look.snapshot();
+        if self.observed.elapsed() >= RENEWED_AFTER {
+            self.observed = Instant::now();
+            // The observation at the end of the interval reports an error.
+            let _ = self.target.snapshot();
         }
     }
 
@@ -124,7 +125,7 @@ impl<L: Observed> Observer<L> {
         const SLICE: Duration = Duration::from_millis(100);
         let until = Instant::now() + interval;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            if left.is_zero() || !self.look.lives() {
+            if left.is_zero() || !self.target.is_alive() {
                 return;
             }
             self.renew();
@@ -133,8 +134,8 @@ impl<L: Observed> Observer<L> {
     }
 }
 
-/// All rules, with what was measured for those that were raised or cleared just now.
-fn judged(alerts: &mut Alerts, now: &Snapshot) -> Vec<AlertReport> {
+/// Checks all rules. Returns their states, with the values of alerts that were raised or cleared.
+fn check_alerts(alerts: &mut Alerts, now: &Snapshot) -> Vec<AlertReport> {
     let changes = alerts.look(now);
     let states = alerts.states().map(|state| {
         let change = changes.iter().find(|change| change.rule == state.rule);
@@ -166,7 +167,7 @@ mod tests {
             self.0.set(self.0.get() + 1);
             Ok(corrupted::now())
         }
-        fn lives(&self) -> bool {
+        fn is_alive(&self) -> bool {
             true
         }
         fn facts(&self) -> ProcessFacts {
@@ -175,20 +176,20 @@ mod tests {
     }
 
     #[test]
-    fn within_a_long_interval_the_process_is_looked_at_before_it_stops_to_record() {
-        let looks = Rc::new(Cell::new(0));
-        let mut looker = Observer::new(Counted(looks.clone()), &[]).ok().unwrap();
-        looker.earlier = corrupted::earlier();
-        looker.renew();
-        assert_eq!(looks.get(), 1, "it has just been looked at");
-        looker.looked = Instant::now().checked_sub(RENEWED_AFTER).unwrap();
-        looker.renew();
-        looker.renew();
-        assert_eq!(looks.get(), 2);
-        let Ok(Observation::Report(report)) = looker.look() else {
-            panic!("the process lives");
+    fn a_long_interval_takes_further_snapshots_so_that_recording_continues() {
+        let snapshots = Rc::new(Cell::new(0));
+        let mut observer = Observer::new(Counted(snapshots.clone()), &[]).ok().unwrap();
+        observer.earlier = corrupted::earlier();
+        observer.renew();
+        assert_eq!(snapshots.get(), 1, "the snapshot is recent");
+        observer.observed = Instant::now().checked_sub(RENEWED_AFTER).unwrap();
+        observer.renew();
+        observer.renew();
+        assert_eq!(snapshots.get(), 2);
+        let Ok(Observation::Report(report)) = observer.observe() else {
+            panic!("the process exists");
         };
-        let whole = report.total.rate("completed");
-        assert_eq!(whole, 25_000.0, "rates are those of the whole interval");
+        let rate = report.total.rate("completed");
+        assert_eq!(rate, 25_000.0, "rates cover the whole interval");
     }
 }

@@ -1,4 +1,5 @@
-//! What the preload library did in a program that `annulus run` started: what is on rings, what is left to the kernel.
+//! The counters of the preload library in a program under `annulus run`: served connections, and calls that were left to
+//! the kernel.
 
 use std::cmp::Reverse;
 
@@ -11,36 +12,36 @@ use super::report::Report;
 use super::rows::{plain, total};
 use super::units::{count, whole};
 
-/// An unmodified program on rings.
+/// The state of an unmodified program under the preload library.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct PreloadReport {
-    /// Rings that serve right now.
+    /// The number of serving rings.
     pub(super) rings: u64,
-    /// Connections that are served right now.
+    /// The number of served connections.
     pub(super) connections: u64,
-    /// Buffers for what is received, right now.
+    /// The number of receive buffers.
     pub(super) buffers: u64,
-    /// Those of them that hold nothing.
+    /// The number of free receive buffers.
     pub(super) buffers_free: u64,
-    /// Calls that were left to the kernel, most frequent reason first.
+    /// Calls that were passed to the kernel, the most frequent reason first.
     pub(super) passed: Vec<ReasonReport>,
-    /// Descriptors that were served and then given back to the kernel, most frequent reason first.
+    /// Descriptors that were served and then handed back to the kernel, the most frequent reason first.
     pub(super) handed_back: Vec<ReasonReport>,
 }
 
-/// How often something had that reason.
+/// The count of a reason.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct ReasonReport {
-    /// As docs/reference/preload.md explains it.
+    /// The name of the reason in docs/reference/preload.md.
     pub(super) reason: String,
-    /// Since the process began.
+    /// The count since the start of the process.
     pub(super) since_start: u64,
-    /// Within the interval.
+    /// The growth within the interval, per second.
     pub(super) per_second: f64,
 }
 
 impl PreloadReport {
-    /// `None`: what counts there is no preload library.
+    /// Returns the report; `None` without the preload library.
     pub(super) fn new(
         between: &PreloadCounts,
         now: &PreloadCounts,
@@ -71,8 +72,8 @@ fn reasons(between: &[ReasonCounts], now: &[ReasonCounts], seconds: f64) -> Vec<
     reports
 }
 
-/// A line for what is on rings, one for what is left to the kernel, one for what was given back; those that have
-/// nothing to say are left out.
+/// Returns lines with the served connections, the passed calls and the descriptors that were handed back. Empty lines
+/// are left out.
 pub(super) fn lines(report: &Report) -> Vec<Vec<Piece>> {
     let Some(preload) = &report.total.preload else {
         return Vec::new();
@@ -110,24 +111,24 @@ fn heading(title: &str) -> Piece {
     (format!("{title}  "), Tone::Heading)
 }
 
-/// What is worth a second look.
+/// Returns hints about problems.
 pub(super) fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     let Some(preload) = &report.total.preload else {
         return notes;
     };
     if preload.rings == 0 {
-        let why = preload.passed.iter().map(|passed| passed.reason.as_str());
+        let reasons = preload.passed.iter().map(|passed| passed.reason.as_str());
         notes.push(format!(
-            "nothing is on a ring any more; left to the kernel for: {}",
-            why.collect::<Vec<&str>>().join(", ")
+            "no ring serves the program any more; reasons: {}",
+            reasons.collect::<Vec<&str>>().join(", ")
         ));
     }
     let back = preload.handed_back.iter();
     let grown = back.filter(|back| back.per_second > 0.0);
     notes.extend(grown.map(|back| {
         format!(
-            "{} connections/s are given back to the kernel: {}",
+            "{} connections/s are handed back to the kernel: {}",
             count(back.per_second),
             back.reason
         )

@@ -1,4 +1,4 @@
-//! A process, by what `/proc` says of it.
+//! A process, described by its files in `/proc`.
 
 use std::fs;
 use std::io;
@@ -10,18 +10,18 @@ use annulus_observe::switch::Switch;
 
 use super::observer::Observed;
 use super::report::ProcessFacts;
-use super::units::harmless;
+use super::units::without_escapes;
 use crate::fault::Fault;
 
-/// How the memory of shared metrics is called among a process's descriptors.
-const SHARED: &str = "/memfd:annulus-metrics";
+/// The name of the shared metrics among the descriptors of a process.
+const SHARED_METRICS: &str = "/memfd:annulus-metrics";
 
-/// A process that is looked at.
+/// An observed process.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pid: u32,
-    /// Ticks between the start of the machine and that of the process: with the number they name it for good, the
-    /// number alone is given to another one some day.
+    /// The start time of the process, in ticks since the start of the machine. Together with the process ID, it identifies
+    /// the process; the kernel reuses IDs.
     started_ticks: u64,
     command: String,
 }
@@ -30,13 +30,13 @@ impl Process {
     pub(crate) fn find(pid: u32) -> Result<Process, Fault> {
         Process::running(pid).ok_or_else(|| {
             Fault::failed(format!(
-                "there is no process {pid}; `annulus top` alone lists those that can be looked at"
+                "there is no process {pid}; `annulus top` without arguments lists the processes that share their metrics"
             ))
         })
     }
 
-    /// Whether it has not ended, and its number is not another's.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Returns whether the process still exists. Another process with the same ID does not count.
+    pub(crate) fn is_running(&self) -> bool {
         started_ticks(self.pid) == Some(self.started_ticks)
     }
 
@@ -53,16 +53,16 @@ impl Process {
 impl Observed for Process {
     fn snapshot(&mut self) -> io::Result<Snapshot> {
         let snapshot = snapshot_of(self.pid);
-        if self.lives() {
+        if self.is_alive() {
             snapshot
         } else {
-            let says = format!("process {} has ended", self.pid);
-            Err(io::Error::new(io::ErrorKind::NotFound, says))
+            let message = format!("process {} has ended", self.pid);
+            Err(io::Error::new(io::ErrorKind::NotFound, message))
         }
     }
 
-    fn lives(&self) -> bool {
-        self.is_there()
+    fn is_alive(&self) -> bool {
+        self.is_running()
     }
 
     fn is_released(&mut self) -> Option<bool> {
@@ -83,10 +83,11 @@ impl Observed for Process {
     }
 }
 
-/// Processes that have shared metrics among their descriptors, in order.
+/// The processes that share their metrics.
 pub(super) struct Sharing {
+    /// The process IDs, in ascending order.
     pub(super) pids: Vec<u32>,
-    /// Processes whose descriptors are not shown to this user.
+    /// The number of processes whose descriptors this user may not read.
     pub(super) hidden: usize,
 }
 
@@ -111,7 +112,7 @@ impl Sharing {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     sharing.hidden += 1;
                 }
-                // It has ended since.
+                // The process has ended.
                 Err(_) => {}
             }
         }
@@ -123,8 +124,8 @@ impl Sharing {
 fn shares(process: &Path) -> io::Result<bool> {
     for descriptor in fs::read_dir(process.join("fd"))? {
         let target = descriptor.and_then(|descriptor| fs::read_link(descriptor.path()));
-        // A descriptor that has been closed since is none.
-        if target.is_ok_and(|target| target.to_string_lossy().starts_with(SHARED)) {
+        // The descriptor may have been closed.
+        if target.is_ok_and(|target| target.to_string_lossy().starts_with(SHARED_METRICS)) {
             return Ok(true);
         }
     }
@@ -133,18 +134,18 @@ fn shares(process: &Path) -> io::Result<bool> {
 
 fn command(pid: u32) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = line.split(|byte| *byte == 0);
-    let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
-    Some(harmless(words.join(" ").trim_end()))
+    let args = line.split(|byte| *byte == 0);
+    let args: Vec<_> = args.map(String::from_utf8_lossy).collect();
+    Some(without_escapes(args.join(" ").trim_end()))
 }
 
-/// `None` once it has ended, even if nobody has taken note of it yet.
+/// Returns the start time; `None` if the process has ended, even if its parent has not waited for it.
 fn started_ticks(pid: u32) -> Option<u64> {
     started_ticks_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn started_ticks_in(stat: &str) -> Option<u64> {
-    /// Of the fields behind the name, which may hold anything, brackets too: the first is the state.
+    /// The index among the fields after the name. The name may contain any character, including brackets.
     const STARTED: usize = 19;
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_of_a_process_is_read_behind_its_name_whatever_that_is() {
+    fn the_start_time_is_parsed_after_any_name() {
         let stat = |name: &str, state: &str| {
             let fields: Vec<String> = (4..=30).map(|field| field.to_string()).collect();
             format!("7 ({name}) {state} {}", fields.join(" "))
@@ -179,16 +180,16 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_a_command_and_lives() {
+    fn this_process_is_running_and_has_a_command() {
         let own = Process::running(std::process::id()).unwrap();
-        assert!(own.lives());
+        assert!(own.is_alive());
         assert!(!own.command.is_empty());
         assert!(own.facts().uptime_seconds.unwrap() < 1e9);
         assert!(Process::running(u32::MAX).is_none());
     }
 
     #[test]
-    fn who_shares_is_found_by_its_descriptors() {
+    fn processes_with_shared_metrics_are_found_by_their_descriptors() {
         let proc = tempfile::tempdir().unwrap();
         let descriptor = |pid: &str, target: &str| {
             let folder = proc.path().join(pid).join("fd");

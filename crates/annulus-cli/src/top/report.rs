@@ -1,5 +1,5 @@
-//! What happened between two snapshots, as rates: what is shown, and the JSON. Its schema is made from these
-//! structs and kept in `schema/top.json`.
+//! The report of an interval between two snapshots, and its JSON. The schema in `schema/top.json` is generated from these
+//! structs.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::notes::notes;
 use super::preload::PreloadReport;
-use super::units::harmless;
+use super::units::without_escapes;
 
-/// Changed whenever a reader of older lines would misread a newer one.
+/// The version of the format. It changes if a reader of older lines would misread a newer one.
 pub(super) const VERSION: u32 = 1;
 
 /// One interval of `annulus top`.
@@ -25,100 +25,100 @@ pub(crate) struct Report {
     pub(super) process: ProcessFacts,
     /// The end of the interval, in ns of the monotonic clock.
     pub(super) at_ns: u64,
-    /// Between the two looks.
+    /// The length of the interval.
     pub(super) interval_seconds: f64,
-    /// Threads that the kernel has made for the rings of the process (`iou-wrk-…`), right now.
+    /// The number of kernel threads for the rings of the process (`iou-wrk-…`).
     pub(super) kernel_workers: u64,
-    /// Who counts: rings, cores, blocking threads, and one for all that have ended.
+    /// The sources of the counters: rings, cores, blocking threads, and one for all that have ended.
     pub(super) sources: Vec<SourceReport>,
-    /// All sources together.
+    /// The total of all sources.
     pub(super) total: Done,
     /// The rules of `--alert`.
     pub(super) alerts: Vec<AlertReport>,
-    /// What is worth a second look, in sentences.
+    /// Hints about problems.
     pub(super) notes: Vec<String>,
 }
 
-/// A threshold.
+/// The state of an alert.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct AlertReport {
     pub(super) rule: String,
-    /// Whether it has been crossed, for as long as the rule says.
+    /// `true` if the threshold has been crossed for the time of the rule.
     pub(super) raised: bool,
-    /// What was measured, where this interval raised or cleared it.
+    /// The measured value, if this interval raised or cleared the alert.
     pub(super) measured: Option<String>,
 }
 
-/// Which process it is.
+/// The observed process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ProcessFacts {
     pub(super) pid: u32,
-    /// Its command line; control characters are replaced by question marks.
+    /// The command line, with question marks instead of control characters.
     pub(super) command: String,
     pub(super) uptime_seconds: Option<f64>,
 }
 
-/// One thing that counts.
+/// A source of counters.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct SourceReport {
-    /// `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`, `passed`, `ended`; there may be
-    /// more in newer versions.
+    /// `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`, `passed` or `ended`. Newer versions
+    /// may have others.
     pub(super) kind: String,
-    /// Which engine or runtime of the process it belongs to, from 1.
+    /// The number of the engine or runtime that owns the source, from 1.
     pub(super) owner: u64,
-    /// Which of its owner's, from 0.
+    /// The number of the source in its owner, from 0.
     pub(super) index: u32,
-    /// What does the work.
+    /// The backend.
     pub(super) backend: String,
-    /// Why it is not what would be best, if it is not.
+    /// The reason why a fallback is used, if one is.
     pub(super) fallback: Option<String>,
     #[serde(flatten)]
     pub(super) done: Done,
 }
 
-/// What was done.
+/// The activity of a source.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct Done {
-    /// Operations with the kernel or a blocking thread, at the end of the interval.
+    /// The operations in the kernel or on a blocking thread, at the end of the interval.
     pub(super) in_flight: u64,
-    /// Entries that one enter gave to the kernel, within the interval.
+    /// The average number of entries that an enter submitted within the interval.
     pub(super) entries_per_enter: Option<f64>,
-    /// Each counter's growth within the interval, per second.
+    /// The growth of each counter within the interval, per second.
     pub(super) per_second: BTreeMap<String, f64>,
-    /// Each counter since the process began.
+    /// Each counter since the start of the process.
     pub(super) since_start: BTreeMap<String, u64>,
-    /// By operation, those that were ever asked for.
+    /// The operations that were ever requested.
     pub(super) operations: Vec<OperationReport>,
-    /// By errno, most frequent first.
+    /// The errors by errno, the most frequent first.
     pub(super) errors: Vec<ErrorReport>,
-    /// What the preload library did; null where there is none.
+    /// The counters of the preload library; null without it.
     pub(super) preload: Option<PreloadReport>,
 }
 
-/// One operation.
+/// The figures of an operation.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct OperationReport {
     pub(super) name: String,
-    /// Answers since the process began.
+    /// Completions since the start of the process, including errors.
     pub(super) completed: u64,
-    /// Of these, errors.
+    /// Errors since the start of the process.
     pub(super) failed: u64,
-    /// Answers within the interval, per second.
+    /// Completions within the interval, per second, including errors.
     pub(super) completed_per_second: f64,
-    /// Of these, errors.
+    /// Errors within the interval, per second.
     pub(super) failed_per_second: f64,
-    /// From submission to completion, within the interval, of a sample; null where nothing was recorded.
+    /// The latency from submission to completion within the interval, of a sample. Null without records.
     pub(super) latency: Option<Latency>,
-    /// The first part of it: until the kernel, or a blocking thread, had it.
+    /// The first part of the latency: until the kernel or a blocking thread takes the operation.
     pub(super) queue: Option<Latency>,
-    /// The second part: in the kernel and the device, or in the blocking call.
+    /// The second part of the latency: in the kernel and the device, or in the blocking call.
     pub(super) device: Option<Latency>,
 }
 
-/// How long it took, in ns; each to a sixteenth.
+/// Latencies, in ns, each accurate to a sixteenth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct Latency {
-    /// Of how many operations.
+    /// The number of sampled operations.
     pub(super) samples: u64,
     pub(super) mean_ns: f64,
     pub(super) p50_ns: u64,
@@ -128,21 +128,21 @@ pub(super) struct Latency {
     pub(super) max_ns: u64,
 }
 
-/// How often an error was the answer.
+/// The count of an error.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct ErrorReport {
     pub(super) errno: i32,
-    /// `EIO`; null for one without a name.
+    /// The name, such as `EIO`; null for an unknown errno.
     pub(super) name: Option<String>,
-    /// Since the process began.
+    /// The count since the start of the process.
     pub(super) since_start: u64,
-    /// Within the interval.
+    /// The growth within the interval, per second.
     pub(super) per_second: f64,
 }
 
 impl Report {
     pub(super) fn between(process: ProcessFacts, earlier: &Snapshot, now: &Snapshot) -> Report {
-        // Two looks within a nanosecond are a clock that stands still; rates are finite all the same.
+        // Rates stay finite if the clock does not advance between the snapshots.
         let seconds = now.at_ns.saturating_sub(earlier.at_ns).max(1) as f64 / 1e9;
         let between = now.since(earlier);
         let sources = between.sources.iter().zip(&now.sources);
@@ -170,13 +170,13 @@ impl SourceReport {
             kind: now.kind.name().to_owned(),
             owner: now.owner,
             index: now.index,
-            backend: harmless(&now.backend),
-            fallback: now.fallback.as_deref().map(harmless),
+            backend: without_escapes(&now.backend),
+            fallback: now.fallback.as_deref().map(without_escapes),
             done: Done::new(between, now, seconds),
         }
     }
 
-    /// `core 1.0`: the owner and which of its.
+    /// Returns the name, such as `core 1.0`: the kind, the owner and the index.
     pub(super) fn name(&self) -> String {
         let kind = self.kind.replace('_', " ");
         match self.owner {
@@ -217,7 +217,7 @@ impl Done {
         }
     }
 
-    /// Growth of the counter of that name, per second; 0 for one that the process does not have.
+    /// Returns the growth of a counter per second; 0 if the process does not have it.
     pub(super) fn rate(&self, name: &str) -> f64 {
         self.per_second.get(name).copied().unwrap_or(0.0)
     }
@@ -227,7 +227,7 @@ impl Done {
     }
 }
 
-/// The counters that only grow.
+/// Returns the counters that only grow.
 fn counted(counts: &Counts) -> impl Iterator<Item = (String, u64)> + use<> {
     counts
         .fields()

@@ -1,4 +1,4 @@
-//! A report as tables: a row for each source and each operation, and lines for the rest.
+//! The report as tables, with a row for each source and each operation, and as lines.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use super::heat::History;
 use super::report::{Done, OperationReport, Report, SourceReport};
 use super::units::{count, duration, uptime, whole};
 
-/// What rows of operations are sorted by.
+/// The order of the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
@@ -40,10 +40,10 @@ impl Sort {
     }
 }
 
-/// Marks what grew within the interval, so that it needs no colour.
+/// The mark of counters that grew within the interval. It makes them recognisable without colour.
 const GREW: char = '+';
 
-/// Who: the process, and for how long it has run.
+/// Returns the process, its uptime and its command.
 pub(super) fn process(report: &Report) -> String {
     let facts = &report.process;
     let up = facts
@@ -52,16 +52,16 @@ pub(super) fn process(report: &Report) -> String {
     format!("{}{up}  {}", facts.pid, facts.command)
 }
 
-/// What does the work, and why it is not what would be best: once for all sources that say the same.
+/// Returns the backends, with the reason for a fallback. Equal lines are printed once.
 pub(super) fn backends(report: &Report) -> Vec<Piece> {
     let mut lines: Vec<Piece> = Vec::new();
     for source in &report.sources {
         let line = match &source.fallback {
             _ if source.backend.is_empty() => continue,
             None => (source.backend.clone(), Tone::Plain),
-            Some(why) => {
-                let says = format!("{}, a fallback: {why}", source.backend);
-                (says, Tone::Attention)
+            Some(reason) => {
+                let text = format!("{}, a fallback: {reason}", source.backend);
+                (text, Tone::Attention)
             }
         };
         if !lines.contains(&line) {
@@ -71,7 +71,7 @@ pub(super) fn backends(report: &Report) -> Vec<Piece> {
     lines
 }
 
-/// All sources in one line.
+/// Returns the total of all sources, on one line.
 pub(super) fn summary(report: &Report) -> String {
     let total = &report.total;
     format!(
@@ -84,7 +84,7 @@ pub(super) fn summary(report: &Report) -> String {
     )
 }
 
-/// Counters of which the rate is shown: heading, name, and how soon they are left out.
+/// Counters that are shown as rates: heading, name and rank.
 const RATES: [(&str, &str, u8); 4] = [
     ("enters/s", "enters", 3),
     ("waits/s", "waits", 6),
@@ -92,8 +92,8 @@ const RATES: [(&str, &str, u8); 4] = [
     ("sqwk/s", "sq_wakeups", 9),
 ];
 
-/// Counters that should stay where they are: heading, name, and how soon they are left out.
-const TROUBLE: [(&str, &str, u8); 5] = [
+/// Counters of exceptional events: heading, name and rank.
+const EXCEPTIONAL: [(&str, &str, u8); 5] = [
     ("ENOBUFS", "no_buffers", 4),
     ("CQovf", "cq_overflows", 4),
     ("short", "short", 7),
@@ -101,7 +101,7 @@ const TROUBLE: [(&str, &str, u8); 5] = [
     ("timeouts", "timeouts", 10),
 ];
 
-/// A row for each source that has ever done anything, and one for all.
+/// Returns a row for each source that was ever active, and one for the total.
 pub(super) fn sources(report: &Report) -> Grid {
     let right = |heading, rank| column(heading, Align::Right, rank);
     let mut columns = vec![
@@ -111,9 +111,9 @@ pub(super) fn sources(report: &Report) -> Grid {
         right("ent/enter", 3),
     ];
     columns.extend(RATES.map(|(heading, _, rank)| right(heading, rank)));
-    columns.extend(TROUBLE.map(|(heading, _, rank)| right(heading, rank)));
+    columns.extend(EXCEPTIONAL.map(|(heading, _, rank)| right(heading, rank)));
     let mut rows: Vec<Vec<Piece>> = Vec::new();
-    let busy: Vec<&SourceReport> = report.sources.iter().filter(|at| ever_used(at)).collect();
+    let busy: Vec<&SourceReport> = report.sources.iter().filter(|at| was_active(at)).collect();
     if busy.len() != 1 {
         rows.push(source_row("all", &report.total));
     }
@@ -121,8 +121,8 @@ pub(super) fn sources(report: &Report) -> Grid {
     Grid { columns, rows }
 }
 
-/// An engine has parts that a program may never need; they would only take room.
-fn ever_used(source: &SourceReport) -> bool {
+/// Returns whether a source was ever active. A program may never use some parts of an engine.
+fn was_active(source: &SourceReport) -> bool {
     let done = &source.done;
     done.in_flight > 0 || done.since_start.values().any(|count| *count > 0)
 }
@@ -135,11 +135,11 @@ fn source_row(name: &str, done: &Done) -> Vec<Piece> {
         plain(ratio(done.entries_per_enter)),
     ];
     row.extend(RATES.map(|(_, name, _)| plain(count(done.rate(name)))));
-    row.extend(TROUBLE.map(|(_, name, _)| total(done.since_start(name), done.rate(name))));
+    row.extend(EXCEPTIONAL.map(|(_, name, _)| total(done.since_start(name), done.rate(name))));
     row
 }
 
-/// A row for each operation. Without a history there is no strip.
+/// Returns a row for each operation. With a history, the rows have a strip of latencies over time.
 pub(super) fn operations(report: &Report, sort: Sort, history: Option<&History>) -> Grid {
     let right = |heading, rank| column(heading, Align::Right, rank);
     let mut columns = vec![
@@ -170,7 +170,7 @@ pub(super) fn operations(report: &Report, sort: Sort, history: Option<&History>)
 
 fn sort_by(operations: &mut [&OperationReport], sort: Sort) {
     let latency = |operation: &OperationReport| operation.latency;
-    // Of equals the first by name.
+    // Equal operations are sorted by name.
     operations.sort_by(|one, other| one.name.cmp(&other.name));
     match sort {
         Sort::Name => {}
@@ -181,8 +181,8 @@ fn sort_by(operations: &mut [&OperationReport], sort: Sort) {
     }
 }
 
-/// Rates that differ by less than a quarter are about equal: rows that changed order with every look, as those of
-/// `recv` and `send` would, can't be read.
+/// Rounds a rate so that rates within about a quarter are equal. Otherwise rows with similar rates, such as `recv` and
+/// `send`, would change order in every interval.
 fn magnitude(rate: f64) -> Option<i32> {
     (rate > 0.0).then(|| rate.log(1.25).round() as i32)
 }
@@ -206,7 +206,7 @@ fn operation_row(operation: &OperationReport) -> Vec<Piece> {
     ]
 }
 
-/// `EIO 7+  ENOENT 3`: since the process began, and a mark at those that grew.
+/// Returns the errors since the start of the process, such as `EIO 7+  ENOENT 3`. The mark shows growth.
 pub(super) fn errors(report: &Report) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for error in &report.total.errors {
@@ -219,7 +219,7 @@ pub(super) fn errors(report: &Report) -> Vec<Piece> {
     pieces
 }
 
-/// A line for each rule, those that are raised first.
+/// Returns a line for each rule, raised alerts first.
 pub(super) fn alerts(report: &Report) -> Vec<Piece> {
     let mut lines: Vec<Piece> = Vec::new();
     for raised in [true, false] {
@@ -228,8 +228,8 @@ pub(super) fn alerts(report: &Report) -> Vec<Piece> {
             let measured = measured.map_or_else(String::new, |value| format!(" ({value})"));
             lines.push(match raised {
                 true => {
-                    let says = format!("ALERT {}{measured}", alert.rule);
-                    (says, Tone::Attention)
+                    let text = format!("ALERT {}{measured}", alert.rule);
+                    (text, Tone::Attention)
                 }
                 false => plain(format!("quiet {}{measured}", alert.rule)),
             });

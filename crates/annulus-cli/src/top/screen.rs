@@ -1,4 +1,4 @@
-//! The screen: a report, as much of it as there is room for.
+//! Draws a report on the screen, as far as it fits.
 
 use std::env;
 
@@ -15,34 +15,34 @@ use super::report::Report;
 use super::rows;
 
 const HELP: &str = "\
-q Esc Ctrl-C  quit                p    pause: the screen stays as it is
-s             sort operations     + -  a longer, a shorter interval
-r  under `annulus run`: all back to the kernel, or served again (asks)
+q Esc Ctrl-C  quit                p    pause the screen
+s             sort operations     + -  lengthen or shorten the interval
+r             release a process under `annulus run`, or resume it
 
-ops/s      answers                err/s    those that are errors
-flight     with the kernel or a blocking thread, right now
-ent/enter  entries that an io_uring_enter submits; 1 is no batching
-enters/s   io_uring_enter calls   waits/s  those that might sleep
-wakes/s    system calls of other threads to wake the driver
-sqwk/s     times the kernel's polling thread (SQPOLL) was woken
+ops/s      completions            err/s    completions with an error
+flight     operations in the kernel or on a blocking thread
+ent/enter  entries per io_uring_enter; 1 means no batching
+enters/s   io_uring_enter calls   waits/s  calls that may sleep
+wakes/s    system calls of other threads that wake the driver
+sqwk/s     wake-ups of the kernel's polling thread (SQPOLL)
 ENOBUFS, CQovf, short, cancels, timeouts: since the start
-+          behind a number: it grew within the interval
++          after a number: it grew within the interval
 p50 p99    from submission to completion, within the interval
-q p99      until the kernel had it; dev p99: from then on
-p99 OVER TIME  a block an interval; one higher is four times longer:
+q p99      until the kernel takes it; dev p99: after that
+p99 OVER TIME  a block per interval; each step is four times longer:
                ▁ to 4µs ▂ 16µs ▃ 64µs ▄ 256µs ▅ 1ms ▆ 4ms ▇ 16ms █
-kernel workers: threads of the kernel's, for what would block
+kernel workers: kernel threads for operations that would block
 ";
 
-/// Of a process that has been handed back.
-const RELEASED: &str = "handed back to the kernel by an operator; r serves it again";
+/// The hint about a released process.
+const RELEASED: &str = "released to the kernel by an operator; r resumes it";
 
-/// Below that many lines, blank ones are left out.
+/// The least height with blank lines.
 const TALL: u16 = 16;
 const BACKENDS_MAX: usize = 2;
 const NOTES_MAX: usize = 4;
 
-/// By the convention of https://no-color.org.
+/// Returns whether to use colours, by the convention of <https://no-color.org>.
 pub(super) fn use_colours() -> bool {
     env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -55,7 +55,7 @@ pub(super) fn draw(frame: &mut Frame, app: &App) {
     let mut lines = match &app.report {
         _ if app.help => HELP.lines().map(Line::raw).collect(),
         None => vec![Line::raw(format!(
-            "the first numbers come after {:?}",
+            "the first figures appear after {:?}",
             app.interval
         ))],
         Some(report) => body(report, app, area),
@@ -78,11 +78,11 @@ pub(super) fn draw(frame: &mut Frame, app: &App) {
 fn footer(app: &App) -> String {
     let every = app.interval;
     if app.confirms {
-        let what = match app.released {
-            Some(true) => "serve this process again",
-            _ => "hand all of this process back to the kernel",
+        let action = match app.released {
+            Some(true) => "resume this process",
+            _ => "release this process to the kernel",
         };
-        return format!("{what}? y: yes, any other key: no");
+        return format!("{action}? y: yes, any other key: no");
     }
     let state = if app.paused { "PAUSED" } else { "p pause" };
     let switch = match app.released {
@@ -123,7 +123,7 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
     let footer = 1;
     let fixed = head.len() + tail.len() + footer + blanks;
     let height = usize::from(area.height).saturating_sub(fixed);
-    // With the headings.
+    // Including the headings.
     let lines_needed = [&sources, &operations].map(|grid| grid.rows.len() + 1);
     let (for_sources, for_operations) = shares(height, lines_needed[0], lines_needed[1]);
     let blank = || tall.then(Vec::new);
@@ -137,31 +137,31 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
     lines.map(|pieces| line(pieces, app.colours)).collect()
 }
 
-/// How many lines each of two tables gets: half of the room is each one's, and what the other leaves. Where that
-/// is no row for both, the second one gets all: what the first says is in the summary.
+/// Returns the numbers of lines of two tables. Each gets half of the height, and unused lines of the other one. If that
+/// leaves no row for the first, the second gets all lines: the summary replaces the first.
 fn shares(height: usize, first: usize, second: usize) -> (usize, usize) {
-    const WORTH_IT: usize = 2;
+    const LEAST_LINES: usize = 2;
     let of_first = first.min((height / 2).max(height.saturating_sub(second)));
-    let of_first = if of_first < WORTH_IT { 0 } else { of_first };
+    let of_first = if of_first < LEAST_LINES { 0 } else { of_first };
     (of_first, second.min(height - of_first))
 }
 
-/// The heading, and as many rows as there is room for; if some are left out, the last line says how many.
-fn table(grid: &Grid, width: usize, height: usize, of_what: &str) -> Vec<Vec<Piece>> {
+/// Returns the heading and the rows that fit. If rows are left out, the last line has their number.
+fn table(grid: &Grid, width: usize, height: usize, noun: &str) -> Vec<Vec<Piece>> {
     let mut lines = grid.lines(width);
     if lines.len() > height {
         // A row is worth more than to know how many there are.
-        let says_more = height > 2;
-        lines.truncate(if says_more { height - 1 } else { height });
-        if says_more {
+        let is_truncated = height > 2;
+        lines.truncate(if is_truncated { height - 1 } else { height });
+        if is_truncated {
             let more = grid.rows.len() + 1 - lines.len();
-            lines.push(vec![(format!("… {more} more {of_what}"), Tone::Plain)]);
+            lines.push(vec![(format!("… {more} more {noun}"), Tone::Plain)]);
         }
     }
     lines
 }
 
-/// A note in lines, its mark in front of the first.
+/// Wraps a hint to lines. The first one starts with a mark.
 fn wrapped(note: &str, width: usize) -> Vec<String> {
     let mut lines = vec!["!".to_owned()];
     for word in note.split_whitespace() {
@@ -183,7 +183,7 @@ fn line(pieces: &[Piece], colours: bool) -> Line<'static> {
         .into()
 }
 
-/// Blue, cyan and yellow differ for every kind of colour vision; red and green would not.
+/// Blue, cyan and yellow are distinguishable for every kind of colour vision, unlike red and green.
 fn style(tone: Tone, colours: bool) -> Style {
     let (colour, modifier) = match tone {
         Tone::Plain => return Style::new(),

@@ -1,4 +1,4 @@
-//! What is shown of planted snapshots, on screens of several sizes and as text and JSON.
+//! Tests of reports on screens of several sizes, as text and as JSON.
 
 use std::io;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn drawn(app: &App, width: u16, height: u16) -> Vec<String> {
     .collect()
 }
 
-/// The only line that begins like that.
+/// Returns the only line with this beginning.
 #[track_caller]
 fn line<'a>(lines: &'a [String], begins: &str) -> &'a str {
     let mut matching = lines.iter().filter(|line| line.starts_with(begins));
@@ -66,9 +66,9 @@ recv       15.0k      0  20.5µs  918µs  918µs  90.1µs    819µs  ▅
 send       10.0k      0       -      -      -       -        -  ·
 read_at        0   2.00       -      -      -       -        -  ·
 ERRORS  EIO 5+  ECONNRESET 3
-! receives found no buffer free (ENOBUFS) 4.00 times/s, most of core 1.0; give
+! receives found no free buffer (ENOBUFS) 4.00 times/s, mostly core 1.0; give
   each core more receive buffers, or larger ones
-! threads 2.0: 7 in flight, and none was answered within the interval";
+! threads 2.0: 7 operations in flight, and none completed within the interval";
     let lines = drawn(&app(corrupted::report()), 80, 24);
     assert_eq!(lines[..18].join("\n"), expected);
     assert_eq!(lines[18..23], [""; 5]);
@@ -79,7 +79,7 @@ ERRORS  EIO 5+  ECONNRESET 3
 }
 
 #[test]
-fn of_a_program_under_the_preload_library_it_is_shown_what_is_served_and_what_is_not() {
+fn a_program_under_the_preload_library_is_shown_with_its_served_and_passed_calls() {
     let report = corrupted::report_of_preload();
     let expected = "\
 4321  up 1:02:03  redis-server *:6379
@@ -96,7 +96,7 @@ SERVED  300 connections on 1 ring, 30 of 32 buffers free
 PASSED  not_a_stream 6+  port 2
 HANDED BACK  duplicated 4+
 ERRORS  EPIPE 3+
-! 4.00 connections/s are given back to the kernel: duplicated";
+! 4.00 connections/s are handed back to the kernel: duplicated";
     let lines = drawn(&app(report.clone()), 80, 24);
     assert_eq!(lines[..15].join("\n"), expected);
     let text = text::text(&report);
@@ -118,13 +118,13 @@ ERRORS  EPIPE 3+
 }
 
 #[test]
-fn where_the_library_has_given_up_every_ring_that_is_reported_with_its_reasons() {
+fn a_program_without_a_ring_is_reported_with_the_reasons() {
     let mut report = corrupted::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();
     preload.rings = 0;
     let notes = super::preload::notes(&report);
-    let says = "nothing is on a ring any more; left to the kernel for: not_a_stream, port";
-    assert_eq!(notes[0], says);
+    let note = "no ring serves the program any more; reasons: not_a_stream, port";
+    assert_eq!(notes[0], note);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_wider_screen_has_more_columns() {
 }
 
 #[test]
-fn a_process_that_can_be_switched_shows_the_key_and_how_it_was_left() {
+fn a_process_with_a_switch_shows_the_key_and_its_state() {
     let mut app = app(corrupted::report_of_preload());
     app.released = Some(false);
     let foot = |app: &App| drawn(app, 80, 24)[23].clone();
@@ -149,19 +149,19 @@ fn a_process_that_can_be_switched_shows_the_key_and_how_it_was_left() {
         "q quit  p pause  s sort: ops/s  +- every 2s  r release  ? help"
     );
     app.confirms = true;
-    assert!(foot(&app).starts_with("hand all of this process back to the kernel? y: yes"));
+    assert!(foot(&app).starts_with("release this process to the kernel? y: yes"));
     (app.confirms, app.released) = (false, Some(true));
     assert!(foot(&app).contains("r resume"));
     let screen = drawn(&app, 80, 24).join("\n");
     assert!(
-        screen.contains("! handed back to the kernel by an operator; r serves it again"),
+        screen.contains("! released to the kernel by an operator; r resumes it"),
         "{screen}"
     );
-    app.refused = Some("process 7 may not be looked at".to_owned());
+    app.refused = Some("process 7 is not accessible".to_owned());
     assert!(
         drawn(&app, 80, 24)
             .join("\n")
-            .contains("! process 7 may not be looked at")
+            .contains("! process 7 is not accessible")
     );
 }
 
@@ -177,14 +177,14 @@ fn a_small_screen_shows_the_operations_and_their_latencies() {
         "recv       15.0k  20.5µs  918µs  918µs",
         "… 2 more operations",
         "ERRORS  EIO 5+  ECONNRESET 3",
-        "! receives found no buffer free",
+        "! receives found no free buffer",
         "q quit  p pause  s sort: ops/s  +- every",
     ];
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn no_size_of_the_screen_is_too_small_or_too_large() {
+fn every_size_of_the_screen_is_supported() {
     for (width, height) in [(1, 1), (1, 24), (3, 2), (80, 1), (80, 5), (300, 100)] {
         for cores in [1, 200] {
             let mut app = app(corrupted::report_of_many(cores));
@@ -206,12 +206,12 @@ fn many_sources_leave_lines_for_the_operations() {
     for operation in ["recv ", "send ", "read_at "] {
         line(&lines, operation);
     }
-    // One note for all the cores, not one for each.
-    assert!(line(&lines, "! receives").contains("256 times/s, most of core"));
+    // All cores share one hint.
+    assert!(line(&lines, "! receives").contains("256 times/s, mostly core"));
 }
 
 #[test]
-fn keys_change_what_is_shown() {
+fn keys_change_the_screen() {
     let mut app = self::app(corrupted::report());
     let press = |app: &mut App, c| app.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE));
     let order = |app: &App| -> Vec<String> {
@@ -248,17 +248,14 @@ fn keys_change_what_is_shown() {
     let help = drawn(&app, 80, 24);
     assert!(help[0].starts_with("q Esc Ctrl-C  quit"), "{help:#?}");
     let last = line(&help, "kernel workers");
-    assert!(
-        last.ends_with("would block"),
-        "the help fits into 80 columns"
-    );
+    assert!(last.ends_with("would block"), "the help fits in 80 columns");
     press(&mut app, '?');
     press(&mut app, '+');
     assert!(drawn(&app, 80, 24)[23].contains("every 5s"));
 }
 
 #[test]
-fn without_colours_the_same_is_reported() {
+fn the_text_is_the_same_without_colours() {
     let coloured = |colours| {
         let mut app = app(corrupted::report());
         app.colours = colours;
@@ -271,8 +268,8 @@ fn without_colours_the_same_is_reported() {
         )
     };
     let (with, has_colour) = coloured(true);
-    let (without, has_some_still) = coloured(false);
-    assert!(has_colour && !has_some_still);
+    let (without, still_has_colour) = coloured(false);
+    assert!(has_colour && !still_has_colour);
     assert_eq!(with, without);
 }
 
@@ -301,40 +298,46 @@ fn text_has_every_column_and_json_every_counter() {
     assert_eq!(json["sources"][1]["errors"][0]["name"], "EIO");
     let counters = json["total"]["since_start"].as_object().unwrap();
     let all = annulus::metrics::Counts::default().fields().count();
-    // All but the gauge, which is beside them.
+    // All except the gauge, which is separate.
     assert_eq!(counters.len(), all - 1);
     assert_eq!(json["total"]["in_flight"], 39);
 }
 
 #[test]
-fn a_process_that_ends_is_distinguished_from_one_that_cannot_be_looked_at() {
+fn the_end_of_a_process_is_distinguished_from_an_error() {
     struct Ends {
-        looks: usize,
-        lives: bool,
+        snapshots: usize,
+        is_alive: bool,
     }
     impl Observed for Ends {
         fn snapshot(&mut self) -> io::Result<Snapshot> {
-            self.looks += 1;
-            match self.looks {
+            self.snapshots += 1;
+            match self.snapshots {
                 1 => Ok(corrupted::earlier()),
                 2 => Ok(corrupted::now()),
                 _ => Err(io::Error::other("another version of the layout")),
             }
         }
-        fn lives(&self) -> bool {
-            self.lives
+        fn is_alive(&self) -> bool {
+            self.is_alive
         }
         fn facts(&self) -> ProcessFacts {
             corrupted::facts()
         }
     }
     let rules = ["recv.p99 > 500us", "rate < 1/s"].map(|rule| rule.parse().unwrap());
-    for lives in [true, false] {
-        let mut looker = Observer::new(Ends { looks: 0, lives }, &rules)
-            .ok()
-            .unwrap();
-        let Ok(Observation::Report(report)) = looker.look() else {
-            panic!("the second look is a report");
+    for is_alive in [true, false] {
+        let mut observer = Observer::new(
+            Ends {
+                snapshots: 0,
+                is_alive,
+            },
+            &rules,
+        )
+        .ok()
+        .unwrap();
+        let Ok(Observation::Report(report)) = observer.observe() else {
+            panic!("the second snapshot gives a report");
         };
         assert_eq!(report.total.rate("completed"), 25_000.0);
         let alerts: Vec<_> = report.alerts.iter().map(|alert| alert.raised).collect();
@@ -345,18 +348,18 @@ fn a_process_that_ends_is_distinguished_from_one_that_cannot_be_looked_at() {
             "{lines:#?}"
         );
         assert_eq!(line(&lines, "quiet "), "quiet rate < 1/s");
-        match looker.look() {
-            Ok(Observation::Ended) => assert!(!lives),
+        match observer.observe() {
+            Ok(Observation::Ended) => assert!(!is_alive),
             Err(fault) => {
-                assert!(lives);
+                assert!(is_alive);
                 assert!(fault.to_string().contains("another version"), "{fault}");
             }
-            Ok(Observation::Report(_)) => panic!("there was no third snapshot"),
+            Ok(Observation::Report(_)) => panic!("the third snapshot fails"),
         }
     }
 }
 
 #[test]
-fn the_schema_in_the_repository_is_that_of_the_structs() {
+fn the_schema_in_the_repository_matches_the_structs() {
     schema_is_current("top.json", &schemars::schema_for!(Report));
 }

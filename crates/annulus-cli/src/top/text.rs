@@ -1,4 +1,4 @@
-//! A report as text.
+//! The report as text.
 
 use std::fmt::Write;
 
@@ -34,7 +34,7 @@ pub(super) fn text(report: &Report) -> String {
         line(
             &mut text,
             &format!(
-                "errors since the start (+: within the interval, too): {}",
+                "errors since the start (+: grew within the interval): {}",
                 joined(&errors)
             ),
         );
@@ -63,6 +63,6 @@ fn joined(pieces: &[Piece]) -> String {
 }
 
 fn line(text: &mut String, line: &str) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", line.trim_end());
 }

@@ -1,13 +1,13 @@
-//! Numbers in few columns: three digits that matter, and a unit.
+//! Short numbers: three significant digits and a unit.
 
-/// At most five columns: `0`, `4.25`, `1234`, `12.3k`, `1.25M`.
+/// Formats a number in at most five columns: `0`, `4.25`, `1234`, `12.3k`, `1.25M`.
 pub(super) fn count(value: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e4, "k")];
     if value == 0.0 {
         return "0".to_owned();
     }
     for (from, unit) in UNITS {
-        // What would be rounded up to the next unit is shown in it.
+        // A number that is rounded up to the next unit is shown in that unit.
         if value >= from * 0.99995 {
             let scale = if unit == "k" { 1e3 } else { from };
             return digits(value / scale) + unit;
@@ -19,7 +19,7 @@ pub(super) fn count(value: f64) -> String {
     digits(value)
 }
 
-/// The same of things that are counted one by one: `7`, `1234`, `12.3k`.
+/// Formats an integer in at most five columns: `7`, `1234`, `12.3k`.
 pub(super) fn whole(value: u64) -> String {
     match value {
         0..10_000 => value.to_string(),
@@ -27,7 +27,7 @@ pub(super) fn whole(value: u64) -> String {
     }
 }
 
-/// At most six columns: `850ns`, `12.5µs`, `1.25ms`, `2.00s`.
+/// Formats a duration in at most six columns: `850ns`, `12.5µs`, `1.25ms`, `2.00s`.
 pub(super) fn duration(ns: u64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
     let ns = ns as f64;
@@ -47,7 +47,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// `0:42`, `1:02:03`, `12d 3:04:05`.
+/// Formats an uptime: `0:42`, `1:02:03`, `12d 3:04:05`.
 pub(super) fn uptime(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
@@ -59,8 +59,8 @@ pub(super) fn uptime(seconds: f64) -> String {
     }
 }
 
-/// Text of another process, without what would steer the terminal.
-pub(super) fn harmless(text: &str) -> String {
+/// Replaces control characters in the text of another process, so that it cannot control the terminal.
+pub(super) fn without_escapes(text: &str) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(shown).collect()
 }
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn uptimes_have_days_only_where_there_are_any() {
+    fn uptimes_have_days_only_after_a_day() {
         assert_eq!(uptime(42.9), "0:42");
         assert_eq!(uptime(3_723.0), "1:02:03");
         assert_eq!(uptime(1_047_845.0), "12d 3:04:05");
     }
 
     #[test]
-    fn escapes_of_another_process_do_not_reach_the_terminal() {
-        assert_eq!(harmless("a\u{1b}[31m\nb"), "a?[31m?b");
+    fn control_characters_are_replaced() {
+        assert_eq!(without_escapes("a\u{1b}[31m\nb"), "a?[31m?b");
     }
 }

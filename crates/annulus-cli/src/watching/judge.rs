@@ -49,7 +49,7 @@ pub(crate) struct Verdict {
     runs: usize,
     /// The number of runs that raised an alert.
     raised: usize,
-    /// Whether a run that affects the exit code raised an alert.
+    /// `true` if a run that affects the exit code raised an alert.
     counts: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `annulus top` from outside: of a real server, on a real terminal, and what it refuses.
+//! Tests of the command `annulus top`: with a server, on a terminal, and refusals.
 
 mod server;
 mod shown;

@@ -1,4 +1,4 @@
-//! An echo server under a little load.
+//! An echo server under light load.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Dropped, it is killed, and its client ends.
+/// A server with a client. Both end when it is dropped.
 pub(crate) struct Server {
     child: Child,
     stop: Arc<AtomicBool>,
@@ -30,10 +30,10 @@ impl Server {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let client = thread::spawn(move || {
-            let mut answer = [0; 64];
+            let mut reply = [0; 64];
             while !stopped.load(Ordering::Relaxed) {
-                // Until the server ends.
-                if stream.write_all(&[7; 64]).is_err() || stream.read_exact(&mut answer).is_err() {
+                // This fails when the server ends.
+                if stream.write_all(&[7; 64]).is_err() || stream.read_exact(&mut reply).is_err() {
                     return;
                 }
             }
@@ -50,7 +50,7 @@ impl Server {
     }
 
     pub(crate) fn kill(&mut self) {
-        // It may have ended by itself.
+        // The server may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What is shown of a server that works.
+//! Tests of the output for a running server.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -14,7 +14,7 @@ fn schema() -> Value {
 }
 
 #[test]
-fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencies() {
+fn once_with_json_prints_rates_and_latencies_by_the_schema() {
     let server = Server::start();
     let args = [
         &server.pid(),
@@ -34,7 +34,7 @@ fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencie
         .map(|error| error.to_string())
         .collect();
     assert!(errors.is_empty(), "{errors:?}");
-    // The schema must be able to say no.
+    // The schema rejects a wrong type.
     let mut wrong = report.clone();
     wrong["total"]["in_flight"] = "many".into();
     assert!(!validator.is_valid(&wrong));
@@ -54,7 +54,7 @@ fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencie
     let operations = report["total"]["operations"].as_array().unwrap();
     let recv = (operations.iter())
         .find(|operation| operation["name"] == "recv")
-        .unwrap_or_else(|| panic!("an echo server receives: {operations:?}"));
+        .unwrap_or_else(|| panic!("no operation recv: {operations:?}"));
     assert!(recv["completed_per_second"].as_f64().unwrap() > 0.0);
     let measured = operations.iter().any(|operation| {
         operation["latency"]["samples"]
@@ -63,12 +63,12 @@ fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencie
     });
     assert!(
         measured,
-        "latencies are recorded while somebody looks: {operations:?}"
+        "latencies are recorded while a reader is attached: {operations:?}"
     );
 }
 
 #[test]
-fn lines_come_until_the_process_ends_and_that_is_reported() {
+fn json_lines_are_printed_until_the_process_ends() {
     let mut server = Server::start();
     let mut child = top(&[&server.pid(), "--json", "--interval", "0.1"])
         .stdout(Stdio::piped())
@@ -81,7 +81,7 @@ fn lines_come_until_the_process_ends_and_that_is_reported() {
         let report: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         assert!(
             report["at_ns"].as_u64().unwrap() > at_ns,
-            "a later look is later"
+            "the clock advances"
         );
         at_ns = report["at_ns"].as_u64().unwrap();
     }
@@ -107,7 +107,7 @@ fn lines_come_until_the_process_ends_and_that_is_reported() {
 }
 
 #[test]
-fn where_there_is_no_terminal_one_look_is_printed_and_that_is_reported() {
+fn without_a_terminal_one_interval_is_printed_with_a_message() {
     let server = Server::start();
     let output = top(&[&server.pid(), "--interval", "0.1"])
         .stdin(Stdio::null())
@@ -115,7 +115,10 @@ fn where_there_is_no_terminal_one_look_is_printed_and_that_is_reported() {
         .unwrap();
     let (code, error) = code_and_error(&output);
     assert_eq!(code, Some(0), "{error}");
-    assert!(error.contains("this is one look, as by --once"), "{error}");
+    assert!(
+        error.contains("one interval is shown, as with --once"),
+        "{error}"
+    );
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         text.starts_with(&format!("process {}  up ", server.pid())),
@@ -123,11 +126,11 @@ fn where_there_is_no_terminal_one_look_is_printed_and_that_is_reported() {
     );
     assert!(text.contains("\ncore 1.0 "), "{text}");
     assert!(text.contains("\nrecv "), "{text}");
-    assert!(!text.contains('\u{1b}'), "no escapes in a file");
+    assert!(!text.contains('\u{1b}'), "the text has no escape sequences");
 }
 
 #[test]
-fn without_a_process_the_list_says_which_there_are() {
+fn without_a_process_id_the_processes_are_listed() {
     let (one, other) = (Server::start(), Server::start());
     let output = top(&["--interval", "0.1"]).output().unwrap();
     let (code, error) = code_and_error(&output);
@@ -137,11 +140,8 @@ fn without_a_process_the_list_says_which_there_are() {
         let row = |line: &str| line.split_whitespace().next() == Some(&pid);
         assert!(text.lines().any(row), "{text}");
     }
-    assert!(
-        text.contains("choose one by its number: annulus top "),
-        "{text}"
-    );
-    // A list is no JSON of a process.
+    assert!(text.contains("name one: annulus top "), "{text}");
+    // With --json, the list is an error.
     let output = top(&["--json", "--interval", "0.1"]).output().unwrap();
     let (code, error) = code_and_error(&output);
     assert_eq!(code, Some(2), "{error}");

@@ -1,4 +1,4 @@
-//! On a terminal: `script` of util-linux makes one.
+//! Tests on a terminal, which `script` of util-linux provides.
 
 use std::io::{Read, Write};
 use std::num::NonZero;
@@ -14,19 +14,19 @@ use tempfile::TempDir;
 
 use crate::server::Server;
 
-/// A test that takes longer hangs. It decides nothing else.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The limit after which a test has failed.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ROWS: NonZero<u16> = NonZero::new(24).unwrap();
 const COLUMNS: NonZero<u16> = NonZero::new(100).unwrap();
 
-/// A shell on a terminal that runs `annulus top`, and says before and after it how the terminal is set.
+/// A shell on a terminal that runs `annulus top`, and prints the settings of the terminal before and after it.
 struct Terminal {
     script: Child,
     keys: ChildStdin,
     screen: Arc<Mutex<vt100::Parser>>,
     reader: Option<JoinHandle<()>>,
-    /// The file in which `annulus top` has its number.
-    number: PathBuf,
+    /// The file with the process ID of `annulus top`.
+    pid_file: PathBuf,
     _dir: TempDir,
 }
 
@@ -34,10 +34,10 @@ impl Terminal {
     fn start(pid: &str) -> Option<Terminal> {
         let annulus = env!("CARGO_BIN_EXE_annulus");
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let number = dir.path().join("number");
+        let pid_file = dir.path().join("pid");
         let top = format!(
             "echo $$ >\"{}\"; exec \"{annulus}\" top {pid} --interval 0.1",
-            number.display()
+            pid_file.display()
         );
         let shell = format!(
             "stty rows {ROWS} cols {COLUMNS}; echo before $(stty -g); sh -c '{top}'; \
@@ -71,7 +71,7 @@ impl Terminal {
             script,
             screen,
             reader: Some(reader),
-            number,
+            pid_file,
             _dir: dir,
         })
     }
@@ -86,7 +86,7 @@ impl Terminal {
 
     #[track_caller]
     fn wait_for(&self, text: &str) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !self.shown().contains(text) {
             let shown = self.shown();
             assert!(Instant::now() < until, "{text:?} is not shown:\n{shown}");
@@ -99,7 +99,7 @@ impl Terminal {
         self.keys.flush().unwrap();
     }
 
-    /// What was left on the ordinary screen, once the shell has ended; the terminal must be as it was.
+    /// Waits for the end of the shell, and returns the text of the main screen. The terminal must be restored.
     fn end(mut self) -> String {
         self.wait_for("after ");
         drop(self.keys);
@@ -113,7 +113,7 @@ impl Terminal {
         let (_, settings) = shown.rsplit_once("after ").unwrap();
         let settings = settings.trim_end();
         assert!(!settings.is_empty());
-        // Where the first line has not been moved off the screen.
+        // If the first line is still on the screen.
         if let Some((_, before)) = shown.split_once("before ") {
             assert!(before.starts_with(&format!("{settings}\n")), "{shown}");
         }
@@ -122,7 +122,7 @@ impl Terminal {
 }
 
 #[test]
-fn it_draws_on_a_terminal_and_puts_it_back_by_a_key_by_a_signal_and_when_the_process_ends() {
+fn the_terminal_is_restored_after_a_key_a_signal_and_the_end_of_the_process() {
     let mut server = Server::start();
     let Some(mut terminal) = Terminal::start(&server.pid()) else {
         return;
@@ -136,16 +136,13 @@ fn it_draws_on_a_terminal_and_puts_it_back_by_a_key_by_a_signal_and_when_the_pro
     terminal.type_key("q");
     let left = terminal.end();
     assert!(left.contains("before "), "{left}");
-    assert!(
-        !left.contains("OPERATION"),
-        "nothing is left behind:\n{left}"
-    );
+    assert!(!left.contains("OPERATION"), "the table remains:\n{left}");
 
     let Some(terminal) = Terminal::start(&server.pid()) else {
         return;
     };
     terminal.wait_for("\nrecv ");
-    let top = std::fs::read_to_string(&terminal.number).unwrap();
+    let top = std::fs::read_to_string(&terminal.pid_file).unwrap();
     let top = top.trim().parse().unwrap();
     kill_process(Pid::from_raw(top).unwrap(), Signal::TERM).unwrap();
     terminal.end();
@@ -156,10 +153,10 @@ fn it_draws_on_a_terminal_and_puts_it_back_by_a_key_by_a_signal_and_when_the_pro
     terminal.wait_for("\nrecv ");
     server.kill();
     let left = terminal.end();
-    let says = format!(
-        "process {} has ended; that was its last state",
+    let message = format!(
+        "process {} has ended; this was its last state",
         server.pid()
     );
-    assert!(left.contains(&says), "{left}");
+    assert!(left.contains(&message), "{left}");
     assert!(left.contains("OPERATION"), "{left}");
 }

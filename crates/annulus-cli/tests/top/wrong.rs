@@ -1,4 +1,4 @@
-//! What can't be looked at, and what is no process: what is reported, and the exit code.
+//! Tests of refusals and their exit codes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use annulus_testing::skip;
 use crate::server::Server;
 use crate::{code_and_error, top};
 
-/// The user who owns nothing.
+/// A user without files.
 const NOBODY: u32 = 65534;
 
 #[track_caller]
@@ -16,15 +16,15 @@ fn refuses(args: &[&str], code: i32, text: &str) {
     let output = top(args).output().unwrap();
     let (exit, error) = code_and_error(&output);
     assert_eq!(exit, Some(code), "{args:?}: {error}");
+    assert!(error.contains(text), "{args:?} lacks {text:?}: {error}");
     assert!(
-        error.contains(text),
-        "{args:?} should say {text:?}, says: {error}"
+        output.stdout.is_empty(),
+        "{args:?}: standard output is empty"
     );
-    assert!(output.stdout.is_empty(), "{args:?}: nothing was seen");
 }
 
 #[test]
-fn what_is_no_process_and_no_interval_is_used_wrongly() {
+fn a_wrong_process_id_or_interval_is_refused() {
     refuses(&["1", "--alert", "p99 > 1"], 2, "--alert");
     refuses(&["echo"], 2, "not a process ID");
     refuses(&["0"], 2, "not a process ID");
@@ -41,14 +41,14 @@ fn what_is_no_process_and_no_interval_is_used_wrongly() {
 }
 
 #[test]
-fn a_process_that_is_missing_has_ended_or_shares_nothing_is_reported_as_such() {
-    // Beyond what the kernel gives.
+fn a_process_that_is_missing_has_ended_or_shares_nothing_is_reported() {
+    // An ID beyond the limit of the kernel.
     refuses(&["2147483647"], 1, "there is no process 2147483647");
     let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = sleeper.id().to_string();
     refuses(&[&pid, "--once"], 1, "annulus::metrics::share()");
     sleeper.kill().unwrap();
-    // Not yet taken note of: a process that has ended all the same.
+    // The parent has not waited for it, but the process has ended.
     let gone = top(&[&pid, "--once"]).output().unwrap();
     let (code, error) = code_and_error(&gone);
     assert_eq!(code, Some(1), "{error}");
@@ -64,7 +64,7 @@ fn a_process_of_another_user_needs_sudo() {
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     } else {
-        // Of root, whom nobody else may look at.
+        // A process of root, which other users may not inspect.
         command = top(&["1", "--once"]);
     }
     let output = match command.output() {

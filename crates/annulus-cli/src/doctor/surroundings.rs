@@ -60,7 +60,8 @@ pub(crate) struct Mitigation {
     /// The name of the file in `/sys/devices/system/cpu/vulnerabilities`.
     pub(crate) name: String,
     /// The content of the file.
-    pub(crate) says: String,
+    #[serde(rename = "says")]
+    pub(crate) content: String,
 }
 
 impl Surroundings {
@@ -200,10 +201,9 @@ fn mitigations(root: &Path) -> Vec<Mitigation> {
         .filter_map(|path| {
             let content = text(path)?;
             let name = path.file_name()?.to_string_lossy().into_owned();
-            content.starts_with("Mitigation").then_some(Mitigation {
-                name,
-                says: content,
-            })
+            content
+                .starts_with("Mitigation")
+                .then_some(Mitigation { name, content })
         })
         .collect()
 }
@@ -308,6 +308,6 @@ mod tests {
             .map(|one| &*one.name)
             .collect();
         assert_eq!(names, ["meltdown"]);
-        assert_eq!(surroundings.mitigations[0].says, "Mitigation: PTI");
+        assert_eq!(surroundings.mitigations[0].content, "Mitigation: PTI");
     }
 }

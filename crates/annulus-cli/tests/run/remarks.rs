@@ -88,8 +88,8 @@ fn a_program_for_musl_runs_without_the_library() {
     let flag = format!("-Wl,--dynamic-linker={}", musl.display());
     compiled(&program, PROGRAM, &[&flag]);
     let user = rustix::process::geteuid().as_raw();
-    let words = ["linked to musl", "ld-musl-x86_64.so.1", "glibc"];
-    remarked(&program, &words, &format!("unset {user}\n"));
+    let parts = ["linked to musl", "ld-musl-x86_64.so.1", "glibc"];
+    remarked(&program, &parts, &format!("unset {user}\n"));
     fs::remove_file(&musl).unwrap();
     let output = output(run(&["--", program.to_str().unwrap()]));
     assert_eq!(output.code, Some(127), "{}", output.err);
@@ -143,8 +143,8 @@ fn a_program_with_address_sanitizer_starts_and_reports_the_preload_order() {
         return skip("no compiler with AddressSanitizer");
     }
     let user = rustix::process::geteuid().as_raw();
-    let words = ["AddressSanitizer", "libasan.so"];
-    remarked(&program, &words, &format!("set {user}\n"));
+    let parts = ["AddressSanitizer", "libasan.so"];
+    remarked(&program, &parts, &format!("set {user}\n"));
 }
 
 #[test]
@@ -196,8 +196,8 @@ fn without_io_uring_the_reason_is_printed_and_the_program_runs_unchanged() {
     let program = dir.path().join("program");
     compiled(&program, PROGRAM, &[]);
     let user = rustix::process::geteuid().as_raw();
-    let words = ["runs unchanged", "io_uring", "seccomp"];
-    without_io_uring(|| remarked(&program, &words, &format!("unset {user}\n")));
+    let parts = ["runs unchanged", "io_uring", "seccomp"];
+    without_io_uring(|| remarked(&program, &parts, &format!("unset {user}\n")));
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn mitigations(findings: &Findings<'_>) -> Option<RuleReport> {
         ("spectre_v2", "IBRS"),
     ];
     let is_expensive = |one: &&Mitigation| {
-        let method = one.says.strip_prefix("Mitigation: ").unwrap_or_default();
+        let method = one.content.strip_prefix("Mitigation: ").unwrap_or_default();
         EXPENSIVE
             .iter()
             .any(|(name, prefix)| one.name == *name && method.starts_with(prefix))

@@ -349,7 +349,7 @@ pub(super) const MACHINE: [Case; 7] = [
 fn mitigated(env: &mut Environment, name: &str, content: &str) {
     env.surroundings.mitigations = vec![Mitigation {
         name: name.into(),
-        says: content.into(),
+        content: content.into(),
     }];
 }
 

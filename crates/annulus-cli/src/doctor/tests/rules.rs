@@ -132,7 +132,7 @@ fn a_comparison_reports_either_outcome() {
         disk(env, "nvme0n1").has_poll_queues = true;
         if let Some(location) = &mut env.location {
             location.can_poll = Some(false);
-            location.poll_refusal = Some("the kernel answered EOPNOTSUPP".into());
+            location.poll_refusal = Some("the kernel returned EOPNOTSUPP".into());
         }
     });
     assert!(polled.contains("EOPNOTSUPP"), "{polled}");

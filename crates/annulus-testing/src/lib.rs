@@ -23,3 +23,8 @@ pub mod stress_load;
 pub mod sysctl;
 #[cfg(feature = "annulus")]
 pub mod workload;
+
+/// The Rust code of a page of the guide as doctests. This crate has the libraries that the page moves from.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/moving.md")]
+struct GuideMoving;

@@ -1,15 +1,14 @@
-//! What a body costs by each way that there is to send one, for both sides: the measurement behind "How is a body sent?"
-//! in docs/reference/http.md.
+//! The cost of each way to send a response body, for the server and the client. docs/reference/http.md quotes the
+//! results.
 //!
 //! ```sh
 //! cargo run --release -p annulus-http --example body_ways [ROUNDS [SERVER-CPU CLIENT-CPU]]
 //! ```
 //!
-//! A core with 64 connections, and a client that asks on each of them with a byte and then takes all responses: a head
-//! of 200 bytes and a body that is in memory and in the page cache. In each round every way has its turn, in an order
-//! that changes; medians of the rounds. Times are processor time of the server's thread and of the client's for each
-//! response;
-//! `responses/s` by the clock.
+//! A core serves 64 connections. The client sends a byte on each of them, and then receives all responses: a head of
+//! 200 bytes, and a body that is in memory and in the page cache. Each round runs every way, in an order that changes.
+//! The figures are medians of the rounds: CPU time per response of the server's and of the client's thread, and
+//! responses per second of elapsed time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,21 +37,21 @@ const SIZES: [usize; 7] = [
     256 << 10,
     1 << 20,
 ];
-/// Bytes of bodies in a run, about: some tens of milliseconds.
+/// The approximate number of body bytes in a run, which then takes some tens of milliseconds.
 const RUN_BYTES: usize = 128 << 20;
-const RUN_ANSWERS_MAX: usize = 12_800;
+const RUN_RESPONSES_MAX: usize = 12_800;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
-    /// Behind its head into one buffer; one send.
+    /// Head and body are copied into one buffer; one send.
     Copied,
-    /// Head and body from where they are; one send of two buffers.
+    /// One send of two buffers, without a copy in the server.
     Gathered,
-    /// `sendfile` behind a head that waits for it.
+    /// `sendfile` for the body. The send of the head waits for it (`MSG_MORE`).
     Sendfile,
-    /// From the file into a pipe and from there to the socket, by the ring.
+    /// `splice` from the file into a pipe and from there to the socket, through the ring.
     Spliced,
-    /// A send, and one without a copy by the ring.
+    /// A send of the head, and a zero-copy send of the body through the ring.
     ZeroCopy,
 }
 
@@ -64,7 +63,7 @@ const WAYS: [Way; 5] = [
     Way::ZeroCopy,
 ];
 
-/// What is sent.
+/// The body, in memory and as a file.
 struct Content {
     bytes: Arc<[u8]>,
     file: File,
@@ -105,7 +104,7 @@ async fn response(stream: TcpStream, content: Rc<Content>, way: Way) -> io::Resu
             Way::Spliced => {
                 stream.send_all(HEAD.to_vec()).await?;
                 let Some((out, into)) = &pipe else { continue };
-                // At a position of its own.
+                // Opened again, for a separate file position.
                 let path = format!(
                     "/proc/self/fd/{}",
                     std::os::fd::AsRawFd::as_raw_fd(&content.file)
@@ -129,7 +128,7 @@ async fn response(stream: TcpStream, content: Rc<Content>, way: Way) -> io::Resu
     Ok(())
 }
 
-/// Processor time of the calling thread, ns.
+/// Returns the CPU time of the calling thread, ns.
 fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
@@ -141,13 +140,13 @@ fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Processor time of the server and of the client for a response, µs, and answers a second.
+/// CPU time of the server and of the client per response, µs, and responses per second.
 type Figures = [f64; 3];
 
 fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result<Figures> {
     let bytes = content.0.len();
     let rounds_per_connection =
-        (RUN_BYTES / bytes).clamp(CONNECTIONS, RUN_ANSWERS_MAX) / CONNECTIONS;
+        (RUN_BYTES / bytes).clamp(CONNECTIONS, RUN_RESPONSES_MAX) / CONNECTIONS;
     let (send_address, addresses) = mpsc::channel();
     let server = std::thread::spawn(move || -> io::Result<u64> {
         pin(cpus.0)?;
@@ -176,9 +175,9 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
     });
     let address = addresses
         .recv()
-        .map_err(|_| io::Error::other("the server did not begin"))?;
+        .map_err(|_| io::Error::other("the server did not start"))?;
     let client = std::thread::spawn(move || request(address, bytes, rounds_per_connection, cpus.1));
-    let ended = || io::Error::other("a thread ended");
+    let ended = || io::Error::other("a thread has panicked");
     let (client_ns, seconds) = client.join().map_err(|_| ended())??;
     let server_ns = server.join().map_err(|_| ended())??;
     let responses = (rounds_per_connection * CONNECTIONS) as f64;
@@ -223,7 +222,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1).map(|arg| arg.parse::<usize>());
     let rounds = args.next().unwrap_or(Ok(5))?.max(1);
     let cpus = (args.next().unwrap_or(Ok(0))?, args.next().unwrap_or(Ok(1))?);
-    println!("| body | way | server µs | client µs | answers/s | × copied |");
+    println!("| body | way | server µs | client µs | responses/s | × copied |");
     println!("|--:|---|--:|--:|--:|--:|");
     for bytes in SIZES {
         let mut file = tempfile::tempfile()?;

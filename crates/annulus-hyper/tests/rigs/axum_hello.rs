@@ -1,9 +1,9 @@
-//! A router of axum's, the same on our cores and on Tokio:
+//! An axum router on the cores of Annulus or on Tokio:
 //! `axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers] [--no-timeout]`.
 //!
-//! `--layers` puts middleware of tower around it. One of them asks for Tokio's clock, so that a runtime of Tokio's is
-//! beside ours then. `--no-timeout` gives clients any time for the head of a request, as `axum::serve` does on Tokio.
-//! `ci/http-bench` compares both on one thread each.
+//! `--layers` adds tower middleware. One layer uses Tokio's clock, so a Tokio runtime is started as well.
+//! `--no-timeout` removes the time limit for the head of a request, as in `axum::serve`. `ci/http-bench` compares both
+//! on one thread.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -42,19 +42,19 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let Some(asked) = read(std::env::args().skip(1)) else {
+    let Some(options) = read(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let (address, router) = (asked.address, router(asked.layers));
+    let (address, router) = (options.address, router(options.layers));
     let mut server = Server::new();
-    if asked.no_timeout {
+    if options.no_timeout {
         server = server.with_header_read_timeout(None);
     }
-    let served = match asked.on {
-        On::Annulus(backend) if asked.layers => match clock() {
+    let served = match options.on {
+        On::Annulus(backend) if options.layers => match clock() {
             Ok(clock) => {
-                // Core 0 runs on this thread. Other cores' threads would enter it, too.
+                // Core 0 runs on this thread. With more cores, each thread would have to enter the runtime.
                 let _context = clock.enter();
                 on_annulus(backend, address, server, router)
             }
@@ -113,7 +113,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
     })
 }
 
-/// Knows nothing of who serves it.
+/// Returns the router, which is the same on both runtimes.
 fn router(layers: bool) -> Router {
     let router = Router::new()
         .route("/", get(|| async { "Hello, World!" }))
@@ -151,13 +151,13 @@ fn on_annulus(
             let (server, service) = (server.clone(), TowerToHyperService::new(router.clone()));
             async move {
                 let listener = TcpListener::bind(address)?;
-                say(listener.local_addr()?)?;
+                announce(listener.local_addr()?)?;
                 server.serve(listener, service).await
             }
         })
 }
 
-/// What drives Tokio's timers.
+/// Returns a Tokio runtime that drives timers only.
 fn clock() -> io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(1).enable_time().build()
@@ -169,8 +169,8 @@ fn on_tokio(address: SocketAddr, router: Router) -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(address).await?;
-        say(listener.local_addr()?)?;
-        // As our listener does.
+        announce(listener.local_addr()?)?;
+        // As `annulus_hyper::serve` does.
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
@@ -178,7 +178,7 @@ fn on_tokio(address: SocketAddr, router: Router) -> io::Result<()> {
     })
 }
 
-fn say(address: SocketAddr) -> io::Result<()> {
+fn announce(address: SocketAddr) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "listening on {address}")?;
     out.flush()

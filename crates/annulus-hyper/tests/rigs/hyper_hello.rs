@@ -1,4 +1,4 @@
-//! A plain program of Tokio and hyper, with nothing of Annulus in it: `hyper_hello 127.0.0.1:8080 [THREADS]`.
+//! A plain server on Tokio and hyper, without Annulus: `hyper_hello 127.0.0.1:8080 [THREADS]`.
 //!
 //! `ci/preload-bench` runs it with and without the preload library.
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let threads = words.get(1).map_or(Ok(1), |text| text.parse::<usize>());
     let address = words.first().map(|text| text.parse::<SocketAddr>());
     let (Some(Ok(address)), Ok(threads @ 1..), ..=2) = (address, threads, words.len()) else {
-        eprintln!("give an address and perhaps a number of threads: hyper_hello 127.0.0.1:8080 1");
+        eprintln!("usage: hyper_hello ADDRESS:PORT [THREADS]");
         return ExitCode::from(2);
     };
     match runtime(threads).and_then(|runtime| runtime.block_on(serve(address))) {
@@ -45,19 +45,19 @@ fn runtime(threads: usize) -> Result<Runtime, Box<dyn Error>> {
     Ok(builder.enable_all().build()?)
 }
 
-/// Until it is asked to end: a program that a signal kills says no counts.
+/// Serves until SIGTERM. A process that a signal kills prints no counters of the preload library.
 async fn serve(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address).await?;
-    let mut asked = signal(SignalKind::terminate())?;
+    let mut terminated = signal(SignalKind::terminate())?;
     loop {
         let stream = tokio::select! {
-            _ = asked.recv() => return Ok(()),
+            _ = terminated.recv() => return Ok(()),
             accepted = listener.accept() => accepted?.0,
         };
         stream.set_nodelay(true)?;
         tokio::spawn(async move {
             let mut http = http1::Builder::new();
-            // A client that goes away is no news.
+            // A disconnecting client is not an error.
             let _ = (http.pipeline_flush(true))
                 .serve_connection(TokioIo::new(stream), service_fn(hello))
                 .await;

@@ -1,9 +1,9 @@
-//! A fixed count of operations on one thread, for a tool that counts instructions (`ci/instructions`).
+//! A fixed number of operations on one thread, for a tool that counts instructions (`ci/instructions`).
 //!
 //! ```text
 //! fixed_count cached_read FILE COUNT     reads 4 KiB from the page cache, one after another
 //! fixed_count ring_read FILE COUNT       the same reads, each through the ring
-//! fixed_count echo                       prints a port, and echoes one connection until its end
+//! fixed_count echo                       prints a port, and echoes one connection until it ends
 //! ```
 
 use std::io::{self, Error, Write};

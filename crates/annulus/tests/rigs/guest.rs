@@ -1,8 +1,9 @@
-//! Checks that need another kernel, or a device with poll queues. The init script of a virtual machine (`ci/kernel`)
-//! runs this program. It prints one line per check and a verdict at the end.
+//! Checks that need another kernel or a device with poll queues. The init script of a virtual machine runs them
+//! (`ci/kernel`). Prints one line per check, and a verdict at the end.
 //!
-//! `guest /dev/nvme0n1 polled|unpolled DIR EXT FAT`: the drive is overwritten. DIR is a directory for files. EXT is a
-//! directory on another such drive with a file system that polls, FAT one that does not; `-` if there is none.
+//! `guest /dev/nvme0n1 polled|unpolled DIR EXT FAT`: the drive is overwritten. DIR holds temporary files. EXT is a
+//! directory on another such drive, on a file system that supports polling. FAT is one on a file system that does not.
+//! `-` leaves out EXT or FAT.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +18,7 @@ use annulus::fs::NotPolled;
 use annulus::support::{KernelVersion, Support};
 use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions};
 
-/// The blocks of the drive. The bytes of each block depend on its number.
+/// The blocks of the drive. Each byte of a block identifies the block.
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 256;
 
@@ -28,15 +29,15 @@ type Outcome = Result<String, Box<dyn std::error::Error>>;
 
 struct Guest {
     drive: PathBuf,
-    /// The drive has poll queues, and the kernel polls reliably.
+    /// The drive has queues to poll, and the kernel polls reliably.
     polled: bool,
-    /// An engine gets a ring that polls.
+    /// An engine has a ring that polls.
     poll_ring: bool,
     dir: PathBuf,
-    /// Directories whose file system polls its device, and does not.
+    /// A directory on a file system that supports polling, and one on a file system that does not.
     polling_dir: Option<PathBuf>,
     other_dir: Option<PathBuf>,
-    /// This kernel has an io_uring that Annulus accepts.
+    /// Annulus supports the io_uring of this kernel.
     ring: bool,
     failed: u32,
 }
@@ -44,9 +45,9 @@ struct Guest {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [drive, polled, dir, polling_dir, other_dir] = args.as_slice() else {
-        return println!("guest: DRIVE polled|unpolled DIR EXT FAT");
+        return println!("usage: guest DRIVE polled|unpolled DIR EXT FAT");
     };
-    let there = |dir: &str| (dir != "-").then(|| PathBuf::from(dir));
+    let directory = |dir: &str| (dir != "-").then(|| PathBuf::from(dir));
     let support = Support::detect();
     print!("{support}");
     let mut guest = Guest {
@@ -54,37 +55,43 @@ fn main() {
         polled: polled == "polled" && support.kernel_version() >= POLLS_SINCE,
         poll_ring: support.ring().is_ok() && support.kernel_version() >= POLLS_SINCE,
         dir: dir.into(),
-        polling_dir: there(polling_dir),
-        other_dir: there(other_dir),
+        polling_dir: directory(polling_dir),
+        other_dir: directory(other_dir),
         ring: support.ring().is_ok(),
         failed: 0,
     };
-    guest.check("the version decides what the backend is", Guest::backend);
-    guest.check("files, on what the kernel gives", |guest| {
+    guest.check("the kernel version determines the backend", Guest::backend);
+    guest.check("files, on the default backend", |guest| {
         guest.files(Engine::builder())
     });
     guest.check("files, on blocking threads", |guest| {
         guest.files(Engine::builder().backend(Backend::Fallback))
     });
     guest.check("files, with a polled submission queue", Guest::sqpoll);
-    guest.check("the drive gets its contents", Guest::fill);
+    guest.check("the drive is filled", Guest::fill);
     guest.check(
-        "the drive is polled, or it is said why not",
+        "the drive is polled, or the reason is reported",
         Guest::poll_support,
     );
-    guest.check("a buffered file is not polled for", Guest::buffered);
-    guest.check("what was written is read back", Guest::write_back);
+    guest.check("a buffered file is not polled", Guest::buffered);
+    guest.check("written blocks are read back", Guest::write_back);
     guest.check("many reads in one batch", Guest::many);
     guest.check("dropped futures", Guest::dropped);
-    guest.check("a timeout that no cancel can keep", Guest::timeout);
+    guest.check(
+        "a timeout of reads that cannot be cancelled",
+        Guest::timeout,
+    );
     guest.check("the end of an engine with reads in flight", Guest::ended);
     guest.check(
-        "two rings and a poller beside the polled one",
+        "a polled ring, two others, and a polling kernel thread",
         Guest::together,
     );
-    guest.check("a file of a file system that polls", Guest::on_polling_dir);
-    guest.check("a file of one that does not", Guest::on_other_dir);
-    guest.check("a device that has lost its queues", Guest::lost_queues);
+    guest.check(
+        "a file on a file system that supports polling",
+        Guest::on_polling_dir,
+    );
+    guest.check("a file on one that does not", Guest::on_other_dir);
+    guest.check("a device whose polling is switched off", Guest::lost_queues);
     match guest.failed {
         0 => println!("VERDICT: all passed"),
         failed => println!("VERDICT: {failed} failed"),
@@ -96,8 +103,8 @@ fn byte(block: u64, rewrites: u8) -> u8 {
     (block % 251) as u8 ^ rewrites
 }
 
-fn is(found: bool, what: impl FnOnce() -> String) -> Result<(), Box<dyn std::error::Error>> {
-    if found { Ok(()) } else { Err(what().into()) }
+fn is(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Box<dyn std::error::Error>> {
+    if holds { Ok(()) } else { Err(problem().into()) }
 }
 
 fn aligned() -> AlignedBuf {
@@ -110,12 +117,12 @@ fn start<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 }
 
 impl Guest {
-    fn check(&mut self, what: &str, check: impl FnOnce(&Guest) -> Outcome) {
+    fn check(&mut self, title: &str, check: impl FnOnce(&Guest) -> Outcome) {
         match check(self) {
-            Ok(how) => println!("ok: {what}: {how}"),
+            Ok(details) => println!("ok: {title}: {details}"),
             Err(error) => {
                 self.failed += 1;
-                println!("FAILED: {what}: {error}");
+                println!("FAILED: {title}: {error}");
             }
         }
     }
@@ -136,7 +143,7 @@ impl Guest {
         pollster::block_on(engine.open_with(&options, &self.drive))
     }
 
-    /// Checks that all completed operations went through the polled ring, or none.
+    /// Checks that at least `at_least` operations used the polled ring; none if the drive is not polled.
     fn routed(&self, engine: &Engine, at_least: u64) -> Outcome {
         let metrics = engine.metrics();
         let (polled, refused) = (metrics.polled, metrics.poll_refused);
@@ -168,7 +175,7 @@ impl Guest {
         Ok(text)
     }
 
-    /// Runs the file operations of `round`.
+    /// Runs `round` on the engine that `builder` builds.
     fn files(&self, builder: EngineBuilder) -> Outcome {
         let engine = builder.build()?;
         pollster::block_on(round(&engine, &self.dir))?;
@@ -181,7 +188,7 @@ impl Guest {
         is(!self.ring || text.contains("a kernel thread polls"), || {
             text.clone()
         })?;
-        // A processor that does not exist is refused with a reason, and everything works.
+        // A processor that does not exist is refused with a reason, and files still work.
         let refused = self.files(Engine::builder().sqpoll(poll.cpu(4095)))?;
         is(
             !self.ring || refused.contains("processor 4095 does not exist"),
@@ -209,15 +216,15 @@ impl Guest {
         for block in 0..BLOCKS {
             self.expect(&file, block, 0)?;
         }
-        let why = match (self.poll_ring, self.polled, file.poll_support()) {
+        let reason = match (self.poll_ring, self.polled, file.poll_support()) {
             (true, true, Ok(())) => "polled".to_owned(),
-            (false, _, Err(why @ NotPolled::NoRing)) => {
+            (false, _, Err(reason @ NotPolled::NoRing)) => {
                 let text = engine.backend().to_string();
                 is(!self.ring || text.contains("without iopoll: "), || text)?;
-                why.to_string()
+                reason.to_string()
             }
-            (true, false, Err(why @ NotPolled::NoQueues { .. })) => {
-                let text = why.to_string();
+            (true, false, Err(reason @ NotPolled::NoQueues { .. })) => {
+                let text = reason.to_string();
                 let steps = text.contains("nvme.poll_queues=1") && text.contains("queue/io_poll");
                 is(steps, || text.clone())?;
                 text
@@ -225,7 +232,7 @@ impl Guest {
             (_, _, other) => return Err(format!("{other:?}").into()),
         };
         let routed = self.routed(&engine, BLOCKS)?;
-        Ok(format!("{why}; {routed}; {}", engine.backend()))
+        Ok(format!("{reason}; {routed}; {}", engine.backend()))
     }
 
     fn expect(
@@ -237,7 +244,8 @@ impl Guest {
         let read = file.read_exact_at(aligned(), block * BLOCK_BYTES as u64);
         let read = pollster::block_on(read)?;
         is(
-            read.iter().all(|&found| found == byte(block, rewrites)),
+            read.iter()
+                .all(|&byte_read| byte_read == byte(block, rewrites)),
             || {
                 format!(
                     "block {block} has {}, not {}",
@@ -252,20 +260,21 @@ impl Guest {
         let (engine, _) = self.polling(Engine::builder())?;
         let file = self.open(&engine, false)?;
         let page = pollster::block_on(file.read_exact_at(vec![0; BLOCK_BYTES], 0))?;
-        is(page.iter().all(|&found| found == byte(0, 0)), || {
-            "wrong bytes".to_owned()
-        })?;
-        let why = file
+        is(
+            page.iter().all(|&byte_read| byte_read == byte(0, 0)),
+            || "wrong bytes".to_owned(),
+        )?;
+        let reason = file
             .poll_support()
             .err()
-            .ok_or("polled, and it is not direct")?;
-        is(!self.poll_ring || why == NotPolled::Buffered, || {
-            why.to_string()
+            .ok_or("a file without direct I/O is polled")?;
+        is(!self.poll_ring || reason == NotPolled::Buffered, || {
+            reason.to_string()
         })?;
         is(engine.metrics().polled == 0, || {
-            "it was polled for".to_owned()
+            "reads of a buffered file were polled".to_owned()
         })?;
-        Ok(why.to_string())
+        Ok(reason.to_string())
     }
 
     fn write_back(&self) -> Outcome {
@@ -279,7 +288,7 @@ impl Guest {
         for block in 0..32 {
             self.expect(&file, block, 1)?;
         }
-        // Several buffers in one transfer, in both directions.
+        // Several buffers in one transfer, each way.
         let mut bufs = vec![aligned(), aligned()];
         for (block, buf) in (0..).zip(&mut bufs) {
             buf.fill(byte(block, 0));
@@ -304,14 +313,15 @@ impl Guest {
         let results = pollster::block_on(file.read_many_at(reads));
         for (block, result) in order.zip(results) {
             let (count, buf) = result?;
-            let right = count == BLOCK_BYTES && buf.iter().all(|&found| found == byte(block, 0));
+            let right =
+                count == BLOCK_BYTES && buf.iter().all(|&byte_read| byte_read == byte(block, 0));
             is(right, || format!("block {block}"))?;
         }
-        // The engine rounds the read and uses its own memory.
+        // An unaligned range is read through memory of the engine.
         let (count, part) = pollster::block_on(file.read_at(vec![0; 1000], 4000))?;
         is(
             count == 1000 && part[95] == byte(0, 0) && part[96] == byte(1, 0),
-            || "a part".to_owned(),
+            || "the unaligned range has wrong bytes".to_owned(),
         )?;
         self.routed(&engine, 2 * BLOCKS)
     }
@@ -322,7 +332,7 @@ impl Guest {
             let mut read = file.read_at(aligned(), block * BLOCK_BYTES as u64);
             let _ = start(&mut read);
             if block % 4 == 0 {
-                // Most of these are at the device when they are dropped; the others wait for the driver.
+                // Most of these are in the device when they are dropped. The others still wait for the driver.
                 std::thread::sleep(Duration::from_micros(100));
             }
             drop(read);
@@ -365,7 +375,9 @@ impl Guest {
                 let metrics = engine.metrics();
                 is(metrics.leaked == 0, || format!("{} leaked", metrics.leaked))?;
                 let refused = pollster::block_on(file.read_at(aligned(), 0)).is_err();
-                is(refused, || "it goes on after its end".to_owned())?;
+                is(refused, || {
+                    "the engine accepts reads after its shutdown".to_owned()
+                })?;
             }
             drop(reads);
         }
@@ -389,7 +401,7 @@ impl Guest {
         ))
     }
 
-    /// Writes and reads a direct file of 64 KiB on an engine that polls.
+    /// Writes and reads a file of 64 KiB with direct I/O, on an engine that polls.
     fn on_files(&self, dir: &Path) -> Result<(Engine, File), Box<dyn std::error::Error>> {
         let engine = Engine::builder().iopoll(true).build()?;
         let mut options = OpenOptions::new();
@@ -404,9 +416,10 @@ impl Guest {
             let reads = (0..16).map(|block| (aligned(), block * BLOCK_BYTES as u64));
             for (block, result) in (0..).zip(pollster::block_on(file.read_many_at(reads))) {
                 let (_, buf) = result?;
-                is(buf.iter().all(|&found| found == byte(block, round)), || {
-                    format!("block {block}")
-                })?;
+                is(
+                    buf.iter().all(|&byte_read| byte_read == byte(block, round)),
+                    || format!("block {block}"),
+                )?;
             }
         }
         Ok((engine, file))
@@ -424,33 +437,33 @@ impl Guest {
         self.routed(&engine, 64)
     }
 
-    /// The device could be polled, but the kernel refuses; a single attempt shows that.
+    /// The device supports polling but the file system does not. The library detects this with one operation.
     fn on_other_dir(&self) -> Outcome {
         let Some(dir) = &self.other_dir else {
             return Err("there is no such directory".into());
         };
         let (engine, file) = self.on_files(dir)?;
         let metrics = engine.metrics();
-        let why = file.poll_support().err().ok_or("polled, and FAT can't")?;
+        let reason = file.poll_support().err().ok_or("a file on FAT is polled")?;
         if self.polled {
-            is(why == NotPolled::Refused, || why.to_string())?;
+            is(reason == NotPolled::Refused, || reason.to_string())?;
             is(metrics.polled == 1 && metrics.poll_refused == 1, || {
                 format!("{metrics:?}")
             })?;
         } else {
             is(metrics.polled == 0, || format!("{metrics:?}"))?;
         }
-        Ok(why.to_string())
+        Ok(reason.to_string())
     }
 
-    /// Older kernels allow the queue's polling to be disabled under an open file.
+    /// On older kernels the polling of a queue can be switched off while a file is open.
     fn lost_queues(&self) -> Outcome {
         let (engine, file) = self.polling(Engine::builder())?;
         self.expect(&file, 0, 0)?;
         let name = self.drive.file_name().unwrap_or_default().to_string_lossy();
         let switch = format!("/sys/block/{name}/queue/io_poll");
         let switched = std::fs::write(&switch, "0");
-        let says = std::fs::read_to_string(&switch)?;
+        let setting = std::fs::read_to_string(&switch)?;
         for block in 0..32 {
             self.expect(&file, block, 0)?;
         }
@@ -460,16 +473,18 @@ impl Guest {
         Ok(format!(
             "switched: {}, io_poll now {}, {} polled of which {} refused; the file: {:?}, opened again: {:?}",
             switched.is_ok(),
-            says.trim(),
+            setting.trim(),
             metrics.polled,
             metrics.poll_refused,
             file.poll_support(),
-            opened_again.poll_support().map_err(|why| why.to_string()),
+            opened_again
+                .poll_support()
+                .map_err(|reason| reason.to_string()),
         ))
     }
 }
 
-/// A mix of file operations.
+/// Runs most file operations once.
 async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let dir = dir.join("round");
     engine.create_dir(&dir).await?;
@@ -482,7 +497,7 @@ async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Er
     file.sync_all().await?;
     let read = file.read_exact_at(vec![0; 1000], 12_345).await?;
     is(read == contents[12_345..13_345], || {
-        "other bytes than were written".to_owned()
+        "the bytes read differ from those written".to_owned()
     })?;
     let reads = (0..20).map(|n| (vec![0; 4096], n * 4096));
     for (n, result) in file.read_many_at(reads).await.into_iter().enumerate() {
@@ -494,11 +509,11 @@ async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Er
     let mut part = [0; 10];
     let count = file.read_into(99_995, &mut part).await?;
     is(count == 5 && part[..5] == contents[99_995..], || {
-        "the end".to_owned()
+        "wrong bytes at the end of the file".to_owned()
     })?;
     file.set_len(50_000).await?;
     is(file.metadata().await?.len() == 50_000, || {
-        "the length".to_owned()
+        "wrong length after set_len".to_owned()
     })?;
     engine.rename(&path, &renamed).await?;
     let names: Vec<_> = engine.read_dir(&dir).await?;
@@ -506,7 +521,7 @@ async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Er
         format!("{names:?}")
     })?;
     is(file.close().await? == annulus::fs::Closed::Now, || {
-        "somebody holds the file".to_owned()
+        "the file was not closed".to_owned()
     })?;
     let gone = engine
         .open(&path)

@@ -1,13 +1,13 @@
-//! The cost of metrics: the same work with and without an attached reader, in alternating time slices of one process.
-//! Prints the median of the ratios of neighbouring slices, as text and as a line of JSON.
+//! The cost of latency metrics: the same work with a watch and without, in alternating slices of one process. Prints
+//! the median of the ratios of neighbouring slices, as text and as a line of JSON.
 //!
 //! ```text
 //! cargo run --release -p annulus --features net --example metrics_cost -- FILE [PAIRS [MILLISECONDS [WORK]]]
 //! ```
 //!
 //! FILE is created and then read; it should be on a file system with direct I/O. WORK is one of the printed names;
-//! without it, all are run. With `count WORK OPERATIONS` instead of the numbers, this number of operations runs without
-//! a reader, for a tool that counts instructions.
+//! without it, all run. `count WORK OPERATIONS` in place of the numbers runs that many operations without a watch, for
+//! a tool that counts instructions.
 
 use std::io::{self, Error};
 use std::path::Path;
@@ -28,20 +28,20 @@ const PAGE: usize = 4096;
 const BATCH: usize = 32;
 const CONNECTIONS: usize = 32;
 
-/// Work on files, done by one thread.
+/// Work on files, on one thread.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// Reads of 4 KiB from the page cache, on the caller's thread, one after another.
+    /// Reads of 4 KiB from the page cache, on the caller's thread, one at a time.
     CachedFastPath,
-    /// Reads of 4 KiB from the page cache, 32 at a time.
+    /// Reads from the page cache, 32 at a time.
     CachedFastPathMany,
-    /// Reads of 4 KiB through the ring of the calling thread, one after another.
+    /// Reads through the ring of the calling thread, one at a time.
     CachedRing,
-    /// Reads of 4 KiB through the ring of the calling thread, 32 at a time.
+    /// Reads through the ring, 32 at a time.
     CachedRingMany,
     /// Direct reads of 4 KiB, 32 in flight.
     Direct,
-    /// NOPs through the ring, one after another.
+    /// Operations without effect through the ring, one at a time.
     Nop,
 }
 
@@ -90,12 +90,12 @@ impl Bench {
     }
 
     fn offset(&mut self) -> u64 {
-        // Each page once, in an order that defeats read-ahead.
+        // All pages, in an order that defeats read-ahead.
         self.page = (self.page * 5 + 3) % (FILE_BYTES / PAGE as u64);
         self.page * PAGE as u64
     }
 
-    /// Runs some operations. Returns their number, or `None` if this work is not possible here.
+    /// Runs some operations. Returns their number, or `None` if this machine cannot run them.
     fn round(&mut self, work: Work) -> io::Result<Option<u64>> {
         let offsets: [u64; BATCH] = std::array::from_fn(|_| self.offset());
         let file = match work {
@@ -129,7 +129,7 @@ impl Bench {
         Ok(Some(BATCH as u64))
     }
 
-    /// Runs a time slice. Returns the operations per second.
+    /// Runs operations for the given time. Returns the number per second.
     fn slice(&mut self, work: Work, time: Duration) -> io::Result<Option<f64>> {
         let (began, mut done) = (Instant::now(), 0);
         while began.elapsed() < time {
@@ -168,15 +168,15 @@ async fn many(file: &File, buffers: &mut Vec<AlignedBuf>, offsets: [u64; BATCH])
     Ok(())
 }
 
-/// Runs alternating slices. Returns the rates without and with a reader.
+/// Runs pairs of slices, without a watch and with one. Returns the rates of each pair.
 fn pairs(
     pairs: usize,
     mut slice: impl FnMut() -> io::Result<Option<f64>>,
 ) -> io::Result<Option<Vec<(f64, f64)>>> {
-    let mut found = Vec::new();
+    let mut rates_of_pairs = Vec::new();
     for pair in 0..=pairs {
         let mut rates = [0.0; 2];
-        // The order alternates, so that neighbouring slices of two pairs are alike.
+        // The order alternates.
         for half in 0..2 {
             let watched = (half + pair) % 2 == 1;
             let watch: Option<Watch> = watched.then(metrics::watch);
@@ -186,20 +186,20 @@ fn pairs(
             }
             drop(watch);
         }
-        // The first pair warms up.
+        // The first pair is a warm-up.
         if pair > 0 {
-            found.push((rates[0], rates[1]));
+            rates_of_pairs.push((rates[0], rates[1]));
         }
     }
-    Ok(Some(found))
+    Ok(Some(rates_of_pairs))
 }
 
-fn report(name: &str, found: Option<Vec<(f64, f64)>>) {
-    let Some(found) = found else {
-        return println!("{name}: not here");
+fn report(name: &str, pairs: Option<Vec<(f64, f64)>>) {
+    let Some(pairs) = pairs else {
+        return println!("{name}: not available: the file system has no direct I/O");
     };
     let sorted = |value: fn(&(f64, f64)) -> f64| {
-        let mut values: Vec<f64> = found.iter().map(value).collect();
+        let mut values: Vec<f64> = pairs.iter().map(value).collect();
         values.sort_by(f64::total_cmp);
         values
     };
@@ -212,7 +212,7 @@ fn report(name: &str, found: Option<Vec<(f64, f64)>>) {
         "{name}: {:.0}/s unwatched, {:.0}/s watched; ratio {median:.4} (quartiles {low:.4} to {high:.4}, {} pairs)",
         at(&off, 0.5),
         at(&on, 0.5),
-        found.len()
+        pairs.len()
     );
     let list: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.4}")).collect();
     println!(
@@ -224,7 +224,7 @@ fn report(name: &str, found: Option<Vec<(f64, f64)>>) {
     );
 }
 
-/// Echoes 64 bytes between two cores; the second core sends requests on 32 connections.
+/// Echoes of 64 bytes between two cores. The second core is the client, with 32 connections.
 struct Echo {
     completed: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -245,7 +245,7 @@ impl Echo {
                 async move {
                     match info.index() {
                         0 => serve(TcpListener::bind(address)?).await,
-                        _ => ask(address, &count, &ends).await,
+                        _ => request(address, &count, &ends).await,
                     }
                 }
             })
@@ -273,10 +273,10 @@ impl Echo {
 }
 
 async fn serve(listener: TcpListener) -> io::Result<()> {
-    let mut serving = Vec::new();
+    let mut tasks = Vec::new();
     for _ in 0..CONNECTIONS {
         let stream = listener.accept().await?;
-        serving.push(spawn(async move {
+        tasks.push(spawn(async move {
             let mut chunks = stream.recv_multishot();
             while let Some(Ok(chunk)) = chunks.next().await {
                 if stream.send_all(chunk).await.is_err() {
@@ -285,18 +285,19 @@ async fn serve(listener: TcpListener) -> io::Result<()> {
             }
         }));
     }
-    for one in serving {
-        one.await.map_err(|_| Error::other("a task has panicked"))?;
+    for task in tasks {
+        task.await
+            .map_err(|_| Error::other("a task has panicked"))?;
     }
     Ok(())
 }
 
-async fn ask(
+async fn request(
     address: std::net::SocketAddr,
     completed: &Arc<AtomicU64>,
     over: &Arc<AtomicBool>,
 ) -> io::Result<()> {
-    let mut asking = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
         let (completed, over) = (Arc::clone(completed), Arc::clone(over));
         let stream = loop {
@@ -306,7 +307,7 @@ async fn ask(
                 Err(_) => annulus::time::sleep(Duration::from_millis(1)).await,
             }
         };
-        asking.push(spawn(async move {
+        clients.push(spawn(async move {
             let mut chunks = stream.recv_multishot();
             let mut message = vec![7; 64];
             while !over.load(Ordering::Relaxed) {
@@ -323,8 +324,9 @@ async fn ask(
             io::Result::Ok(())
         }));
     }
-    for one in asking {
-        one.await
+    for client in clients {
+        client
+            .await
             .map_err(|_| Error::other("a task has panicked"))??;
     }
     Ok(())
@@ -339,13 +341,15 @@ fn main() -> io::Result<()> {
             .map_err(Error::other)
     };
     let Some(path) = argument(0) else {
-        eprintln!(
-            "which file is to be made and read? metrics_cost FILE [PAIRS [MILLISECONDS [WORK]]]"
-        );
+        eprintln!("usage: metrics_cost FILE [PAIRS [MILLISECONDS [WORK]]]");
         std::process::exit(2);
     };
     let named = |name: &str| ALL.iter().find(|(known, _)| *known == name);
-    let unknown = |name: &str| Error::other(format!("{name} is no work; see its source"));
+    let unknown = |name: &str| {
+        Error::other(format!(
+            "unknown work {name:?}; without WORK, all run and their names are printed"
+        ))
+    };
     if argument(1) == Some("count") {
         let name = argument(2).unwrap_or_default();
         let (_, work) = named(name).ok_or_else(|| unknown(name))?;
@@ -360,18 +364,18 @@ fn main() -> io::Result<()> {
         number(1, 11)? as usize,
         Duration::from_millis(number(2, 300)?),
     );
-    let wanted = argument(3);
-    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
-    if let Some(name) = wanted.filter(|name| *name != ECHO && named(name).is_none()) {
+    let only = argument(3);
+    let is_selected = |name: &str| only.is_none_or(|only| only == name);
+    if let Some(name) = only.filter(|name| *name != ECHO && named(name).is_none()) {
         return Err(unknown(name));
     }
     let mut bench = Bench::new(Path::new(path))?;
-    for (name, work) in ALL.iter().filter(|(name, _)| is_wanted(name)) {
+    for (name, work) in ALL.iter().filter(|(name, _)| is_selected(name)) {
         report(name, pairs(count, || bench.slice(*work, time))?);
     }
     drop(bench);
     std::fs::remove_file(path)?;
-    if is_wanted(ECHO) {
+    if is_selected(ECHO) {
         let echo = Echo::start()?;
         report(ECHO, pairs(count, || Ok(Some(echo.slice(time))))?);
         echo.end()?;

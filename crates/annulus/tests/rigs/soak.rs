@@ -1,10 +1,9 @@
-//! Sockets for hours rather than seconds: `cargo run --release -p annulus --example soak -- storm --seed 7`, and
-//! `churn`, `slow`, `idle` and `kept`. Exits with 1 if anything was wrong or left over; `ci/soak` runs them all.
+//! Long tests of sockets: `cargo run --release -p annulus --features net --example soak -- storm --seed 7`, and
+//! `churn`, `slow`, `idle` and `kept`. Exits with 1 if a check fails or a descriptor leaks. `ci/soak` runs them all.
 
-// Both modules need the feature `net`. A dev-dependency that enables it would also enable it for tests without
-// features.
+// Not in annulus-testing, because both need the feature `net`: a dev-dependency would enable it for all tests.
 #[path = "../net/kernel.rs"]
-#[expect(dead_code, reason = "its waits are for tests, which may panic")]
+#[expect(dead_code, reason = "only tests use its waits, which panic")]
 mod kernel;
 #[path = "../net/storm.rs"]
 mod storm;
@@ -25,9 +24,9 @@ use storm::{Storm, Tally};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The load and the backend.
+/// The command line.
 struct Options {
-    what: String,
+    test: String,
     backend: Backend,
     count: u64,
     seed: u64,
@@ -36,21 +35,21 @@ struct Options {
 const USAGE: &str = "usage: soak storm|churn|slow|idle|kept|serve [--backend uring|epoll] [--count N] \
                      [--seed N|random]";
 
-/// The number of addresses that the idle clients connect to; each has its own 28,000 ports.
+/// The number of server addresses. Each of them gives clients 28,000 ports.
 const ADDRESSES: u8 = 4;
-/// The number of clients that connect at a time.
+/// The number of clients that connect concurrently.
 const ABREAST: u64 = 64;
-/// The number of idle connections beside short ones.
+/// The number of connections that stay open while others open and close.
 const KEPT: u64 = 50;
-/// The maximum number of checks that all sockets are closed, ten per second.
-const CLOSES_WAITS: u32 = 600;
+/// The number of times, ten per second, that a test checks whether all connections have closed.
+const CLOSE_CHECKS: u32 = 600;
 
 fn main() -> ExitCode {
     let Some(options) = options() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let outcome = match options.what.as_str() {
+    let outcome = match options.test.as_str() {
         "storm" => storm_of(&options),
         "churn" => churn(&options),
         "slow" => slow(&options),
@@ -60,8 +59,8 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(what) => {
-            eprintln!("soak {}: {what}\nseed {}", options.what, options.seed);
+        Err(error) => {
+            eprintln!("soak {}: {error}\nseed {}", options.test, options.seed);
             ExitCode::FAILURE
         }
     }
@@ -69,8 +68,8 @@ fn main() -> ExitCode {
 
 fn options() -> Option<Options> {
     let mut arguments = std::env::args().skip(1);
-    let what = arguments.next()?;
-    let count = match what.as_str() {
+    let test = arguments.next()?;
+    let count = match test.as_str() {
         "storm" | "churn" => 1_000_000,
         "slow" => 1 << 30,
         "kept" => 10_000,
@@ -79,7 +78,7 @@ fn options() -> Option<Options> {
         _ => return None,
     };
     let mut options = Options {
-        what,
+        test,
         backend: Backend::Auto,
         count,
         seed: fastrand::u64(..1 << 32),
@@ -98,7 +97,7 @@ fn options() -> Option<Options> {
     Some(options)
 }
 
-/// Runs the future, and checks that no descriptor is left.
+/// Runs a test, and fails if a descriptor leaks.
 fn run<F>(options: &Options, future: F) -> Outcome
 where
     F: Future<Output = Outcome> + 'static,
@@ -137,13 +136,13 @@ async fn echo(listener: TcpListener) {
     let mut incoming = listener.accept_multishot();
     while let Some(accepted) = incoming.next().await {
         match accepted {
-            Ok(stream) => drop(spawn(response(stream))),
+            Ok(stream) => drop(spawn(echo_one(stream))),
             Err(error) => eprintln!("accept: {error}"),
         }
     }
 }
 
-async fn response(stream: TcpStream) {
+async fn echo_one(stream: TcpStream) {
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
         if stream.send_all(chunk).await.is_err() {
@@ -152,8 +151,8 @@ async fn response(stream: TcpStream) {
     }
 }
 
-/// Sends a request and checks the response.
-async fn ask(stream: &TcpStream, number: u64) -> Outcome {
+/// Sends a number, and checks that the same number is returned.
+async fn exchange(stream: &TcpStream, number: u64) -> Outcome {
     let request = stream.send_all(number.to_le_bytes().to_vec()).await?;
     let mut response = Vec::new();
     while response.len() < request.len() {
@@ -166,7 +165,7 @@ async fn ask(stream: &TcpStream, number: u64) -> Outcome {
     if response == request {
         return Ok(());
     }
-    Err(format!("connection {number} got the response {response:?}").into())
+    Err(format!("connection {number} received {response:?}").into())
 }
 
 fn churn(options: &Options) -> Outcome {
@@ -180,7 +179,7 @@ fn churn(options: &Options) -> Outcome {
                 spawn(async move {
                     for number in (first..count).step_by(ABREAST as usize) {
                         let stream = TcpStream::connect(address).await?;
-                        ask(&stream, number).await?;
+                        exchange(&stream, number).await?;
                     }
                     Ok::<_, Box<dyn std::error::Error>>(())
                 })
@@ -190,19 +189,19 @@ fn churn(options: &Options) -> Outcome {
             handle.await??;
         }
         serving.abort();
-        println!("churn: {count} connections came and went");
+        println!("churn: {count} connections were opened and closed");
         Ok(())
     })
 }
 
-/// A reader that repeatedly pauses until the other connections have got responses.
+/// A reader that pauses after each MiB until another connection has exchanged 20 messages.
 fn slow(options: &Options) -> Outcome {
     let total = options.count;
     run(options, async move {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let serving = spawn(echo(listener));
-        let witness = TcpStream::connect(address).await?;
+        let other = TcpStream::connect(address).await?;
         let stream = Rc::new(TcpStream::connect(address).await?);
         let sends = Rc::clone(&stream);
         let sent = Rc::new(Cell::new(0));
@@ -215,26 +214,26 @@ fn slow(options: &Options) -> Outcome {
             sends.shutdown(Shutdown::Write)?;
             Ok::<_, Box<dyn std::error::Error>>(())
         });
-        let (mut received, mut options, mut most) = (0, 0, 0);
+        let (mut received, mut pauses, mut most) = (0, 0, 0);
         let mut chunks = stream.recv_multishot();
         while let Some(chunk) = chunks.next().await {
             received += chunk?.len() as u64;
-            if received / (1 << 20) > options {
-                options += 1;
+            if received / (1 << 20) > pauses {
+                pauses += 1;
                 for number in 0..20 {
-                    ask(&witness, number).await?;
+                    exchange(&other, number).await?;
                 }
                 most = most.max(sent.get() - received.min(sent.get()));
             }
         }
         sending.await??;
         serving.abort();
-        println!("slow: {received} bytes, of which at most {most} were on their way");
+        println!("slow: {received} bytes, of which at most {most} were in transit");
         if received == sent.get() && most < 64 << 20 {
             return Ok(());
         }
         Err(format!(
-            "{} sent, {received} received, {most} on their way",
+            "{} sent, {received} received, {most} in transit",
             sent.get()
         )
         .into())
@@ -258,12 +257,12 @@ fn serve(options: &Options) -> Outcome {
         })?
 }
 
-/// Returns the resident memory of a process in KiB, without kernel memory.
+/// Returns the resident memory of a process in KiB. Kernel memory is not included.
 fn resident_kib(pid: u32) -> Result<u64, Box<dyn std::error::Error>> {
     kib(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
-/// Returns the available memory of the machine in KiB; it excludes the kernel's memory for sockets and requests.
+/// Returns the available memory of the machine in KiB. The kernel's memory for sockets and requests reduces it.
 fn available_kib() -> Result<u64, Box<dyn std::error::Error>> {
     kib("/proc/meminfo", "MemAvailable:")
 }
@@ -275,7 +274,7 @@ fn kib(file: &str, name: &str) -> Result<u64, Box<dyn std::error::Error>> {
     Ok(kib.ok_or_else(|| format!("no {name} in {file}"))?.parse()?)
 }
 
-/// A server in a separate process.
+/// A server in another process.
 struct Server {
     pid: u32,
     port: u16,
@@ -286,29 +285,29 @@ impl Server {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Waits until the server has the given number of descriptors, and its port the given number of sockets: the
-    /// listeners and both ends of each connection. The kernel takes its time for some closes.
-    async fn left(&self, descriptors: usize, held: usize) -> Outcome {
-        let mut state = String::new();
-        for _ in 0..CLOSES_WAITS {
-            let found = (self.descriptors()?, kernel::held(self.port));
-            if found == (descriptors, held) {
+    /// Waits until the server has the given number of descriptors, and its port the given number of sockets. Sockets
+    /// are the listeners and both ends of each connection. The kernel closes some of them with a delay.
+    async fn wait_for(&self, descriptors: usize, sockets: usize) -> Outcome {
+        let mut problem = String::new();
+        for _ in 0..CLOSE_CHECKS {
+            let open = (self.descriptors()?, kernel::held(self.port));
+            if open == (descriptors, sockets) {
                 return Ok(());
             }
-            state = format!(
-                "the server has {} descriptors, and should have {descriptors}; {} sockets are open, and {held} should be; \
-                 {} are in CLOSE_WAIT",
-                found.0,
-                found.1,
+            problem = format!(
+                "the server has {} descriptors instead of {descriptors}; {} sockets are open instead of {sockets}, {} \
+                 of them in CLOSE_WAIT",
+                open.0,
+                open.1,
                 kernel::close_wait(self.port)
             );
             sleep(Duration::from_millis(100)).await;
         }
-        Err(state.into())
+        Err(problem.into())
     }
 }
 
-/// Runs a client with a server.
+/// Runs a client beside a server.
 fn beside_server<F>(options: &Options, client: impl FnOnce(Server) -> F) -> Outcome
 where
     F: Future<Output = Outcome> + 'static,
@@ -333,7 +332,7 @@ where
     outcome
 }
 
-/// Opens connections, `ABREAST` at a time, and sends a request on each.
+/// Opens connections, `ABREAST` at a time, with an exchange on each.
 async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::error::Error>> {
     let handles: Vec<_> = (0..ABREAST)
         .map(|first| {
@@ -343,7 +342,7 @@ async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::e
                     let last = 1 + (number % u64::from(ADDRESSES)) as u8;
                     let address = SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), port));
                     let stream = TcpStream::connect(address).await?;
-                    ask(&stream, number).await?;
+                    exchange(&stream, number).await?;
                     open.push(stream);
                 }
                 Ok::<_, Box<dyn std::error::Error>>(open)
@@ -357,22 +356,22 @@ async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::e
     Ok(all)
 }
 
-/// Opens connections, sends two requests on each, measures the server, and closes them all.
+/// Opens connections, makes two exchanges on each, prints the memory in use, and closes them all.
 async fn idle(server: Server, count: u64) -> Outcome {
     let resident = || resident_kib(server.pid);
     let (before, free, descriptors) = (resident()?, available_kib()?, server.descriptors()?);
     let all = connect(server.port, count).await?;
     let after = resident()?;
     for (number, stream) in all.iter().enumerate() {
-        ask(stream, number as u64).await?;
+        exchange(stream, number as u64).await?;
     }
     let again = resident()?;
     let each = |kib: u64| kib as f64 * 1024.0 / count as f64;
     println!(
-        "idle: {} connections open and with two responses each, {} descriptors in the server; its resident memory was \
-         {before} KiB without them, {after} KiB with them ({:.0} bytes each), {again} KiB after the second responses \
-         ({:.0} bytes each); both ends and both processes with the kernel's memory: {:.0} bytes each, where nothing \
-         else runs",
+        "idle: {} connections with two exchanges each, {} descriptors in the server; its resident memory was {before} \
+         KiB before, {after} KiB after the first exchange ({:.0} bytes per connection), {again} KiB after the second \
+         ({:.0} bytes per connection); both processes and the kernel together: {:.0} bytes per connection, if nothing \
+         else runs on the machine",
         all.len(),
         server.descriptors()?,
         each(after.saturating_sub(before)),
@@ -380,15 +379,15 @@ async fn idle(server: Server, count: u64) -> Outcome {
         each(free.saturating_sub(available_kib()?)),
     );
     drop(all);
-    server.left(descriptors, usize::from(ADDRESSES)).await?;
+    server.wait_for(descriptors, usize::from(ADDRESSES)).await?;
     println!(
-        "idle: all closed; {descriptors} descriptors in the server as before, none in CLOSE_WAIT, {} KiB resident",
+        "idle: all closed; {descriptors} descriptors in the server as before, no socket in CLOSE_WAIT, {} KiB resident",
         resident()?
     );
     Ok(())
 }
 
-/// Short connections beside idle ones (trap 39).
+/// Opens and closes connections while others are idle (trap 39).
 async fn kept(server: Server, count: u64) -> Outcome {
     let before = server.descriptors()?;
     let idle = connect(server.port, KEPT).await?;
@@ -396,15 +395,17 @@ async fn kept(server: Server, count: u64) -> Outcome {
     for _ in 0..rounds {
         drop(connect(server.port, KEPT).await?);
     }
-    let (gone, stay) = (rounds * KEPT, KEPT as usize);
+    let (closed, stay) = (rounds * KEPT, KEPT as usize);
     // The listeners, and both ends of the idle connections.
     server
-        .left(before + stay, usize::from(ADDRESSES) + 2 * stay)
+        .wait_for(before + stay, usize::from(ADDRESSES) + 2 * stay)
         .await?;
     for (number, stream) in idle.iter().enumerate() {
-        ask(stream, number as u64).await?;
+        exchange(stream, number as u64).await?;
     }
-    println!("kept: {gone} connections came and went beside {KEPT} idle ones; none in CLOSE_WAIT");
+    println!(
+        "kept: {closed} connections were opened and closed beside {KEPT} idle ones; none in CLOSE_WAIT"
+    );
     drop(idle);
-    server.left(before, usize::from(ADDRESSES)).await
+    server.wait_for(before, usize::from(ADDRESSES)).await
 }

@@ -1,6 +1,6 @@
-//! Millions of random operations, drops and timeouts on every backend, with every word checked:
+//! Millions of random operations, drops and timeouts on every backend, with all data checked:
 //! `cargo run --release -p annulus --example stress --features test-util -- --ops 10000000 --seed random`.
-//! Exits with 1, and the seed, if anything was wrong or left over.
+//! Prints the seed and exits with 1 if a check fails or a resource leaks.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ fn main() -> ExitCode {
             value.as_deref(),
             value.as_deref().map(str::parse::<u64>),
         ) {
-            ("--ops", _, Some(Ok(requested))) => ops = requested,
+            ("--ops", _, Some(Ok(value))) => ops = value,
             ("--seed", Some("random"), _) => seed = None,
-            ("--seed", _, Some(Ok(requested))) => seed = Some(requested),
+            ("--seed", _, Some(Ok(value))) => seed = Some(value),
             _ => {
                 eprintln!("usage: stress [--ops N] [--seed N|random]");
                 return ExitCode::from(2);
@@ -38,15 +38,16 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     match run(ops, seed) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(what) => {
-            eprintln!("stress: {what}\nrepeat with: --ops {ops} --seed {seed}");
+        Err(error) => {
+            eprintln!("stress: {error}\nrepeat with: --ops {ops} --seed {seed}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn run(ops: u64, seed: u64) -> Result<(), String> {
-    let dir = tempfile::tempdir().map_err(|error| format!("a directory to work in: {error}"))?;
+    let dir = tempfile::tempdir()
+        .map_err(|error| format!("cannot create a temporary directory: {error}"))?;
     let before = stress_load::open_descriptors();
     let (real, injected) = (Arc::new(Tally::default()), Arc::new(Tally::default()));
     let ring = || Engine::builder().backend(Backend::Uring);
@@ -89,7 +90,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
             tokio: stress_load::plain_tokio,
         };
         load.run()
-            .map_err(|what| format!("round {round}: {what}"))?;
+            .map_err(|error| format!("round {round}: {error}"))?;
         let _ = std::fs::remove_file(&path);
         round += 1;
         if round % 24 == 0 {
@@ -102,12 +103,12 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
         injected.verdict(true)?;
     }
     if !stress_load::back_to(before) {
-        return Err("descriptors were leaked".to_owned());
+        return Err("descriptors have leaked".to_owned());
     }
     Ok(())
 }
 
-/// Everything that can go wrong, in times that pass on a real clock.
+/// Returns a simulated kernel with every kind of fault. Its delays are short, because they pass on a real clock.
 fn faults(seed: u64) -> SimConfig {
     SimConfig::new(seed)
         .delays(Duration::from_micros(100))

@@ -1,4 +1,5 @@
-//! What runs in the processes that `bench net` starts: one of the tool's servers, or the step before any program.
+//! The hidden commands that `bench net` runs in its child processes: a built-in server, and a wrapper that starts any
+//! program.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -13,7 +14,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::args::{NetChildArgs, NetServerArgs};
 use crate::fault::Fault;
 
-/// Serves until it is killed; the first line says where.
+/// Runs a built-in server until it is killed. The first line of output gives the address.
 pub(crate) fn net_server(args: &NetServerArgs) -> Result<ExitCode, Fault> {
     let serve = match args.name.as_str() {
         "ring" => ring_echo::serve,
@@ -30,7 +31,7 @@ pub(crate) fn net_server(args: &NetServerArgs) -> Result<ExitCode, Fault> {
     ended(args, serve(listener))
 }
 
-/// The same of HTTP.
+/// Runs the built-in HTTP server.
 fn net_http(args: &NetServerArgs) -> Result<ExitCode, Fault> {
     let body = match &args.body {
         Some(path) => std::fs::read(path)
@@ -41,7 +42,7 @@ fn net_http(args: &NetServerArgs) -> Result<ExitCode, Fault> {
     ended(args, tokio_http::serve(listener, body))
 }
 
-/// Listens, and says so.
+/// Opens the listener and prints its address.
 fn listen(args: &NetServerArgs) -> Result<TcpListener, Fault> {
     let bind = || -> std::io::Result<TcpListener> {
         let listener = TcpListener::bind(args.addr)?;
@@ -61,7 +62,7 @@ fn ended(args: &NetServerArgs, served: std::io::Result<Infallible>) -> Result<Ex
     }
 }
 
-/// Goes to its processors, sees to it that it ends with its parent, and becomes the program.
+/// Sets the CPU affinity and the parent-death signal, then replaces this process with the program.
 pub(crate) fn net_child(args: &NetChildArgs) -> Result<ExitCode, Fault> {
     if !args.cpu.is_empty() {
         let mut set = CpuSet::new();
@@ -74,7 +75,7 @@ pub(crate) fn net_child(args: &NetChildArgs) -> Result<ExitCode, Fault> {
     }
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Fault::failed(format!("asking to end with the parent: {error}")))?;
-    // It may have ended before that was asked.
+    // The parent may have exited before the signal was set.
     let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if u32::try_from(parent) != Ok(args.parent) {
         return Err(Fault::failed("the process that started this has ended"));

@@ -1,4 +1,4 @@
-//! The JSON of `annulus bench net`; its schema is kept in `schema/bench-net.json`.
+//! The JSON report of `annulus bench net`. Its schema is `schema/bench-net.json`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::bench::stats::Spread;
 use crate::bench::timeline::{Timeline, on_one_line};
 use crate::trace::{AtCell, Traced};
 
-/// Changed whenever a reader of older files would misread a newer one.
+/// The version of the format. Increased when a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
 
 /// One run of `annulus bench net`.
@@ -19,25 +19,25 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
-    /// The version of the command that wrote it.
+    /// The version of `annulus` that wrote the report.
     pub(crate) annulus: String,
-    /// The command as it was typed.
+    /// The command line.
     pub(crate) command: Vec<String>,
-    /// When it began, in seconds since 1970.
+    /// The start time, in seconds since the Unix epoch.
     pub(crate) started_unix_s: u64,
-    /// `--seed` with this number repeats the order of runs.
+    /// The seed of the order of runs. `--seed` with this number repeats the order.
     pub(crate) seed: u64,
     pub(crate) machine: Machine,
     pub(crate) load: LoadFacts,
     pub(crate) variants: Vec<VariantFacts>,
-    /// Every run, in the order in which they were made.
+    /// All runs, in execution order.
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per cell and variant.
     pub(crate) rows: Vec<Row>,
-    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    /// With `--syscalls` or `--flamegraph`: one extra run per cell and variant, after the measured runs.
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtCell>>,
-    /// A signal ended it early: there are fewer runs than were requested, or the last one was cut short.
+    /// `true` if a signal ended the benchmark early. Runs are missing, or the last run was cut short.
     #[serde(default)]
     pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
@@ -54,23 +54,23 @@ impl Figures for Report {
     }
 }
 
-/// What was asked.
+/// The parameters of the load.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct LoadFacts {
     pub(crate) protocol: String,
     pub(crate) description: String,
     pub(crate) connections: Vec<usize>,
-    /// Lengths of messages or values; of HTTP those of files, or none where the server decides.
+    /// Lengths of messages or values, in bytes. For HTTP, lengths of files; `null` if the server determines the length.
     pub(crate) sizes: Vec<Option<u64>>,
     pub(crate) pipeline: usize,
-    /// Requests a second by the clock; absent in a closed loop.
+    /// Requests per second at a fixed rate; absent in a closed loop.
     pub(crate) rate: Option<f64>,
-    /// A connection for each request.
+    /// `true` if each request opens a new connection.
     pub(crate) reconnect: bool,
     pub(crate) client_threads: usize,
-    /// Processors of the client's threads, in turn; empty: any.
+    /// Processors of the client threads, assigned round-robin. If empty, the kernel chooses.
     pub(crate) client_cpus: Vec<usize>,
-    /// Processors of the servers that were started; empty: any.
+    /// Processors of the started servers. If empty, the kernel chooses.
     pub(crate) server_cpus: Vec<usize>,
     pub(crate) warmup_seconds: f64,
     pub(crate) runtime_seconds: f64,
@@ -133,23 +133,23 @@ impl VariantFacts {
 pub(crate) struct Run {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
-    /// From 1.
+    /// The number of the repeat, from 1.
     pub(crate) repeat: usize,
     pub(crate) variant: String,
     pub(crate) sample: Option<Sample>,
-    /// Why there is no sample.
+    /// The reason for a missing sample.
     pub(crate) reason: Option<String>,
-    /// A signal ended it before its time; there is a sample if at least half of that was measured.
+    /// `true` if a signal ended the run early. The sample is present if at least half of the runtime was measured.
     pub(crate) cut_short: bool,
 }
 
 impl Run {
-    /// Whether it is void.
+    /// Returns whether the run is void. A run that a signal cut short is not.
     pub(crate) fn failed(&self) -> bool {
         self.good().is_none() && !self.cut_short
     }
 
-    /// Its sample, if it is worth something.
+    /// Returns the sample, unless it has faults.
     pub(crate) fn good(&self) -> Option<&Sample> {
         self.sample
             .as_ref()
@@ -157,34 +157,36 @@ impl Run {
     }
 }
 
-/// The numbers of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Sample {
     pub(crate) requests_per_second: f64,
-    /// Answers within the measured time.
+    /// Responses in the measured time.
     pub(crate) responses: u64,
     pub(crate) measured_seconds: f64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// From sending to answer: not corrected for requests that a slow server kept from being sent.
+    /// Latency from sending to response. Not corrected for coordinated omission: requests that a slow server delayed
+    /// count from when they were sent.
     pub(crate) latency_uncorrected: Latency,
-    /// With `--rate`: from when a request was due to its answer, corrected for coordinated omission.
+    /// With `--rate`: latency from when a request was due to its response, corrected for coordinated omission.
     pub(crate) latency_since_due: Option<Latency>,
-    /// Of each client thread, the share of the measured time that it was on a processor.
+    /// The share of the measured time that each client thread spent on a processor.
     pub(crate) client_cpu_share: Vec<f64>,
-    /// Processors that neither client nor server used and that were busy all the same; absent without `--pid`.
+    /// Processors that other processes kept busy, on average. Absent without figures of the server.
     pub(crate) others_busy: Option<f64>,
     pub(crate) server: Option<ServerUse>,
-    /// Why there is none.
+    /// The reason for a missing `server`.
     pub(crate) server_note: Option<String>,
-    /// Who was the limit.
+    /// The side that limited the throughput: client, server, both, neither or the rate.
     pub(crate) limit: String,
     pub(crate) totals: Totals,
     pub(crate) errors: Vec<ErrorCount>,
-    /// What makes the run void.
+    /// The faults that make the run void.
     pub(crate) faults: Vec<String>,
-    /// The measured time in slices, with `--timeline`. A latency is from sending to answer, by when the answer came;
-    /// with `--rate` from when the request was due, by that time. The client does not see the server's calls.
+    /// With `--timeline`: the measured time in slices. Latency runs from sending to response and is filed under the
+    /// time of the response. With `--rate` it runs from when the request was due and is filed under that time. The
+    /// server's system calls are not included.
     #[serde(
         default,
         serialize_with = "on_one_line",
@@ -204,43 +206,43 @@ pub(crate) struct Latency {
     pub(crate) max_us: f64,
 }
 
-/// What the server used, all of its threads together.
+/// The resources that all threads of the server used.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ServerUse {
     pub(crate) cpu_us_per_request: f64,
-    /// Of the program's own threads, the one that used most: the loop of a server that has one.
+    /// CPU time of the server's busiest thread. In a single-threaded server this is the event loop.
     #[serde(default)]
     pub(crate) busiest_thread_us_per_request: f64,
-    /// The threads that the kernel has for its rings, together: with SQPOLL it is they who submit.
+    /// CPU time of the kernel's threads for the server's rings. With SQPOLL these threads submit.
     #[serde(default)]
     pub(crate) ring_threads_us_per_request: f64,
-    /// Processors used on average.
+    /// Processors used, on average.
     pub(crate) cpus: f64,
     pub(crate) voluntary_switches_per_1000: f64,
     pub(crate) involuntary_switches_per_1000: f64,
-    /// Counted after the measured time, because counting slows the server.
+    /// System calls per request, counted after the measured time because counting slows the server.
     pub(crate) syscalls_per_request: Option<f64>,
-    /// Why that is absent, and how to get it.
+    /// The reason for a missing count, and how to enable it.
     pub(crate) syscalls_note: Option<String>,
 }
 
-/// Counts over the whole run, warm-up and end included.
+/// Counts over the whole run, including warm-up and drain.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Totals {
     pub(crate) requests: u64,
     pub(crate) responses: u64,
-    /// With their connection.
+    /// Requests whose connection failed before the response.
     pub(crate) dropped: u64,
-    /// When patience was over.
+    /// Requests without a response when the timeout expired.
     pub(crate) unanswered: u64,
-    /// With `--rate`: due in the measured time, and never sent.
+    /// With `--rate`: requests that were due in the measured time and never sent.
     pub(crate) never_sent: u64,
-    /// Redis: keys without a value.
+    /// Redis: responses for keys without a value (nil).
     pub(crate) nils: u64,
-    /// Connections open when the measured time ended.
+    /// Connections open at the end of the measured time.
     pub(crate) connections_open: usize,
     pub(crate) reopened: u64,
-    /// The client's, not the server's.
+    /// Calls of `io_uring_enter` by the client.
     pub(crate) client_enters: u64,
     pub(crate) client_out_of_buffers: u64,
 }
@@ -249,40 +251,40 @@ pub(crate) struct Totals {
 pub(crate) struct ErrorCount {
     pub(crate) kind: String,
     pub(crate) count: u64,
-    /// The first of them in words.
+    /// The message of the first one.
     pub(crate) first: String,
 }
 
-/// One variant in one cell: medians over its good runs.
+/// One variant in one cell, with medians over its good runs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Row {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
     pub(crate) variant: String,
-    /// How many of its runs are good.
+    /// The number of good runs.
     pub(crate) samples: usize,
     pub(crate) medians: Option<Medians>,
-    /// Why there are none, or why some are missing.
+    /// The reason for missing samples.
     pub(crate) reason: Option<String>,
-    /// Who was the limit in most runs.
+    /// The most frequent `limit` of the runs.
     pub(crate) limit: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Medians {
     pub(crate) requests_per_second: Spread,
-    /// Requests a second over those of `epoll` in the same repeat.
+    /// Throughput divided by that of `epoll` in the same repeat.
     pub(crate) ratio_to_epoll: Option<Spread>,
-    /// Of HTTP, over those of `nginx`.
+    /// For HTTP: throughput divided by that of `nginx` in the same repeat.
     #[serde(default)]
     pub(crate) ratio_to_nginx: Option<Spread>,
-    /// Since due with `--rate`, since sent without.
+    /// Latency from when the request was due with `--rate`, otherwise from when it was sent.
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p99_9_us: f64,
     pub(crate) max_us: f64,
-    /// The busiest client thread's.
+    /// The share of the busiest client thread.
     pub(crate) client_cpu_share: f64,
     pub(crate) server_cpus: Option<f64>,
     pub(crate) server_cpu_us_per_request: Option<f64>,
@@ -294,7 +296,7 @@ pub(crate) struct Medians {
 }
 
 impl Medians {
-    /// The ratio to the server that all are compared with.
+    /// Returns the ratio to the reference server.
     pub(crate) fn ratio(&self) -> Option<Spread> {
         self.ratio_to_epoll.or(self.ratio_to_nginx)
     }

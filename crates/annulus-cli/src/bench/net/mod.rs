@@ -1,7 +1,7 @@
-//! `annulus bench net`: loads a server, or starts servers of echo or HTTP and compares them under the same load.
+//! `annulus bench net`: loads a running server, or starts echo or HTTP servers and compares them under the same load.
 //!
-//! For each cell (a number of connections, a size), for each repeat, the variants in a shuffled order, each started
-//! anew for its run and gone after it.
+//! A cell is a number of connections and a size. Each repeat of a cell runs all variants in shuffled order. Each server
+//! is started for its run and stopped after it.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -39,7 +39,7 @@ use server::Server;
 use variants::Variant;
 use watch::Watch;
 
-/// What says "this machine cannot" to scripts.
+/// The exit code for "not supported on this machine".
 const EXIT_UNAVAILABLE: u8 = 77;
 
 /// Runs the command.
@@ -92,7 +92,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let mut text = table::tables(&report);
     text += &note.map_or(String::new(), |note| format!("note: {note}\n"));
     text += &traced::text(&report.traced);
-    // What cannot be printed may still be written.
+    // A failed print must not prevent writing the report.
     let printed = super::print_text(&text);
     if let Some(destination) = &destination {
         destination.write(&report, load.timeline)?;
@@ -113,7 +113,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
 fn unavailable(failure: &Failure) -> Result<ExitCode, Fault> {
     use std::io::Write;
     let text = format!("annulus: the load generator needs io_uring: {failure}");
-    // If even standard error is closed there is nobody left to tell.
+    // An error here means that standard error is closed. It cannot be reported.
     let _ = writeln!(std::io::stderr(), "{text}");
     Ok(ExitCode::from(EXIT_UNAVAILABLE))
 }
@@ -161,7 +161,7 @@ fn measure(options: &Options) -> Result<Vec<Run>, Fault> {
                     Ok(sample) if cut_short => cut(sample, options.runtime),
                     Ok(sample) => (Some(sample), None),
                     Err(Fault::Failed(why)) => (None, Some(why)),
-                    // Before it began.
+                    // Interrupted before the run began.
                     Err(Fault::Interrupted { .. }) => break 'runs,
                     Err(fault) => {
                         progress.clear();
@@ -184,19 +184,19 @@ fn measure(options: &Options) -> Result<Vec<Run>, Fault> {
     Ok(runs)
 }
 
-/// What a run that was cut short is worth, and the words for it.
+/// Returns the sample of an interrupted run, if it is usable, and a note on how much was measured.
 fn cut(sample: Sample, runtime: Duration) -> (Option<Sample>, Option<String>) {
     let measured = Duration::from_secs_f64(sample.measured_seconds);
     let enough = super::is_enough(measured, runtime);
     let note = super::cut_short(measured, runtime);
-    // Errors are told even so: such a sample counts for nothing.
+    // A short sample with errors is kept so that the errors are reported. Its faults exclude it from the results.
     let counts = |sample: &Sample| enough || !sample.errors.is_empty();
     (Some(sample).filter(counts), Some(note))
 }
 
-/// A variant that can be loaded now.
+/// A variant that is ready for load.
 struct Ready {
-    /// Ours to end, if we have started it.
+    /// The server process, if this run started it. Dropping it ends the process.
     server: Option<Server>,
     plan: load::Plan,
     pid: Option<u32>,
@@ -245,7 +245,7 @@ fn one(options: &Options, cell: Cell, variant: &Variant) -> Result<Sample, Fault
             }
         });
         let outcome = outcome.map_err(|failure| Fault::failed(failure.to_string()))?;
-        // Answers came, but before or after the measured time.
+        // All responses arrived outside the measured time.
         let is_late =
             outcome.responses == 0 && outcome.all_responses > 0 && outcome.unanswered == 0;
         match super::longer(plan.runtime) {

@@ -1,4 +1,4 @@
-//! What was asked, checked: which load, against whom.
+//! Validated options of `annulus bench net`: the load and the variants.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::args::{
 use crate::fault::Fault;
 use crate::trace::Trace;
 
-/// As many as can be opened from a handful of loopback addresses in reasonable time.
+/// The number of connections that can be opened from a few loopback addresses in reasonable time.
 const CONNECTIONS_MAX: usize = 60_000;
 const PIPELINE_MAX: usize = 1024;
 const THREADS_MAX: usize = 64;
@@ -23,7 +23,7 @@ const REPEATS_MAX: usize = 1000;
 const SIZE_MAX: u64 = 64 << 20;
 const REPEATS: usize = 5;
 
-/// What is measured together.
+/// A number of connections and a size. The variants are compared within a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) connections: usize,
@@ -39,13 +39,13 @@ impl Cell {
     }
 }
 
-/// The whole command line, checked.
+/// The validated command line.
 pub(crate) struct Options {
     pub(crate) protocol: &'static str,
     workload: Workload,
-    /// Whether each key is given its value before the load.
+    /// Set if every key is given a value before the load.
     pub(crate) fill: bool,
-    /// What is asked of HTTP servers that are compared.
+    /// The files that compared HTTP servers serve.
     pub(crate) pages: Option<Pages>,
     has_host: bool,
     pub(crate) sizes: Vec<Option<u64>>,
@@ -124,14 +124,14 @@ impl Options {
         cells
     }
 
-    /// Whether that is the name of a server that was there before.
+    /// Returns whether `name` is a server that this command did not start.
     pub(crate) fn is_there(&self, name: &str) -> bool {
         let mut external =
             (self.variants.iter()).filter(|variant| matches!(variant, Variant::External { .. }));
         external.any(|variant| variant.name() == name)
     }
 
-    /// What one run asks of one server.
+    /// Returns the load plan of one run against one server.
     pub(crate) fn plan(&self, cell: Cell, target: Target) -> Plan {
         let mut workload = self.workload.clone();
         match &mut workload {
@@ -252,7 +252,7 @@ fn protocol(requested: &NetProtocol) -> Result<ProtocolSetup<'_>, Fault> {
     })
 }
 
-/// What is asked of an HTTP server.
+/// Returns the HTTP workload for a path, a host and an expected body.
 fn page(path: Option<&str>, host: Option<&String>, body: Option<&Path>) -> Result<Workload, Fault> {
     let path = path.unwrap_or("/");
     let host = host.cloned().unwrap_or_default();
@@ -276,7 +276,7 @@ fn page(path: Option<&str>, host: Option<&String>, body: Option<&Path>) -> Resul
     })
 }
 
-/// What every body must be.
+/// Reads the expected body from a file.
 fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
     let wrong = |why: String| Fault::usage(format!("--body {}: {why}", path.display()));
     let bytes = std::fs::read(path)
@@ -287,7 +287,7 @@ fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
     }
 }
 
-/// What is asked of HTTP servers that are compared, in the order of length.
+/// Returns the response lengths of `--what`, sorted and without duplicates. `None` is the response without a file.
 fn lengths(what: &[ResponseLength]) -> Result<Vec<Option<u64>>, Fault> {
     let mut lengths: Vec<Option<u64>> = what.iter().map(|what| what.0).collect();
     if let Some(size) = lengths.iter().flatten().find(|size| **size > SIZE_MAX) {
@@ -366,7 +366,8 @@ fn check(args: &LoadArgs) -> Result<(), Fault> {
 
 type Processors = (Vec<usize>, Vec<usize>, Vec<String>);
 
-/// Whose processors are whose: the first for the servers, the others for the client, unless told otherwise.
+/// Assigns processors to the client and the servers, and returns notes for the user. By default the servers get the
+/// first allowed processor and the client gets the others.
 fn processors(args: &LoadArgs, compared: bool) -> Result<Processors, Fault> {
     let allowed = sched_getaffinity(None)
         .map_err(|error| Fault::failed(format!("asking for our processors: {error}")))?;

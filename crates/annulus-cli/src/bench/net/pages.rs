@@ -1,5 +1,5 @@
-//! What HTTP servers are compared by: an answer without a file, and files of several lengths in a private folder, with
-//! the configuration of an nginx that serves both.
+//! The content that compared HTTP servers serve: a response without a file, and files of several lengths in a private
+//! folder. Also writes the configuration of an nginx that serves both.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,32 +10,32 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-/// What is answered without a file.
+/// The body of the response without a file.
 const RESPONDED: &str = "Hello, World!";
-/// Bodies up to this length are compared byte for byte in every answer.
+/// Bodies up to this length are verified byte for byte in every response.
 const COMPARED_BYTES: usize = 4096;
-/// Of larger ones, one in N: comparing takes the client time that belongs to asking.
+/// The verification interval of larger bodies: one response in N, because comparing takes time from the client.
 const COMPARED_OF: u64 = 16;
-/// Where nginx is, if not on the path: distributions keep it from plain users'.
+/// Folders that are searched for nginx after `PATH`. Distributions leave `sbin` out of the `PATH` of normal users.
 const FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
-/// Descriptors of nginx that are no connections.
+/// Descriptors that nginx needs besides its connections.
 const OTHER_FILES: usize = 64;
-/// nginx closes idle connections when less than a sixteenth of its connection slots are free: an eighth more than are
-/// needed.
+/// nginx closes idle connections when fewer than a sixteenth of its connection slots are free. The configuration adds
+/// an eighth more slots than needed.
 const SPARE_PART: usize = 8;
 
-/// The folder, which goes with this.
+/// A temporary folder of files to serve. Dropping this value deletes the folder.
 pub(crate) struct Pages {
     folder: TempDir,
-    /// By length; what is answered without a file is not among them.
+    /// The body of each file, by length. The response without a file is not included.
     bodies: Vec<(u64, Arc<[u8]>)>,
 }
 
 impl Pages {
-    /// Writes a file of each length; `None` is the answer without one.
+    /// Writes a file of each length. `None` stands for the response without a file.
     pub(super) fn new(sizes: &[Option<u64>], seed: u64) -> io::Result<Pages> {
         let folder = tempfile::Builder::new().prefix("annulus-http-").tempdir()?;
-        // Workers of nginx are nobody, and read what they serve.
+        // Workers of nginx run as user `nobody` and must be able to read the files.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
         let files = folder.path().join("files");
         fs::create_dir(&files)?;
@@ -51,22 +51,23 @@ impl Pages {
         Ok(Pages { folder, bodies })
     }
 
-    /// The folder that is served.
+    /// Returns the folder that is served.
     pub(super) fn files(&self) -> PathBuf {
         self.folder.path().join("files")
     }
 
-    /// The file with the body of that length, or with what is answered without one.
+    /// Returns the file with the body of that length. `None` selects a file with the body of the response without a
+    /// file.
     pub(super) fn file(&self, size: Option<u64>) -> PathBuf {
         self.files().join(size.map_or("hello".into(), name))
     }
 
-    /// What is requested.
+    /// Returns the path that the client requests.
     pub(super) fn path(size: Option<u64>) -> String {
         size.map_or("/".into(), |size| format!("/{}", name(size)))
     }
 
-    /// What every answer's body must be, and of how many answers one is compared with it.
+    /// Returns the expected body, and N if one in N responses is compared with it.
     pub(super) fn body(&self, size: Option<u64>) -> (Arc<[u8]>, u64) {
         let matched = self.bodies.iter().find(|(other, _)| Some(*other) == size);
         let body = matched.map_or_else(|| RESPONDED.as_bytes().into(), |(_, body)| body.clone());
@@ -78,7 +79,7 @@ impl Pages {
         (body, one_of)
     }
 
-    /// Writes a configuration for N connections: one worker, and what an administrator who wants speed sets.
+    /// Writes an nginx configuration for `connections`: one worker, tuned for speed.
     pub(super) fn nginx(&self, address: SocketAddr, connections: usize) -> io::Result<PathBuf> {
         let (folder, files) = (self.folder.path().display(), self.files());
         let files = files.display();
@@ -112,7 +113,7 @@ impl Pages {
         Ok(path)
     }
 
-    /// Where nginx keeps what it keeps.
+    /// Returns the folder for nginx's PID file, error log and temporary files.
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -122,7 +123,7 @@ fn name(size: u64) -> String {
     format!("{size}.bin")
 }
 
-/// nginx, if it is installed.
+/// Returns the path of the nginx program, if it is installed.
 pub(super) fn find_nginx() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));

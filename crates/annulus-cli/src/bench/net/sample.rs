@@ -1,4 +1,4 @@
-//! From what the generator and the watch counted to the numbers of a run, and who was the limit.
+//! Computes the results of a run from the counts of the load generator and the watch, and determines the limiting side.
 
 use annulus_baselines::net::load::{Outcome, Plan};
 use hdrhistogram::Histogram;
@@ -8,12 +8,12 @@ use super::watch::Watch;
 use crate::bench::machine::Used;
 use crate::bench::timeline::Timeline;
 
-/// A client thread that is on its processor for more than this has nothing to spare.
+/// A client thread that uses more than this share of a processor counts as saturated.
 const CLIENT_FULL: f64 = 0.97;
-/// The same of a server, per processor.
+/// A server that uses at least this many processors counts as saturated.
 const SERVER_FULL: f64 = 0.95;
 
-/// The numbers of one run.
+/// Returns the results of one run.
 pub(crate) fn sample(
     plan: &Plan,
     outcome: &Outcome,
@@ -108,7 +108,8 @@ fn server(outcome: &Outcome, watch: &Watch) -> Result<ServerUse, String> {
     })
 }
 
-/// Who could not do more. Only one of several client threads being full is enough: its connections wait for it.
+/// Determines which side limited the throughput. One saturated client thread is enough, because its connections wait
+/// for it.
 fn limit(plan: &Plan, client: &[f64], server: Option<&ServerUse>) -> String {
     let busiest = client.iter().copied().fold(0.0, f64::max);
     let client_full = busiest > CLIENT_FULL;

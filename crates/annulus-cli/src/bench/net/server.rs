@@ -1,7 +1,7 @@
-//! A variant's process: started, found listening, and ended whatever happens.
+//! The server process of a variant: starts it, waits until it listens, and always ends it.
 //!
-//! It dies with us: the kernel kills it when our process ends, however that comes about, and dropping [`Server`] does
-//! it before that and waits until it is gone.
+//! Dropping [`Server`] kills the process and waits for it. If this process ends in any other way, the kernel kills the
+//! server.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -22,12 +22,12 @@ use super::variants::Variant;
 use crate::fault::Fault;
 use crate::signals;
 
-/// How long a server may take until it listens.
+/// The time limit for a server to start listening.
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Of what it says on standard error, so much is kept.
+/// The number of bytes that are kept of the server's standard error.
 const STDERR_BYTES_MAX: u64 = 4096;
-/// What our own servers say when they listen.
+/// The prefix of the line that a built-in server prints when it listens.
 const LISTENING: &str = "listening on ";
 
 pub(crate) struct Server {
@@ -38,7 +38,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it for a cell, and waits until it listens.
+    /// Starts the server for a cell and waits until it listens.
     pub(crate) fn start(variant: &Variant, options: &Options, cell: Cell) -> Result<Server, Fault> {
         let cpus = &options.server_cpus;
         let name = variant.name().to_string();
@@ -72,7 +72,8 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C on a terminal goes to a whole group: it is for us to end the run before its server.
+            // Ctrl-C on a terminal signals the whole process group. A separate group lets the run end before its server
+            // does.
             .process_group(0);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let stderr = listen_to(child.stderr.take());
@@ -92,7 +93,7 @@ impl Server {
         self.child.id()
     }
 
-    /// What it died of, if it has.
+    /// Returns how the server ended, with its standard error. `None` while it runs.
     pub(crate) fn death(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         let stderr = self.stderr.recv_timeout(PATIENCE).unwrap_or_default();
@@ -151,13 +152,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that has ended by itself cannot be killed; waiting is right for both.
+        // The kill fails if the server has already exited. It must be reaped in both cases.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }
 
-/// The program and its arguments.
+/// Returns the program and arguments of a server that has no pages to serve, or of a custom command.
 fn program(
     variant: &Variant,
     own: OsString,
@@ -201,7 +202,7 @@ fn program(
     }
 }
 
-/// A server of HTTP and its arguments.
+/// Returns the program and arguments of a built-in HTTP server.
 fn page_server(
     name: &str,
     own: PathBuf,
@@ -237,12 +238,12 @@ fn page_server(
     Ok(line)
 }
 
-/// An address that nobody listens on now.
+/// Returns a loopback address with a free port.
 fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// The first line, as soon as it is there; what follows is read and forgotten, so that nobody waits to write it.
+/// Sends the first line as soon as it is complete. Discards the rest so that the writer never blocks on a full pipe.
 fn first_line(from: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = channel();
     if let Some(from) = from {
@@ -257,7 +258,7 @@ fn first_line(from: Option<impl Read + Send + 'static>) -> Receiver<String> {
     receiver
 }
 
-/// The beginning of what it says, once it has ended.
+/// Sends the first [`STDERR_BYTES_MAX`] bytes after the end of the stream. Discards the rest.
 fn listen_to(from: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = channel();
     if let Some(mut from) = from {

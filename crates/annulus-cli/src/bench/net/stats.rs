@@ -1,11 +1,11 @@
-//! From runs to rows: medians over the repeats, ratios inside each repeat.
+//! Aggregates runs into rows: medians over the repeats, and ratios within each repeat.
 
 use super::json::{Latency, Medians, Row, Run, Sample, ServerUse};
 use super::options::{Cell, Options};
 use super::variants::reference;
 use crate::bench::stats::{Spread, median};
 
-/// The rows of all cells; in a cell by falling speed.
+/// Returns the rows of all cells. Within a cell the fastest variant is first.
 pub(crate) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
     let names: Vec<&str> = options
         .variants

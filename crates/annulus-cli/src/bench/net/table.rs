@@ -1,4 +1,4 @@
-//! The tables for people: one per cell, who was the limit, and the sentence at the end.
+//! The text report: one table per cell, the limiting side of each variant, warnings and the verdict.
 
 use super::json::{Medians, Report, Row, Run};
 use super::variants::reference;
@@ -19,16 +19,16 @@ const HEADINGS: [&str; 12] = [
     "syscalls/req",
     "switches/1000",
 ];
-/// Which of them is named after whom all are compared with.
+/// The index of the heading that names the reference server.
 const RATIO: usize = 2;
-/// Above this share of a processor taken by others, a reader is told.
+/// The report warns if other processes used more than this share of a processor.
 const DISTURBED: f64 = 0.1;
-/// A thread with more than this share of its process' processor time is as good as alone.
+/// The CPU time of the busiest thread is not shown if it exceeds this share of the process's CPU time.
 const ALONE: f64 = 0.98;
-/// Which variant the verdict is about, if it is there.
+/// The variant that the verdict is about.
 const OURS: &str = "annulus";
 
-/// What stands above the columns.
+/// Returns the column headings.
 pub(crate) fn headings(protocol: &str) -> [&'static str; HEADINGS.len()] {
     let mut headings = HEADINGS;
     if reference(protocol) == "nginx" {
@@ -37,7 +37,7 @@ pub(crate) fn headings(protocol: &str) -> [&'static str; HEADINGS.len()] {
     headings
 }
 
-/// Every table, what the columns mean, warnings and the verdict.
+/// Returns all tables, an explanation of the columns, the warnings and the verdict.
 pub(crate) fn tables(report: &Report) -> String {
     let mut text = String::new();
     for &size in &report.load.sizes {
@@ -78,7 +78,7 @@ fn table(rows: &[&Row], protocol: &str) -> String {
     text + &limits(rows)
 }
 
-/// Who was the limit, variants with the same answer together.
+/// Returns one line for each limit, naming the variants that have it.
 fn limits(rows: &[&Row]) -> String {
     let mut by_limit: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -128,7 +128,7 @@ pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
     ])
 }
 
-/// What a request costs the server, and its busiest thread if others have a part in it.
+/// Returns the server's CPU time per request, and that of its busiest thread if other threads contribute.
 fn processor_time(medians: &Medians) -> String {
     let Some(all) = medians.server_cpu_us_per_request else {
         return "–".into();
@@ -139,7 +139,7 @@ fn processor_time(medians: &Medians) -> String {
     }
 }
 
-/// What a reader should know before believing the numbers.
+/// Returns warnings about the validity of the results.
 pub(crate) fn warnings(runs: &[Run]) -> Vec<String> {
     let mut warnings = Vec::new();
     let samples = || runs.iter().filter_map(|run| run.sample.as_ref());
@@ -170,7 +170,7 @@ pub(crate) fn warnings(runs: &[Run]) -> Vec<String> {
     warnings
 }
 
-/// In a sentence: how we compare with the reference, or what one server does.
+/// Returns the verdict: the ratio of Annulus to the reference server, or the results of a single server.
 pub(crate) fn verdict(rows: &[Row]) -> String {
     let clauses: Vec<String> = rows.iter().filter_map(clause).collect();
     match clauses.is_empty() {

@@ -1,4 +1,4 @@
-//! One more run of each server, looked into while it is under load: `--syscalls`, `--flamegraph`.
+//! Extra runs for `--syscalls` and `--flamegraph`, which trace each server under load.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::bench::traced::RECORDED;
 use crate::fault::Fault;
 use crate::trace::{AtCell, Counter, Traced, tables};
 
-/// Until the load runs evenly; it is looked into after that.
+/// The time before tracing starts, so that the load becomes steady.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// Which graphs go where.
+/// The requested flame graphs and their files.
 pub(super) struct TraceRequest {
     graphs: Vec<(Cell, String, PathBuf)>,
 }
@@ -45,7 +45,7 @@ impl TraceRequest {
         })
     }
 
-    /// The runs, if any were requested.
+    /// Makes the extra runs, if any are requested.
     pub(super) fn runs(&self, options: &Options) -> Result<Vec<Traced<AtCell>>, Fault> {
         let mut traced = Vec::new();
         if !options.trace.is_requested() {
@@ -100,7 +100,7 @@ impl TraceRequest {
     }
 }
 
-/// Loads the server once more, and looks while the load is on.
+/// Loads the server once more and calls `run` while it is under load.
 fn under_load<T>(
     options: &Options,
     cell: Cell,
@@ -127,7 +127,7 @@ fn under_load<T>(
     match (outcome, gone) {
         (Err(failure), _) => Err(failure.to_string()),
         (Ok(_), Some(gone)) => Err(gone),
-        // A server that is stopped at every call may lose its client to a timeout; what was counted is no less true.
+        // The tracer can slow the server so much that requests time out. The counts are still valid.
         (Ok(_), None) => result,
     }
 }

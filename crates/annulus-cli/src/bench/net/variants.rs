@@ -1,4 +1,4 @@
-//! Who is loaded: a server that runs, servers of our own, any other command.
+//! The servers that can be loaded: a running server, built-in servers and custom commands.
 
 use annulus_baselines::net::load::Target;
 
@@ -6,12 +6,12 @@ use super::pages::find_nginx;
 use crate::args::LoadArgs;
 use crate::fault::Fault;
 
-/// Who is compared when nobody is named. The last is what the others are compared with.
+/// The echo servers that are compared by default. The last is the reference.
 const OF_ECHO: [&str; 5] = ["annulus", "annulus-epoll", "tokio", "ring", "epoll"];
-/// The same of HTTP; nginx if it is installed.
+/// The HTTP servers that are compared by default. nginx, the reference, is left out if it is not installed.
 const OF_HTTP: [&str; 4] = ["annulus", "annulus-epoll", "hyper", "nginx"];
 
-/// Our own servers of a protocol.
+/// Returns the built-in variants for a protocol.
 fn all_of(protocol: &str) -> &'static [&'static str] {
     match protocol {
         "echo" => &OF_ECHO,
@@ -20,19 +20,19 @@ fn all_of(protocol: &str) -> &'static [&'static str] {
     }
 }
 
-/// What every variant is compared with.
+/// Returns the name of the reference server.
 pub(crate) fn reference(protocol: &str) -> &'static str {
     all_of(protocol).last().copied().unwrap_or("epoll")
 }
 
-/// One variant.
+/// A server to load.
 #[derive(Clone, Debug)]
 pub(crate) enum Variant {
-    /// A server that runs already.
+    /// A server that is already running.
     External { target: Target, pid: Option<u32> },
-    /// One of this binary's own.
+    /// A server that `bench net` knows how to start: one of this binary's servers, or nginx.
     BuiltIn { name: &'static str },
-    /// Any other command.
+    /// A custom command (`--server-cmd`).
     Command { name: String, argv: Vec<String> },
 }
 
@@ -59,7 +59,7 @@ pub(super) fn variants(
             pid: args.pid,
         }]);
     }
-    // A path is one of somebody else's.
+    // The built-in servers do not serve the paths that `--path` names.
     let own = if has_path { &[] } else { all_of(protocol) };
     if own.is_empty() && (args.server_cmd.is_empty() || !args.variants.is_empty()) {
         return Err(Fault::usage(format!(
@@ -125,7 +125,7 @@ fn unknown(requested: &str, own: &[&str]) -> Fault {
     ))
 }
 
-/// `NAME=program argument {addr}`: split at spaces, no shell.
+/// Parses `NAME=program argument {addr}`. The command is split at spaces and runs without a shell.
 fn command(text: &str) -> Result<Variant, Fault> {
     let wrong = |why: &str| {
         Fault::usage(format!(

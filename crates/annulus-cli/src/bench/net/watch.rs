@@ -1,4 +1,4 @@
-//! What the load costs the server: processor time and context switches from `/proc`, system calls from `perf`.
+//! Measures the server's CPU time and context switches from `/proc`, and its system calls with `perf`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,23 +10,23 @@ use annulus_baselines::net::load::{Live, Moment};
 
 use crate::trace::PerfCounter;
 
-/// How long system calls are counted, after the measured time: counting them slows the server.
+/// The time for which system calls are counted. Counting follows the measured time because it slows the server.
 const COUNTED: Duration = Duration::from_millis(300);
 
-/// What the kernel calls the threads that it starts for a process's rings: workers, and those that poll.
+/// The name prefix of the kernel's threads for a process's rings: workers and submission-queue pollers.
 const RING_THREADS: &str = "iou-";
 
-/// What a thread has used since it began.
+/// The resources that a thread has used since it started.
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
-    /// Of the kernel's own, for a ring.
+    /// Set for a kernel thread that serves a ring.
     of_ring: bool,
     cpu_ns: u64,
     voluntary: u64,
     involuntary: u64,
 }
 
-/// All threads of a process and its children at one moment, by their folders.
+/// A snapshot of all threads of a process and its descendants, keyed by their `/proc` folders.
 #[derive(Clone, Debug, Default)]
 struct Account {
     threads: HashMap<PathBuf, Thread>,
@@ -34,12 +34,13 @@ struct Account {
 }
 
 impl Account {
-    /// What those that are there now have used since `begin`; what one used that has ended is lost.
+    /// Returns the total that the threads in this snapshot have used since `begin`. Threads that have ended are not
+    /// included.
     fn since(&self, begin: &Account, of: fn(&Thread) -> u64) -> f64 {
         self.each_since(begin, of).map(|(_, used)| used).sum()
     }
 
-    /// The same of each thread.
+    /// Returns the usage of each thread since `begin`.
     fn each_since(
         &self,
         begin: &Account,
@@ -52,20 +53,20 @@ impl Account {
     }
 }
 
-/// What the server used during the measured time.
+/// The resources that the server used in the measured time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     pub(crate) cpu_ns: f64,
-    /// Of the program's own threads, the one that used most.
+    /// CPU time of the program's busiest thread.
     pub(crate) busiest_cpu_ns: f64,
-    /// Of the threads that the kernel has for its rings, together.
+    /// CPU time of the kernel's threads for the program's rings.
     pub(crate) rings_cpu_ns: f64,
     pub(crate) voluntary: f64,
     pub(crate) involuntary: f64,
     pub(crate) seconds: f64,
 }
 
-/// One process that is watched.
+/// The measurements of one server process.
 pub(crate) struct Watch {
     pid: u32,
     begin: Result<Account, String>,
@@ -84,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// Looks, as a run calls out its moments.
+    /// Takes the measurement for a moment of the run.
     pub(crate) fn at(&mut self, moment: Moment, live: &Live<'_>) {
         match moment {
             Moment::Begin => self.begin = account(self.pid),
@@ -93,7 +94,7 @@ impl Watch {
         }
     }
 
-    /// What was used between begin and end.
+    /// Returns the resources used between the begin and the end of the measured time.
     pub(crate) fn used(&self) -> Result<Used, String> {
         let begin = self.begin.as_ref().map_err(String::clone)?;
         let end = self.end.as_ref().map_err(String::clone)?;
@@ -118,13 +119,13 @@ impl Watch {
         })
     }
 
-    /// System calls per request.
+    /// Returns the number of system calls per request.
     pub(crate) fn syscalls_per_request(&self) -> Result<f64, String> {
         self.syscalls.clone()
     }
 }
 
-/// The process and those it has started, and so on: nginx answers in a child.
+/// Returns the process and all of its descendants. nginx, for example, serves from a child process.
 pub(crate) fn family(pid: u32) -> Vec<u32> {
     let mut family = vec![pid];
     let mut checked = 0;
@@ -160,7 +161,7 @@ fn account(pid: u32) -> Result<Account, String> {
         .flatten()
         .flatten()
     {
-        // A thread may end while we look; what it had used is then missing.
+        // A thread may end during the reads. Its usage is then missing.
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
         let status = read("status");
         let thread = Thread {
@@ -177,7 +178,7 @@ fn account(pid: u32) -> Result<Account, String> {
     }
 }
 
-/// The first number of a `schedstat`: nanoseconds on a processor.
+/// Returns the first number of a `schedstat` file: nanoseconds on a processor.
 fn run_time_ns(text: &str) -> u64 {
     let first = text.split_whitespace().next();
     first.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -191,7 +192,7 @@ fn field(status: &str, name: &str) -> u64 {
     value.unwrap_or(0)
 }
 
-/// Counts for a while, and how many requests are answered meanwhile.
+/// Counts system calls for [`COUNTED`] and divides them by the responses in that time.
 fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
     let counter = PerfCounter::of_all(&family(pid));
     let (counted, responses) = while_loaded(live, counter, PerfCounter::stop)
@@ -202,8 +203,8 @@ fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
     }
 }
 
-/// Lets what has been attached look for a while; what it saw, and how many requests were answered meanwhile. Both are
-/// of the same, slowed, server.
+/// Keeps an attached tracer running for [`COUNTED`], then detaches it. Returns its result and the number of responses
+/// in that time. Both are of the same slowed server.
 pub(crate) fn while_loaded<A, B>(
     live: &Live<'_>,
     attached: Result<A, String>,
@@ -226,7 +227,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let family = family(std::process::id());
         assert_eq!(family[0], std::process::id());
-        // Where the kernel lists no children (CONFIG_PROC_CHILDREN) there is the process alone.
+        // Kernels without `CONFIG_PROC_CHILDREN` do not list children.
         let lists = fs::metadata("/proc/self/task").is_ok()
             && fs::metadata(format!("/proc/{0}/task/{0}/children", std::process::id())).is_ok();
         assert_eq!(family.contains(&child.id()), lists);
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_account_of_a_busy_process_grows() {
-        // Not our own: threads of other tests come and go, with what they have used.
+        // A separate process, because other tests start and end threads in this one.
         let mut busy = Command::new("sh")
             .args(["-c", "while :; do sleep 0.001; done"])
             .spawn()

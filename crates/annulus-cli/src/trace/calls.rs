@@ -1,18 +1,18 @@
-//! System calls that were counted, by name.
+//! System-call counts, by name.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Stands for all names that were not asked for.
+/// The entry for calls that are not counted by name.
 pub(super) const OTHERS: &str = "(others)";
 
-/// All calls of some processes for a while.
+/// The system calls of a group of processes while a tracer was attached.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Counted {
-    /// Who counted.
+    /// The name of the tracer.
     pub(crate) by: &'static str,
     pub(crate) all: u64,
-    /// By falling number; what is missing of `all` has names that were not asked for.
+    /// Name, calls and failed calls, most frequent first. The rest of `all` are calls that are not counted by name.
     pub(crate) names: Vec<(String, u64, u64)>,
 }
 
@@ -23,7 +23,8 @@ impl Counted {
         Counted { by, all, names }
     }
 
-    /// The same for N operations; calls of other names are one entry among them.
+    /// Returns the counts per operation, for `ops` operations. Calls that are not counted by name form one entry,
+    /// `(others)`.
     pub(crate) fn per_op(&self, ops: u64) -> Vec<Calls> {
         let named: u64 = self.names.iter().map(|(_, count, _)| count).sum();
         let mut names = self.names.clone();
@@ -39,12 +40,12 @@ impl Counted {
     }
 }
 
-/// Calls of one name.
+/// The calls of one name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Calls {
     pub(crate) name: String,
     pub(crate) count: u64,
     pub(crate) per_op: f64,
-    /// How many of them were answered by an error; operations on a ring have theirs in completions, not here.
+    /// Calls that returned an error. Ring operations report errors in completions, which are not counted here.
     pub(crate) errors: u64,
 }

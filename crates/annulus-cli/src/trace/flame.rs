@@ -1,8 +1,8 @@
-//! Where processor time goes: `perf record` of one run, its stacks folded and drawn.
+//! Flame graphs of CPU time: records one run with `perf record`, folds the stacks and draws them.
 //!
-//! Samples are by the processor's clock, since virtual machines often have no hardware counters. Stacks are unwound by
-//! debug information from a copy of each sample's stack: neither our release build nor the C library nor the servers
-//! that one might look at keep frame pointers. What perf records goes into a file without a name.
+//! Samples use the `cpu-clock` event, because virtual machines often have no hardware counters. Stacks are unwound with
+//! debug information from a copy of each sample's stack, because the release build, the C library and most servers have
+//! no frame pointers. perf writes its recording to an unnamed temporary file.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,28 +17,30 @@ use super::tracer::Tracer;
 use super::{is_installed, labelled};
 use crate::fault::Fault;
 
-/// Samples a second and processor; no divisor of what programs do by the clock.
+/// Samples per second and processor. A prime number, so that samples do not fall in step with a program's timers.
 const HERTZ: &str = "499";
-/// With half of it three quarters of a Tokio variant's stacks are cut off, with twice as much they are no longer.
+/// The unwinding method and the bytes of stack per sample. With half as many bytes, three quarters of a Tokio variant's
+/// stacks are cut off. Twice as many bytes do not make them longer.
 const UNWIND: &str = "dwarf,16384";
 const HINT: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
-/// Without the period, by which samples would be weighted: all have the same.
+/// The fields of `perf script`. The period is left out because folding would weight samples by it, and it is constant.
 const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";
-/// What perf 6.1 says when it gives up because a thread has ended.
+/// The message of perf 6.1 when it stops early because a traced thread has ended.
 const CUT_SHORT: &str = "pollfd index mismatch";
-/// Where perf has found functions of the kernel. (Folding marks the names of the vDSO as if they were such.)
+/// The objects that mark kernel functions in perf's output. (Folding also marks the vDSO's functions as kernel
+/// functions.)
 const KERNEL: [&str; 2] = ["([kernel.", "vmlinux)"];
 
-/// Where the graphs go.
+/// The destination of flame graphs.
 pub(crate) struct Graphs {
     path: PathBuf,
     replace: bool,
 }
 
-/// A graph that was drawn.
+/// A written flame graph.
 pub(crate) struct Drawn {
     pub(crate) samples: u64,
-    /// What a reader should know.
+    /// A limitation of the graph, for the reader.
     pub(crate) note: Option<String>,
 }
 
@@ -72,7 +74,7 @@ impl Graphs {
                 "--flamegraph {shown}: perf is not installed (Debian: apt install linux-perf)"
             )));
         }
-        // Better now than after minutes of measuring.
+        // Check that perf can record, so that a failure shows before minutes of measuring.
         let probe = graphs.record(&[std::process::id()]);
         probe
             .and_then(Recorder::end)
@@ -80,7 +82,7 @@ impl Graphs {
         Ok(graphs)
     }
 
-    /// The files of graphs with these labels: of one, the file that was named.
+    /// Returns one file for each label. A single graph gets the path from the command line.
     pub(crate) fn files(&self, labels: &[String]) -> Result<Vec<PathBuf>, Fault> {
         let files: Vec<PathBuf> = match labels {
             [_] => vec![self.path.clone()],
@@ -100,12 +102,13 @@ impl Graphs {
         Ok(files)
     }
 
-    /// Attaches to these processes: what they do from now on is recorded.
+    /// Attaches perf to the processes and starts recording.
     pub(crate) fn record(&self, pids: &[u32]) -> Result<Recorder, String> {
         Recorder::start(pids, self.folder())
     }
 
-    /// Folds what was recorded, draws it and writes it; beside the file and renamed, so there is a whole one or none.
+    /// Folds and draws a recording, and writes the graph to `file`. The graph is written to a temporary file and
+    /// renamed, so `file` is never incomplete.
     pub(crate) fn draw(
         &self,
         recorded: Recorded,
@@ -117,7 +120,7 @@ impl Graphs {
         let (mut drawn, picture) = draw(&stacks, title)?;
         let written = tempfile::NamedTempFile::new_in(self.folder()).and_then(|mut beside| {
             beside.write_all(&picture)?;
-            // Temporary files are for their owner alone; this one is to be looked at.
+            // Temporary files are readable only by their owner. The graph must be readable by all users.
             let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o644);
             beside.as_file().set_permissions(everybody)?;
             match self.replace {
@@ -145,7 +148,7 @@ impl Graphs {
     }
 }
 
-/// perf, recording.
+/// A running `perf record`.
 pub(crate) struct Recorder {
     tracer: Tracer,
     recorded: File,
@@ -166,7 +169,7 @@ impl Recorder {
             "-g",
             "--call-graph",
             UNWIND,
-            // Its thread for these would be waited for, for a second.
+            // Without this option perf waits up to a second for its thread for BPF events.
             "--no-bpf-event",
             "-D",
             "-1",
@@ -185,7 +188,7 @@ impl Recorder {
         Ok(Recorder { tracer, recorded })
     }
 
-    /// Detaches; what was recorded.
+    /// Detaches perf and returns the recording.
     pub(crate) fn end(self) -> Result<Recorded, String> {
         let messages = self.tracer.end().map_err(|why| format!("perf: {why}"))?;
         Ok(Recorded {
@@ -195,18 +198,18 @@ impl Recorder {
     }
 }
 
-/// What perf recorded.
+/// A recording of perf.
 pub(crate) struct Recorded {
     file: File,
     cut_short: bool,
 }
 
-/// The recorded samples as lines of frames, from the thread's name inwards, with a count each.
+/// Folds the samples into one line per stack: the thread's name, the frames from the outermost inwards, and a count.
 fn fold(mut recorded: File) -> Result<Folded, String> {
     let failed = |error: std::io::Error| format!("perf script: {error}");
     recorded.seek(SeekFrom::Start(0)).map_err(failed)?;
     let mut child = Command::new("perf")
-        // Inlined functions would be asked of another program, for each address again.
+        // To resolve inlined functions, perf calls another program for each address.
         .args(["script", "--no-inline", "-i", "-", "-F", FIELDS])
         .env("LC_ALL", "C")
         .stdin(recorded)
@@ -238,7 +241,7 @@ fn fold(mut recorded: File) -> Result<Folded, String> {
     }
 }
 
-/// Stacks, and whether some are of the kernel.
+/// Folded stacks. `kernel` is set if any sample has kernel frames.
 pub(super) struct Folded {
     pub(super) stacks: String,
     pub(super) kernel: bool,
@@ -256,7 +259,7 @@ pub(super) fn fold_text(text: &[u8]) -> std::io::Result<Folded> {
     })
 }
 
-/// The picture, and what is to be said of it.
+/// Draws the stacks. Returns the number of samples with a note for the reader, and the SVG.
 pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, Vec<u8>), String> {
     let count = |line: &str| line.rsplit_once(' ')?.1.parse::<u64>().ok();
     let stacks = &folded.stacks;
@@ -276,7 +279,7 @@ pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, Vec<u8>), Str
             .map_or(String::new(), |note| format!("; {note}"))
     ));
     options.colors = Palette::Multi(flamegraph::color::MultiPalette::Rust);
-    // The same recording, the same picture.
+    // The same recording always gives the same picture.
     options.deterministic = true;
     let mut picture = Vec::new();
     flamegraph::from_lines(&mut options, stacks.lines(), &mut picture)

@@ -1,7 +1,7 @@
-//! Looking into one more run: which system calls were made, and where processor time went.
+//! Tracing of extra runs: counts system calls and records flame graphs.
 //!
-//! Always after what is measured and never during it, because to look slows what is looked at. perf and strace are
-//! programs of the machine; they are started for a run, attached before it begins and ended after it.
+//! Tracing slows the traced program, so it follows the measured runs and never overlaps them. perf and strace must be
+//! installed. They are started for each run, attached before it begins and stopped after it.
 
 mod calls;
 mod flame;
@@ -22,16 +22,16 @@ pub(crate) use flame::Graphs;
 pub(crate) use perf::Counter as PerfCounter;
 pub(crate) use report::{AtCell, AtDepth, Traced, failures, tables};
 
-/// What was requested.
+/// The requested tracing.
 pub(crate) struct Trace {
-    /// Who counts system calls, or why nobody can; absent if not asked.
+    /// The tool that counts system calls, or the reason why none can. `None` if counting is not requested.
     tool: Option<Result<Tool, String>>,
     pub(crate) graphs: Option<Graphs>,
 }
 
 impl Trace {
-    /// Refuses what will not work, before anything is measured. That nobody can count is no reason to refuse: it is
-    /// said where the counts would be.
+    /// Checks the request before anything is measured. Fails if flame graphs cannot be recorded. If system calls cannot
+    /// be counted, the reason appears in place of the counts.
     pub(crate) fn new(args: &TraceArgs, replace: bool) -> Result<Trace, Fault> {
         let graphs = (args.flamegraph.as_deref())
             .map(|path| Graphs::new(path, replace))
@@ -50,12 +50,12 @@ impl Trace {
         self.counts() || self.graphs.is_some()
     }
 
-    /// Why nobody can count, if it was requested.
+    /// Returns the reason why system calls cannot be counted, if counting is requested.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.tool.as_ref()?.as_ref().err().cloned()
     }
 
-    /// Attaches to these processes: what they call from now on is counted.
+    /// Attaches to the processes and starts counting their system calls.
     pub(crate) fn count(&self, pids: &[u32]) -> Result<Counter, String> {
         match &self.tool {
             Some(Ok(tool)) => tool.start(pids),
@@ -65,17 +65,17 @@ impl Trace {
     }
 }
 
-/// Who can count.
+/// A program that can count system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
-    /// In the kernel, by tracepoints: the program is slowed a little.
+    /// Counts in the kernel with tracepoints. The traced program slows down a little.
     Perf,
-    /// By stopping the program at each call: it is slowed much.
+    /// Stops the traced program at each call, which slows it down a lot.
     Strace,
 }
 
 impl Tool {
-    /// The first that can count our own process's calls.
+    /// Returns the first tool that can count this process's calls.
     fn find() -> Result<Tool, String> {
         let mut reasons = Vec::new();
         for tool in [Tool::Perf, Tool::Strace] {
@@ -95,14 +95,14 @@ impl Tool {
     }
 }
 
-/// One that counts now.
+/// An attached tracer that is counting.
 pub(crate) enum Counter {
     Perf(PerfCounter),
     Strace(strace::Counter),
 }
 
 impl Counter {
-    /// Detaches; what was called meanwhile.
+    /// Detaches the tracer and returns the counts.
     pub(crate) fn stop(self) -> Result<Counted, String> {
         match self {
             Counter::Perf(counter) => counter.stop(),
@@ -111,13 +111,13 @@ impl Counter {
     }
 }
 
-/// Whether a program can be started by its name.
+/// Returns whether a program is on `PATH`.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// A file whose name ends like this one's, with something before that.
+/// Returns the path with `-label` inserted before the extension.
 fn labelled(path: &Path, label: &str) -> std::path::PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push(format!("-{label}"));

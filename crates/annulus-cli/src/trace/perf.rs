@@ -1,7 +1,7 @@
-//! System calls counted in the kernel: `perf stat` on the tracepoint that every call passes.
+//! Counts system calls in the kernel with `perf stat` on the `raw_syscalls` tracepoints.
 //!
-//! One counter for all calls, and for each name two more with a filter: calls, and answers below zero. perf is
-//! attached with its counters off; they are switched on by its standard input, and it says when they are.
+//! One counter counts all calls. Two filtered counters for each name count its calls and its negative results. perf
+//! attaches with its counters disabled. A command on its standard input enables them, and perf acknowledges it.
 
 use syscalls::Sysno;
 
@@ -9,7 +9,8 @@ use super::calls::Counted;
 use super::is_installed;
 use super::tracer::Tracer;
 
-/// Counted by name; the calls that programs make in their work. Each costs two filters at every call, so not all 360.
+/// The calls that are counted by name: those that programs make in normal work. Each name adds two filters to every
+/// call, so the list leaves out most of the 360 calls.
 const NAMES: [&str; 64] = [
     "read",
     "write",
@@ -81,21 +82,21 @@ const RETURN: &str = "raw_syscalls:sys_exit";
 const HINT: &str =
     "run as root, or set sysctl kernel.perf_event_paranoid=-1 and let tracefs be read";
 
-/// perf, counting.
+/// A running `perf stat`.
 pub(crate) struct Counter {
     tracer: Tracer,
     names: Vec<Sysno>,
 }
 
 impl Counter {
-    /// Counts all calls of these processes and of what they start.
+    /// Counts all calls of these processes and of the processes that they start.
     pub(crate) fn of_all(pids: &[u32]) -> Result<Counter, String> {
         Counter::start(pids, Vec::new())
     }
 
-    /// The same, by name as well.
+    /// Counts all calls of these processes and of the processes that they start, in total and by name.
     pub(crate) fn by_name(pids: &[u32]) -> Result<Counter, String> {
-        // Some architectures have never had `epoll_wait` or `poll`.
+        // Some architectures have no `epoll_wait` or `poll`.
         let names = NAMES.iter().filter_map(|name| name.parse().ok()).collect();
         Counter::start(pids, names)
     }
@@ -111,7 +112,7 @@ impl Counter {
         Ok(Counter { tracer, names })
     }
 
-    /// Detaches; what was called meanwhile.
+    /// Detaches perf and returns the counts.
     pub(crate) fn stop(self) -> Result<Counted, String> {
         let text = self.tracer.end().map_err(|why| format!("perf: {why}"))?;
         read(&text, &self.names)
@@ -147,13 +148,14 @@ fn arguments(pids: &[u32], names: &[Sysno]) -> Vec<String> {
     arguments
 }
 
-/// A line for each counter, in the order in which they were requested: `3000,,raw_syscalls:sys_enter,…`.
+/// Parses the output of perf: one line for each counter in the requested order, such as
+/// `3000,,raw_syscalls:sys_enter,…`.
 pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
     let counts: Vec<u64> = (text.lines())
         .filter_map(|line| {
             let mut fields = line.split(',');
             let (count, event) = (fields.next()?, fields.nth(1)?);
-            // What never ran has `<not counted>`.
+            // A counter that never ran shows `<not counted>`.
             [EVENT, RETURN]
                 .contains(&event)
                 .then(|| count.trim().parse().unwrap_or(0))

@@ -1,40 +1,41 @@
-//! What the extra runs showed: for the JSON, and for people.
+//! The results of the extra runs, for the JSON report and as text.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Calls, Counted};
 
-/// A line names N calls; the others are one number.
+/// The number of calls that a line names. The others are added up.
 const NAMES_SHOWN: usize = 6;
-/// Fewer per operation than this are not named: they are the run's beginning and end.
+/// Calls below this number per operation are not named, because they belong to the start and end of the run.
 const PER_OP_SHOWN: f64 = 0.0005;
 
-/// One variant in one more run, after the measured ones: what it called, where its time went.
+/// The trace of one variant, from an extra run after the measured runs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Traced<P> {
     pub(crate) variant: String,
     #[serde(flatten)]
     pub(crate) case: P,
-    /// With `--syscalls`.
+    /// With `--syscalls`: the system calls of the run.
     pub(crate) syscalls: Option<Syscalls>,
-    /// Why they were not counted, and how they could be.
+    /// The reason why system calls were not counted, and how to enable counting.
     pub(crate) syscalls_note: Option<String>,
-    /// With `--flamegraph`: the file, as it was named.
+    /// With `--flamegraph`: the path of the graph.
     pub(crate) flamegraph: Option<String>,
-    /// How many samples it shows.
+    /// The number of samples in the graph.
     pub(crate) flamegraph_samples: Option<u64>,
-    /// What it does not show, or why there is none.
+    /// A limitation of the graph, or the reason why there is none.
     pub(crate) flamegraph_note: Option<String>,
 }
 
-/// Of `bench file` and `bench nop`: the process is the tool's own, so its calls are among them.
+/// The queue depth of a trace of `bench file` or `bench nop`. The counts cover the whole process, including the tool's
+/// calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AtDepth {
     pub(crate) depth: usize,
 }
 
-/// Of `bench net`: the server's process and its children.
+/// The cell of a trace of `bench net`. The counts cover the server's process and its descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AtCell {
     pub(crate) connections: usize,
@@ -43,13 +44,13 @@ pub(crate) struct AtCell {
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Syscalls {
-    /// `perf` or `strace`, which slows far more.
+    /// The tracer: `perf`, or `strace`, which slows the program far more.
     pub(crate) counted_by: String,
-    /// What was answered while they were counted; of `bench file` and `bench nop`, in the whole run.
+    /// Operations or responses while calls were counted. For `bench file` and `bench nop`, this is the whole run.
     pub(crate) ops: u64,
     pub(crate) all: u64,
     pub(crate) all_per_op: f64,
-    /// By falling number; `(others)` have names that perf was not asked for.
+    /// Counts by name, most frequent first. `(others)` are calls that perf does not count by name.
     pub(crate) calls: Vec<Calls>,
 }
 
@@ -66,7 +67,7 @@ impl<P> Traced<P> {
         }
     }
 
-    /// Takes over what was counted in a run of N operations.
+    /// Stores the counts of a run, with its number of operations, or the reason for missing counts.
     pub(crate) fn counted(&mut self, counted: Result<(Counted, u64), String>) {
         match counted {
             Ok((_, 0)) => self.syscalls_note = Some("nothing was answered meanwhile".into()),
@@ -83,7 +84,7 @@ impl<P> Traced<P> {
         }
     }
 
-    /// Takes over a graph.
+    /// Stores a written graph, or the reason for a missing one.
     pub(crate) fn drawn(
         &mut self,
         file: &std::path::Path,
@@ -100,7 +101,7 @@ impl<P> Traced<P> {
     }
 }
 
-/// For people: a table for each depth or cell, and a line for each graph.
+/// Returns the text report: a table for each depth or cell, and a line for each graph.
 pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], label: impl Fn(&P) -> String) -> String {
     let mut text = String::new();
     let mut cases: Vec<&P> = Vec::new();
@@ -126,7 +127,7 @@ pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], label: impl Fn(&P) -> S
     text
 }
 
-/// Which graphs are missing; they were requested.
+/// Returns a message that names the requested graphs that are missing.
 pub(crate) fn failures<P>(traced: &[Traced<P>]) -> Option<String> {
     let missing = |one: &&Traced<P>| one.flamegraph.is_none() && one.flamegraph_note.is_some();
     let names: Vec<&str> = (traced.iter().filter(missing))
@@ -144,7 +145,7 @@ fn table<P>(traced: &[&Traced<P>], case: &str) -> String {
     let counted = |one: &&&Traced<P>| one.syscalls.is_some() || one.syscalls_note.is_some();
     let rows: Vec<_> = traced.iter().filter(counted).collect();
     let Some(by) = traced.iter().find_map(|one| one.syscalls.as_ref()) else {
-        // The same reason for all, or a reason each.
+        // Adjacent variants with the same reason share a line.
         let mut notes: Vec<&str> = (rows.iter())
             .filter_map(|one| one.syscalls_note.as_deref())
             .collect();
@@ -174,7 +175,7 @@ fn table<P>(traced: &[&Traced<P>], case: &str) -> String {
     text
 }
 
-/// The calls that matter, and the others as one number.
+/// Formats the most frequent calls, with the others as one number.
 fn named(calls: &[Calls]) -> String {
     let shown = (calls.iter().take(NAMES_SHOWN))
         .take_while(|calls| calls.per_op >= PER_OP_SHOWN)

@@ -1,4 +1,5 @@
-//! System calls counted by `strace -c`, where perf may not or is not there: the program stops at each of them.
+//! Counts system calls with `strace -c`, which stops the program at each call. Used if perf is missing or not
+//! permitted.
 
 use super::calls::Counted;
 use super::is_installed;
@@ -6,7 +7,7 @@ use super::tracer::Tracer;
 
 const HINT: &str = "run as root, or set sysctl kernel.yama.ptrace_scope=0";
 
-/// strace, counting.
+/// A running `strace -c`.
 pub(crate) struct Counter {
     tracer: Tracer,
 }
@@ -37,7 +38,7 @@ impl Counter {
     }
 }
 
-/// Between two rules a line for each name: calls, and errors if there were any.
+/// Parses the output of strace: between two rules, a line for each name with its calls and, if any, its errors.
 pub(super) fn read(text: &str) -> Result<Counted, String> {
     let is_rule = |line: &&str| line.starts_with("---");
     let table = text.lines().skip_while(|line| !is_rule(line)).skip(1);
@@ -52,7 +53,7 @@ pub(super) fn read(text: &str) -> Result<Counted, String> {
         };
         names.push((name.to_string(), count, errors));
     }
-    // Of a process that called nothing it prints no table.
+    // strace prints no table if there were no calls.
     let all = names.iter().map(|(_, count, _)| count).sum();
     Ok(Counted::new("strace", all, names))
 }

@@ -1,4 +1,4 @@
-//! Reading what perf 6.1 and strace 6.1 print, and what is made of it.
+//! Tests of the parsers for the output of perf 6.1 and strace 6.1, and of the reports made from it.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use super::calls::Counted;
 use super::report::{AtDepth, Traced, failures, tables};
 use super::{flame, labelled, perf, strace};
 
-/// Of a program with two threads of 500 reads, and seven files each that are not there.
+/// Output of `perf stat` for a program with two threads. Each makes 500 reads and opens seven missing files.
 const PERF: &str = "Events disabled\nEvents enabled\n1070,,raw_syscalls:sys_enter,1993214,100.00,,\n\
     1000,,raw_syscalls:sys_enter,1993214,100.00,,\n0,,raw_syscalls:sys_exit,1993214,100.00,,\n\
     14,,raw_syscalls:sys_enter,1993214,100.00,,\n14,,raw_syscalls:sys_exit,1993214,100.00,,\n\
     14,,raw_syscalls:sys_enter,1993214,100.00,,\n0,,raw_syscalls:sys_exit,1993214,100.00,,\n\
     0,,raw_syscalls:sys_enter,1993214,100.00,,\n0,,raw_syscalls:sys_exit,1993214,100.00,,\n";
 const PERF_NAMES: [Sysno; 4] = [Sysno::pread64, Sysno::openat, Sysno::futex, Sysno::read];
-/// Of a user who may not.
+/// Output of `perf stat` for a user without permission.
 const PERF_REFUSED: &str = "event syntax error: 'raw_syscalls:sys_enter'
                      \\___ can't access trace events
 
 Error:\tNo permissions to read /sys/kernel/tracing/events/raw_syscalls/sys_enter
 ";
-/// Of the same program.
+/// Output of `strace -c` for the same program.
 const STRACE: &str = "\
 strace: Process 8717 attached
 strace: Process 8718 attached
@@ -35,7 +35,7 @@ openat                  14        14
 ---------------- --------- ---------
 total                 1165        42
 ";
-/// `perf script` of two samples.
+/// Output of `perf script` with two samples.
 const SCRIPT: &str = "\
 run pread-1  8717/8718   24238.114735: cpu-clock: 
 \tffffffff81589ca4 filemap_get_read_batch+0x1f4 ([kernel.kallsyms])
@@ -63,7 +63,7 @@ fn perfs_counters_are_read_in_the_order_of_the_request() {
         entry("openat", 14, 14),
     ];
     assert_eq!(counted, Counted::new("perf", 1070, names));
-    // What has no name is an entry of its own.
+    // Calls that are not counted by name form one entry.
     let calls = counted.per_op(1000);
     let order: Vec<(&str, u64)> = (calls.iter())
         .map(|calls| (calls.name.as_str(), calls.count))
@@ -87,7 +87,7 @@ fn what_is_no_count_of_perfs_is_reported_in_its_words() {
         refusal.contains("event syntax error") && refusal.contains("run as root"),
         "{refusal}"
     );
-    // A counter too few: whose they are would be a guess.
+    // The number of counters does not match the names, so they cannot be assigned.
     assert!(perf::read(PERF, &PERF_NAMES[..3]).is_err());
     assert!(perf::read("", &[]).unwrap_err().contains("it said nothing"));
 }
@@ -129,7 +129,7 @@ fn a_flame_graph_counts_samples_and_tells_the_kernels_functions() {
 
 #[test]
 fn without_a_frame_of_the_kernel_that_is_reported() {
-    // The vDSO is the program's, whatever its name looks like.
+    // Frames in the vDSO are not kernel frames.
     let mut script = SCRIPT.replace("([kernel.kallsyms])", "([vdso])");
     script.truncate(script.find("\n\n").unwrap() + 2);
     let folded = flame::fold_text(script.as_bytes()).unwrap();
@@ -164,7 +164,7 @@ fn the_table_names_what_matters_and_says_why_something_is_missing() {
         text.contains("mmap       not applicable: because\n"),
         "{text}"
     );
-    // Where nobody could count there is a sentence, once.
+    // If counting failed for every variant, the reason is printed once.
     let mut refused = Traced::new("pread", at);
     refused.counted(Err("not available: because".into()));
     let text = tables(&[refused.clone(), refused], label);

@@ -1,7 +1,7 @@
-//! A program that looks at other processes: started, known to be attached, ended.
+//! A child process that traces other processes: starts it, waits until it is attached, and ends it.
 //!
-//! It dies with us (`net-child` sees to that), is ended by SIGINT, which makes it tell what it saw, and is given a
-//! limited time for that.
+//! The tracer ends when this process ends (see `net-child`). SIGINT makes it print its results and exit, within a time
+//! limit.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process with thousands of threads takes a while to attach to; and a busy machine.
+/// The time limit for attaching and for ending. Attaching is slow on a busy machine or with thousands of threads.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Tracer {
     child: Child,
-    /// Commands for it; perf reads them.
+    /// The tracer's standard input. perf reads commands from it.
     input: Option<ChildStdin>,
-    /// What it says on standard error, line by line.
+    /// Lines of the tracer's standard error.
     lines: Receiver<String>,
     output: String,
 }
 
 impl Tracer {
-    /// Starts it; what it writes to its standard output goes to `output`.
+    /// Starts the tracer with its standard output redirected to `output`, or discarded if that is `None`.
     pub(super) fn start(
         program: &str,
         args: &[String],
@@ -45,12 +45,13 @@ impl Tracer {
         let mut child = command.spawn().map_err(failed)?;
         let (sender, lines) = channel();
         if let Some(stderr) = child.stderr.take() {
-            // Ends with the child; a full pipe would stop it, and with it perhaps us.
+            // Drains the pipe until the child exits. A full pipe would block the tracer, and perhaps this process with
+            // it.
             thread::spawn(move || {
                 let mut from = BufReader::new(stderr);
                 let mut line = Vec::new();
                 while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-                    // perf ends its acknowledgements with a zero byte behind the line's end.
+                    // perf writes a zero byte after the newline of an acknowledgement.
                     line.retain(|&byte| byte != 0);
                     let text = String::from_utf8_lossy(&line).into_owned();
                     if sender.send(text).is_err() {
@@ -68,17 +69,17 @@ impl Tracer {
         })
     }
 
-    /// Gives it a command.
+    /// Sends a command to the tracer.
     pub(super) fn send(&mut self, text: &str) -> Result<(), String> {
         let input = self.input.as_mut().ok_or("it reads no commands")?;
-        // If it has ended already, what it said on the way is the better reason.
+        // If the tracer has exited, its output explains the failure better than this error.
         let _ = input
             .write_all(text.as_bytes())
             .and_then(|()| input.flush());
         Ok(())
     }
 
-    /// Waits until it says a line like that; else what it said instead.
+    /// Waits for a line that matches. Fails with the tracer's message if it exits first, or after the time limit.
     pub(super) fn wait_for(&mut self, is_it: impl Fn(&str) -> bool) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -96,11 +97,11 @@ impl Tracer {
         }
     }
 
-    /// Ends it; all it said that nobody waited for.
+    /// Ends the tracer and returns its output, without the lines that [`Tracer::wait_for`] matched.
     pub(super) fn end(mut self) -> Result<String, String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // It may have ended by itself, with the processes it looked at.
+            // The tracer may already have exited together with the traced processes.
             let _ = kill_process(pid, Signal::INT);
         }
         let until = Instant::now() + PATIENCE;
@@ -118,7 +119,7 @@ impl Tracer {
         }
     }
 
-    /// The first line with something in it that is no frame around a message.
+    /// Returns the first line of output that is not empty or a bare `Error:` heading.
     fn reason(&self) -> String {
         let mut lines = self.output.lines().map(str::trim);
         let line = lines.find(|line| !line.is_empty() && *line != "Error:");
@@ -128,7 +129,7 @@ impl Tracer {
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // One that has ended cannot be killed; waiting is right for both.
+        // The kill fails if the tracer has already exited. It must be reaped in both cases.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

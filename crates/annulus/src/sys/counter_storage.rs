@@ -183,8 +183,8 @@ impl WordFile {
             .is_some_and(|most| most < bytes)
         {
             return Err(io::Error::other(format!(
-                "a file of memory of {bytes} bytes, most of them never used, is over the limit on the size of \
-                 files (RLIMIT_FSIZE); raise it (ulimit -f)"
+                "a memory file of {bytes} bytes, most of them never used, exceeds the limit on the size of files \
+                 (RLIMIT_FSIZE); raise it (ulimit -f)"
             )));
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

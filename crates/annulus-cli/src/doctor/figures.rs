@@ -60,7 +60,7 @@ impl Measurement {
             Measurement::DirectHop => "a direct 4 KiB read, blocking thread",
             Measurement::DirectRing8 => "a direct 4 KiB read, ring, 8 in flight",
             Measurement::DirectRing32 => "a direct 4 KiB read, ring, 32 in flight",
-            Measurement::DirectPlain32 => "the same, without registration",
+            Measurement::DirectPlain32 => "a direct 4 KiB read, ring, 32, unregistered",
             Measurement::EchoEpoll => "64 bytes echoed on loopback, epoll",
             Measurement::EchoRing => "64 bytes echoed on loopback, ring",
         }

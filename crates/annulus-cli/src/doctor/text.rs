@@ -410,7 +410,7 @@ fn device(device: &Device) -> String {
         parts.push(format!("nr_requests {count}"));
     }
     if let Some(count) = device.queues {
-        parts.push(format!("{count} hardware queues"));
+        parts.push(format!("hardware queues: {count}"));
     }
     if let Some(cache) = &device.write_cache {
         parts.push(format!("write cache: {cache}"));

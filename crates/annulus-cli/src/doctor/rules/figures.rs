@@ -70,7 +70,7 @@ fn disturbed(findings: &Findings<'_>) -> Option<RuleReport> {
         figures.others_busy, figures.stolen
     );
     if !unsteady.is_empty() {
-        why += &format!("; samples vary widely: {}", unsteady.join(", "));
+        why += &format!("; samples vary widely: {}", unsteady.join("; "));
     }
     (busy || unsteady.len() > Measurement::ALL.len() / 3).then(|| {
         RuleReport::new(Severity::Note, what, why)

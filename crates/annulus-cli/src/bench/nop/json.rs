@@ -1,4 +1,4 @@
-//! The JSON of `annulus bench nop`; its schema is kept in `schema/bench-nop.json`.
+//! The JSON of `annulus bench nop`. Its schema is `schema/bench-nop.json`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,9 +8,9 @@ use crate::bench::machine::Machine;
 use crate::bench::stats::{Spread, median};
 use crate::trace::{AtDepth, Traced};
 
-/// Changed whenever a reader of older files would misread a newer one.
+/// The version of the format. It changes when a reader of older files would misread a newer file.
 pub(crate) const VERSION: u32 = 1;
-/// What every layer is compared with.
+/// The layer that all others are compared with.
 const REFERENCE: &str = "abi-defer";
 
 /// One comparison of `annulus bench nop`.
@@ -22,22 +22,22 @@ pub(crate) struct Report {
     pub(crate) annulus: String,
     /// The command as it was typed.
     pub(crate) command: Vec<String>,
-    /// When it began, in seconds since 1970.
+    /// The start time, in seconds since 1970.
     pub(crate) started_unix_s: u64,
-    /// `--seed` with this number repeats the order of runs.
+    /// The seed of the order of runs. `--seed` with this number repeats the order.
     pub(crate) seed: u64,
     pub(crate) machine: Machine,
     pub(crate) depths: Vec<usize>,
     pub(crate) runtime_seconds: f64,
     pub(crate) repeats: usize,
     pub(crate) layers: Vec<LayerFacts>,
-    /// Every run, in the order in which they were made.
+    /// All runs, in the order in which they were made.
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and layer.
     pub(crate) rows: Vec<Row>,
-    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    /// With `--syscalls` or `--flamegraph`: an extra run of each layer at each depth, after `runs`.
     pub(crate) traced: Vec<Traced<AtDepth>>,
-    /// A signal ended it early: there are fewer runs than were requested, or the last one was cut short.
+    /// Set if a signal ended the benchmark early: runs are missing, or the last one was cut short.
     pub(crate) interrupted: bool,
     pub(crate) verdict: String,
 }
@@ -48,17 +48,17 @@ pub(crate) struct LayerFacts {
     pub(crate) about: String,
 }
 
-/// One layer, one depth, once.
+/// One run of one layer at one depth.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Run {
     pub(crate) depth: usize,
-    /// From 1.
+    /// The number of the repeat, from 1.
     pub(crate) repeat: usize,
     pub(crate) layer: String,
     pub(crate) sample: Option<Sample>,
-    /// Why there is no sample, or why it is shorter than was asked.
+    /// The reason why there is no sample, or why the run is shorter than requested.
     pub(crate) reason: Option<String>,
-    /// Whether that is the machine's (a missing ring), or a failure.
+    /// True for a failure. False if the machine lacks a feature, such as the ring.
     pub(crate) failed: bool,
 }
 
@@ -70,9 +70,9 @@ pub(crate) struct Sample {
     pub(crate) ns_per_op: f64,
     /// Processor time of the whole process.
     pub(crate) cpu_ns_per_op: f64,
-    /// `io_uring_enter` calls; absent where there is no ring.
+    /// `io_uring_enter` calls. Absent for a layer without a ring.
     pub(crate) enters_per_op: Option<f64>,
-    /// Of all threads of the process, voluntary and not.
+    /// Voluntary and involuntary context switches of all threads of the process.
     pub(crate) context_switches_per_op: f64,
     /// Processors that other processes and the kernel kept busy, on average.
     pub(crate) others_busy: f64,
@@ -93,16 +93,16 @@ pub(crate) struct Row {
 pub(crate) struct Medians {
     pub(crate) ns_per_op: Spread,
     pub(crate) cpu_ns_per_op: Spread,
-    /// In millions.
+    /// Millions of operations per second.
     pub(crate) mops_per_second: f64,
     pub(crate) enters_per_op: Option<f64>,
     pub(crate) context_switches_per_op: f64,
-    /// Nanoseconds more than `abi-defer` in the same repeat: of time, and of processor time.
+    /// Nanoseconds above `abi-defer` in the same repeat. `cpu_ns_over_reference` is the processor time.
     pub(crate) ns_over_reference: Option<Spread>,
     pub(crate) cpu_ns_over_reference: Option<Spread>,
 }
 
-/// The rows of one depth, from the ground up.
+/// Returns the rows of one depth, from the lowest layer to the highest.
 pub(crate) fn rows(runs: &[Run], depth: usize, layers: &[Layer]) -> Vec<Row> {
     layers
         .iter()

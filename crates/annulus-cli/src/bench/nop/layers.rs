@@ -1,8 +1,7 @@
-//! The layers between a program and a NOP, each with a way to run it for a while.
+//! The layers between a program and a NOP, each with a function that runs it for a given time.
 //!
-//! One [`Layer`] per row. The layers of Annulus and the two without a kernel run the same tasks, so their rows
-//! differ by what is awaited and by nothing else. A task looks at one shared flag per operation to know
-//! when to stop, and reads no clock.
+//! Each [`Layer`] is a row. The layers of Annulus and the two without a kernel run the same tasks, so their rows
+//! differ only in the awaited future. A task checks one shared stop flag per operation and reads no clock.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -24,10 +23,10 @@ use tokio::runtime::Builder;
 use super::json::Sample;
 use crate::bench::machine::Usage;
 
-/// As many as the variants of `bench file` get.
+/// The number of workers of the multi-thread runtime, equal to that of `bench file`.
 const WORKERS: usize = 2;
 
-/// What a NOP goes through.
+/// A layer that a NOP passes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layer {
     Abi,
@@ -40,7 +39,7 @@ pub(crate) enum Layer {
     OnTokioThreads,
 }
 
-/// Every layer, from the ground up.
+/// All layers, from the lowest to the highest.
 pub(crate) const LAYERS: [Layer; 8] = [
     Layer::Abi,
     Layer::AbiDeferred,
@@ -52,7 +51,7 @@ pub(crate) const LAYERS: [Layer; 8] = [
     Layer::OnTokioThreads,
 ];
 
-/// What a run counted itself.
+/// The counts of a run.
 struct Counted {
     ops: u64,
     enters: Option<u64>,
@@ -89,7 +88,7 @@ impl Layer {
         }
     }
 
-    /// Keeps `depth` NOPs outstanding for `runtime`.
+    /// Keeps `depth` NOPs outstanding for the time `runtime`.
     pub(crate) fn run(self, depth: usize, runtime: Duration) -> Result<Sample, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let start = {
@@ -126,7 +125,7 @@ impl Layer {
     }
 }
 
-/// What is read when a run begins and again when it ends.
+/// The clock and counters that are read at the start and the end of a run.
 struct Watch {
     timer: std::thread::JoinHandle<()>,
     began: Instant,
@@ -135,7 +134,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Starts the clock; `stop` becomes true when the time is over.
+    /// Starts the clock. `stop` becomes true after the time `runtime`.
     fn start(stop: Arc<AtomicBool>, runtime: Duration) -> Result<Watch, Failure> {
         let timer = std::thread::Builder::new()
             .name("timer".into())
@@ -156,7 +155,7 @@ impl Watch {
         let ns = self.began.elapsed().as_nanos() as f64;
         let used = Usage::now().since(&self.usage);
         let switches = context_switches().saturating_sub(self.switches);
-        // It has set the flag that ended the run.
+        // The thread has already set the flag that ended the run.
         let _ = self.timer.join();
         let ops = counted.ops.max(1) as f64;
         Sample {
@@ -202,7 +201,7 @@ fn counted(engine: &Engine, ops: u64) -> Counted {
     }
 }
 
-/// The tasks on the plain executor, all on this thread; how many operations they did.
+/// Runs the tasks on the plain executor, all on this thread. Returns the number of their operations.
 fn plainly<F>(tasks: Vec<F>) -> Result<u64, Failure>
 where
     F: Future<Output = Result<u64, Failure>> + 'static,
@@ -240,7 +239,7 @@ async fn nops(engine: Engine, stop: Arc<AtomicBool>) -> Result<u64, Failure> {
     Ok(ops)
 }
 
-/// Waits to be polled again, having asked for that.
+/// Wakes itself and returns `Pending` once per operation.
 async fn yields(stop: Arc<AtomicBool>) -> Result<u64, Failure> {
     let mut ops = 0;
     while !stop.load(Relaxed) {
@@ -259,7 +258,7 @@ async fn yields(stop: Arc<AtomicBool>) -> Result<u64, Failure> {
     Ok(ops)
 }
 
-/// What a task and the thread that answers it share.
+/// The state that a task shares with the thread that completes its requests.
 #[derive(Default)]
 struct Slot {
     answered: AtomicBool,
@@ -276,7 +275,7 @@ async fn request_tasks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u
             slot.waker.register(context.waker());
             if !requested {
                 requested = true;
-                // A thread that is gone answers nobody: the run would hang, and is given up by the test.
+                // If the thread has ended, the request never completes and the run hangs until the test times out.
                 let _ = to.send(Arc::clone(&slot));
             }
             match slot.answered.load(Acquire) {
@@ -290,7 +289,7 @@ async fn request_tasks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u
     Ok(ops)
 }
 
-/// A standard channel there, a waker back.
+/// Sends each request to a thread through a standard channel. The thread completes it with a waker.
 fn hand_off(
     depth: usize,
     stop: &Arc<AtomicBool>,
@@ -309,7 +308,7 @@ fn hand_off(
     let tasks = (0..depth)
         .map(|_| request_tasks(to.clone(), Arc::clone(stop)))
         .collect();
-    // The thread ends with the last sender.
+    // The thread ends when the last sender is dropped.
     drop(to);
     let watch = start()?;
     let ops = plainly(tasks)?;
@@ -320,7 +319,7 @@ fn hand_off(
     Ok(sample)
 }
 
-/// The tasks and the ring on one thread.
+/// Runs the tasks and the ring on one thread.
 fn on_own(
     depth: usize,
     stop: &Arc<AtomicBool>,
@@ -377,8 +376,8 @@ fn on_tokio(
 mod tests {
     use super::*;
 
-    /// A sample in which something was answered. On a machine that is busy with other things a short time may pass
-    /// before the first look at the clock.
+    /// Returns a sample with at least one operation. On a busy machine, a short run may end before its first
+    /// operation completes, so the time grows with each attempt.
     fn some(layer: Layer, depth: usize) -> Option<Sample> {
         for milliseconds in [20, 100, 500, 2500, 12_500] {
             match layer.run(depth, Duration::from_millis(milliseconds)) {

@@ -1,6 +1,6 @@
-//! `annulus bench nop`: what each layer between a program and an operation costs, when the operation is nothing.
+//! `annulus bench nop`: the cost of each layer between a program and an operation, measured with NOPs.
 //!
-//! For each depth, for each repeat, the layers in a shuffled order, as `bench file` does it with variants.
+//! Each repeat at each depth runs all layers in a shuffled order, as `bench file` does with variants.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -24,10 +24,10 @@ pub(crate) use json::Run;
 use json::{LayerFacts, Report};
 use layers::{LAYERS, Layer};
 
-/// A NOP needs no device: more than a few thousand outstanding say nothing new.
+/// The largest depth. A NOP needs no device, so a larger depth gives no new information.
 const DEPTH_MAX: usize = 4096;
 const REPEAT_MAX: usize = 1000;
-/// How long each layer runs at each depth without being counted: processors wake up, memory is touched.
+/// The duration of the unmeasured run of each layer at each depth, which wakes processors and touches memory.
 const WARM_UP: Duration = Duration::from_millis(50);
 
 /// Runs the command.
@@ -82,7 +82,7 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         text += &format!("note: {}\n", super::interruption(signal, made, planned));
     }
     text += &super::traced::text(&report.traced);
-    // What cannot be printed may still be written.
+    // If printing fails, the JSON is still written.
     let printed = super::print_text(&text);
     if let Some(destination) = &destination {
         destination.write_figures(&report)?;
@@ -140,7 +140,7 @@ fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
     let mut runs = Vec::new();
     'runs: for &depth in depths {
         for layer in LAYERS {
-            // Whatever is wrong will be seen again in a run that counts.
+            // A failure here appears again in a measured run.
             let _ = layer.run(depth, WARM_UP.min(args.runtime));
         }
         for repeat in 1..=args.repeat {

@@ -1,4 +1,4 @@
-//! The table of NOPs for people: one per depth, from the ground up, and where the nanoseconds go.
+//! The tables of `bench nop`: one per depth, from the lowest layer to the highest, with the cost of each layer.
 
 use super::json::{Medians, Report, Row};
 use crate::bench::columns::ruled;
@@ -15,10 +15,10 @@ const HEADINGS: [&str; 8] = [
     "+ns",
     "+CPU ns",
 ];
-/// Above this share of a processor taken by others, a reader is told.
+/// The share of a processor that others may use before the report warns.
 const DISTURBED: f64 = 0.1;
 
-/// Every table, what the columns mean, and the sentence at the end.
+/// Returns all tables, the meaning of the columns, and the verdict.
 pub(crate) fn tables(report: &Report) -> String {
     let mut text = String::new();
     for &depth in &report.depths {
@@ -80,7 +80,7 @@ fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
     ])
 }
 
-/// What the wrapper costs, depth by depth.
+/// Returns a sentence with the cost of Annulus over the ABI at each depth.
 pub(crate) fn verdict(rows: &[Row], depths: &[usize]) -> String {
     let clauses: Vec<String> = depths
         .iter()

@@ -1,4 +1,4 @@
-//! One more run of each layer, looked into, as `bench file` does it.
+//! An extra traced run of each layer, as in `bench file`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl TraceRequest {
     }
 }
 
-/// Runs the layer with something attached; what that saw, and how many operations were answered.
+/// Runs the layer with a tracer attached. Returns the tracer's result and the number of completed operations.
 fn during<A, B>(
     layer: Layer,
     depth: usize,

@@ -1,9 +1,8 @@
-//! Annulus itself: many tasks awaiting one operation each, or one stream of reads kept full.
+//! The variants of Annulus: many tasks that await one operation each, or one stream of reads that is kept full.
 //!
-//! Its forms differ in how operations are requested, in who drives the ring (a thread of the engine's, or the
-//! one that asks), in whose memory the bytes go to, and in who looks for completions. The callers, one unless
-//! `--threads` says otherwise, each run on a thread of their own. Each run makes its engine anew, before the
-//! clock starts.
+//! The variants differ in the API that submits operations, in the thread that drives the ring (an engine thread or
+//! the caller's), in the memory that receives the data, and in polling. Each caller runs on a separate thread;
+//! there is one caller unless `--threads` sets more. Each run builds a new engine before the clock starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,31 +15,31 @@ use futures_executor::block_on;
 
 use super::submit::{Buffer, buffer, many, tasks, tasks_on};
 
-/// What an engine lets each driver's kernel hold unless told otherwise; to say so where the depth is larger.
+/// The engine's default limit on operations in flight per driver. A run at a larger depth mentions it in its note.
 const IN_FLIGHT: usize = 1024;
 const IN_FLIGHT_BYTES: usize = 256 << 20;
-/// How long the polling thread of `annulus-sqpoll` spins before it sleeps: as long as that of `base-sqpoll`.
+/// The time that the polling thread of `annulus-sqpoll` spins before it sleeps. `base-sqpoll` uses the same time.
 const SQPOLL_IDLE: Duration = Duration::from_millis(50);
 
-/// How operations are requested.
+/// The API that submits operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asking {
     /// A task per operation in flight: `file.read_at(buf, offset).await`.
     Tasks,
-    /// One `read_many_at`, refilled as answers come.
+    /// One `read_many_at`, refilled as reads complete.
     Many,
 }
 
-/// Who drives the ring.
+/// The thread that drives the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Driving {
-    /// Threads of the engine: N, or as many as `--drivers` says.
+    /// Engine threads: this number, or the number from `--drivers`.
     Handed(Option<usize>),
-    /// The thread that asks.
+    /// The caller's thread.
     Own,
 }
 
-/// Whose memory the bytes go to.
+/// The memory that operations use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
     Plain,
@@ -48,17 +47,17 @@ pub(crate) enum Memory {
     Arena,
 }
 
-/// Who looks for what is new, besides the ring's owner.
+/// Polling besides that of the ring's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Polling {
     Off,
-    /// A kernel thread, for submissions.
+    /// A kernel thread polls the submission queue.
     Submissions,
-    /// The driver, at the device.
+    /// The driver polls the device for completions.
     Completions,
 }
 
-/// Annulus in one of its forms.
+/// A variant of Annulus.
 #[derive(Clone, Copy)]
 pub(crate) struct Annulus {
     name: &'static str,
@@ -156,7 +155,7 @@ impl Annulus {
         }
     }
 
-    /// Runs one caller's share.
+    /// Runs one caller's share of the operations.
     fn drive<L: Worker, B: Buffer>(
         &self,
         job: &Job,
@@ -177,7 +176,7 @@ impl Annulus {
         Ok(worker)
     }
 
-    /// Runs all callers, with buffers that `make` makes.
+    /// Runs all callers, with buffers from `make`.
     fn run_with<B: Bench, M: Buffer>(
         &self,
         job: &Job,
@@ -216,7 +215,7 @@ impl<B: Bench> Variant<B> for Annulus {
         if job.writes {
             return Some("read_many_at only reads; see `annulus` or `annulus-own-tasks`".into());
         }
-        // A stream per file would have a share of the depth each: nothing to batch.
+        // With one stream per file, each stream would get only a share of the depth, with nothing to batch.
         (job.files.len() > 1)
             .then(|| "read_many_at is of one file; with many files see `annulus`".into())
     }
@@ -243,7 +242,7 @@ impl<B: Bench> Variant<B> for Annulus {
     }
 }
 
-/// A buffer of the arena, whose pages do not compress.
+/// Takes a buffer from the arena and fills it with random data, which does not compress.
 pub(crate) fn arena_buffer(arena: &Arena) -> Result<ArenaBuf, Failure> {
     let mut buffer = arena
         .try_take()
@@ -254,21 +253,23 @@ pub(crate) fn arena_buffer(arena: &Arena) -> Result<ArenaBuf, Failure> {
 
 /// An engine and the job's files on it.
 pub(crate) struct Opened {
-    // Dropped before the engine, which drains when its last handle goes.
+    // Dropped before the engine, which drains when its last handle is dropped.
     pub(crate) files: Arc<[File]>,
     engine: Engine,
     drivers: usize,
 }
 
 impl Opened {
-    /// Builds the engine with `drivers`, or as many as the job leaves to us, and gives it the files.
+    /// Builds the engine and opens the job's files on it.
+    ///
+    /// The number of driver threads is `drivers`, else the job's, else one per caller up to the number of processors.
     pub(crate) fn new(
         job: &Job,
         drivers: Option<usize>,
         builder: EngineBuilder,
     ) -> Result<Opened, Failure> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        // More drivers than processors only take turns.
+        // More drivers than processors would only compete for them.
         let by_itself = job.threads.unwrap_or(1).min(processors);
         let drivers = drivers.or(job.drivers).unwrap_or(by_itself);
         let engine = builder
@@ -286,7 +287,7 @@ impl Opened {
         })
     }
 
-    /// Lets the harness look at the number of enters while the run goes on.
+    /// Lets the harness read the number of `io_uring_enter` calls during the run.
     pub(crate) fn shows_calls<B: Bench>(&self, bench: &B) {
         if let EngineBackend::Uring { .. } = self.engine.backend() {
             let engine = self.engine.clone();
@@ -294,21 +295,21 @@ impl Opened {
         }
     }
 
-    /// A ring for the calling thread to drive.
+    /// Creates a ring that the calling thread drives.
     fn current_thread_driver(&self) -> Result<CurrentThreadDriver, Failure> {
         self.engine
             .current_thread_driver()
             .map_err(|error| Failure::Unavailable(error.to_string()))
     }
 
-    /// As many registered buffers as the job keeps outstanding.
+    /// Registers one buffer for each operation that the job keeps in flight.
     pub(crate) fn arena(&self, job: &Job) -> Result<Arena, Failure> {
         let layout = BufferLayout::new(job.depth, job.block_bytes);
         let arena = self.engine.register_buffers(layout);
         arena.map_err(|error| Failure::Unavailable(error.to_string()))
     }
 
-    /// What there is to say at the end: enters, the backend, and what a reader might not expect.
+    /// Returns the number of `io_uring_enter` calls, and a note with the backend and anything unexpected.
     pub(crate) fn finished(&self, job: &Job, callers: usize, own: bool) -> Finished {
         let backend = self.engine.backend();
         let mut note = backend.to_string();

@@ -1,4 +1,4 @@
-//! Who can be measured: the list, its sets, and the choice by name.
+//! The list of variants, its named sets, and selection by name.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ mod null;
 mod submit;
 mod tokio;
 
-/// Measured in every repeat, so that there is always a ring by hand to compare with.
+/// The variant that every repeat measures, so that a hand-written ring is always available for comparison.
 pub(crate) const BASE: &str = "base";
 
-/// The variants that are measured by default: the usual ways of using Annulus with its fastest, the ring by hand with
-/// its fastest variant, and one of each kind that a program might use instead.
+/// The variants that are measured by default: the usual and fastest forms of Annulus, the hand-written ring in its
+/// plain and fastest forms, and one of each kind of alternative.
 const DEFAULT: [&str; 13] = [
     "annulus",
     "annulus-many",
@@ -35,21 +35,21 @@ const DEFAULT: [&str; 13] = [
     "null",
 ];
 
-/// On which side a variant is; decides what it is compared with.
+/// The side of a variant, which decides what it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
-    /// Annulus in one of its forms.
+    /// A form of Annulus.
     Annulus,
-    /// The hand-written ring in one of its forms.
+    /// A form of the hand-written ring.
     Base,
-    /// What a program might use otherwise.
+    /// An alternative that a program might use instead.
     Baseline,
     /// The harness itself.
     Null,
 }
 
-/// The side that a name belongs to.
+/// Returns the side of the variant with this name.
 pub(crate) fn side(name: &str) -> Side {
     match name {
         _ if name.starts_with("annulus") => Side::Annulus,
@@ -59,7 +59,7 @@ pub(crate) fn side(name: &str) -> Side {
     }
 }
 
-/// All variants, in the order in which people see them.
+/// Returns all variants, in the order in which they are listed.
 pub(crate) fn all() -> Vec<AnyVariant> {
     let mut list: Vec<AnyVariant> = Vec::new();
     for form in annulus::Annulus::variants() {
@@ -73,7 +73,7 @@ pub(crate) fn all() -> Vec<AnyVariant> {
     list
 }
 
-/// The variants that `names` ask for, without repetition, the base among them.
+/// Returns the variants that `names` selects, without duplicates and always with the base.
 pub(crate) fn choose(names: &[String]) -> Result<Vec<AnyVariant>, Fault> {
     let all = all();
     let mut selected: Vec<&str> = vec![BASE];
@@ -113,7 +113,7 @@ fn unknown(name: &str, all: &[AnyVariant]) -> Fault {
     ))
 }
 
-/// The text of `--list`.
+/// Returns the text of `--list`.
 pub(crate) fn list() -> String {
     let all = all();
     let width = all

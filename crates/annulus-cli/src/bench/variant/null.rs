@@ -1,8 +1,8 @@
-//! The variant that does no I/O: what is left is the cost of the harness.
+//! The variant without I/O, which measures the cost of the harness.
 
 use annulus_baselines::{Bench, Failure, Finished, Job, Op, Variant, Worker};
 
-/// Asks for operations, keeps `depth` of them, answers the oldest as it ought to be answered.
+/// Keeps `depth` operations outstanding and completes the oldest with the correct result.
 pub(crate) struct Null;
 
 impl<B: Bench> Variant<B> for Null {

@@ -1,7 +1,7 @@
-//! Annulus under Tokio: a Tokio task per operation in flight, awaiting the engine.
+//! Annulus under Tokio: one Tokio task per operation in flight, which awaits the engine.
 //!
-//! What `tokio-blocking` and `tokio-fs` are compared with: the same runtime, the same tasks, the same workers (one
-//! per task), another way to the file.
+//! These variants are comparable to `tokio-blocking` and `tokio-fs`: the runtime, the tasks and the workers (one per
+//! task) are the same, and only the file access differs.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use super::annulus::{Memory, Opened, arena_buffer};
 use super::submit::{Buffer, buffer, finish, submit};
 
-/// Workers of the multi-thread runtime unless `--threads` says otherwise: as many as the baselines on Tokio get.
+/// The default number of workers of the multi-thread runtime (`--threads`), equal to that of the baselines on Tokio.
 const WORKERS: usize = 2;
 
-/// Which runtime.
+/// The kind of Tokio runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flavour {
     CurrentThread,
@@ -31,7 +31,7 @@ pub(crate) struct OnTokio {
     name: &'static str,
     about: &'static str,
     flavour: Flavour,
-    /// The runtime's threads have rings; without, they submit to the engine's driver.
+    /// Gives each thread of the runtime a ring. Without it, the threads submit to the engine's driver.
     rings: bool,
     memory: Memory,
 }
@@ -69,7 +69,7 @@ impl OnTokio {
         ]
     }
 
-    /// The runtime, as a program that uses Annulus would make it.
+    /// Builds the runtime as a program that uses Annulus would.
     fn build_runtime(&self, workers: usize) -> io::Result<Runtime> {
         let mut builder = match self.flavour {
             Flavour::CurrentThread => Builder::new_current_thread(),

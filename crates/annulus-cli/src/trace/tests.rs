@@ -158,10 +158,10 @@ fn the_table_names_what_matters_and_says_why_something_is_missing() {
     let label = |case: &AtDepth| format!("depth {}", case.depth);
     let text = tables(&[pread, idle], label);
     let line =
-        "pread          1.07  pread64 1.00, (others) 0.0420, futex 0.0140, openat 0.0140 [14]\n";
+        "pread        1.07  pread64 1.00, (others) 0.0420, futex 0.0140, openat 0.0140 [14]\n";
     assert!(text.contains(line), "{text}");
     assert!(
-        text.contains("mmap       not applicable: because\n"),
+        text.contains("mmap     not applicable: because\n"),
         "{text}"
     );
     // If counting failed for every variant, the reason is printed once.

@@ -1,6 +1,7 @@
-//! A job through Annulus: a task per operation in flight on a ring that the asking thread drives, as many programs
-//! would write it. What a job asks of io_uring is asked of the engine: registered memory, a polled submission
-//! queue, a polled device.
+//! A job run through Annulus, with one task per operation in flight on a ring that the calling thread drives.
+//!
+//! Many programs would be written this way. The io_uring keys of the job configure the engine: registered memory, a
+//! polled submission queue, a polled device.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,10 +14,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::options::Options;
 
-/// Aligned for any direct I/O.
+/// The alignment of buffers, sufficient for direct I/O on any device.
 const ALIGN_BYTES: usize = 4096;
 
-/// Annulus as a job asks for it.
+/// The variant that runs a job through Annulus, with the settings that the job requests.
 pub(super) struct OnAnnulus {
     sqpoll: bool,
     iopoll: bool,
@@ -114,7 +115,8 @@ impl<B: Bench> Variant<B> for OnAnnulus {
     }
 }
 
-/// Keeps a task per buffer until the worker has no more; where it only has none yet, all end and begin again.
+/// Runs one task per buffer until the worker has no more operations. If the rate of the job requires a pause, all tasks
+/// end, the thread sleeps, and they start again.
 async fn tasks<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     files: &[File],
     worker: L,
@@ -133,7 +135,7 @@ async fn tasks<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
         }
         let later = worker.borrow().later();
         match later {
-            // Nothing is in flight, so nobody waits for this thread.
+            // Nothing is in flight, so sleeping delays no completion.
             Some(pause) => std::thread::sleep(pause),
             None => break,
         }
@@ -149,7 +151,7 @@ async fn task<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     mut buffer: M,
 ) -> Option<M> {
     loop {
-        // A statement of its own: the borrow must end before the task waits.
+        // A separate statement, because the borrow must end before the task waits.
         let next = worker.borrow_mut().next();
         let Some(op) = next else { return Some(buffer) };
         let bytes = op.bytes as usize;
@@ -160,7 +162,7 @@ async fn task<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     }
 }
 
-/// One operation, on the part of the buffer that it needs.
+/// Submits one operation on the part of the buffer that it needs. Returns the buffer, unless the operation lost it.
 async fn submit<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     files: &[File],
     worker: &RefCell<L>,

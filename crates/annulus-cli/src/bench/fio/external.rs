@@ -1,4 +1,4 @@
-//! fio itself, as another process on the same job file; its JSON is read for the table.
+//! Runs fio as a child process on the same job file and reads its JSON for the table.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use super::report::{Percentile, Sample, Side};
 use crate::fault::Fault;
 use crate::signals::Removal;
 
-/// A fio that is there, and the file that it is given.
+/// An installed fio, and the job file to run with it.
 pub(super) struct External {
     pub(super) version: String,
     job_file: PathBuf,
-    /// What fio writes goes here, and away with us.
+    /// The temporary directory for fio's output, removed at exit.
     folder: PathBuf,
     _removal: Removal,
     pub(super) notes: Vec<String>,
 }
 
-/// What fio said of one job: a sample, or why there is none.
+/// fio's result of one job: a sample, or the reason why there is none.
 pub(super) type FioReport = Result<Sample, String>;
 
 impl External {
-    /// Looks for fio; gives it the job file without the lines that it could not take.
+    /// Finds fio and prepares a copy of the job file if lines must be left out.
     pub(super) fn new(path: &Path, bytes: &[u8], plan: &Plan) -> Result<External, Fault> {
         let version = Command::new("fio")
             .arg("--version")
@@ -47,7 +47,7 @@ impl External {
             job_file: path.to_path_buf(),
             _removal: {
                 let folder = folder.clone();
-                // If it is gone already, that is what we wanted.
+                // A directory that is already removed is no error.
                 Removal::new(move || drop(fs::remove_dir_all(folder)))
             },
             folder,
@@ -65,7 +65,7 @@ impl External {
         Ok(external)
     }
 
-    /// Runs fio; what it said of each job of the plan.
+    /// Runs fio. Returns its result of each job of the plan.
     pub(super) fn pass(&self, plan: &Plan) -> Result<Vec<FioReport>, Fault> {
         let json = self.folder.join("output.json");
         let failed = |error: std::io::Error| Fault::failed(format!("running fio: {error}"));
@@ -81,7 +81,7 @@ impl External {
             .spawn()
             .map_err(failed)?;
         let (pid, over) = (Pid::from_child(&child), Arc::new(AtomicBool::new(false)));
-        // A signal that ends us ends fio, which would go on in our files.
+        // A signal that ends this process also ends fio, which would otherwise keep using the files.
         let _end = {
             let over = Arc::clone(&over);
             Removal::new(move || {
@@ -118,7 +118,7 @@ impl External {
     }
 }
 
-/// fio may write notes in front of its JSON.
+/// Skips the notes that fio may write before its JSON.
 fn json_part(text: &[u8]) -> &[u8] {
     let start = text
         .iter()
@@ -127,7 +127,7 @@ fn json_part(text: &[u8]) -> &[u8] {
     &text[start..]
 }
 
-/// The job file without the keys that fio refuses and those that would take our files away; `None` if it has none.
+/// Returns the job file without `unlink` and the keys that fio refuses, or `None` if it contains none of them.
 fn without_lines(bytes: &[u8], plan: &Plan) -> Option<(Vec<u8>, Vec<String>)> {
     let mut left_out = Vec::new();
     let mut text = Vec::with_capacity(bytes.len());
@@ -145,7 +145,7 @@ fn without_lines(bytes: &[u8], plan: &Plan) -> Option<(Vec<u8>, Vec<String>)> {
     (!left_out.is_empty()).then_some((text, left_out))
 }
 
-/// What the entries of fio's JSON say of a job: one of them, or one for each clone.
+/// Returns the result of a job from its entries in fio's JSON. There is one entry, or one per clone.
 fn report_of(plan: &Plan, index: usize, entries: &[Value]) -> FioReport {
     let job = &plan.jobs[index];
     let together = plan

@@ -1,7 +1,7 @@
-//! The files of a job file: which there are, which must be made, and who may write to them.
+//! The files of a job file: finds them, creates the missing ones and protects the user's files from writes.
 //!
-//! What is made keeps its name until the end, because fio itself is to find it (`--with-fio`); it is removed
-//! then, unless `--keep-files`, also after a failure or an interrupt.
+//! Created files keep their names until the end, because fio must find them too (`--with-fio`). They are then removed,
+//! also after a failure or an interrupt, unless `--keep-files` is given.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,14 +18,14 @@ use super::value::Size;
 use crate::fault::Fault;
 use crate::signals::Removal;
 
-/// Written at a time when a file is filled.
+/// The size of a write that fills a file.
 const FILL_BYTES: usize = 4 << 20;
 
-/// What one clone of a job uses.
+/// The files that one clone of a job uses.
 #[derive(Clone, Debug)]
 pub(super) struct CloneFiles {
     pub(super) paths: Vec<PathBuf>,
-    /// Of each file, the part that is used.
+    /// The start and length of the part of each file that is used.
     pub(super) offset: u64,
     pub(super) bytes: u64,
 }
@@ -34,24 +34,24 @@ pub(super) struct CloneFiles {
 pub(super) struct Files {
     pub(super) clones: Vec<Vec<CloneFiles>>,
     made: Arc<Mutex<Vec<PathBuf>>>,
-    /// Made and never read before they are written: emptied before every pass, as fio finds them.
+    /// Created files that are only written, with their lengths. They are emptied before every pass, including fio's.
     fresh: Vec<(PathBuf, u64)>,
     _removal: Option<Removal>,
     pub(super) notes: Vec<String>,
 }
 
-/// What all jobs together want of a file.
+/// The requirements of all jobs on a file.
 struct FileNeeds {
     bytes: u64,
     read: bool,
     written: bool,
-    /// For people: who wants it.
+    /// The name of a job that uses the file, for messages. A job that writes to it takes precedence.
     job: String,
     length: Option<u64>,
 }
 
 impl Files {
-    /// Finds the files and makes those that are missing.
+    /// Finds the files and creates those that are missing.
     pub(super) fn prepare(plan: &Plan, keep: bool, overwrite: bool) -> Result<Files, Fault> {
         let mut needs: BTreeMap<PathBuf, FileNeeds> = BTreeMap::new();
         let mut clones = Vec::new();
@@ -96,7 +96,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Makes or extends a file; true if it is ours now.
+    /// Creates or extends a file. Returns true if the file was created.
     fn lay_out(&mut self, path: &Path, needs: &FileNeeds) -> Result<bool, Fault> {
         if needs.length.is_some_and(|length| length >= needs.bytes) {
             return Ok(false);
@@ -137,7 +137,7 @@ impl Files {
         Ok(needs.length.is_none())
     }
 
-    /// Before every pass: files that are only written are as they were when they were made.
+    /// Restores the files that are only written to their initial state. Called before every pass.
     pub(super) fn renew(&self) -> Result<(), Fault> {
         for (path, bytes) in &self.fresh {
             let renewed = OpenOptions::new().write(true).open(path).and_then(|file| {
@@ -160,7 +160,7 @@ fn remove(made: &Mutex<Vec<PathBuf>>) {
         .unwrap_or_else(PoisonError::into_inner)
         .drain(..)
     {
-        // If it is gone already, that is what we wanted.
+        // A file that is already removed is no error.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -177,7 +177,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
     Fault::usage(format!("cannot {verb} {shown}: {error}{hint}"))
 }
 
-/// The files of a clone and what it uses of them.
+/// Returns the files of a clone and the part of them that it uses.
 fn clone_files(job: &Job, clone: usize) -> Result<CloneFiles, Fault> {
     let options = &job.options;
     let folder = options.directory.as_deref().unwrap_or("");
@@ -260,7 +260,7 @@ fn check_part(options: &Options, offset: u64, bytes: u64) -> Result<(), String> 
     Ok(())
 }
 
-/// The length of a file or device that exists.
+/// Returns the length of a file or device, or `None` if it does not exist.
 fn length(path: &Path) -> Result<Option<u64>, Fault> {
     let shown = path.display();
     let meta = match std::fs::metadata(path) {
@@ -305,7 +305,7 @@ fn add_needs(
     }
 }
 
-/// Refuses what would change a file of the user's that he did not offer.
+/// Refuses to write to or extend an existing file without `--overwrite`.
 fn may_be_used(path: &Path, needs: &FileNeeds, overwrite: bool) -> Result<(), Fault> {
     let shown = path.display();
     let Some(length) = needs.length else {
@@ -338,7 +338,7 @@ fn fill(file: &File, from: u64, to: u64) -> io::Result<()> {
     Ok(fdatasync(file)?)
 }
 
-/// Opens the files of a clone, and takes them out of the page cache if the job wants that.
+/// Opens the files of a clone, and drops them from the page cache if the job requests it.
 pub(super) fn open(job: &Job, clone_files: &CloneFiles) -> Result<Arc<[File]>, Fault> {
     let options = &job.options;
     let mut flags = match options.sync {
@@ -373,11 +373,11 @@ pub(super) fn open(job: &Job, clone_files: &CloneFiles) -> Result<Arc<[File]>, F
     Ok(Arc::from(files))
 }
 
-/// Empties the page cache of the part that is used, and says in which order it will be read.
+/// Drops the used part from the page cache, and advises the kernel of the order of access.
 fn advise(options: &Options, clone_files: &CloneFiles, file: &File) {
     use rustix::fs::Advice::{DontNeed, Random, Sequential};
     let part = std::num::NonZero::new(clone_files.bytes);
-    // Advice that is not taken is no error, in fio either: pages that others hold stay.
+    // As in fio, failed advice is no error. Pages in use by other processes stay.
     if options.invalidate {
         let _ = fadvise(file, clone_files.offset, part, DontNeed);
     }

@@ -1,6 +1,6 @@
-//! Results in the layout of `fio --output-format=json`, so that scripts made for it read ours.
+//! Results in the layout of `fio --output-format=json`, for scripts that read fio's output.
 //!
-//! What we do not measure is there, too, as zero: docs/reference/job-files.md lists it.
+//! Fields that are not measured are zero. docs/reference/job-files.md lists them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,10 +10,10 @@ use super::pass::JobOutcome;
 use super::plan::{Job, Plan};
 use super::tally::{Direction, Tally};
 
-/// Bounds of fio's tables of latencies, the last of the milliseconds being "and more".
+/// The bounds of fio's latency tables. The last bound in milliseconds has no upper limit.
 const NS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 const MS: [u64; 12] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000, u64::MAX];
-/// fio's names of depths.
+/// fio's names for ranges of depths, with the smallest depth of each.
 const DEPTHS: [(&str, usize); 7] = [
     ("1", 1),
     ("2", 2),
@@ -24,10 +24,10 @@ const DEPTHS: [(&str, usize); 7] = [
     (">=64", 64),
 ];
 const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
-/// What fio says of a job that is over.
+/// The value of `eta` that fio reports for a finished job.
 const ETA_OVER: u64 = 2_147_483_647;
 
-/// The report of one pass.
+/// Returns the report of one pass.
 pub(super) fn report(plan: &Plan, outcomes: &[JobOutcome]) -> Value {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -43,7 +43,7 @@ pub(super) fn report(plan: &Plan, outcomes: &[JobOutcome]) -> Value {
             );
             continue;
         }
-        // The first job of a group that is reported as one speaks for the others.
+        // The entry of the first job covers the whole group.
         if merged == Some(job.group) {
             continue;
         }
@@ -216,7 +216,7 @@ fn percentiles(direction: &Direction, list: &[f64]) -> Value {
     Value::Object(map)
 }
 
-/// What is known of the samples of a rate.
+/// Statistics of the samples of a rate.
 struct Samples {
     min: f64,
     max: f64,
@@ -258,7 +258,7 @@ fn zeros(names: &[&str]) -> Value {
     )
 }
 
-/// The queue is kept full, so all of it is at the job's depth.
+/// Returns the distribution of queue depths. The queue is kept full, so the job's depth has 100 %.
 fn depths(job: &Job) -> Value {
     use super::options::Engine;
     let depth = match job.options.engine {
@@ -277,7 +277,7 @@ fn depths(job: &Job) -> Value {
     )
 }
 
-/// fio's tables of how many latencies are up to each bound and beyond the one before, in percent.
+/// Returns fio's latency tables: the percentage of latencies between each bound and the previous one.
 fn latency_tables(tally: &Tally, read: &Direction) -> Map<String, Value> {
     let directions = [read, &tally.write];
     let all = directions
@@ -322,14 +322,14 @@ fn latency_tables(tally: &Tally, read: &Direction) -> Map<String, Value> {
     tables
 }
 
-/// As the C library prints a time, in UTC.
+/// Formats a time in UTC like `ctime(3)`.
 fn date(unix_s: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ];
     let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
-    // Counted from the first of March of the year 0, leap days come last (the usual civil calendar).
+    // Days are counted from 1 March of the year 0, so that a leap day is the last day of its year.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let of_era = shifted % 146_097;

@@ -1,26 +1,26 @@
-//! The keys of a job file: one table that says how each is applied. Only this module knows their names.
+//! The keys of a job file: a table with the effect of each key.
 //!
-//! A key is used, or accepted with a warning because it has no effect here, or refused because a run without
-//! it would measure something else. A key that is in no list is unknown, which is an error with the nearest name.
-//! docs/reference/job-files.md shows the table of used keys; a test compares the two.
+//! A key is used, accepted with a warning if it has no effect, or refused if a run without it would measure something
+//! else. Any other key is an error, and the message suggests the nearest name. docs/reference/job-files.md shows the
+//! table of used keys, and a test compares the two.
 
 use super::options::{Engine, Hint, Kind, Options, SyncFlag, Verify};
 use super::parse::{Complaint, Entry, Section, shown};
 use super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED, is_switched_off};
 use super::value::{self, Base};
 
-/// A key that is used.
+/// A key that has an effect.
 pub(super) struct Key {
-    /// By which it is known here; fio's other names for it follow.
+    /// The name used here, followed by fio's aliases.
     pub(super) names: &'static [&'static str],
-    /// A value that it may have.
+    /// An example of a value.
     pub(super) example: &'static str,
-    /// What it means, and where that differs from fio.
+    /// The meaning, and any difference from fio.
     pub(super) meaning: &'static str,
     set: fn(&mut Options, &RawValue<'_>) -> Result<(), String>,
 }
 
-/// A value, and what is needed to read it.
+/// An unparsed value, and the base of its units.
 struct RawValue<'a> {
     text: Option<&'a str>,
     base: Base,
@@ -44,15 +44,14 @@ impl RawValue<'_> {
     }
 }
 
-/// No key has a longer name, so a longer one is not looked for.
+/// The longest name that is compared with known keys. No key has a longer name.
 const NAME_BYTES_MAX: usize = 40;
-/// As deep as a ring can be.
+/// The largest depth of a ring.
 const DEPTH_MAX: u64 = 32_768;
-/// Each is a thread.
+/// The largest number of clones. Each one is a thread.
 const JOBS_MAX: u64 = 1024;
-/// Each is open.
+/// The largest number of files per clone. All of them are open at once.
 const FILES_MAX: u64 = 4096;
-/// The kernel's clocks count nanoseconds in 64 bits.
 const LOOPS_MAX: u64 = 1 << 32;
 
 macro_rules! keys {
@@ -61,7 +60,7 @@ macro_rules! keys {
     };
 }
 
-/// What is used.
+/// The keys that have an effect.
 pub(super) const USED: &[Key] = keys![
     ["rw", "readwrite"], "randread", "read, write, rw, randread, randwrite, randrw; no trims, no `:N`", |o, v| rw(o, v);
     ["rwmixread"], "70", "of mixed loads, the reads in percent", |o, v| {
@@ -210,11 +209,11 @@ pub(super) const USED: &[Key] = keys![
     };
 ];
 
-/// What the keys of a section make, and what a reader should be told.
+/// Returns the options from the keys of a section, and warnings for the user.
 ///
 /// # Errors
 ///
-/// Everything that is unknown, refused or cannot be read.
+/// Returns all keys that are unknown or refused, and all values that are invalid.
 pub(super) fn read(
     section: &Section,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -283,7 +282,7 @@ fn apply(
     }
 }
 
-/// A comment behind a value is part of the value for fio; people do not expect that.
+/// Returns a hint if the value contains a comment, which fio unexpectedly treats as part of the value.
 fn comment_hint(value: Option<&str>) -> &'static str {
     match value {
         Some(value) if value.contains([';', '#']) => "; a comment needs a line of its own",
@@ -315,7 +314,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// Substitutes the environment's values for `${NAME}`, as fio does.
+/// Replaces `${NAME}` with the value of the environment variable, as in fio.
 fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut rest = text;
     let mut whole = String::new();

@@ -1,7 +1,8 @@
-//! `annulus bench file --job`: a job file of fio's, run as it is, and the same jobs through Annulus.
+//! `annulus bench file --job`: runs an unmodified fio job file, and the same jobs through Annulus.
 //!
-//! Written from fio's manual; docs/reference/job-files.md says which keys there are and what differs. A pass is the whole file
-//! once by one variant; passes are interleaved and shuffled like the runs of `bench file`.
+//! The implementation follows fio's manual. docs/reference/job-files.md lists the keys and the differences from fio.
+//! A pass runs the whole file once with one variant. Passes are interleaved and shuffled like the runs of
+//! `bench file`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -42,7 +43,7 @@ use pass::{JobOutcome, Who};
 use plan::Plan;
 use report::{FIO, JobFacts, OWN, Report, Run, Sample};
 
-/// A job file is a page; this is none.
+/// The largest job file. Real ones are about a page long.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const REPEAT_MAX: usize = 1000;
 
@@ -137,7 +138,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     std::fs::read(path).map_err(wrong)
 }
 
-/// Where an option's file will go; the fault names the option that it is about.
+/// Returns the destination of an option's file. A fault names the option.
 fn destination(
     option: &str,
     path: Option<&Path>,
@@ -150,7 +151,7 @@ fn destination(
     })
 }
 
-/// Everything that is wrong with a job file, a line each.
+/// Returns a fault with one line per complaint about the job file.
 fn refused(path: &Path, list: &[Complaint]) -> Fault {
     let lines: Vec<String> = list
         .iter()
@@ -251,7 +252,7 @@ fn variants(external: Option<&External>) -> Vec<&'static str> {
     list
 }
 
-/// Every pass, in a shuffled order per repeat; and the passes of the job's own engines.
+/// Runs all passes, in a shuffled order per repeat. Returns the runs, and the outcomes of the job's own engines.
 fn measure(
     args: &FileArgs,
     plan: &Plan,
@@ -296,7 +297,7 @@ fn measure(
     Ok((runs, passes))
 }
 
-/// Which pass it is.
+/// The position of a pass.
 struct At<'a> {
     repeat: usize,
     position: usize,
@@ -375,7 +376,7 @@ impl At<'_> {
     }
 }
 
-/// What was checked, over all runs but fio's.
+/// Returns a summary of the checks in all runs except fio's.
 fn checks(runs: &[Run]) -> String {
     let samples = || {
         runs.iter()
@@ -395,7 +396,7 @@ fn checks(runs: &[Run]) -> String {
     text + "\n"
 }
 
-/// Of the passes of the job's own engines, the one with the median number of operations.
+/// Returns the pass with the median number of operations.
 fn middle(passes: &[Vec<JobOutcome>]) -> Option<&Vec<JobOutcome>> {
     let ios = |outcomes: &[JobOutcome]| -> u64 {
         let clones = outcomes.iter().flat_map(|outcome| &outcome.clones);

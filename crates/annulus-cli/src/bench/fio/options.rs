@@ -1,40 +1,40 @@
-//! What the keys of one job say, read and with fio's defaults.
+//! The options of one job, parsed from its keys, with fio's defaults.
 
 use std::time::Duration;
 
 use super::value::{Lengths, Size};
 
-/// fio's percentiles, where a job lists none.
+/// fio's default percentiles, used if a job lists none.
 pub(super) const PERCENTILES: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,
 ];
 
-/// By which calls operations are made.
+/// The kind of system call that performs operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Engine {
     /// `pread` and `pwrite`; fio's sync, psync, vsync, pvsync and pvsync2.
     Calls,
     /// Linux AIO.
     LinuxAio,
-    /// A ring.
+    /// An io_uring ring.
     IoUring,
-    /// A shared map.
+    /// A shared memory map.
     Mmap,
 }
 
-/// Which operations.
+/// The kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Reads only.
     Read,
     /// Writes only.
     Write,
-    /// Both.
+    /// Reads and writes.
     Mixed,
 }
 
-/// What a block that was written is checked by.
+/// The method of checking a written block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verify {
     /// A CRC-32C of the block in its header.
@@ -45,23 +45,23 @@ pub(super) enum Verify {
     Pattern,
 }
 
-/// What the kernel is told about the order of blocks, for its read-ahead.
+/// The advice to the kernel about the order of blocks, which controls read-ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
-    /// Nothing.
+    /// No advice.
     None,
-    /// What is true by `rw`.
+    /// The order that `rw` specifies.
     AsOrdered,
-    /// That it is random.
+    /// Random order.
     Random,
-    /// That it is sequential.
+    /// Sequential order.
     Sequential,
 }
 
-/// Whether writes are synchronous.
+/// The flag for synchronous writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncFlag {
-    /// No.
+    /// No flag.
     None,
     /// `O_SYNC`.
     Sync,
@@ -74,9 +74,9 @@ pub(super) enum SyncFlag {
 pub(super) struct Options {
     pub(super) kind: Kind,
     pub(super) random: bool,
-    /// Of `Mixed`, the reads in percent.
+    /// The percentage of reads of a `Mixed` load.
     pub(super) read_percent: u8,
-    /// Of reads, of writes.
+    /// Lengths of reads and of writes.
     pub(super) lengths: [Lengths; 2],
     pub(super) engine: Engine,
     /// The value of `ioengine`, as it was written.
@@ -87,7 +87,7 @@ pub(super) struct Options {
     pub(super) hint: Hint,
     pub(super) end_fsync: bool,
     pub(super) directory: Option<String>,
-    /// `filename`, split at colons; empty without one.
+    /// The value of `filename`, split at colons. Empty if the key is absent.
     pub(super) filenames: Vec<String>,
     pub(super) nrfiles: u32,
     pub(super) size: Option<Size>,
@@ -110,9 +110,9 @@ pub(super) struct Options {
     pub(super) time_based: bool,
     pub(super) runtime: Option<Duration>,
     pub(super) ramp_time: Duration,
-    /// Bytes per second of reads, of writes; 0 for as fast as it goes.
+    /// Bytes per second of reads and of writes. 0 means no limit.
     pub(super) rate: [u64; 2],
-    /// Operations per second.
+    /// Operations per second of reads and of writes. 0 means no limit.
     pub(super) rate_iops: [u64; 2],
     pub(super) percentiles: Vec<f64>,
     pub(super) sqthread_poll: bool,
@@ -186,27 +186,27 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether any operation is a write.
+    /// Returns whether any operation is a write.
     pub(super) fn writes(&self) -> bool {
         self.kind != Kind::Read
     }
 
-    /// Whether any is a read.
+    /// Returns whether any operation is a read.
     pub(super) fn reads(&self) -> bool {
         self.kind != Kind::Write
     }
 
-    /// The longest operation.
+    /// Returns the length of the longest operation, in bytes.
     pub(super) fn block_most(&self) -> u64 {
         self.used_lengths().map(Lengths::most).max().unwrap_or(0)
     }
 
-    /// The shortest; every offset is a multiple of it.
+    /// Returns the length of the shortest operation, in bytes. Every offset is a multiple of it.
     pub(super) fn block_least(&self) -> u64 {
         self.used_lengths().map(Lengths::least).min().unwrap_or(0)
     }
 
-    /// The length of all operations, if they have the same.
+    /// Returns the length of all operations if it is the same.
     pub(super) fn uniform(&self) -> Option<u64> {
         let same = self.block_least() == self.block_most();
         same.then(|| self.block_least())

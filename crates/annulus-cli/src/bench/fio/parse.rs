@@ -1,25 +1,25 @@
-//! A job file as text: sections of keys with their lines. What a key means is `keys`' business.
+//! The parser of job files. It returns sections of keys with line numbers; `keys` interprets them.
 //!
-//! Pure, and never panics: the fuzz target `job_file` feeds it anything.
+//! The parser does no I/O and never panics. The fuzz target `job_file` tests it with arbitrary input.
 
 use std::fmt;
 
-/// The manual's limit for a line.
+/// The limit for a line in fio's manual.
 const LINE_BYTES_MAX: usize = 8192;
-/// Nobody writes N sections; a file that has them is something else.
+/// The largest number of sections. A file with more is not a job file.
 const SECTIONS_MAX: usize = 4096;
 
-/// What is wrong, and in which line; lines count from 1.
+/// An error or warning about a line of the job file. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Complaint {
-    /// The line, 0 if it is about the file as a whole.
+    /// The line, or 0 for the file as a whole.
     pub(super) line: usize,
-    /// What is wrong with it, and what to do.
+    /// The problem and its remedy.
     pub(super) text: String,
 }
 
 impl Complaint {
-    /// A complaint about a line.
+    /// Creates a complaint about a line.
     pub(super) fn new(line: usize, text: impl Into<String>) -> Complaint {
         let text = text.into();
         Complaint { line, text }
@@ -35,35 +35,35 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// A key as it stands in the file.
+/// A key of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// In lower case.
+    /// The key in lower case.
     pub(super) key: String,
-    /// What is behind the `=`; `None` without one.
+    /// The value after the `=`. `None` if there is no `=`.
     pub(super) value: Option<String>,
-    /// Where it stands, from 1.
+    /// The line of the key, from 1.
     pub(super) line: usize,
-    /// From a `[global]` section above.
+    /// Set for a key of a preceding `[global]` section.
     pub(super) global: bool,
 }
 
-/// A job of the file, with the keys of the `[global]` sections above it in front of its own.
+/// A job of the file. Its keys follow those of the preceding `[global]` sections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Section {
-    /// What is between the brackets.
+    /// The name between the brackets.
     pub(super) name: String,
-    /// Where that stands.
+    /// The line of the name.
     pub(super) line: usize,
-    /// In the order of the file; a later key wins over an earlier one.
+    /// The keys in the order of the file. A later key overrides an earlier one.
     pub(super) entries: Vec<Entry>,
 }
 
-/// Reads the bytes of a job file.
+/// Parses the bytes of a job file.
 ///
 /// # Errors
 ///
-/// Everything in it that is no job file, with its line.
+/// Returns all syntax errors with their lines.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Section>, Vec<Complaint>> {
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
     let mut file = File::default();
@@ -80,7 +80,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Section>, Vec<Complaint>> {
     }
 }
 
-/// What has been read so far.
+/// The state of the parser.
 #[derive(Default)]
 struct File {
     globals: Vec<Entry>,
@@ -192,7 +192,7 @@ impl File {
     }
 }
 
-/// The beginning of a text that may be long.
+/// Returns the text, shortened to 60 characters.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 60;
     match text.char_indices().nth(MOST) {

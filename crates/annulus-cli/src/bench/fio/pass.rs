@@ -1,5 +1,6 @@
-//! One pass: the whole job file once, through the engines it names or through Annulus. Stage by stage; all clones of
-//! a stage on threads of their own, which start together.
+//! A pass runs the whole job file once, through the engines that it names or through Annulus.
+//!
+//! Stages run one after the other. Each clone of a stage has a separate thread, and all of them start together.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -19,7 +20,7 @@ use crate::bench::machine::Usage;
 use crate::bench::order::mix;
 use crate::fault::Fault;
 
-/// By whom a pass is made.
+/// The engines that run a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// The engines that the job file names.
@@ -27,24 +28,24 @@ pub(super) enum Who {
     Annulus,
 }
 
-/// What became of a clone.
+/// The outcome of a clone.
 pub(super) struct CloneOutcome {
     pub(super) tally: Tally,
-    /// Of reading back what was written.
+    /// The results of reading back the written blocks.
     pub(super) read_back: Option<Tally>,
     pub(super) finished: Finished,
     pub(super) failure: Option<Failure>,
 }
 
-/// What became of a job.
+/// The outcome of a job.
 pub(super) struct JobOutcome {
     pub(super) clones: Vec<CloneOutcome>,
-    /// Processor time, its share of the stage's.
+    /// The job's share of the processor time of its stage, in nanoseconds.
     pub(super) cpu_ns: f64,
 }
 
 impl JobOutcome {
-    /// All clones added up; and what they read back.
+    /// Returns the sum of all clones, and the sum of what they read back.
     pub(super) fn sum(&self) -> (Tally, Option<Tally>) {
         let (mut sum, mut back) = (Tally::new(), None);
         for clone in &self.clones {
@@ -67,7 +68,7 @@ impl JobOutcome {
     }
 }
 
-/// Makes a pass; the outcomes are in the order of the jobs.
+/// Runs a pass. The outcomes are in the order of the jobs.
 pub(super) fn pass(
     plan: &Plan,
     files: &Files,
@@ -77,7 +78,7 @@ pub(super) fn pass(
     files.renew()?;
     let mut outcomes: Vec<JobOutcome> = Vec::new();
     for stage in &plan.stages {
-        // Stages are runs of neighbours, so their outcomes follow each other.
+        // The jobs of a stage are adjacent, so appending keeps the order of the jobs.
         outcomes.extend(run_stage(plan, stage, files, who, seed)?);
     }
     Ok(outcomes)
@@ -159,7 +160,7 @@ impl Clone {
             Engine::Calls | Engine::Mmap => 1,
             Engine::LinuxAio | Engine::IoUring => options.iodepth,
         };
-        // As in fio: the same order in every run, and another one in every clone.
+        // As in fio, the order is the same in every run and differs between clones.
         let seed = match (options.randseed, options.randrepeat) {
             (Some(seed), _) => seed,
             (None, true) => 0x5EED,
@@ -178,7 +179,7 @@ impl Clone {
                 direct: options.direct && options.engine != Engine::Mmap,
                 random: options.random,
                 writes: options.writes(),
-                // The files are opened so.
+                // The open files already carry the flags for synchronous writes, if any.
                 durable: false,
                 files: opened,
             },
@@ -195,7 +196,7 @@ impl Clone {
     fn run(&self, stage: &Arc<Stage>) -> CloneOutcome {
         let bench = JobBench::new(Arc::clone(stage), self.work.clone(), true);
         let result = self.variant.run(&self.baseline_job, &bench);
-        // Releases the clones that wait for this one.
+        // Releases the clones that wait for this one, if it failed before its start.
         bench.arrive();
         let finished = match result {
             Ok(finished) => finished,
@@ -271,7 +272,7 @@ fn work(options: &Options, clone_files: &CloneFiles, seed: u64) -> Work {
     }
 }
 
-/// Bytes per second; a rate of operations counts the shortest, by the manual.
+/// Returns the rate in bytes per second. As in fio's manual, a rate of operations counts the shortest length.
 fn rate(options: &Options, side: usize) -> u64 {
     match options.rate_iops[side] {
         0 => options.rate[side],
@@ -279,7 +280,7 @@ fn rate(options: &Options, side: usize) -> u64 {
     }
 }
 
-/// The engine that the job names, batched as fio would.
+/// Returns the engine that the job names, with fio's batching.
 fn own_engine(options: &Options, depth: usize) -> Box<dyn Variant<JobBench>> {
     let submit_every = match options.batch_submit {
         0 => depth,
@@ -302,7 +303,7 @@ fn own_engine(options: &Options, depth: usize) -> Box<dyn Variant<JobBench>> {
             } else {
                 Setup::Deferred
             };
-            // As in fio: a polled submission queue takes registered files.
+            // As in fio, a polled submission queue uses registered files.
             let registered = match (
                 options.fixedbufs,
                 options.registerfiles || options.sqthread_poll,
@@ -327,7 +328,7 @@ fn own_engine(options: &Options, depth: usize) -> Box<dyn Variant<JobBench>> {
     }
 }
 
-/// The start of a stage: everybody has to be there, or to have given up.
+/// The start of a stage. It waits until each clone is ready or has failed.
 struct Stage {
     clock: Arc<Clock>,
     clones: usize,
@@ -345,7 +346,7 @@ impl Stage {
         }
     }
 
-    /// One more is there; waits for the others if it is to run.
+    /// Counts a clone as arrived. With `wait`, blocks until all clones have arrived.
     fn arrive(&self, wait: bool) {
         let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         arrived.0 += 1;
@@ -362,7 +363,7 @@ impl Stage {
         }
     }
 
-    /// Processor time of the whole process since the start.
+    /// Returns the processor time of the whole process since the start, in nanoseconds.
     fn cpu_ns(&self) -> f64 {
         let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         arrived
@@ -376,7 +377,7 @@ impl Stage {
 pub(super) struct JobBench {
     stage: Arc<Stage>,
     work: Arc<Work>,
-    /// Whether this clone still has to say that it is there.
+    /// True until this clone has arrived at the start of the stage.
     due: Mutex<bool>,
     taken: Mutex<Option<(Tally, Option<Written>)>>,
 }
@@ -395,7 +396,7 @@ impl JobBench {
         std::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says that this clone will not run any more, if it never did.
+    /// Counts this clone as arrived if it has not started, without waiting for the others.
     fn arrive(&self) {
         if self.is_due() {
             self.stage.arrive(false);

@@ -1,51 +1,52 @@
-//! From sections to what runs: jobs with their options, stages of jobs that run together, groups that are reported
-//! together. Everything that can be refused without touching a file is refused here.
+//! Builds a plan from the sections: jobs with options, stages that run together, groups that are reported together.
+//!
+//! All errors that can be detected without access to the job's data files are detected here.
 
 use super::keys;
 use super::options::{Engine, Kind, Options, Verify};
 use super::parse::{self, Complaint, Section};
 use super::unused_keys;
 
-/// A job whose header would not fit its block cannot be verified.
+/// The smallest block that can be verified, in bytes. It must hold its header.
 const VERIFY_BLOCK_MIN: u64 = 512;
-/// All clones of a stage run at once, each with a thread or two.
+/// The largest number of clones of a stage. They all run at once, each with one or two threads.
 const CLONES_MAX: usize = 1024;
 
 /// A job of the file.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
-    /// Its section.
+    /// The name of the job's section.
     pub(super) name: String,
-    /// Where that stands in the file.
+    /// The line of the section in the file.
     pub(super) line: usize,
-    /// What it says.
+    /// The options from the job's keys.
     pub(super) options: Options,
-    /// Its keys as they were written, without those of `[global]`.
+    /// The job's keys and values as written, without those of `[global]`.
     pub(super) written: Vec<(String, String)>,
-    /// Jobs of a group are reported together if they ask for it.
+    /// The group of the job. Jobs of a group are reported together if they set `group_reporting`.
     pub(super) group: usize,
 }
 
-/// What a job file asks for.
+/// The jobs of a file and their order.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// In the order of the file.
+    /// The jobs in the order of the file.
     pub(super) jobs: Vec<Job>,
-    /// Which run together, by their indices in `jobs`; the stages run one after the other.
+    /// The jobs that run together, as indices into `jobs`. Stages run one after the other.
     pub(super) stages: Vec<Vec<usize>>,
-    /// The keys of `[global]`, as written.
+    /// The keys and values of `[global]`, as written.
     pub(super) globals: Vec<(String, String)>,
-    /// What a reader should know.
+    /// Warnings for the user.
     pub(super) warnings: Vec<Complaint>,
-    /// Lines with keys that fio itself refuses and we ignore.
+    /// Lines with keys that fio refuses and this tool ignores.
     pub(super) mistaken_lines: Vec<usize>,
 }
 
-/// Reads a job file.
+/// Builds the plan of a job file.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it, in the order of lines.
+/// Returns all errors of the job file, in the order of lines.
 pub(super) fn plan(
     bytes: &[u8],
     variable: &dyn Fn(&str) -> Option<String>,
@@ -122,14 +123,14 @@ fn mistaken_lines(sections: &[Section]) -> Vec<usize> {
     lines
 }
 
-/// By line, none twice: a line of `[global]` speaks once for every job.
+/// Sorts complaints by line and removes duplicates, which a line of `[global]` causes for every job.
 fn tidy(mut complaints: Vec<Complaint>) -> Vec<Complaint> {
     complaints.sort_by(|a, b| a.line.cmp(&b.line).then(a.text.cmp(&b.text)));
     complaints.dedup();
     complaints
 }
 
-/// Divides the jobs at the stonewalls, and gives each its group.
+/// Splits the jobs into stages at each `stonewall`, and sets the group of each job.
 fn stages(jobs: &mut [Job]) -> Vec<Vec<usize>> {
     let mut stages: Vec<Vec<usize>> = Vec::new();
     let mut group = 0;
@@ -147,7 +148,7 @@ fn stages(jobs: &mut [Job]) -> Vec<Vec<usize>> {
     stages
 }
 
-/// What the keys of a job mean together.
+/// Checks the combination of a job's keys.
 fn check(
     section: &Section,
     options: &Options,

@@ -1,4 +1,4 @@
-//! The JSON of `annulus bench file --job`, and how runs become rows; its schema is kept in `schema/bench-job.json`.
+//! The JSON of `annulus bench file --job`, and the conversion of runs to rows. Its schema is `schema/bench-job.json`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,9 +9,9 @@ use super::tally::{Direction, Tally};
 use crate::bench::machine::Machine;
 use crate::bench::stats::{Spread, median};
 
-/// Changed whenever a reader of older files would misread a newer one.
+/// The version of the format. It changes when a reader of older files would misread a newer file.
 pub(crate) const VERSION: u32 = 1;
-/// The variant that the job file itself names.
+/// The variant that runs the engines named in the job file.
 pub(super) const OWN: &str = "job";
 pub(super) const FIO: &str = "fio";
 
@@ -24,16 +24,16 @@ pub(crate) struct Report {
     pub(crate) annulus: String,
     /// The command as it was typed.
     pub(crate) command: Vec<String>,
-    /// When it began, in seconds since 1970.
+    /// The start time, in seconds since 1970.
     pub(crate) started_unix_s: u64,
     pub(crate) machine: Machine,
-    /// The job file, as it was given.
+    /// The text of the job file.
     pub(crate) job_file: String,
     pub(crate) repeats: usize,
     pub(crate) jobs: Vec<JobFacts>,
-    /// Of fio, if it took part (`--with-fio`).
+    /// The version of fio, with `--with-fio`.
     pub(crate) fio_version: Option<String>,
-    /// Every run, in the order in which they were made.
+    /// All runs, in the order in which they were made.
     pub(crate) runs: Vec<Run>,
     /// The table: one row per job, direction and variant.
     pub(crate) rows: Vec<Row>,
@@ -46,44 +46,44 @@ pub(crate) struct Report {
 pub(crate) struct JobFacts {
     pub(crate) name: String,
     pub(crate) line: usize,
-    /// Jobs of one stage run at the same time; from 0.
+    /// The stage of the job, from 0. Jobs of one stage run at the same time.
     pub(crate) stage: usize,
     pub(crate) engine: String,
     pub(crate) rw: String,
     pub(crate) iodepth: usize,
     pub(crate) numjobs: usize,
-    /// Of each file, the part that is used; of the first clone.
+    /// The bytes of each file that the first clone uses.
     pub(crate) file_bytes: u64,
     pub(crate) files: Vec<String>,
 }
 
-/// One job, by one variant, once.
+/// One run of one job by one variant.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Run {
-    /// From 1.
+    /// The number of the repeat, from 1.
     pub(crate) repeat: usize,
-    /// Index in the order of passes, from 0.
+    /// The index of the pass in the order of execution, from 0.
     pub(crate) position: usize,
     /// `job` (the engine that the file names), `annulus` or `fio`.
     pub(crate) variant: String,
     pub(crate) job: String,
-    /// Its index in `jobs`; names may repeat.
+    /// The index of the job in `jobs`. Names may repeat.
     pub(crate) job_index: usize,
     pub(crate) sample: Option<Sample>,
-    /// Why there is no sample, or what was wrong.
+    /// The reason why there is no sample, or the failure.
     pub(crate) reason: Option<String>,
-    /// Whether that is a failure, and not only the machine's lack of something.
+    /// True for a failure. False if the machine lacks a feature.
     pub(crate) failed: bool,
 }
 
-/// All clones of a job together.
+/// The results of all clones of a job together.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct Sample {
     pub(crate) read: Option<Side>,
     pub(crate) write: Option<Side>,
-    /// Processor time per operation: of this process, its kernel threads included; of fio, what it reports.
+    /// Processor time per operation, including the kernel threads of this process. For fio, the time that it reports.
     pub(crate) cpu_us_per_op: f64,
-    /// Calls that submit or wait per operation, where they are counted.
+    /// System calls per operation that submit or wait. Absent if they are not counted.
     pub(crate) calls_per_op: Option<f64>,
     /// Blocks whose content was checked.
     pub(crate) verified: u64,
@@ -92,19 +92,19 @@ pub(crate) struct Sample {
     pub(crate) note: Option<String>,
 }
 
-/// Reads or writes.
+/// The results of reads or of writes.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct Side {
     pub(crate) seconds: f64,
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
     pub(crate) ops_per_second: f64,
-    /// In millions of bytes.
+    /// Millions of bytes per second.
     pub(crate) megabytes_per_second: f64,
     pub(crate) mean_ns: f64,
     pub(crate) min_ns: u64,
     pub(crate) max_ns: u64,
-    /// The job's `percentile_list`, and 50 and 99 where it has them or we measured.
+    /// The percentiles of the job's `percentile_list`. Runs of this tool always include 50 and 99.
     pub(crate) percentiles: Vec<Percentile>,
 }
 
@@ -153,7 +153,7 @@ impl Side {
 }
 
 impl Sample {
-    /// Of a job whose clones use `bytes_used` bytes of files together.
+    /// Returns the sample of a job whose clones use `bytes_used` bytes of files in total.
     pub(super) fn of(job: &Job, outcome: &JobOutcome, bytes_used: u64) -> Sample {
         let (sum, back) = outcome.sum();
         let list = &job.options.percentiles;
@@ -183,7 +183,7 @@ impl Sample {
     }
 }
 
-/// What the variant said; and whether the page cache had what was read.
+/// Returns the variant's note, and notes reads that the page cache may have served.
 fn note(job: &Job, outcome: &JobOutcome, sum: &Tally, bytes_used: u64) -> Option<String> {
     let clones = &outcome.clones;
     let note = clones.first().and_then(|clone| clone.finished.note.clone());
@@ -204,12 +204,12 @@ pub(crate) struct Row {
     /// `read` or `write`.
     pub(crate) direction: String,
     pub(crate) variant: String,
-    /// The engine behind it.
+    /// The engine of the variant.
     pub(crate) engine: String,
     pub(crate) samples: usize,
     pub(crate) medians: Option<Medians>,
     pub(crate) reason: Option<String>,
-    /// What a reader of the row should know.
+    /// A note on the row.
     pub(crate) note: Option<String>,
 }
 
@@ -230,7 +230,7 @@ pub(crate) struct Medians {
     pub(crate) ratio_to_fio: Option<Spread>,
 }
 
-/// The rows of all jobs, in the order of the file.
+/// Returns the rows of all jobs, in the order of the file.
 pub(super) fn rows(jobs: &[Job], runs: &[Run], variants: &[&str]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (index, job) in jobs.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! The table of a job file: for each job and direction, its own engine, Annulus and perhaps fio.
+//! The table of a job file. Each job and direction has a row for its own engine, for Annulus and optionally for fio.
 
 use super::report::{Medians, Row};
 use crate::bench::columns::ruled;
 use crate::bench::stats::Spread;
 use crate::bench::table::{grouped, short};
 
-/// The rows as text, with a line below for each that has something to say.
+/// Formats the rows as text, followed by a line for each row with a note or a reason.
 pub(super) fn table(rows: &[Row]) -> String {
     let headings = [
         "job", "", "by", "IOPS", "MB/s", "mean", "p50", "p99", "max", "CPU/op", "calls/op",
@@ -67,7 +67,7 @@ fn cells(row: &Row, medians: &Medians) -> [String; 13] {
     ]
 }
 
-/// A job's own list of percentiles, if it is short enough for a line.
+/// Formats the percentiles of the job's list, if they fit on a line.
 fn percentiles(row: &Row, medians: &Medians) -> String {
     const MOST: usize = 8;
     let list = &medians.percentiles_us;

@@ -1,34 +1,34 @@
-//! What a clone counted: per direction, a histogram and samples of the rate; and how they add up.
+//! The counts of a clone, and their addition. Each direction has a latency histogram and samples of the rate.
 
 use std::io;
 
 use annulus_baselines::{Op, ThreadUsage};
 use hdrhistogram::Histogram;
 
-/// Longer latencies are recorded as this one.
+/// The largest recorded latency, in nanoseconds. Longer latencies are recorded as this value.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Percentiles are right to this many digits.
+/// The number of significant digits of percentiles.
 const LATENCY_DIGITS: u8 = 3;
-/// How long a sample of bandwidth is: fio's default.
+/// The length of a bandwidth sample, equal to fio's default.
 pub(super) const WINDOW_NS: u64 = 500_000_000;
-/// A day of samples.
+/// The largest number of samples, which covers a day.
 const WINDOWS_MAX: usize = 172_800;
 
-/// Reads or writes.
+/// The direction of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Read,
     Write,
 }
 
-/// One direction.
+/// The counts of one direction.
 #[derive(Clone)]
 pub(super) struct Direction {
     pub(super) ios: u64,
     pub(super) bytes: u64,
     pub(super) short: u64,
     pub(super) latency: Histogram<u64>,
-    /// Of the sum and the sum of squares, for mean and deviation without rounding to buckets.
+    /// The sum of latencies. With the sum of squares, it gives the mean and deviation without rounding to buckets.
     latency_sum: f64,
     latency_squares: f64,
     /// Bytes and operations of each whole window.
@@ -62,7 +62,7 @@ impl Direction {
         self.ios += other.ios;
         self.bytes += other.bytes;
         self.short += other.short;
-        // Every histogram has the same bounds, so there is nothing that adding could refuse.
+        // All histograms have the same bounds, so adding cannot fail.
         let _ = self.latency.add(&other.latency);
         self.latency_sum += other.latency_sum;
         self.latency_squares += other.latency_squares;
@@ -78,7 +78,7 @@ impl Direction {
         }
     }
 
-    /// Of the latencies, in nanoseconds.
+    /// Returns the mean latency, in nanoseconds.
     pub(super) fn mean(&self) -> f64 {
         match self.ios {
             0 => 0.0,
@@ -97,23 +97,23 @@ impl Direction {
     }
 }
 
-/// One clone, or several added up.
+/// The counts of one clone, or the sum of several.
 #[derive(Clone)]
 pub(super) struct Tally {
     pub(super) read: Direction,
     pub(super) write: Direction,
     /// Blocks whose content was checked.
     pub(super) verified: u64,
-    /// Wrong content, wrong length, or an error.
+    /// Completions with the wrong content or the wrong length.
     pub(super) wrong: u64,
     pub(super) errors: u64,
-    /// The first of these, for people, and its error number.
+    /// A description of the first failure.
     pub(super) first_failure: Option<String>,
     pub(super) errno: i32,
     pub(super) usage: ThreadUsage,
-    /// All answers, those before the measured part included.
+    /// All completions, including those before the measured part.
     pub(super) completions: u64,
-    /// How long it was measured; of several, the longest.
+    /// The measured time. For a sum, the longest of the clones.
     pub(super) seconds: f64,
     last_ns: u64,
 }
@@ -135,7 +135,7 @@ impl Tally {
         }
     }
 
-    /// The measured part begins at this time.
+    /// Sets the start of the measured part.
     pub(super) fn begin(&mut self, from_ns: u64) {
         self.read.window_end_ns = from_ns + WINDOW_NS;
         self.write.window_end_ns = from_ns + WINDOW_NS;
@@ -160,14 +160,14 @@ impl Tally {
         direction.latency.saturating_record(took_ns);
     }
 
-    /// The run is over: how long it was measured.
+    /// Ends the run and computes the measured time.
     pub(super) fn close(&mut self, from_ns: u64, end_ns: Option<u64>) {
-        // A run that ends by its size ends with its last answer.
+        // A run that ends by its size ends at its last completion.
         let end_ns = end_ns.unwrap_or(self.last_ns);
         self.seconds = end_ns.saturating_sub(from_ns) as f64 / 1e9;
     }
 
-    /// An answer of the wrong length, or an error.
+    /// Records a completion with the wrong length or an error.
     #[cold]
     pub(super) fn record_failure(&mut self, side: Side, op: &Op, result: &io::Result<usize>) {
         let text = match result {
@@ -191,7 +191,7 @@ impl Tally {
         self.first_complaint(op, text);
     }
 
-    /// An answer with the wrong content.
+    /// Records a completion with the wrong content.
     #[cold]
     pub(super) fn wrong(&mut self, op: &Op, text: String) {
         self.wrong += 1;

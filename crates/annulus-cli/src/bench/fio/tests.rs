@@ -1,4 +1,4 @@
-//! The worker of a job, without any I/O: which operations it hands out, when, and what it counts.
+//! Tests of a job's worker without I/O: the operations, their times and the counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn worker(work: Work) -> JobWorker {
     JobWorker::new(clock, Arc::new(work))
 }
 
-/// Everything until the end, answered at once and rightly.
+/// Runs the worker to its end and completes each operation immediately with the correct result.
 fn all(worker: &mut JobWorker) -> Vec<Op> {
     let mut ops = Vec::new();
     while let Some(op) = worker.next() {
@@ -126,7 +126,7 @@ fn lengths_come_in_their_shares_and_stay_in_the_file() {
 
 #[test]
 fn at_a_rate_later_returns_the_time_to_wait() {
-    // One block, then a hundred seconds for the next.
+    // The next block is due a hundred seconds after the first.
     let mut worker = worker(Work {
         rate: [41, 41],
         ..work(10)

@@ -1,14 +1,14 @@
-//! The keys of a job file that are not used: accepted with a warning, refused, or no keys at all.
+//! The unused keys: accepted with a warning, refused, or unknown to fio.
 
-/// Keys that are accepted or refused, for one reason.
+/// Keys that are accepted or refused for the same reason.
 pub(super) struct Group {
-    /// The keys.
+    /// The names of the keys.
     pub(super) names: &'static [&'static str],
-    /// Why.
+    /// The reason.
     pub(super) why: &'static str,
 }
 
-/// Accepted, with a warning.
+/// Keys that are accepted with a warning.
 pub(super) const NO_EFFECT: &[Group] = &[
     Group {
         names: &["random_generator", "softrandommap"],
@@ -127,7 +127,7 @@ pub(super) const NO_EFFECT: &[Group] = &[
     },
 ];
 
-/// Refused, unless the value says "no".
+/// Keys that are refused, unless their value switches them off.
 pub(super) const REFUSED: &[Group] = &[
     Group {
         names: &[
@@ -302,14 +302,14 @@ pub(super) const REFUSED: &[Group] = &[
     },
 ];
 
-/// Keys that people write and fio does not have: what they probably mean.
+/// Keys that fio does not have but people write, with their probable meaning.
 pub(super) const MISTAKEN: &[(&str, &str)] = &[(
     "threads",
     "fio has no key of this name. To run the clones of a job as threads it has `thread` (here they always are); \
      to have N of them, `numjobs`. It is ignored",
 )];
 
-/// Whether a key that is refused asks for nothing.
+/// Returns whether the value switches off a refused key.
 pub(super) fn is_switched_off(name: &str, value: Option<&str>) -> bool {
     match (name, value) {
         ("random_distribution", Some("random")) | ("rate_process", Some("linear")) => true,

@@ -1,13 +1,13 @@
-//! What stands behind the `=` of a key: sizes, times, flags, lists. By fio's manual, which decides what a unit is.
+//! Parsers for the values of keys: sizes, times, flags and lists. Units follow fio's manual.
 
 use std::time::Duration;
 
-/// A day in a job file is a typing error, except for those who mean it; a year always is.
+/// The longest time. A day may be intended, but more than a year is a typing error.
 const SECONDS_MAX: u64 = 365 * 86_400;
-/// The manual's limit for a list of percentiles.
+/// The limit for a list of percentiles in fio's manual.
 const PERCENTILES_MAX: usize = 20;
 
-/// Whether `k` is 1024 (fio's default) or 1000 (`kb_base=1000`); the other one is then `ki`.
+/// The meaning of the unit `k`: 1024 (fio's default) or 1000 (`kb_base=1000`). `ki` has the other meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Base {
     /// `k` is 1024.
@@ -17,12 +17,12 @@ pub(super) enum Base {
     Decimal,
 }
 
-/// A length, or a share of a file.
+/// A length in bytes, or a share of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// N bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// Of the file's length; at most 100.
+    /// A percentage of the file's length, at most 100.
     Percent(u8),
 }
 
@@ -40,7 +40,7 @@ fn no_expression(text: &str) -> Result<&str, String> {
     }
 }
 
-/// The number at the beginning, decimal or after `0x`, and what is behind it.
+/// Parses the number at the start, in decimal or after `0x` in hexadecimal. Returns it and the rest of the text.
 fn number(text: &str) -> Result<(u64, &str), String> {
     let text = no_expression(text)?;
     let (digits, radix) = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
@@ -55,7 +55,7 @@ fn number(text: &str) -> Result<(u64, &str), String> {
     Ok((value, digits[end..].trim()))
 }
 
-/// `4096`, `4k`, `4KiB`, `0x1000`, `1g`.
+/// Parses a number of bytes: `4096`, `4k`, `4KiB`, `0x1000`, `1g`.
 pub(super) fn bytes(text: &str, base: Base) -> Result<u64, String> {
     let (value, unit) = number(text)?;
     let unit = unit.to_ascii_lowercase();
@@ -78,7 +78,7 @@ pub(super) fn bytes(text: &str, base: Base) -> Result<u64, String> {
             ));
         }
     };
-    // With fio's default, `k` is 1024 and `ki` is 1000; with kb_base=1000 it is the other way round.
+    // By default, `k` is 1024 and `ki` is 1000, as in fio. `kb_base=1000` swaps them.
     let thousand: u64 = match (base, other) {
         (Base::Binary, false) | (Base::Decimal, true) => 1024,
         (Base::Binary, true) | (Base::Decimal, false) => 1000,
@@ -89,7 +89,7 @@ pub(super) fn bytes(text: &str, base: Base) -> Result<u64, String> {
         .ok_or_else(|| format!("`{}` is more than 64 bits can count", text.trim()))
 }
 
-/// Bytes, or `50%`.
+/// Parses a number of bytes, or a percentage such as `50%`.
 pub(super) fn size(text: &str, base: Base) -> Result<Size, String> {
     let Some(percent) = text.trim().strip_suffix('%') else {
         return bytes(text, base).map(Size::Bytes);
@@ -100,7 +100,7 @@ pub(super) fn size(text: &str, base: Base) -> Result<Size, String> {
     }
 }
 
-/// `15`, `15s`, `500ms`, `10m`, `2h`; without a unit, seconds.
+/// Parses a time: `15`, `15s`, `500ms`, `10m`, `2h`. The default unit is seconds.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let (value, unit) = number(text)?;
     let micros = match unit.to_ascii_lowercase().as_str() {
@@ -124,7 +124,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{}` is longer than a year", text.trim()))
 }
 
-/// A key alone is true; else `1`, `0`, `true`, `false`.
+/// Parses a flag: `1`, `0`, `true`, `false`. A key without a value is true.
 pub(super) fn flag(value: Option<&str>) -> Result<bool, String> {
     match value
         .map(|text| text.trim().to_ascii_lowercase())
@@ -136,7 +136,7 @@ pub(super) fn flag(value: Option<&str>) -> Result<bool, String> {
     }
 }
 
-/// A whole number from `least` to `most`; with fio's units, as `numjobs=1k` is allowed there.
+/// Parses an integer from `least` to `most`. Units are allowed, because fio accepts `numjobs=1k`.
 pub(super) fn count(text: &str, least: u64, most: u64) -> Result<u64, String> {
     match bytes(text, Base::Binary)? {
         value if (least..=most).contains(&value) => Ok(value),
@@ -144,7 +144,7 @@ pub(super) fn count(text: &str, least: u64, most: u64) -> Result<u64, String> {
     }
 }
 
-/// One value for reads and writes, or two: `4k`, `4k,8k`, `,8k`; a third, for trims, has nothing to say here.
+/// Parses a value for reads and writes, or one for each: `4k`, `4k,8k`, `,8k`. A third value, for trims, is ignored.
 pub(super) fn pair<T: Clone>(
     text: &str,
     both: &mut [T; 2],
@@ -177,7 +177,7 @@ pub(super) fn pair<T: Clone>(
     Ok(())
 }
 
-/// `99:99.5:99.99`, rising.
+/// Parses a list of percentiles such as `99:99.5:99.99`. The result is sorted.
 pub(super) fn percentiles(text: &str) -> Result<Vec<f64>, String> {
     let mut list = Vec::new();
     for part in text.split(':') {
@@ -197,19 +197,19 @@ pub(super) fn percentiles(text: &str) -> Result<Vec<f64>, String> {
     Ok(list)
 }
 
-/// How long operations are.
+/// The lengths of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lengths {
-    /// All alike.
+    /// The length of all operations.
     Fixed(u64),
-    /// Each a multiple of the first, up to the second.
+    /// Multiples of the first length, up to the second.
     Range(u64, u64),
-    /// Each with its share in percent.
+    /// Lengths with their shares in percent.
     Split(Vec<(u64, u8)>),
 }
 
 impl Lengths {
-    /// The shortest; offsets are multiples of it.
+    /// Returns the shortest length. Offsets are multiples of it.
     pub(super) fn least(&self) -> u64 {
         match self {
             Lengths::Fixed(bytes) | Lengths::Range(bytes, _) => *bytes,
@@ -217,7 +217,7 @@ impl Lengths {
         }
     }
 
-    /// The longest.
+    /// Returns the longest length.
     pub(super) fn most(&self) -> u64 {
         match self {
             Lengths::Fixed(bytes) | Lengths::Range(_, bytes) => *bytes,
@@ -226,7 +226,7 @@ impl Lengths {
     }
 }
 
-/// `4k`.
+/// Parses one length, such as `4k`.
 pub(super) fn fixed(text: &str, base: Base) -> Result<Lengths, String> {
     block(text, base).map(Lengths::Fixed)
 }
@@ -239,7 +239,7 @@ fn block(text: &str, base: Base) -> Result<u64, String> {
     }
 }
 
-/// `1k-4k`.
+/// Parses a range of lengths, such as `1k-4k`.
 pub(super) fn range(text: &str, base: Base) -> Result<Lengths, String> {
     let (least, most) = text
         .split_once(['-', ':'])
@@ -248,7 +248,7 @@ pub(super) fn range(text: &str, base: Base) -> Result<Lengths, String> {
     Ok(Lengths::Range(least.min(most), least.max(most)))
 }
 
-/// `4k/60:64k/40`; what has no share divides what is left.
+/// Parses lengths with shares, such as `4k/60:64k/40`. Lengths without a share divide the remaining percentage.
 pub(super) fn split(text: &str, base: Base) -> Result<Lengths, String> {
     let mut list: Vec<(u64, Option<u8>)> = Vec::new();
     for part in text.split(':') {
@@ -290,7 +290,7 @@ pub(super) fn split(text: &str, base: Base) -> Result<Lengths, String> {
     Ok(Lengths::Split(list.collect()))
 }
 
-/// The bytes of a verification pattern: `0xdeadbeef`, `"text"`, a number, or several of them.
+/// Parses the bytes of a verification pattern: `0xdeadbeef`, `"text"`, a number, or a sequence of these.
 pub(super) fn pattern(text: &str) -> Result<Vec<u8>, String> {
     const MOST: usize = 512;
     let mut bytes = Vec::new();
@@ -335,7 +335,7 @@ fn hex_or_number<'a>(text: &'a str, bytes: &mut Vec<u8>) -> Result<&'a str, Stri
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let number: u32 = text[..end].parse().map_err(|_| wrong())?;
-    // The bytes of the number as it lies in memory, without the leading zeros.
+    // The little-endian bytes of the number, without leading zeros.
     let used = (4 - number.leading_zeros() as usize / 8).max(1);
     bytes.extend(&number.to_le_bytes()[..used]);
     Ok(&text[end..])

@@ -1,16 +1,18 @@
-//! What a verified block looks like: a header that says where it belongs and what the rest must hash to; or, for
-//! `verify=pattern`, the pattern and nothing else, which is also how fio writes it.
+//! The format of verified blocks.
+//!
+//! A block starts with a header that contains its offset, its length and a hash of the rest. With `verify=pattern`, the
+//! block contains only the repeated pattern, as in fio.
 
 use twox_hash::XxHash3_64;
 
 use super::options::Verify;
 
-/// Marks a block that the tool wrote.
+/// Identifies a block that this tool wrote.
 const MAGIC: u64 = u64::from_le_bytes(*b"annuljob");
-/// Magic, offset, length, hash.
+/// The size of the header: magic, offset, length and hash.
 const HEADER_BYTES: usize = 32;
 
-/// Which blocks a clone has written.
+/// The set of blocks that a clone has written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     bits: Vec<u64>,
@@ -28,7 +30,7 @@ impl Written {
         self.bits[(block / 64) as usize] |= 1 << (block % 64);
     }
 
-    /// The first written block from `block` on.
+    /// Returns the first written block at or after `block`.
     pub(super) fn next_from(&self, block: u64) -> Option<u64> {
         let mut word = (block / 64) as usize;
         let mut rest = self.bits.get(word)? & (!0 << (block % 64));
@@ -40,7 +42,7 @@ impl Written {
     }
 }
 
-/// Makes `bytes`, which will be at `offset`, a block that can be checked.
+/// Turns `bytes`, which will be written at `offset`, into a block that can be verified.
 pub(super) fn fill(kind: &Verify, pattern: &[u8], offset: u64, bytes: &mut [u8]) {
     if *kind == Verify::Pattern {
         for part in bytes.chunks_mut(pattern.len().max(1)) {
@@ -58,7 +60,7 @@ pub(super) fn fill(kind: &Verify, pattern: &[u8], offset: u64, bytes: &mut [u8])
     }
 }
 
-/// Whether `bytes` from `offset` are what `fill` made there; what is wrong if not.
+/// Checks that `bytes`, read from `offset`, are a block from [`fill`]. Returns a description of the first mismatch.
 pub(super) fn check(
     kind: &Verify,
     pattern: &[u8],

@@ -1,7 +1,7 @@
-//! The worker of a clone: which block comes next by the rules of its job, and what came of it.
+//! The worker of a clone. It chooses operations by the rules of the job and records their results.
 //!
-//! As the worker of `bench file`, but with lengths, directions, rates and ends of its own. A clone has one thread
-//! that asks, so everything here belongs to one thread; only the clock is shared by the clones of a stage.
+//! It resembles the worker of `bench file`, but the job sets its lengths, directions, rates and end. A clone submits
+//! from one thread, so all state belongs to that thread. Only the clock is shared by the clones of a stage.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::value::Lengths;
 use super::verify::{self, Written};
 use crate::bench::order::{Lease, Order, OrderSpec};
 
-/// When a stage began, for all its clones.
+/// The clock of a stage, shared by all its clones.
 pub(super) struct Clock {
     epoch: Instant,
     go_ns: AtomicU64,
@@ -36,7 +36,7 @@ impl Clock {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    /// The clones begin; only the first that says so counts.
+    /// Starts the stage. Only the first call has an effect.
     pub(super) fn go(&self) {
         let _ = self
             .go_ns
@@ -44,32 +44,32 @@ impl Clock {
     }
 }
 
-/// What a clone does.
+/// The operations that a clone performs.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) kind: Kind,
     pub(super) random: bool,
     pub(super) read_percent: u8,
     pub(super) lengths: [Lengths; 2],
-    /// Of all lengths that are used.
+    /// The shortest length of an operation.
     pub(super) block_least: u64,
     pub(super) block_most: u64,
     pub(super) uniform: bool,
     pub(super) files: usize,
-    /// Of each file, the part that is used.
+    /// The start and length of the part of each file that is used.
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) repeats_blocks: bool,
-    /// Ends after N bytes handed out, or operations.
+    /// The clone ends after this number of requested bytes or operations.
     pub(super) bytes_most: u64,
     pub(super) ios_most: u64,
     pub(super) ramp: Duration,
     pub(super) runtime: Option<Duration>,
-    /// Bytes per second, of reads and writes; 0 without a limit.
+    /// Bytes per second of reads and of writes. 0 means no limit.
     pub(super) rate: [u64; 2],
     pub(super) seed: u64,
     pub(super) verify: Option<(Verify, Vec<u8>)>,
-    /// Reads back exactly these blocks, instead of all the above.
+    /// If set, the clone only reads back these blocks.
     pub(super) read_back: Option<Arc<Written>>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct JobWorker {
     rng: Rng,
     order: Order,
     lease: Lease,
-    /// Of reads and of writes, per file: where the next sequential operation begins.
+    /// The position of the next sequential operation in each file, for reads and for writes.
     next_at: [Vec<u64>; 2],
     next_file: usize,
     read_back_at: u64,
@@ -89,7 +89,7 @@ pub(super) struct JobWorker {
     measured_from_ns: u64,
     end_ns: u64,
     handed_out: HandedOut,
-    /// A direction that was chosen and has to wait for its rate.
+    /// The chosen direction, while its rate delays the next operation.
     chosen: Option<usize>,
     wait_until_ns: u64,
     written: Option<Written>,
@@ -98,7 +98,7 @@ pub(super) struct JobWorker {
     scratch: Vec<u8>,
 }
 
-/// What has been handed out since the beginning.
+/// The bytes and operations requested since the start.
 #[derive(Default)]
 struct HandedOut {
     bytes: [u64; 2],
@@ -140,7 +140,7 @@ impl JobWorker {
         }
     }
 
-    /// What was counted, by the thread that asked; and which blocks were written.
+    /// Returns the counts and the set of written blocks. Must be called on the clone's thread, whose usage it records.
     pub(super) fn into_parts(mut self) -> (Tally, Option<Written>) {
         self.tally.usage = ThreadUsage::now().since(&self.usage);
         let by_time = self.clock.now_ns() >= self.end_ns;
@@ -149,7 +149,7 @@ impl JobWorker {
         (self.tally, self.written)
     }
 
-    /// Learns when the clock started; false if it has not.
+    /// Reads the start time from the clock. Returns false if the clock has not started.
     #[cold]
     fn begin(&mut self) -> bool {
         self.begin_ns = self.clock.go_ns.load(Relaxed);
@@ -159,7 +159,7 @@ impl JobWorker {
         self.now_ns = self.clock.now_ns();
         self.usage = ThreadUsage::now();
         if self.work.read_back.is_some() {
-            // A phase of its own, without the job's times.
+            // Reading back is a separate phase, without the job's time limits.
             self.begin_ns = self.now_ns.max(1);
             self.measured_from_ns = self.begin_ns;
             self.end_ns = u64::MAX;
@@ -175,7 +175,7 @@ impl JobWorker {
         true
     }
 
-    /// Its time is over.
+    /// Ends the worker's time.
     #[cfg(test)]
     pub(super) fn run_out(&mut self) {
         self.end_ns = self.begin_ns;
@@ -188,7 +188,7 @@ impl JobWorker {
             || handed_out.ios[0] + handed_out.ios[1] >= self.work.ios_most
     }
 
-    /// Reads or writes next.
+    /// Returns the direction of the next operation: 0 for a read, 1 for a write.
     #[inline]
     fn direction(&mut self) -> usize {
         match self.work.kind {
@@ -198,7 +198,7 @@ impl JobWorker {
         }
     }
 
-    /// When the rate of a direction allows its next operation.
+    /// Returns the time at which the rate of a direction allows its next operation.
     #[inline]
     fn due_ns(&self, direction: usize) -> u64 {
         match self.work.rate[direction] {
@@ -211,15 +211,15 @@ impl JobWorker {
         }
     }
 
-    /// The direction of the next operation, if its rate allows one now. As fio does it, the other one of a mixed
-    /// load goes ahead of one that has to wait.
+    /// Returns the direction of the next operation, or `None` if the rate allows none now. As in fio, if one direction
+    /// of a mixed load has to wait, the other may run first.
     fn allowed(&mut self) -> Option<usize> {
         let preferred = self.chosen.take().unwrap_or_else(|| self.direction());
         let mut due = (self.due_ns(preferred), preferred);
         if due.0 <= self.now_ns {
             return Some(preferred);
         }
-        // The clock of the last answer may be old by now.
+        // The time of the last completion may be out of date.
         self.now_ns = self.clock.now_ns();
         if self.work.kind == Kind::Mixed && due.0 > self.now_ns {
             due = due.min((self.due_ns(1 - preferred), 1 - preferred));
@@ -251,7 +251,7 @@ impl JobWorker {
         }
     }
 
-    /// File and offset within its used part.
+    /// Chooses a file, and an offset within its used part.
     #[inline]
     fn choose_block(&mut self, direction: usize, bytes: u64) -> (usize, u64) {
         let least = self.work.block_least;
@@ -285,12 +285,12 @@ impl JobWorker {
             if let Some(block) = self.lease.next() {
                 return block;
             }
-            // Endless: there is always another lease.
+            // The order is endless, so another lease is always available.
             self.lease = self.order.lease().unwrap_or_default();
         }
     }
 
-    /// The next written block, of those that are read back.
+    /// Returns a read of the next block to read back.
     fn next_read_back(&mut self) -> Option<Op> {
         let work = Arc::clone(&self.work);
         let block = work.read_back.as_ref()?.next_from(self.read_back_at)?;
@@ -305,7 +305,7 @@ impl JobWorker {
         })
     }
 
-    /// Checks the content of a read; says what is wrong.
+    /// Checks the content of a read. Returns a description of the first mismatch.
     #[cold]
     fn check<A: Completed + ?Sized>(&mut self, op: &Op, answer: &A) -> Option<String> {
         let (kind, pattern) = self.work.verify.as_ref()?;
@@ -351,7 +351,7 @@ impl Worker for JobWorker {
         self.chosen?;
         let until = self.wait_until_ns.min(self.end_ns);
         let now_ns = self.clock.now_ns();
-        // At the end of the run the next question finds it over.
+        // After the end of the run, the next call of `next` returns `None`.
         (now_ns < self.end_ns).then(|| Duration::from_nanos(until.saturating_sub(now_ns)))
     }
 
@@ -389,7 +389,7 @@ impl Worker for JobWorker {
     }
 }
 
-/// No bytes: the variant without I/O has no part in job files.
+/// An empty result. Job files do not use the variant without I/O.
 struct Nothing;
 
 impl Completed for Nothing {

@@ -1,4 +1,4 @@
-//! The table of keys: consistent, true to docs/reference/job-files.md, and what is reported about keys that are wrong.
+//! Tests of the table of keys: its consistency, its copy in docs/reference/job-files.md, and messages about wrong keys.
 
 use super::super::parse;
 use super::super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED};
@@ -137,7 +137,7 @@ fn patterns_are_hex_numbers_and_text() {
     assert!(error("verify_pattern=xyz").contains("is no pattern"));
 }
 
-/// The tables of the document, made from those here.
+/// Generates the tables of the document from those in the code.
 fn tables() -> String {
     let code = |names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();

@@ -1,4 +1,4 @@
-//! From text to stages: inheritance, stonewalls, what is contradictory; and anything at all as a job file.
+//! Tests of the plan: inheritance, stonewalls, contradictory keys and arbitrary input.
 
 use super::*;
 
@@ -140,7 +140,7 @@ fn what_has_no_effect_is_warned_about() {
     assert!(texts[2].contains("a map goes through the page cache"));
 }
 
-/// The short form of the fuzz target: what a person writes, broken in a few thousand ways by a seed.
+/// A short form of the fuzz target: mutates a typical job file in a few thousand seeded ways.
 #[test]
 fn broken_job_files_never_panic() {
     const INPUTS: usize = 2000;

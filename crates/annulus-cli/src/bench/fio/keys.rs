@@ -191,7 +191,7 @@ pub(super) const USED: &[Key] = keys![
     ["verify_pattern"], "0xdeadbeef", "of verify=pattern: hex, a number or \"text\", repeated", |o, v| {
         value::pattern(v.text()?).map(|pattern| o.pattern = pattern)
     };
-    ["norandommap"], "1", "blocks are drawn anew each time, and may repeat", |o, v| {
+    ["norandommap"], "1", "each block is drawn independently, so blocks may repeat", |o, v| {
         v.flag().map(|flag| o.norandommap = flag)
     };
     ["randrepeat", "allrandrepeat"], "1", "the same order in every run (the default)", |o, v| {

@@ -72,7 +72,7 @@ fn a_random_job_uses_every_block_of_every_file_once_and_ends() {
 }
 
 #[test]
-fn a_sequential_job_goes_on_from_the_beginning_until_its_io_size() {
+fn a_sequential_job_wraps_around_until_its_io_size() {
     let mut worker = worker(Work {
         random: false,
         ios_most: 25,
@@ -87,7 +87,7 @@ fn a_sequential_job_goes_on_from_the_beginning_until_its_io_size() {
 }
 
 #[test]
-fn lengths_come_in_their_shares_and_stay_in_the_file() {
+fn lengths_follow_their_shares_and_stay_within_the_file() {
     let mut worker = worker(Work {
         kind: Kind::Mixed,
         read_percent: 70,
@@ -142,7 +142,7 @@ fn at_a_rate_later_returns_the_time_to_wait() {
 }
 
 #[test]
-fn a_job_whose_time_is_over_asks_for_nothing_more() {
+fn a_job_whose_time_is_over_requests_no_operation() {
     let mut worker = worker(Work {
         runtime: Some(Duration::from_secs(3600)),
         rate: [1, 1],
@@ -157,7 +157,7 @@ fn a_job_whose_time_is_over_asks_for_nothing_more() {
 }
 
 #[test]
-fn what_was_written_is_read_back_and_a_changed_byte_is_found() {
+fn written_blocks_are_read_back_and_a_changed_byte_is_detected() {
     let writing = Work {
         kind: Kind::Write,
         verify: Some((Verify::Crc32c, Vec::new())),

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_right_where_it_was_made_and_nowhere_else() {
+    fn a_block_is_valid_only_at_its_offset() {
         for kind in [Verify::Crc32c, Verify::Xxhash] {
             let mut block = vec![7u8; 4096];
             fill(&kind, &[], 8192, &mut block);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_is_always_chosen_and_nobody_twice() {
+    fn the_base_is_always_chosen_and_no_variant_twice() {
         let chosen = choose(&["pread".into(), "pread".into()]).unwrap();
         let names: Vec<&str> = chosen.iter().map(|variant| variant.name()).collect();
         assert_eq!(names, ["base", "pread"]);

@@ -50,7 +50,7 @@ fn every_example_is_read_and_no_key_has_two_meanings() {
 }
 
 #[test]
-fn a_key_that_fio_does_not_have_is_reported_with_what_was_meant() {
+fn a_key_unknown_to_fio_is_reported_with_its_probable_meaning() {
     let text = warning("threads=8");
     assert!(text.starts_with("line 2: `threads`"), "{text}");
     assert!(
@@ -66,7 +66,7 @@ fn a_key_that_fio_does_not_have_is_reported_with_what_was_meant() {
 }
 
 #[test]
-fn what_would_change_the_measurement_is_refused_and_the_rest_is_warned_about() {
+fn keys_that_change_the_measurement_are_refused_and_others_cause_a_warning() {
     assert!(error("random_distribution=zipf").contains("is not supported: other blocks"));
     assert!(error("fsync=32").contains("`sync=dsync`"));
     assert_eq!(

@@ -15,7 +15,7 @@ fn errors(text: &[u8]) -> String {
 }
 
 #[test]
-fn a_job_has_the_globals_above_it_and_wins_over_them() {
+fn a_job_inherits_preceding_globals_and_overrides_them() {
     let plan = plan_of(
         "\u{feff}; a comment\r\n[global]\r\nbs=8k\r\niodepth=4\r\n[a]\r\nbs=16k\r\n# more\r\n\
          [global]\r\nIOdepth = 8\r\n[b]\r\n",
@@ -129,7 +129,7 @@ fn keys_that_contradict_each_other_are_refused_at_their_line() {
 }
 
 #[test]
-fn what_has_no_effect_is_warned_about() {
+fn a_key_without_effect_causes_a_warning() {
     let plan = plan_of(
         "[a]\nthread\nioengine=psync\niodepth=32\nfixedbufs\n[b]\nioengine=mmap\ndirect=1\n",
     );

@@ -146,7 +146,7 @@ impl View {
         };
         let map = map.map_err(|error| match error.raw_os_error() {
             Some(libc::ENODEV) => {
-                Failure::Unavailable("this file system lets nobody map the file".into())
+                Failure::Unavailable("this file system does not allow mapping the file".into())
             }
             _ => Failure::failed(&format!("mapping {len} bytes of the file"), &error),
         })?;

@@ -66,7 +66,10 @@ impl NopRing {
             cq.sync();
             for cqe in &mut cq {
                 if cqe.result() != 0 {
-                    return Err(Failure::Failed(format!("a NOP answered {}", cqe.result())));
+                    return Err(Failure::Failed(format!(
+                        "a NOP completed with {}",
+                        cqe.result()
+                    )));
                 }
                 answered += 1;
             }

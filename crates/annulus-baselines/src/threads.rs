@@ -257,7 +257,7 @@ mod tests {
                 Ok(())
             }
         };
-        let drive = |(), _: &mut NoWork| panic!("nobody runs");
+        let drive = |(), _: &mut NoWork| panic!("no thread runs");
         let error = on_threads(&bench, 8, setup, drive).unwrap_err();
         assert_eq!(error.to_string(), "no memory");
         assert_eq!(bench.goes.load(Relaxed), 0);

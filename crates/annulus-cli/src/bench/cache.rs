@@ -25,11 +25,11 @@ const MEMORY_SHARE: f64 = 0.8;
 /// What an operation in flight takes beside its buffer at the most: the stacks of a thread, its histogram.
 const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
 /// Said instead of a guess.
-const NOT_KNOWN: &str = "cold or hot is not known: only the owner of a file, or who may write to it, is told what \
-                         of it is cached; run as that user, or use --direct";
+const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cached only to the owner of the \
+                         file and to users with write permission; run as such a user, or use --direct";
 /// The same where the page cache does not keep the file at all.
-const NOT_MAPPED: &str = "cold or hot is not known: this file system lets nobody map the file, so nobody is told what \
-                          of it is cached; use --direct";
+const NOT_MAPPED: &str = "cold or hot is not known: this file system does not allow mapping the file, which \
+                          shows what is cached; use --direct";
 /// Read at a time when warming up.
 const WARM_BYTES: usize = 1 << 20;
 

@@ -142,7 +142,7 @@ fn disturbed(samples: &[(&Run, &Sample)]) -> Option<String> {
         .max_by(|a, b| a.1.others_busy.total_cmp(&b.1.others_busy))?;
     Some(format!(
         "other processes or the kernel used a processor during {} of {} runs \
-         (most: {:.1} during {}, depth {}, repeat {}): stop them, or use --repeat to outvote them",
+         (most: {:.1} during {}, depth {}, repeat {}): stop them, or raise --repeat",
         hit.len(),
         samples.len(),
         sample.others_busy,

@@ -60,7 +60,7 @@ impl Trace {
         match &self.tool {
             Some(Ok(tool)) => tool.start(pids),
             Some(Err(why)) => Err(why.clone()),
-            None => Err("not asked for".into()),
+            None => Err("not requested".into()),
         }
     }
 }

@@ -175,7 +175,7 @@ pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
 fn unexpected(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     format!(
-        "perf: did not give the counts it was requested: {}; {HINT}",
-        line.unwrap_or("it said nothing")
+        "perf did not report the requested counts: {}; {HINT}",
+        line.unwrap_or("it printed nothing")
     )
 }

@@ -70,7 +70,7 @@ impl<P> Traced<P> {
     /// Stores the counts of a run, with its number of operations, or the reason for missing counts.
     pub(crate) fn counted(&mut self, counted: Result<(Counted, u64), String>) {
         match counted {
-            Ok((_, 0)) => self.syscalls_note = Some("nothing was answered meanwhile".into()),
+            Ok((_, 0)) => self.syscalls_note = Some("no operation completed meanwhile".into()),
             Ok((counted, ops)) => {
                 self.syscalls = Some(Syscalls {
                     counted_by: counted.by.into(),
@@ -135,7 +135,7 @@ pub(crate) fn failures<P>(traced: &[Traced<P>]) -> Option<String> {
         .collect();
     (!names.is_empty()).then(|| {
         format!(
-            "no flame graph of {}; why is reported above",
+            "no flame graph of {}; the reason is printed above",
             names.join(", ")
         )
     })

@@ -89,7 +89,11 @@ fn what_is_no_count_of_perfs_is_reported_in_its_words() {
     );
     // The number of counters does not match the names, so they cannot be assigned.
     assert!(perf::read(PERF, &PERF_NAMES[..3]).is_err());
-    assert!(perf::read("", &[]).unwrap_err().contains("it said nothing"));
+    assert!(
+        perf::read("", &[])
+            .unwrap_err()
+            .contains("it printed nothing")
+    );
 }
 
 #[test]

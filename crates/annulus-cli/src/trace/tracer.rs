@@ -123,7 +123,7 @@ impl Tracer {
     fn reason(&self) -> String {
         let mut lines = self.output.lines().map(str::trim);
         let line = lines.find(|line| !line.is_empty() && *line != "Error:");
-        line.unwrap_or("it ended without a word").to_string()
+        line.unwrap_or("it ended without a message").to_string()
     }
 }
 

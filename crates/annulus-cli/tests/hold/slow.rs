@@ -54,7 +54,7 @@ fn a_file_system_of_somebodys_own_is_measured() {
             }
             // A file that nobody may map.
             let line = file(&["fuse/data", "--buffered", "--variants", "pread"]);
-            run(folder, &line).ends(1, "this file system lets nobody map the file");
+            run(folder, &line).ends(1, "this file system does not allow mapping the file");
         },
     );
 }

@@ -99,11 +99,8 @@ impl Server {
         let stderr = self.stderr.recv_timeout(PATIENCE).unwrap_or_default();
         let stderr = stderr.trim();
         Some(match stderr.is_empty() {
-            true => format!("the server {} ended by itself ({status})", self.name),
-            false => format!(
-                "the server {} ended by itself ({status}): {stderr}",
-                self.name
-            ),
+            true => format!("the server {} ended early ({status})", self.name),
+            false => format!("the server {} ended early ({status}): {stderr}", self.name),
         })
     }
 
@@ -142,7 +139,7 @@ impl Server {
         match address {
             Some(Ok(address)) => Ok(address),
             _ => Err(Fault::failed(format!(
-                "{} was to say `{LISTENING}ADDRESS` and said `{}`",
+                "{} printed `{1}` instead of `{LISTENING}ADDRESS`",
                 self.name,
                 line.trim()
             ))),

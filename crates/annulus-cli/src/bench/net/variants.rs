@@ -138,7 +138,9 @@ fn command(text: &str) -> Result<Variant, Fault> {
         return Err(wrong("no name or no command"));
     }
     if !argv.iter().any(|argument| argument.contains("{addr}")) {
-        return Err(wrong("no {addr}, so it cannot be told where to listen"));
+        return Err(wrong(
+            "no {addr}, which stands for the address to listen on",
+        ));
     }
     Ok(Variant::Command {
         name: name.into(),

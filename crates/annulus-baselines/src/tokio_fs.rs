@@ -27,7 +27,7 @@ impl<B: Bench> Variant<B> for TokioFs {
 
     fn unfit(&self, job: &Job) -> Option<String> {
         job.direct.then(|| {
-            "tokio::fs reads into unaligned memory of its own, which O_DIRECT refuses; see it with --buffered".into()
+            "tokio::fs reads into its own unaligned memory, which O_DIRECT refuses; measure it with --buffered".into()
         })
     }
 

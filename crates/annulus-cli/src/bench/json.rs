@@ -370,7 +370,7 @@ impl Destination {
             };
             let (option, shown) = (self.option, self.path.display());
             Fault::failed(format!(
-                "writing {option} {shown}: {error}{hint}; what was measured is in the table only"
+                "writing {option} {shown}: {error}{hint}; the results are in the table only"
             ))
         })
     }

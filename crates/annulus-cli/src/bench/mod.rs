@@ -178,7 +178,7 @@ fn cut_short(measured: Duration, runtime: Duration) -> String {
 fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
     if hung {
         return Err(Fault::failed(
-            "a variant hangs: what came after it was not measured",
+            "a variant hangs, so the variants after it were not measured",
         ));
     }
     if report
@@ -210,7 +210,7 @@ fn add_notes(plan: &Plan, limit: Option<&Limit>, file: &mut TestFile) {
     file.notes.push(limit.note());
     if file.cache == Cache::Cold && plan.forgets(file.total_bytes()) {
         file.notes.push(
-            "the data does not fit that memory: a run that has used every block goes on with another pass".into(),
+            "the data does not fit into that memory: a run that has used every block starts another pass".into(),
         );
     } else if file.cache == Cache::Cold {
         file.notes.push(format!(
@@ -363,7 +363,7 @@ pub(crate) fn checks_line(report: &Report) -> String {
         return String::new();
     }
     let mut text = format!(
-        "checked {} of {} answers: {what} right",
+        "checked {} of {} results: {what} right",
         sum.correct, sum.completions
     );
     if sum.compared_afterwards > 0 {

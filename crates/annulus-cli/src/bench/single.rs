@@ -53,7 +53,7 @@ pub(crate) fn run_by(
             && stretched.runtime > plan.runtime
         {
             sample.add_note(&format!(
-                "measured for {} s, as nothing was answered within {} s",
+                "measured for {} s, because no operation completed within {} s",
                 stretched.runtime.as_secs_f64(),
                 plan.runtime.as_secs_f64()
             ));
@@ -164,7 +164,7 @@ fn judge(
     let bad = checks.bad();
     if bad > 0 {
         let reason = format!(
-            "{bad} of {} answers are wrong or errors; first: {}",
+            "{bad} of {} results are wrong or errors; first: {}",
             checks.completions,
             first_failure.unwrap_or_else(|| "unknown".into())
         );
@@ -184,7 +184,7 @@ fn judge(
         let reason = if sample.ran_out_of_blocks {
             "every block had been read before the ramp was over; use a larger file or --size"
         } else {
-            "no operation was answered within the measured time; use a longer --runtime"
+            "no operation completed within the measured time; use a longer --runtime"
         };
         return Ok(Outcome::Failed {
             reason: reason.into(),

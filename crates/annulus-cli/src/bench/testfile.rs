@@ -106,7 +106,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
     let shown = path.display();
     if plan.files > 1 {
         return Err(Fault::usage(format!(
-            "--files {} makes files of its own: give a directory, not {shown}",
+            "--files {} creates its own files: give a directory, not {shown}",
             plan.files
         )));
     }
@@ -405,7 +405,7 @@ fn choose_direct(
             if plan.cache == Cache::Direct && !plan.block_bytes.is_multiple_of(align) =>
         {
             return Err(Fault::usage(format!(
-                "--bs {} is not a multiple of {align}, which direct I/O asks for here; use --bs {align} or --buffered",
+                "--bs {} is not a multiple of {align}, which direct I/O requires here; use --bs {align} or --buffered",
                 plan.block_bytes
             )));
         }

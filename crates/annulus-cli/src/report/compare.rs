@@ -78,7 +78,7 @@ impl Difference {
 }
 
 pub(super) const HEADINGS: [(&str, &str); 9] = [
-    ("variant", "who did the work"),
+    ("variant", "the variant"),
     ("group", "which table"),
     (
         "A, per second",

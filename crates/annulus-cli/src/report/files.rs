@@ -9,13 +9,13 @@ use crate::bench::{checks_line, table};
 
 /// What each column of the table means, in its order.
 const MEANINGS: [&str; table::HEADINGS.len()] = [
-    "who did the work",
-    "right answers a second; median over the repeats",
+    "the variant",
+    "correct results per second; median over the repeats",
     "speed over that of the fastest ring by hand in the same repeat, with the extremes; level: no difference shown",
     "processor time of the whole process per operation, µs",
-    "half of the answers came within N µs",
-    "99 of 100 came within N µs",
-    "999 of 1,000 came within N µs",
+    "half of the operations took at most N µs",
+    "99 of 100 took at most N µs",
+    "999 of 1,000 took at most N µs",
     "the longest latency, µs",
     "calls that submit or wait per operation; for a ring, enters",
     "whether the fastest form of Annulus loses to this row: in speed, in processor time, or in both",
@@ -100,7 +100,7 @@ fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
     if load.durable {
         facts.push((
             "Writes",
-            "each on stable storage before it is answered".into(),
+            "each on stable storage before it completes".into(),
         ));
     }
     facts.push((

@@ -119,7 +119,7 @@ impl Pictures {
             (Some(_), None) if comparisons.iter().any(Comparison::has_runs) => print_text(
                 "note: no heat map, because the JSON has no timelines; measure again with --json FILE --timeline\n",
             ),
-            (Some(_), None) => print_text("note: no heat map, because nothing was answered\n"),
+            (Some(_), None) => print_text("note: no heat map, because no operation completed\n"),
             (Some(Maps::File(file)), Some(scale)) => {
                 file.write_text(&svg::document(&comparisons[0], scale))
             }

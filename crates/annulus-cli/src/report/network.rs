@@ -8,11 +8,11 @@ use crate::bench::net::table;
 /// What each column of the table means, in its order.
 const MEANINGS: [&str; 12] = [
     "the server",
-    "requests answered a second; median over the repeats, and the extremes",
+    "responses per second; median over the repeats, and the extremes",
     "speed over that of the server named there in the same repeat, with the extremes",
-    "half of the answers came within N µs",
-    "99 of 100 came within N µs",
-    "999 of 1,000 came within N µs",
+    "half of the operations took at most N µs",
+    "99 of 100 took at most N µs",
+    "999 of 1,000 took at most N µs",
     "the longest latency, µs",
     "processor time of the client's busiest thread; near 100 % the client is the limit",
     "processors that the server used",
@@ -45,12 +45,12 @@ impl Comparison {
                 .collect(),
             groups: groups(report),
             latency: match load.rate {
-                Some(_) => "from when a request was due to its answer, shown where it was due",
-                None => "from sending a request to its answer, in a closed loop",
+                Some(_) => "from the due time of a request to its response, shown at the due time",
+                None => "from sending a request to its response, in a closed loop",
             },
             unit: "requests",
             no_calls: Some(
-                "The client does not see when the server enters the kernel; the table has the sum.",
+                "The client cannot observe when the server enters the kernel; the table has the sum.",
             ),
             json: embedded(report, budget_bytes)?,
         })
@@ -94,7 +94,7 @@ fn checks(report: &Report) -> String {
         .sum();
     let void = report.runs.iter().filter(|run| run.failed()).count();
     format!(
-        "{responses} of {requests} requests answered, each answer checked; {errors} errors; {void} of {} runs void",
+        "{responses} of {requests} requests completed, each response checked; {errors} errors; {void} of {} runs invalid",
         report.runs.len()
     )
 }
@@ -111,7 +111,7 @@ fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
         ("In flight on each", load.pipeline.to_string()),
         (
             "Pace",
-            rate.unwrap_or_else(|| "as fast as answers come".into()),
+            rate.unwrap_or_else(|| "the next request after each response".into()),
         ),
         ("Client threads", load.client_threads.to_string()),
         (

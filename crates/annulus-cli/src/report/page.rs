@@ -15,7 +15,7 @@ use super::{curve, guide};
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const NO_TIMELINES: &str = "These files have no timelines, so there are no heat maps, no speed over time and no \
-    percentile curves here. --json keeps timelines if --timeline is given.";
+    percentile curves. With --timeline, --json keeps timelines.";
 /// What runs are called where there are two.
 const NAMES: [&str; 2] = ["A", "B"];
 
@@ -66,7 +66,7 @@ pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String 
                     (data(comparisons))
                 }
                 footer {
-                    p { "Made by annulus " (env!("CARGO_PKG_VERSION")) ". This page loads nothing from anywhere." }
+                    p { "Created by annulus " (env!("CARGO_PKG_VERSION")) ". This page loads no external resources." }
                 }
                 script { (PreEscaped(SCRIPT)) }
             }
@@ -195,7 +195,7 @@ fn maps(comparisons: &[Comparison], scale: &Scale) -> Markup {
             p {
                 "Each map is the repeat of a variant whose speed is nearest "
                 "to the median: time to the right, latency "
-                "upwards, brighter where more answers were. One scale for all of them. Latency is "
+                "upwards, brighter where more operations completed. All maps have one scale. Latency is "
                 (comparisons[0].latency) "."
             }
             (svg::legend(scale, comparisons[0].unit))
@@ -309,9 +309,9 @@ fn percentiles(comparisons: &[Comparison], scale: &Scale) -> Markup {
         section aria-labelledby="percentiles" {
             h2 id="percentiles" { "Percentiles" }
             p {
-                "How long the answers took, from the fastest to the slowest: "
-                "at 99, 99 of 100 answers took no longer. "
-                "Every nine has as much room as the one before. Latencies are known to a sixteenth of themselves."
+                "Latencies from the fastest to the slowest operation: "
+                "at 99, 99 of 100 operations took no longer. "
+                "Each nine has the same width. Latencies are exact to a sixteenth."
             }
             @for (nth, comparison) in comparisons.iter().enumerate() {
                 div.charts {
@@ -340,7 +340,7 @@ fn side_by_side(first: &Comparison, second: &Comparison, differences: &[Differen
                 "A difference counts if all repeats of one run lie beyond all "
                 "of the other and the medians differ by more "
                 "than 3 %. With fewer than 3 repeats nothing can be said. Runs of different hours may differ by "
-                "whatever the machine did meanwhile: what is to be compared belongs into one run."
+                "other activity of the machine: compare variants within one run."
             }
         }
     }
@@ -380,7 +380,7 @@ fn data(comparisons: &[Comparison]) -> Markup {
                 @if let Some(slices) = comparison.json.slices {
                     p.remarks {
                         "To keep the page small, timelines in it have at most " "
-                        "(slices) " slices; what --json writes has all."
+                        "(slices) " slices; the file of --json has all of them."
                     }
                 }
                 p {

@@ -187,7 +187,7 @@ fn twenty_thousand_in_flight_work_where_they_can() {
     let ours = &of(&outcomes, "annulus").2;
     if note(ours).contains("io_uring") {
         assert!(
-            note(ours).contains("of 20000 asked the kernel holds"),
+            note(ours).contains("of 20000 requested operations"),
             "{ours}"
         );
     }
@@ -301,7 +301,7 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         notes.contains("whole process is in while it measures"),
         "{notes}"
     );
-    assert!(notes.contains("goes on with another pass"), "{notes}");
+    assert!(notes.contains("starts another pass"), "{notes}");
 }
 
 #[test]

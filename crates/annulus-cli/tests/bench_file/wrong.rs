@@ -231,7 +231,7 @@ fn more_files_than_blocks_are_refused() {
         &workspace,
         &["mine", "--files", "2"],
         2,
-        "--files 2 makes files of its own: give a directory, not mine",
+        "--files 2 creates its own files: give a directory, not mine",
     );
 }
 

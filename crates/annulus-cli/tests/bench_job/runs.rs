@@ -125,7 +125,7 @@ fn data_that_nobody_wrote_with_verify_fails_the_job() {
         .run(&["--repeat", "1"]);
     assert_eq!(output.code, Some(1), "{}{}", output.out, output.err);
     assert!(
-        output.out.contains("FAILED: 16 wrong answers or errors"),
+        output.out.contains("FAILED: 16 wrong results or errors"),
         "{}",
         output.out
     );

@@ -78,7 +78,7 @@ fn errors_in_the_middle_are_counted_and_fail_the_run() {
                 return;
             };
             let read = run(folder, &file(&["fuse/data", "--variants", "pread"]));
-            read.ends(1, "answers are wrong or errors; first: read at offset");
+            read.ends(1, "results are wrong or errors; first: read at offset");
             read.ends(1, "Input/output error");
         },
     );

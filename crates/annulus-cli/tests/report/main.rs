@@ -76,7 +76,7 @@ fn timelines_are_whole(here: &Path) {
         let sum: u64 = answers.iter().map(|count| count.as_u64().unwrap()).sum();
         assert_eq!(
             outcome["ops"], sum,
-            "{}: every answer is in a slice",
+            "{}: every operation is in a slice",
             run["variant"]
         );
         let slices = (outcome["seconds"].as_f64().unwrap() * 100.0).round() as usize;

@@ -295,7 +295,10 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
             &workspace,
             &[&net[..], &looks, &more].concat(),
         ));
-        let stood_still = ["no answer within the measured time", "no flame graph of"];
+        let stood_still = [
+            "no request completed within the measured time",
+            "no flame graph of",
+        ];
         if let Some(why) = stood_still.iter().find(|why| output.err.contains(**why)) {
             return Err((*why).into());
         }

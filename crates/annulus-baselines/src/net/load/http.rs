@@ -118,7 +118,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, String> {
     let len = match response.parse(bytes) {
         Ok(Status::Complete(len)) => len,
         Ok(Status::Partial) => return Ok(None),
-        Err(error) => return Err(format!("no HTTP/1.1 answer: {error}")),
+        Err(error) => return Err(format!("not an HTTP/1.1 response: {error}")),
     };
     let status = response.code.unwrap_or(0);
     let value = |name: &str| {

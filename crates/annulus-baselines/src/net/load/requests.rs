@@ -160,7 +160,7 @@ impl<P: Protocol> Requests<P> {
             Completed::Correct => {}
             Completed::Nil => self.nils += 1,
             Completed::Status(status) => {
-                let text = || format!("answered with status {status}");
+                let text = || format!("the response has status {status}");
                 self.err(Kind::HttpStatus, now_ns, text);
             }
             Completed::Error(kind, text) => self.err(kind, now_ns, || text),

@@ -308,18 +308,18 @@ fn faults(plan: &Plan, outcome: &Outcome) -> Vec<String> {
         ));
     }
     if outcome.responses == 0 {
-        faults.push("there was no answer within the measured time".into());
+        faults.push("no request completed within the measured time".into());
     }
     if outcome.unanswered > 0 {
         faults.push(format!(
-            "{} requests were not answered within {} s after the end",
+            "{} requests had no response within {} s after the end",
             outcome.unanswered,
             plan.timeout.as_secs_f64()
         ));
     }
     if outcome.requests != outcome.all_responses + outcome.dropped + outcome.unanswered {
         faults.push(format!(
-            "{} requests are not {} answered, {} lost and {} unanswered: the generator has miscounted",
+            "{} requests are not {} responses, {} dropped and {} without a response: the generator miscounted",
             outcome.requests, outcome.all_responses, outcome.dropped, outcome.unanswered
         ));
     }
@@ -337,7 +337,7 @@ fn faults(plan: &Plan, outcome: &Outcome) -> Vec<String> {
         && (outcome.per_second < rate * RATE_MIN || outcome.never_sent > 0)
     {
         faults.push(format!(
-            "the rate was not kept: {:.0} of {rate:.0} answered a second, {} due and never sent",
+            "the rate was not reached: {:.0} of {rate:.0} responses per second, {} requests due and never sent",
             outcome.per_second, outcome.never_sent
         ));
     }

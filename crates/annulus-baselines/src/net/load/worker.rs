@@ -565,7 +565,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         }
         let owed = self.conns[conn_index as usize].in_flight;
         self.fail(conn_index, Kind::ClosedEarly, || {
-            format!("the server closed a connection with {owed} requests unanswered")
+            format!("the server closed a connection with {owed} outstanding requests")
         })
     }
 }
@@ -583,7 +583,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
             }
             let waits = match conn.state {
                 State::Connecting => "a connection",
-                State::Open if conn.in_flight > 0 => "an answer",
+                State::Open if conn.in_flight > 0 => "a response",
                 _ => continue,
             };
             self.fail(conn_index, Kind::Timeout, || {

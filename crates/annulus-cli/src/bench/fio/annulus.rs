@@ -74,7 +74,7 @@ impl<B: Bench> Variant<B> for OnAnnulus {
     }
 
     fn about(&self) -> &str {
-        "Annulus: a task per operation in flight, the asking thread drives the ring"
+        "Annulus: a task per operation in flight, the submitting thread drives the ring"
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {

@@ -254,7 +254,7 @@ fn check_part(options: &Options, offset: u64, bytes: u64) -> Result<(), String> 
         .is_none_or(|end| end > i64::MAX as u64)
     {
         return Err(format!(
-            "`offset` {offset} and {bytes} bytes: no file is so long"
+            "`offset` {offset} and {bytes} bytes: a file cannot be that long"
         ));
     }
     Ok(())

@@ -144,7 +144,7 @@ pub(super) const USED: &[Key] = keys![
     ["iodepth_batch", "iodepth_batch_submit"], "16", "submit after N (default 1); 0: as `iodepth`", |o, v| {
         v.count(0, DEPTH_MAX).map(|count| o.batch_submit = count as usize)
     };
-    ["iodepth_batch_complete_min", "iodepth_batch_complete"], "8", "wait for N answers (default 1)", |o, v| {
+    ["iodepth_batch_complete_min", "iodepth_batch_complete"], "8", "wait for N completions (default 1)", |o, v| {
         v.count(0, DEPTH_MAX).map(|count| o.batch_min = count as usize)
     };
     ["iodepth_batch_complete_max"], "16", "of libaio, take at most N (default: the minimum)", |o, v| {
@@ -174,7 +174,7 @@ pub(super) const USED: &[Key] = keys![
         value::time(v.text()?).map(|time| o.runtime = (!time.is_zero()).then_some(time))
     };
     ["time_based"], "1", "begin again until `runtime` is over", |o, v| v.flag().map(|flag| o.time_based = flag);
-    ["ramp_time"], "2", "run so long before it is measured", |o, v| {
+    ["ramp_time"], "2", "time under load before the measurement", |o, v| {
         value::time(v.text()?).map(|time| o.ramp_time = time)
     };
     ["rate"], "10m,5m", "bytes per second of reads, of writes, per clone", |o, v| {
@@ -292,7 +292,7 @@ fn comment_hint(value: Option<&str>) -> &'static str {
 
 fn unknown(name: &str) -> String {
     if name.len() > NAME_BYTES_MAX {
-        return format!("unknown key `{}`; no key is so long", shown(name));
+        return format!("unknown key `{}`; it is longer than every key", shown(name));
     }
     let used = USED.iter().flat_map(|key| key.names);
     let other = NO_EFFECT

@@ -348,12 +348,11 @@ impl At<'_> {
                 let count = sample.wrong + sample.errors;
                 run.failed = true;
                 run.reason = Some(format!(
-                    "FAILED: {count} wrong answers or errors; the first: {text}"
+                    "FAILED: {count} wrong results or errors; the first: {text}"
                 ));
             } else if sample.read.is_none() && sample.write.is_none() {
                 run.failed = true;
-                run.reason =
-                    Some("FAILED: no operation was answered within the measured time".into());
+                run.reason = Some("FAILED: no operation completed within the measured time".into());
             }
             run.sample = Some(sample);
             run
@@ -389,7 +388,7 @@ fn checks(runs: &[Run]) -> String {
     let completions: u64 = sides.map(|side| side.ops).sum();
     let verified: u64 = samples().map(|sample| sample.verified).sum();
     let wrong: u64 = samples().map(|sample| sample.wrong + sample.errors).sum();
-    let mut text = format!("{completions} answers of the right length, {wrong} wrong or refused");
+    let mut text = format!("{completions} results of the right length, {wrong} wrong or refused");
     if verified > 0 {
         text += &format!("; the content of {verified} blocks was checked");
     }

@@ -183,7 +183,7 @@ impl File {
             }
             _ => {
                 return Err(format!(
-                    "`{}` stands before the first [global] or [job] and belongs to none",
+                    "`{}` is before the first [global] or [job] and belongs to no section",
                     shown(key)
                 ));
             }

@@ -213,8 +213,7 @@ fn contradictions(options: &Options) -> Vec<About> {
 fn verify_contradictions(options: &Options) -> Vec<About> {
     let mut list: Vec<About> = Vec::new();
     if options.kind == Kind::Mixed {
-        let text =
-            "`verify` of a mixed load would read blocks that nobody wrote; write first, then read";
+        let text = "`verify` of a mixed load would read blocks that were not written; write first, then read";
         list.push((&["verify"], text.into()));
     }
     match options.uniform() {

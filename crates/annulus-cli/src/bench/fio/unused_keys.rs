@@ -96,7 +96,7 @@ pub(super) const NO_EFFECT: &[Group] = &[
     },
     Group {
         names: &["scramble_buffers", "refill_buffers"],
-        why: "what is written is random and does not compress",
+        why: "written data is random and does not compress",
     },
     Group {
         names: &[
@@ -197,7 +197,7 @@ pub(super) const REFUSED: &[Group] = &[
             "dedupe_working_set_percentage",
             "dedupe_global",
         ],
-        why: "what is written is always random here, which a disk that compresses would notice",
+        why: "written data is always random here, which affects a disk that compresses",
     },
     Group {
         names: &[

@@ -89,7 +89,7 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
 fn server(outcome: &Outcome, watch: &Watch) -> Result<ServerUse, String> {
     let used = watch.used()?;
     if outcome.responses == 0 || used.seconds <= 0.0 {
-        return Err("not available: there was no answer to divide by".into());
+        return Err("not available: no request completed".into());
     }
     let responses = outcome.responses as f64;
     let (syscalls_per_request, syscalls_note) = match watch.syscalls_per_request() {
@@ -114,7 +114,7 @@ fn limit(plan: &Plan, client: &[f64], server: Option<&ServerUse>) -> String {
     let busiest = client.iter().copied().fold(0.0, f64::max);
     let client_full = busiest > CLIENT_FULL;
     if matches!(plan.pace, annulus_baselines::net::load::Pace::Rate(_)) && !client_full {
-        return "the rate is the limit, as asked".into();
+        return "the rate is the limit, as requested".into();
     }
     match (client_full, server.map(|server| server.cpus)) {
         (true, Some(cpus)) if cpus >= SERVER_FULL => {

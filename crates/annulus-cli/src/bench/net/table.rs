@@ -197,7 +197,7 @@ fn clause(row: &Row) -> Option<String> {
             row.limit.as_deref().unwrap_or_default(),
         )),
         Some(ratio) if row.variant == OURS => Some(format!(
-            "with {cell} {OURS} answers {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
+            "with {cell} {OURS} completes {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
             ratio.median,
             ratio.min,
             ratio.max,

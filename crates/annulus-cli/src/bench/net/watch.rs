@@ -198,7 +198,7 @@ fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
     let (counted, responses) = while_loaded(live, counter, PerfCounter::stop)
         .map_err(|why| format!("not available: {why}"))?;
     match responses {
-        0 => Err("not available: nothing was answered while perf counted".into()),
+        0 => Err("not available: no request completed while perf counted".into()),
         responses => Ok(counted.all as f64 / responses as f64),
     }
 }

@@ -76,7 +76,7 @@ impl Layer {
             Layer::Abi => "the ABI crate by hand, a ring without flags, one enter per batch",
             Layer::AbiDeferred => "the same with SINGLE_ISSUER and DEFER_TASKRUN",
             Layer::NullExecutor => "tasks on the plain executor that yield: no engine, no kernel",
-            Layer::NullHandOff => "the same tasks, answered by another thread: no ring",
+            Layer::NullHandOff => "the same tasks, completed by another thread: no ring",
             Layer::Annulus => {
                 "Engine::nop() awaited by tasks on the plain executor, one driver thread"
             }
@@ -315,7 +315,7 @@ fn hand_off(
     let sample = watch.end(&Counted { ops, enters: None });
     thread
         .join()
-        .map_err(|_| Failure::Failed("the thread that answers panicked".into()))?;
+        .map_err(|_| Failure::Failed("the completing thread panicked".into()))?;
     Ok(sample)
 }
 

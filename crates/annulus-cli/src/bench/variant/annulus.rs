@@ -88,7 +88,7 @@ const MANY: Annulus = Annulus {
 
 const OWN: Annulus = Annulus {
     name: "annulus-own",
-    about: "annulus-many on a driver of the asking thread's own",
+    about: "annulus-many on a driver of the submitting thread",
     driving: Driving::Own,
     ..MANY
 };
@@ -119,7 +119,7 @@ impl Annulus {
             },
             Annulus {
                 name: "annulus-own-tasks",
-                about: "a task per operation in flight on a driver of the asking thread's own, registered buffers",
+                about: "a task per operation in flight on a driver of the submitting thread, registered buffers",
                 asking: Asking::Tasks,
                 memory: Memory::Arena,
                 ..OWN
@@ -319,10 +319,10 @@ impl Opened {
         let uring = matches!(backend, EngineBackend::Uring { .. });
         let in_flight = self.drivers * IN_FLIGHT.min((IN_FLIGHT_BYTES / job.block_bytes).max(1));
         if uring && own {
-            note += "; the asking threads drive rings of their own";
+            note += "; each submitting thread drives a ring";
         } else if uring && job.depth > in_flight {
             note += &format!(
-                "; of {} asked the kernel holds {in_flight} at once",
+                "; the kernel holds {in_flight} of {} requested operations",
                 job.depth
             );
         }
@@ -334,7 +334,7 @@ impl Opened {
         }
         if uring && percent > 0 {
             note += &format!(
-                "; {percent} % of the answers came from the page cache on the asking thread, whose calls are not \
+                "; {percent} % of the reads came from the page cache on the submitting thread, whose calls are not \
                  among the enters"
             );
         }

@@ -177,7 +177,7 @@ impl Outstanding {
         }
         assert!(
             op.is_some(),
-            "the stream answered read {index}, which was not asked or is answered already"
+            "the stream returned read {index}, which was not requested or has already completed"
         );
         op.unwrap_or_default()
     }

@@ -55,7 +55,7 @@ fn malformed_files_are_refused_with_their_lines() {
     for (text, expected) in [
         (
             &b"bs=4k\n[a]\n"[..],
-            "line 1: `bs` stands before the first [global] or [job]",
+            "line 1: `bs` is before the first [global] or [job]",
         ),
         (b"[a\n", "line 1: `[a` has no closing bracket"),
         (b"[]\n", "line 1: a job without a name"),

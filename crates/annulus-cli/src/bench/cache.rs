@@ -1,4 +1,4 @@
-//! Makes the files cold or hot, and looks whether it worked. Called before every run.
+//! Page cache state: evicts or warms the files before every run, and checks the result.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -16,13 +16,13 @@ use super::testfile::TestFile;
 use crate::fault::Fault;
 use crate::signals;
 
-/// A cold file may have this much of itself in the page cache: readers of other files bring neighbours in.
+/// The share of a cold file that may be in the page cache: read-ahead of other files brings in a few pages.
 const COLD_RESIDENT_MAX: f64 = 0.01;
-/// A hot one must have this much.
+/// The share of a hot file that must be in the page cache.
 const HOT_RESIDENT_MIN: f64 = 0.99;
-/// Of the memory that is available, what a run may take.
+/// The share of the available memory that a run may use.
 const MEMORY_SHARE: f64 = 0.8;
-/// What an operation in flight takes beside its buffer at the most: the stacks of a thread, its histogram.
+/// The most memory that an operation in flight uses besides its buffer: a thread's stacks, a histogram.
 const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
 /// Said instead of a guess.
 const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cached only to the owner of the \
@@ -33,19 +33,19 @@ const NOT_MAPPED: &str = "cold or hot is not known: this file system does not al
 /// Read at a time when warming up.
 const WARM_BYTES: usize = 1 << 20;
 
-/// How much of the file is in the page cache before a run, or why the run would not measure what it says.
+/// The state of the page cache before a run, or the reason why the run would not measure what was requested.
 pub(crate) enum Readiness {
     Ready { resident: f64 },
     NotReady(String),
 }
 
-/// Brings the file into the state that the plan asks for.
+/// Brings the file into the page cache state of the plan.
 pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault> {
     match cache {
         Cache::Direct => {
-            // Pages in the cache would have to be kept coherent with direct I/O: a cost that is not the variant's.
+            // The kernel would have to keep cached pages coherent with direct I/O, a cost that is not the variant's.
             evict(file)?;
-            // What cannot be mapped is not in the page cache either, as far as anybody can tell.
+            // A file that cannot be mapped counts as not cached.
             let resident = resident(file)?.unwrap_or(0.0);
             Ok(Readiness::Ready { resident })
         }
@@ -54,7 +54,7 @@ pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault>
     }
 }
 
-/// Refuses what does not fit into memory, before anything is done: buffers, and the file if it is to be hot.
+/// Refuses a load that does not fit into memory: its buffers, and the file if it is hot.
 pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
     let Some(available) = memory_available_bytes() else {
         return Ok(());
@@ -63,7 +63,7 @@ pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
     let buffers = plan.block_bytes * plan.depth_max() as u64;
     if buffers > most {
         return Err(Fault::usage(format!(
-            "--depth {} of --bs {} needs {buffers} bytes of buffers, {available} bytes of memory are available",
+            "--depth {} of --bs {} needs {buffers} bytes of buffers; {available} bytes of memory are available",
             plan.depth_max(),
             plan.block_bytes
         )));
@@ -74,7 +74,7 @@ pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
     };
     if file.cache == Cache::Hot && file.total_bytes() > most {
         return Err(Fault::usage(format!(
-            "--hot: {} bytes do not stay in the page cache, {of} bytes of memory are available; try --size {}M",
+            "--hot: {} bytes do not fit into the page cache; {of} bytes of memory are available; try --size {}M",
             file.total_bytes(),
             most >> 20
         )));
@@ -82,14 +82,14 @@ pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What `--memory` leaves to the page cache. A process that its own buffers push over the limit is killed, so
-/// these must be well below.
+/// Returns the part of `--memory` that is left for the page cache. The buffers must be well below the limit, because
+/// the kernel kills a process whose buffers exceed it.
 fn within_limit(plan: &Plan, limit: u64) -> Result<u64, Fault> {
     let own = plan.depth_max() as u64 * (plan.block_bytes + BESIDE_BUFFER_BYTES);
     if own > limit / 2 {
         return Err(Fault::usage(format!(
-            "--memory {limit}: the buffers and threads of --depth {} may take {own} bytes of it, which must be \
-             less than half; try --memory {}M",
+            "--memory {limit}: the buffers and threads of --depth {} may take {own} bytes, which must be less than \
+             half of it; try --memory {}M",
             plan.depth_max(),
             (2 * own).div_ceil(1 << 20)
         )));
@@ -106,7 +106,7 @@ fn cool(file: &TestFile) -> Result<Readiness, Fault> {
         return Ok(Readiness::NotReady(NOT_MAPPED.into()));
     };
     if now > COLD_RESIDENT_MAX {
-        // As root there is a stronger way, at the whole machine's cost: only when the polite one did not do.
+        // As root, drop the whole machine's cache, but only if evicting the file was not enough.
         let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
         now = resident(file)?.unwrap_or(now);
     }
@@ -126,7 +126,7 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
     let Some(mut now) = resident(file)? else {
         return Ok(Readiness::NotReady(NOT_MAPPED.into()));
     };
-    // A second time, because the first may have pushed its own beginning out.
+    // A second pass, because the first may have evicted its own beginning.
     for _ in 0..2 {
         if now >= HOT_RESIDENT_MIN {
             break;
@@ -147,8 +147,8 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
 
 fn evict(file: &TestFile) -> Result<(), Fault> {
     for one in file.buffered.iter() {
-        // Dirty pages stay: write them first. If a file of somebody else's cannot be flushed, the look at
-        // what is resident will tell.
+        // Dirty pages would stay, so write them first. An error on the user's file is ignored: the residency check
+        // follows.
         if let Err(error) = fdatasync(one)
             && file.contents != Contents::Unknown
         {
@@ -156,15 +156,13 @@ fn evict(file: &TestFile) -> Result<(), Fault> {
         }
         let part = NonZeroU64::new(file.file_bytes);
         fadvise(one, file.offset_bytes, part, Advice::DontNeed).map_err(|error| {
-            Fault::failed(format!(
-                "asking the kernel to forget the file's pages: {error}"
-            ))
+            Fault::failed(format!("dropping the file's pages from the cache: {error}"))
         })?;
     }
     Ok(())
 }
 
-/// Whether `mincore` tells us the truth: to others than the owner or a writer it says that all is in memory.
+/// Returns whether `mincore` is reliable: for a user other than the owner or a writer it reports every page as cached.
 fn may_query_residency(file: &File) -> bool {
     let user = rustix::process::geteuid();
     let owns = file
@@ -180,7 +178,7 @@ fn may_query_residency(file: &File) -> bool {
     user.is_root() || owns || writes()
 }
 
-/// The share of the file that is in the page cache; none where the file cannot be mapped, so that nobody can ask.
+/// Returns the share of the file that is in the page cache, or `None` if the file cannot be mapped.
 fn resident(file: &TestFile) -> Result<Option<f64>, Fault> {
     let mut bytes = 0;
     for one in file.buffered.iter() {
@@ -191,7 +189,7 @@ fn resident(file: &TestFile) -> Result<Option<f64>, Fault> {
             }
             Err(error) => {
                 return Err(Fault::failed(format!(
-                    "asking which pages of the file are in memory (mincore): {error}"
+                    "reading which pages of the file are in memory (mincore): {error}"
                 )));
             }
         }
@@ -208,7 +206,7 @@ fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {
         match file.read_at(&mut buffer[..want], at) {
             Ok(0) => {
                 return Err(Fault::failed(format!(
-                    "the file ends at {at}, it was longer when we began"
+                    "the file ends at {at}; it was longer at the start"
                 )));
             }
             Ok(count) => at += count as u64,

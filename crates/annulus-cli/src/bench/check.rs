@@ -1,9 +1,9 @@
-//! What a right answer is, while it is measured and afterwards.
+//! The checks of data, during a run and afterwards.
 //!
-//! In the files we made, every unit (4 KiB, or the block if that is smaller) begins with two words: a *tag*,
-//! the unit's number mixed with the file's seed, which says "these are the bytes of this offset"; and a *stamp*, the
-//! tag mixed with the run that wrote it, which says "this write arrived". The rest is random. In
-//! a file of the user's we know nothing: some answers are hashed and compared with a `pread` afterwards.
+//! In a file that the tool creates, every unit (4 KiB, or the block if that is smaller) begins with two words. The
+//! *tag* is the unit's number mixed with the file's seed, and identifies the offset. The *stamp* is the tag mixed with
+//! the run that wrote the unit, and identifies the write. The rest is random. The contents of the user's file are
+//! unknown: a sample of its reads is hashed and compared with a `pread` afterwards.
 
 use std::fs::File;
 use std::io;
@@ -14,50 +14,50 @@ use twox_hash::XxHash3_64;
 
 use super::order::mix;
 
-/// A unit is never larger: a page of the cache, the usual sector of a disk.
+/// The largest unit: the size of a page, and of a sector of most disks.
 const UNIT_BYTES_MAX: u64 = 4096;
-/// Of N operations one is looked at again after the run.
+/// One of this number of operations is checked again after the run.
 pub(crate) const SAMPLE_EVERY: u64 = 64;
-/// A worker keeps at most N samples: the look afterwards takes about a tenth of a second.
+/// The most samples that a worker keeps; checking them afterwards takes about a tenth of a second.
 pub(crate) const SAMPLES_MAX: usize = 1024;
 
-/// What is in the file.
+/// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
-    /// Our tags, with this seed, at every multiple of `unit_bytes`.
+    /// The tool's tags, with this seed, at every multiple of `unit_bytes`.
     Tagged { seed: u64, unit_bytes: u64 },
-    /// Somebody's data.
+    /// The user's data.
     Unknown,
 }
 
 impl Contents {
-    /// Tags that fit blocks of `block_bytes`, which is a multiple of 512.
+    /// Returns the contents with tags for blocks of `block_bytes`, which is a multiple of 512.
     pub(crate) fn tagged(seed: u64, block_bytes: u64) -> Contents {
         let unit_bytes = (1 << block_bytes.trailing_zeros()).min(UNIT_BYTES_MAX);
         Contents::Tagged { seed, unit_bytes }
     }
 }
 
-/// Where an offset of a file is in the data set as a whole: the files one after the other. Tags count these
-/// offsets of one data set, so that the right block of the wrong file is detected as wrong.
+/// Returns the offset in the data set, which is all files in sequence. Tags count these offsets, so that the right
+/// block of the wrong file is detected.
 #[inline]
 pub(crate) fn dataset_offset(file: u32, file_bytes: u64, offset: u64) -> u64 {
     u64::from(file) * file_bytes + offset
 }
 
-/// The tag of the unit that begins at `offset`.
+/// Returns the tag of a unit.
 #[inline]
 pub(crate) fn tag(seed: u64, unit: u64) -> u64 {
     mix(seed ^ unit)
 }
 
-/// What a write of run `run` puts behind the tag.
+/// Returns the stamp that a write of run `run` puts after the tag.
 #[inline]
 pub(crate) fn stamp(tag: u64, run: u64) -> u64 {
     mix(tag ^ run)
 }
 
-/// Writes tags and stamps into `bytes`, which will be at `dataset_offset` of the data set.
+/// Writes tags and stamps into `bytes`, which belong at `dataset_offset`.
 pub(crate) fn write_tags(
     bytes: &mut [u8],
     dataset_offset: u64,
@@ -73,10 +73,10 @@ pub(crate) fn write_tags(
     }
 }
 
-/// Whether each unit of the answer from `dataset_offset` begins with its tag.
+/// Returns whether each unit of the data from `dataset_offset` begins with its tag.
 #[inline]
 pub(crate) fn tags_match<A: Completed + ?Sized>(
-    answer: &A,
+    data: &A,
     dataset_offset: u64,
     bytes: u64,
     seed: u64,
@@ -84,10 +84,10 @@ pub(crate) fn tags_match<A: Completed + ?Sized>(
 ) -> bool {
     let first = dataset_offset / unit_bytes;
     (0..bytes / unit_bytes)
-        .all(|index| answer.word((index * unit_bytes) as usize) == tag(seed, first + index))
+        .all(|index| data.word((index * unit_bytes) as usize) == tag(seed, first + index))
 }
 
-/// An operation to look at again after the run.
+/// An operation to check again after the run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) file: u32,
@@ -97,18 +97,18 @@ pub(crate) struct Sample {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SampleKind {
-    /// A read whose bytes had this hash.
+    /// A read, with the hash of its bytes.
     Read { hash: u64 },
     /// A write.
     Written,
 }
 
-/// The hash that a read sample keeps.
+/// Returns the hash that a read sample keeps.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// What the look afterwards found.
+/// The result of the check after the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Afterwards {
     pub(crate) compared: u64,
@@ -116,7 +116,7 @@ pub(crate) struct Afterwards {
     pub(crate) first_wrong: Option<String>,
 }
 
-/// Reads every sampled block again, plainly, and compares.
+/// Reads every sampled block again with `pread`, and compares it.
 pub(crate) fn afterwards(
     files: &[File],
     file_bytes: u64,
@@ -137,15 +137,14 @@ pub(crate) fn afterwards(
         result.compared += 1;
         let mismatch: Option<String> = match (read, sample.kind) {
             (Err(error), _) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Some("is no longer there: the file has become shorter".into())
+                Some("no longer exists: the file has become shorter".into())
             }
             (Err(error), _) => Some(format!("cannot be read again: {error}")),
             (Ok(()), SampleKind::Read { hash: then }) => (hash(bytes) != then).then(|| {
-                "differs from what pread finds there (unless somebody else writes to the file)"
-                    .into()
+                "differs from what pread returns (unless another process writes to the file)".into()
             }),
             (Ok(()), SampleKind::Written) => (!written_by(bytes, dataset_offset, contents, run))
-                .then(|| "is not what was written there".into()),
+                .then(|| "is not what was written".into()),
         };
         if let Some(mismatch) = mismatch {
             result.wrong += 1;
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_hold_only_where_they_were_put() {
+    fn tags_match_only_at_their_offset() {
         let mut bytes = vec![0u8; 16384];
         write_tags(&mut bytes, 8192, 3, 4096, 1);
         assert!(tags_match(&bytes[..], 8192, 16384, 3, 4096));

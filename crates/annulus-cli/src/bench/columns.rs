@@ -1,6 +1,6 @@
-//! Cells in columns: the first to the left, the others to the right, headings above a rule.
+//! Text tables: the first column is aligned to the left, the others to the right, with a rule below the headings.
 
-/// The lines as text; the first has the headings.
+/// Formats lines of cells; the first line has the headings.
 pub(super) fn ruled<const N: usize>(lines: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for line in lines {

@@ -1,5 +1,4 @@
-//! Converts the arguments into a plan; everything that can be refused without touching the
-//! disk is refused here.
+//! Converts the arguments into a plan, and refuses every combination that can be refused without touching the disk.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,30 +7,30 @@ use super::loads::preset;
 use crate::args::{FileArgs, LoadName, Rw, Sync};
 use crate::fault::Fault;
 
-/// The most entries that a ring can have.
+/// The kernel's limit on the entries of a ring.
 const DEPTH_MAX: usize = 32_768;
-/// Every disk addresses at least this; smaller operations could not carry a tag.
+/// The unit of blocks: every disk supports it, and a smaller block has no space for a tag.
 const BLOCK_MULTIPLE: u64 = 512;
-/// An SQE's length is 32 bits; a power of two below it.
+/// The largest block: a power of two that fits an SQE's 32-bit length.
 const BLOCK_MAX: u64 = 1 << 30;
-/// A run takes seconds: more repeats than this are a typing error.
+/// The limit on repeats: a greater number is a typing error, since a run takes seconds.
 const REPEAT_MAX: usize = 1000;
 const THREADS_MAX: usize = 256;
-/// Every file is open twice, and once more in an engine.
+/// The limit on files: each is open twice, and once more in an engine.
 const FILES_MAX: usize = 4096;
-/// With less, the process itself does not fit.
+/// The least memory limit that leaves space for the process itself.
 const MEMORY_MIN: u64 = 16 << 20;
-/// From N times the memory on, reclaim has taken a block before its turn comes again.
+/// If the data is this multiple of the memory, a block has been reclaimed before it is used again.
 const FORGETS: u64 = 2;
 
-/// How the page cache takes part.
+/// The role of the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cache {
-    /// `O_DIRECT`: not at all.
+    /// `O_DIRECT`: the page cache is bypassed.
     Direct,
-    /// Nothing of the file is in it, and no block is used twice.
+    /// The file is not in the page cache, and no block is used twice.
     Cold,
-    /// The whole file is in it.
+    /// The whole file is in the page cache.
     Hot,
 }
 
@@ -45,7 +44,7 @@ impl Cache {
     }
 }
 
-/// A whole comparison, as asked for.
+/// The options of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) load: Option<LoadName>,
@@ -56,15 +55,15 @@ pub(crate) struct Plan {
     pub(crate) write_percent: u8,
     pub(crate) block_bytes: u64,
     pub(crate) offset_bytes: u64,
-    /// Of all files together.
+    /// The total size of all files.
     pub(crate) size_bytes: Option<u64>,
     pub(crate) files: usize,
-    /// What everything measured may use, the page cache included.
+    /// The memory limit of the process, page cache included.
     pub(crate) memory_bytes: Option<u64>,
-    /// Whether a write is on stable storage when it is answered.
+    /// Complete a write only when it is on stable storage.
     pub(crate) durable: bool,
     pub(crate) cache: Cache,
-    /// Whether `cache` was requested by name, and must not be replaced.
+    /// The user selected `cache`, so it must not be replaced.
     pub(crate) cache_requested: bool,
     pub(crate) depths: Vec<usize>,
     pub(crate) threads: Option<usize>,
@@ -108,7 +107,7 @@ impl Plan {
             drivers: args.drivers,
             runtime: args.runtime.unwrap_or(load.runtime),
             repeat: args.repeat,
-            // A seed that is easily typed again.
+            // Short, so that it is easy to type.
             seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
         };
         plan.check_blocks()?;
@@ -116,12 +115,12 @@ impl Plan {
         if args.sync == Some(Sync::Each) && !plan.writes() {
             return Err(Fault::usage("--sync each: this load writes nothing"));
         }
-        // A load that syncs its writes, but `--rw` was typed beside it.
+        // `--rw` may turn a load that syncs its writes into one without writes.
         plan.durable &= plan.writes();
         Ok(plan)
     }
 
-    /// Whether of data of N bytes a block is out of the page cache again when its next turn comes.
+    /// Returns whether a block of `bytes` of data has left the page cache before it is used again.
     pub(crate) fn forgets(&self, bytes: u64) -> bool {
         self.memory_bytes
             .is_some_and(|memory| bytes >= FORGETS * memory)
@@ -139,7 +138,7 @@ impl Plan {
         self.depths.iter().copied().max().unwrap_or(1)
     }
 
-    /// The operations in words, for the heading: `randread 4 KiB`.
+    /// Returns the operations for the heading, for example `randrw (70 % reads)`.
     pub(crate) fn description(&self) -> String {
         let rw = match self.rw {
             Rw::Read => "read",
@@ -170,7 +169,7 @@ impl Plan {
         }
         if let Some(size) = self.size_bytes {
             if size == 0 {
-                return Err(Fault::usage("--size 0: there is nothing to read"));
+                return Err(Fault::usage("--size 0: it must be at least one block"));
             }
             if !size.is_multiple_of(bs) {
                 return Err(Fault::usage(format!(
@@ -180,7 +179,7 @@ impl Plan {
             }
             if size / bs < files as u64 {
                 return Err(Fault::usage(format!(
-                    "--files {files} are more than --size {size} has blocks of {bs} bytes"
+                    "--files {files}: --size {size} has fewer blocks of {bs} bytes than that"
                 )));
             }
         }
@@ -209,7 +208,7 @@ impl Plan {
         }
         if let Some(memory) = self.memory_bytes.filter(|&memory| memory < MEMORY_MIN) {
             return Err(Fault::usage(format!(
-                "--memory {memory}: at least {} MiB, or the process itself does not fit",
+                "--memory {memory}: the process itself needs at least {} MiB",
                 MEMORY_MIN >> 20
             )));
         }
@@ -217,7 +216,7 @@ impl Plan {
     }
 }
 
-/// The depths asked for, or those of the load, none of them twice.
+/// Returns the requested depths, or those of the load, without duplicates.
 fn depths(requested: &[usize], load: &[usize]) -> Result<Vec<usize>, Fault> {
     let mut depths = Vec::new();
     for &depth in if requested.is_empty() {

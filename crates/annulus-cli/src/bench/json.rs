@@ -1,5 +1,5 @@
-//! The JSON of a comparison: everything that was measured, in the order in which it was. Its schema is made
-//! from these structs and kept in `schema/bench-file.json`.
+//! The JSON of a comparison: all measurements, in the order of the runs. Its schema is generated from these structs and
+//! kept in `schema/bench-file.json`.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Write};
@@ -18,33 +18,33 @@ use crate::fault::Fault;
 use crate::signals::Removal;
 use crate::trace::{AtDepth, Traced};
 
-/// Changed whenever a reader of older files would misread a newer one.
+/// Incremented when a reader of older files would misinterpret a newer one.
 pub(crate) const VERSION: u32 = 1;
 
-/// One comparison of `annulus bench file`.
+/// A comparison of `annulus bench file`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
-    /// The version of the command that wrote it.
+    /// The version of annulus that wrote it.
     pub(crate) annulus: String,
-    /// The command as it was typed.
+    /// The command line.
     pub(crate) command: Vec<String>,
-    /// When it began, in seconds since 1970.
+    /// The start time, in seconds since 1970.
     pub(crate) started_unix_s: u64,
-    /// `--seed` with this number repeats it.
+    /// The seed; `--seed` with it repeats the order of runs and blocks.
     pub(crate) seed: u64,
     pub(crate) machine: Machine,
     pub(crate) load: Load,
     pub(crate) variants: Vec<VariantFacts>,
-    /// Every run, in the order in which they were made.
+    /// All runs, in order.
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and variant.
     pub(crate) rows: Vec<Row>,
-    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    /// The additional traced runs of `--syscalls` and `--flamegraph`.
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtDepth>>,
-    /// A signal ended it early: there are fewer runs than were requested, or the last one was cut short.
+    /// A signal ended it early: runs are missing, or the last one was cut short.
     #[serde(default)]
     pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
@@ -52,32 +52,33 @@ pub(crate) struct Report {
     pub(crate) verdict: String,
 }
 
-/// What was done.
+/// The load.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Load {
     pub(crate) rw: String,
     pub(crate) write_percent: u8,
     pub(crate) block_bytes: u64,
     pub(crate) offset_bytes: u64,
-    /// Of all files together.
+    /// The total size of all files.
     pub(crate) size_bytes: u64,
-    /// Over N files the data is spread, evenly.
+    /// The number of files, over which the data is spread evenly.
     pub(crate) files: usize,
     /// `direct`; `buffered, cold`; `buffered, hot`.
     pub(crate) cache: String,
     pub(crate) file: String,
-    /// Whether every answer could be checked for its content (a file that the tool made), or only a sample (the user's).
+    /// The content of every completion was checked (a file that the tool created), rather than a sample (the user's
+    /// file).
     pub(crate) contents_known: bool,
     pub(crate) depths: Vec<usize>,
-    /// `--threads`; what it means for each variant is in the tool's help.
+    /// `--threads`; the tool's help gives its meaning for each variant.
     pub(crate) threads: Option<usize>,
     /// `--drivers`, of Annulus.
     pub(crate) drivers: Option<usize>,
-    /// `--load`, by whose name some of this was chosen.
+    /// `--load`, the name of a set of these options.
     pub(crate) name: Option<String>,
-    /// Whether every write was on stable storage when it was answered (`--sync each`).
+    /// Every write was on stable storage when it completed (`--sync each`).
     pub(crate) durable: bool,
-    /// Of each run's process: what it could use, its page cache included (`--memory`).
+    /// The memory limit of the process, page cache included (`--memory`).
     pub(crate) memory_limit_bytes: Option<u64>,
     pub(crate) runtime_seconds: f64,
     pub(crate) repeats: usize,
@@ -90,32 +91,32 @@ pub(crate) struct VariantFacts {
     pub(crate) about: String,
 }
 
-/// One variant, one depth, once.
+/// One run of a variant at a depth.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Run {
-    /// Its index in the order of runs, from 0.
+    /// The position in the order of runs, from 0.
     pub(crate) position: usize,
     pub(crate) depth: usize,
-    /// From 1.
+    /// The number of the repeat, from 1.
     pub(crate) repeat: usize,
     pub(crate) variant: String,
     pub(crate) outcome: Outcome,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Outcome {
     Measured(Box<Sample>),
-    /// This load makes no sense for this variant.
+    /// The load does not suit the variant.
     NotApplicable {
         reason: String,
     },
-    /// This machine does not offer what the variant needs.
+    /// The machine lacks something that the variant needs.
     Unavailable {
         reason: String,
     },
-    /// The page cache was not in the state that was requested, so nothing was measured.
+    /// The page cache was not in the requested state, so nothing was measured.
     NotPrepared {
         reason: String,
     },
@@ -123,7 +124,7 @@ pub(crate) enum Outcome {
     Interrupted {
         reason: String,
     },
-    /// Wrong answers, errors, or no answers.
+    /// Wrong results, errors, or no completions.
     Failed {
         reason: String,
         sample: Option<Box<Sample>>,
@@ -131,7 +132,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// The numbers of a run that counts.
+    /// Returns the figures of a run that counts.
     pub(crate) fn sample(&self) -> Option<&Sample> {
         match self {
             Outcome::Measured(sample) => Some(sample),
@@ -139,7 +140,7 @@ impl Outcome {
         }
     }
 
-    /// The numbers of a run, whether it counts or not.
+    /// Returns the figures of any run.
     pub(crate) fn any_sample_mut(&mut self) -> Option<&mut Sample> {
         match self {
             Outcome::Measured(sample)
@@ -151,7 +152,7 @@ impl Outcome {
         }
     }
 
-    /// Whether all that is wrong with it is that no answer came within the measured time.
+    /// Returns whether the run failed only because nothing completed within the measured time.
     pub(crate) fn has_no_completions(&self) -> bool {
         let Outcome::Failed { sample, .. } = self else {
             return false;
@@ -161,7 +162,7 @@ impl Outcome {
         })
     }
 
-    /// Why there is no sample.
+    /// Returns the reason why there is no sample.
     pub(crate) fn reason(&self) -> Option<String> {
         match self {
             Outcome::Measured(_) => None,
@@ -175,12 +176,12 @@ impl Outcome {
     }
 }
 
-/// The numbers of a run.
+/// The figures of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Sample {
-    /// Length of the measured part.
+    /// The measured time.
     pub(crate) seconds: f64,
-    /// Right answers within it.
+    /// Correct completions within it.
     pub(crate) ops: u64,
     pub(crate) ops_per_second: f64,
     /// In millions of bytes.
@@ -191,16 +192,16 @@ pub(crate) struct Sample {
     /// Calls that submit or wait (for a ring: enters) per operation.
     pub(crate) calls_per_op: Option<f64>,
     pub(crate) checks: Checks,
-    /// Share of the file in the page cache before the run.
+    /// The share of the file in the page cache before the run.
     pub(crate) resident_before: f64,
-    /// It ended before its time because every block had been used.
+    /// The run ended early because every block had been used.
     pub(crate) ran_out_of_blocks: bool,
-    /// Processors that other processes and the kernel kept busy, on average.
+    /// Processors used by other processes and the kernel, on average.
     pub(crate) others_busy: f64,
-    /// Processors that the hypervisor withheld, on average.
+    /// Processors withheld by the hypervisor, on average.
     pub(crate) stolen: f64,
     pub(crate) note: Option<String>,
-    /// The measured part in slices of time, with `--timeline`.
+    /// The measured time in slices, with `--timeline`.
     #[serde(
         default,
         serialize_with = "on_one_line",
@@ -217,7 +218,7 @@ impl Sample {
     }
 }
 
-/// From submission to completion.
+/// Latencies from submission to completion.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Latency {
     pub(crate) mean: f64,
@@ -229,22 +230,22 @@ pub(crate) struct Latency {
     pub(crate) max: u64,
 }
 
-/// How the answers were checked; ramp and drain included.
+/// The checks of the data of all completions, including the ramp and the drain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Checks {
-    /// All answers of the run.
+    /// The number of completions of the run.
     pub(crate) completions: u64,
-    /// Of these, with the right length, and in a file that the tool made the right content.
+    /// Completions with the right length and, in a file that the tool created, the right content.
     pub(crate) correct: u64,
     pub(crate) wrong: u64,
     pub(crate) errors: u64,
-    /// Looked at again after the run: reads of a file of unknown content, and writes.
+    /// Operations checked again after the run: writes, and reads of a file of unknown content.
     pub(crate) compared_afterwards: u64,
     pub(crate) wrong_afterwards: u64,
 }
 
 impl Checks {
-    /// Answers that are not right, whenever that was found.
+    /// Returns the number of completions that are wrong, whenever that was detected.
     pub(crate) fn bad(&self) -> u64 {
         self.wrong + self.errors + self.wrong_afterwards
     }
@@ -268,7 +269,7 @@ impl Figures for Report {
     }
 }
 
-/// Where the JSON will go; what can be refused is refused before anything is measured.
+/// The file to write. Everything that can be refused is refused before the measurement.
 pub(crate) struct Destination {
     option: &'static str,
     path: PathBuf,
@@ -280,7 +281,7 @@ impl Destination {
         Destination::of("--json", path, replace)
     }
 
-    /// What `option` names.
+    /// Returns the file that `option` names.
     pub(crate) fn of(
         option: &'static str,
         path: &Path,
@@ -303,7 +304,7 @@ impl Destination {
             .unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return Err(Fault::usage(format!(
-                "{option} {shown}: there is no directory {}",
+                "{option} {shown}: the directory {} does not exist",
                 folder.display()
             )));
         }
@@ -320,8 +321,8 @@ impl Destination {
         })
     }
 
-    /// Writes the figures of each run, one line per run. With `timelines` the timeline of each run is kept and numbers
-    /// have all of their digits, so that a report made from the file is the one made from the run.
+    /// Writes one line per run. With `timelines`, each run keeps its timeline and numbers have all digits, so that a
+    /// report from the file is identical to the one from the run.
     pub(crate) fn write<R: Figures>(&self, report: &R, timelines: bool) -> Result<(), Fault> {
         if timelines {
             return self.write_lines(report, Digits::All);
@@ -329,12 +330,12 @@ impl Destination {
         self.write_lines(&report.without_timelines(), Digits::Six)
     }
 
-    /// Writes a report that has no timelines, one line per run.
+    /// Writes a report without timelines, one line per run.
     pub(crate) fn write_figures(&self, report: &impl Serialize) -> Result<(), Fault> {
         self.write_lines(report, Digits::Six)
     }
 
-    /// Writes one line per field, as other programs do.
+    /// Writes one line per field, in the layout of other programs.
     pub(crate) fn write_pretty(&self, report: &impl Serialize) -> Result<(), Fault> {
         self.write_with(|file| {
             serde_json::to_writer_pretty(&mut *file, report)?;
@@ -351,12 +352,12 @@ impl Destination {
         })
     }
 
-    /// The same for what is text already.
+    /// Writes text.
     pub(crate) fn write_text(&self, text: &str) -> Result<(), Fault> {
         self.write_with(|file| file.write_all(text.as_bytes()))
     }
 
-    /// Writes beside the destination and renames: there is a whole file or none.
+    /// Writes to a temporary file in the same folder and renames it, so that the file is complete or absent.
     fn write_with(&self, put: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), Fault> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(format!(".tmp-{}", std::process::id()));
@@ -381,7 +382,7 @@ impl Destination {
         put: impl FnOnce(&mut File) -> std::io::Result<()>,
     ) -> std::io::Result<()> {
         let mut file = File::create_new(beside)?;
-        // When it has been renamed there is nothing left to remove.
+        // After the rename there is nothing left to remove.
         let name = beside.to_path_buf();
         let _removal = Removal::new(move || drop(fs::remove_file(name)));
         put(&mut file)?;
@@ -389,14 +390,13 @@ impl Destination {
         if self.replace {
             return fs::rename(beside, &self.path);
         }
-        // Somebody may have made it while we measured.
+        // Another process may have created the file in the meantime.
         renameat_with(CWD, beside, CWD, &self.path, RenameFlags::NOREPLACE)?;
         Ok(())
     }
 }
 
-/// Compares a schema with the one in the repository; `UPDATE_SCHEMA=1 cargo test -p annulus-cli schema` writes
-/// it anew.
+/// Compares a schema with the one in the repository. `UPDATE_SCHEMA=1 cargo test -p annulus-cli schema` writes it.
 #[cfg(test)]
 pub(crate) fn schema_is_current(name: &str, schema: &schemars::Schema) {
     let path = format!("{}/schema/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_in_the_repository_is_that_of_the_structs() {
+    fn the_schema_in_the_repository_is_current() {
         schema_is_current("bench-file.json", &schemars::schema_for!(Report));
     }
 }

@@ -1,19 +1,19 @@
-//! The layout of the JSON that `bench` writes: one line per run and per row, so that it is short and diffs well.
+//! The layout of the JSON that `bench` writes: one line per run and per row, so that it is compact and diffs well.
 
 use std::io::{Result, Write};
 
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 
-/// Containers down to this depth have one line per element; deeper ones are on the line of their element.
+/// Containers down to this depth have one line per element; deeper ones are written on one line.
 const BROKEN_DEPTH: usize = 2;
 
-/// How many digits of a measured number are written.
+/// The number of digits with which a measured number is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Digits {
-    /// Six that matter: more than any run can repeat.
+    /// Six significant digits, more than a measurement reproduces.
     Six,
-    /// All of them, so that reading the file back gives the same numbers.
+    /// All digits, so that reading the file returns the same numbers.
     All,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn write_lines(
 struct Lines {
     digits: Digits,
     depth: usize,
-    /// Whether the container that ends next has any element.
+    /// The container that ends next has an element.
     has_elements: bool,
 }
 
@@ -120,9 +120,9 @@ impl Formatter for Lines {
     }
 }
 
-/// The nearest number with six digits that matter.
+/// Rounds to six significant digits.
 fn six_digits(value: f64) -> f64 {
-    // A number that has been written in decimal is always read back.
+    // A number formatted as decimal always parses.
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 

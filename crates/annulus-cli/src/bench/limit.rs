@@ -1,9 +1,9 @@
-//! Memory made small: a cgroup of our own with a limit, which the whole process enters while it measures.
+//! A memory limit: a cgroup that the whole process enters while it measures.
 //!
-//! The page cache of a file is charged to the cgroup that read it, so a limit below the data's size is a machine
-//! whose memory does not hold the data. The process as a whole moves, not each variant: a thread cannot move
-//! alone. The cgroup is removed at the end, also after a failure or an interrupt; one that was left behind by
-//! `SIGKILL` is removed by the next run.
+//! The kernel charges the page cache of a file to the cgroup that reads it. A limit below the size of the data
+//! therefore acts like a machine whose memory does not hold the data. The whole process moves, because a thread cannot
+//! move alone. The cgroup is removed at the end, also after a failure or an interrupt. The next run removes one that a
+//! process killed by `SIGKILL` left behind.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,11 +14,11 @@ use crate::fault::Fault;
 use crate::signals::Removal;
 
 const NAME: &str = "annulus-bench-";
-/// The kernel lets go of a cgroup a moment after its last process.
+/// The attempts to remove a cgroup: the kernel releases it shortly after its last process has left.
 const REMOVALS: usize = 1000;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// The kernel reclaims a little before the limit: within this share of it, it was reached.
+/// The limit counts as reached from this divisor of it below: the kernel reclaims a little early.
 const REACHED_WITHIN: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +33,11 @@ struct MemoryController {
     version: Version,
     /// The cgroup in which this process was started.
     home: PathBuf,
-    /// Where ours is made.
+    /// The parent of the new cgroup.
     parent: PathBuf,
 }
 
-/// A private cgroup; dropping it moves the process back and removes it.
+/// A cgroup with a memory limit. Dropping it moves the process back and removes it.
 pub(crate) struct Limit {
     controller: MemoryController,
     folder: PathBuf,
@@ -46,13 +46,15 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Makes the cgroup; nobody is in it yet.
+    /// Creates the cgroup, without a process in it.
     pub(crate) fn make(bytes: u64) -> Result<Limit, Fault> {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let controller =
             MemoryController::find(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"));
         let controller = controller.ok_or_else(|| {
-            Fault::usage("--memory: this machine mounts no cgroup with the memory controller")
+            Fault::usage(
+                "--memory: no cgroup with the memory controller is mounted on this machine",
+            )
         })?;
         sweep(&controller.parent);
         let folder = controller
@@ -72,10 +74,10 @@ impl Limit {
             let folder = limit.folder.display();
             match error.kind() {
                 ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Fault::usage(
-                    format!("--memory needs root: cannot make the cgroup {folder}: {error}"),
+                    format!("--memory needs root: cannot create the cgroup {folder}: {error}"),
                 ),
                 _ => Fault::usage(format!(
-                    "--memory: cannot make the cgroup {folder}: {error}"
+                    "--memory: cannot create the cgroup {folder}: {error}"
                 )),
             }
         })?;
@@ -89,7 +91,7 @@ impl Limit {
             Version::One => {
                 fs::create_dir(&self.folder)?;
                 write("memory.limit_in_bytes", &bytes)?;
-                // Without swap, or without its accounting, there is nothing to keep from it.
+                // Fails without swap or its accounting, where it is not needed.
                 let _ = write("memory.memsw.limit_in_bytes", &bytes);
                 let _ = write("memory.swappiness", "0");
             }
@@ -106,7 +108,7 @@ impl Limit {
         Ok(())
     }
 
-    /// Moves this process into it; what it reads from now on is charged here.
+    /// Moves this process into it. The memory of all later reads is charged to it.
     pub(crate) fn enter(&self) -> Result<(), Fault> {
         move_into(&self.folder).map_err(|error| {
             Fault::failed(format!(
@@ -116,20 +118,20 @@ impl Limit {
         })
     }
 
-    /// For people: what is limited, and how.
+    /// Returns a note on the limit for the heading.
     pub(crate) fn note(&self) -> String {
         let version = match self.controller.version {
             Version::One => 1,
             Version::Two => 2,
         };
         format!(
-            "memory limited to {} bytes by a cgroup (v{version}) that this whole process is in while it \
-             measures: its buffers and threads and the page cache of what it reads",
+            "memory limited to {} bytes by a cgroup (v{version}) that holds the whole process while it measures: its \
+             buffers and threads, and the page cache of the data",
             self.bytes
         )
     }
 
-    /// For people: how much of it was used at the most, if the kernel says.
+    /// Returns a note on the peak usage, if the kernel reports it.
     pub(crate) fn peak_note(&self) -> Option<String> {
         let file = match self.controller.version {
             Version::One => "memory.max_usage_in_bytes",
@@ -139,13 +141,11 @@ impl Limit {
         let (peak, bytes) = (text.trim().parse::<u64>().ok()?, self.bytes);
         let never = match peak < bytes - bytes / REACHED_WITHIN {
             true => {
-                ": the limit was never reached and changed nothing; use a longer --runtime, or less --memory"
+                "; the limit was never reached and had no effect: use a longer --runtime, or less --memory"
             }
             false => "",
         };
-        Some(format!(
-            "of {bytes} bytes of memory at most {peak} were in use{never}"
-        ))
+        Some(format!("peak memory: {peak} of {bytes} bytes{never}"))
     }
 }
 
@@ -153,13 +153,13 @@ fn move_into(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("cgroup.procs"), std::process::id().to_string())
 }
 
-/// Moves this process back and removes the cgroup, as far as that goes.
+/// Moves this process back and removes the cgroup, ignoring errors.
 fn leave(controller: &MemoryController, folder: &Path) {
     for _ in 0..REMOVALS {
-        // Each time: after a signal the main thread may be about to enter.
+        // On each attempt: after a signal the main thread may enter the cgroup once more.
         let _ = move_into(&controller.home);
         if controller.version == Version::One {
-            // Else the pages stay charged to a cgroup that is no longer there.
+            // Otherwise the pages stay charged to the removed cgroup.
             let _ = fs::write(folder.join("memory.force_empty"), "0");
         }
         match fs::remove_dir(folder) {
@@ -171,7 +171,7 @@ fn leave(controller: &MemoryController, folder: &Path) {
     }
 }
 
-/// Removes what a run that was killed has left behind.
+/// Removes the cgroups of processes that were killed.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -180,14 +180,14 @@ fn sweep(parent: &Path) {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(NAME));
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            // If somebody is still in it, it stays.
+            // Fails if a process is still in it.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
 impl MemoryController {
-    /// From the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    /// Finds the controller from the contents of `/proc/self/mountinfo` and `/proc/self/cgroup`.
     fn find(mounts: &str, cgroups: &str) -> Option<MemoryController> {
         let own = |matches: &dyn Fn(&str, &str) -> bool| {
             cgroups.lines().find_map(|line| {
@@ -196,7 +196,7 @@ impl MemoryController {
                 matches(number, controllers).then_some(fields.next()?)
             })
         };
-        let has_memory = |list: &str| list.split(',').any(|word| word == "memory");
+        let has_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
         if let Some(path) = own(&|_, controllers| has_memory(controllers)) {
             let home = home(mounts, path, |kind, options| {
                 kind == "cgroup" && has_memory(options)
@@ -209,7 +209,7 @@ impl MemoryController {
         }
         let path = own(&|number, controllers| number == "0" && controllers.is_empty())?;
         let home = home(mounts, path, |kind, _| kind == "cgroup2")?;
-        // A cgroup that controls its children has no process of its own, except the root: beside, not below.
+        // A cgroup with controlled children cannot hold a process, except the root, so create a sibling.
         let parent = match (path, home.parent()) {
             (path, Some(parent)) if path != "/" => parent.to_path_buf(),
             _ => home.clone(),
@@ -222,7 +222,7 @@ impl MemoryController {
     }
 }
 
-/// The folder of the cgroup `path` in the first mount that is `matches` by type and options.
+/// Returns the folder of the cgroup `path` in the first mount that `matches` by type and options.
 fn home(mounts: &str, path: &str, matches: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -233,7 +233,7 @@ fn home(mounts: &str, path: &str, matches: impl Fn(&str, &str) -> bool) -> Optio
         if !matches(kind, options) {
             return None;
         }
-        // In a container the mount shows a part of the tree only.
+        // In a container the mount may show only a part of the tree.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         Some(Path::new(point).join(below))
     })
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_version_is_found_by_its_controller() {
+    fn version_one_is_recognized_by_its_controller() {
         let mounts = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_second_version_ours_is_beside_our_own() {
+    fn in_version_two_the_new_cgroup_is_a_sibling() {
         let mounts = "32 25 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw";
         let controller = MemoryController::find(mounts, "0::/user.slice/shell").unwrap();
         assert_eq!(controller.version, Version::Two);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_container_the_mounts_root_is_taken_off() {
+    fn in_a_container_the_root_of_the_mount_is_stripped() {
         let mounts = "31 25 0:27 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
         let controller = MemoryController::find(mounts, "4:memory:/box/in").unwrap();
         assert_eq!(controller.home, Path::new("/sys/fs/cgroup/memory/in"));

@@ -1,6 +1,6 @@
-//! Named loads: what a load means in options, so that nobody types ten of them.
+//! Named loads, each a set of options.
 //!
-//! A load only fills in what was not typed: every option given beside `--load` wins.
+//! A load sets only the options that were not given: an option beside `--load` takes precedence.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use crate::args::{LoadName, Rw};
 
-/// The options of a load, as if typed.
+/// The options of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preset {
     pub(crate) rw: Rw,
@@ -16,16 +16,16 @@ pub(crate) struct Preset {
     pub(crate) depths: &'static [usize],
     pub(crate) threads: Option<usize>,
     pub(crate) files: usize,
-    /// Whether every write is durable.
+    /// Every write is durable.
     pub(crate) durable: bool,
-    /// Through the page cache rather than past it.
+    /// Use the page cache.
     pub(crate) buffered: bool,
     pub(crate) runtime: Duration,
-    /// Measured beside those that are requested.
+    /// Variants that the load adds to the requested ones.
     pub(crate) variants: &'static [&'static str],
 }
 
-/// What is done unless it is reported otherwise.
+/// The options without `--load`.
 pub(crate) const PLAIN: Preset = Preset {
     rw: Rw::Randread,
     block_bytes: 4 << 10,
@@ -38,7 +38,7 @@ pub(crate) const PLAIN: Preset = Preset {
     variants: &[],
 };
 
-/// Blocks of 16 KiB, 64 at a time, through the page cache: there, a map can take part.
+/// Blocks of 16 KiB, 64 outstanding, through the page cache, so that `mmap` can take part.
 const MAPPED: Preset = Preset {
     block_bytes: 16 << 10,
     depths: &[64],
@@ -46,7 +46,7 @@ const MAPPED: Preset = Preset {
     ..PLAIN
 };
 
-/// The options of `load`.
+/// Returns the options of `load`.
 pub(crate) fn preset(load: Option<LoadName>) -> Preset {
     match load {
         None => PLAIN,
@@ -77,7 +77,7 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
             block_bytes: 64 << 10,
             depths: &[20_000],
             buffered: true,
-            // With N waiting, an answer takes the better part of a second.
+            // At this depth, an operation takes nearly a second.
             runtime: Duration::from_secs(5),
             variants: &["annulus-tokio", "annulus-tokio-mt"],
             ..PLAIN
@@ -85,7 +85,7 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
     }
 }
 
-/// How `load` is typed.
+/// Returns the name of `load` on the command line.
 pub(crate) fn name(load: LoadName) -> Option<String> {
     Some(load.to_possible_value()?.get_name().to_string())
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_wins_over_the_load() {
+    fn options_take_precedence_over_the_load() {
         let load = plan(&["--load", "durable-write"]);
         assert_eq!((load.block_bytes, load.durable), (16384, true));
         assert_eq!(load.depths, [64]);

@@ -1,4 +1,4 @@
-//! What the numbers were measured on, and who else used the processors meanwhile.
+//! The machine of a measurement, and the processor time that others used meanwhile.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -16,9 +16,9 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) architecture: String,
     pub(crate) processor: Option<String>,
-    /// Processors this process may use.
+    /// The number of processors that this process may use.
     pub(crate) processors: usize,
-    /// The processor's flaws that the kernel mitigates or leaves open (`/sys/devices/system/cpu/vulnerabilities`).
+    /// Processor flaws that the kernel mitigates or leaves open (`/sys/devices/system/cpu/vulnerabilities`).
     #[serde(default)]
     pub(crate) mitigations: Vec<String>,
     pub(crate) memory_bytes: Option<u64>,
@@ -38,7 +38,7 @@ pub(crate) struct Disk {
 }
 
 impl Machine {
-    /// This machine; with the file system and the disk of `file`, if one matters.
+    /// Describes this machine, with the file system and the disk of `file`.
     pub(crate) fn of(file: Option<&File>) -> Machine {
         let uname = rustix::system::uname();
         let device = file.and_then(|file| file.metadata().ok()).map(|meta| {
@@ -59,7 +59,7 @@ impl Machine {
         }
     }
 
-    /// One line for people.
+    /// Returns the description in one line.
     pub(crate) fn line(&self) -> String {
         let mut parts = vec![
             format!("Linux {}", self.kernel),
@@ -90,12 +90,12 @@ impl Machine {
     }
 }
 
-/// Each flaw that the kernel has to do something about, and the first thing that it does.
+/// Returns each flaw that affects this processor, with the first part of its state.
 fn mitigations(folder: &Path) -> Vec<String> {
     let Ok(flaws) = fs::read_dir(folder) else {
         return Vec::new();
     };
-    let mut found: Vec<String> = flaws
+    let mut states: Vec<String> = flaws
         .filter_map(|flaw| {
             let flaw = flaw.ok()?;
             let state = text(&flaw.path())?;
@@ -108,22 +108,22 @@ fn mitigations(folder: &Path) -> Vec<String> {
             Some(format!("{} {first}", flaw.file_name().to_string_lossy()))
         })
         .collect();
-    found.sort();
-    found
+    states.sort();
+    states
 }
 
-/// Lets this process have as many files open as it may: many files, and a handle of each per task.
+/// Raises the limit of open files to the hard limit, for loads with many files or a handle per task.
 pub(crate) fn allow_many_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    // Where that is refused, opening one file too many will say so.
+    // If this fails, opening a file beyond the limit reports it.
     let _ = setrlimit(Resource::Nofile, most);
 }
 
-/// What is free for a hot file.
+/// Returns the memory that is available for a hot file.
 pub(crate) fn memory_available_bytes() -> Option<u64> {
     kib_of_meminfo("MemAvailable").map(|kib| kib << 10)
 }
@@ -144,7 +144,7 @@ fn line_value(path: &str, key: &str) -> Option<String> {
     })
 }
 
-/// The type of the file system that has this device number.
+/// Returns the type of the file system with this device number.
 fn filesystem(device: u64) -> Option<String> {
     let device_id = format!("{}:{}", major(device), minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -162,7 +162,7 @@ fn disk(device: u64) -> Option<Disk> {
         minor(device)
     ));
     let mut folder = fs::canonicalize(link).ok()?;
-    // A partition has no queue of its own: the disk is the folder above.
+    // A partition has no queue; its parent folder, the disk, has one.
     if !folder.join("queue").is_dir() {
         folder = folder.parent()?.to_path_buf();
     }
@@ -177,7 +177,7 @@ fn disk(device: u64) -> Option<Disk> {
     })
 }
 
-/// Of `none [mq-deadline] bfq`, the one in brackets.
+/// Returns the name in brackets: `mq-deadline` of `none [mq-deadline] bfq`.
 fn chosen(line: &str) -> String {
     let inner = line
         .split_once('[')
@@ -195,14 +195,14 @@ fn number(path: &Path) -> Option<u64> {
     text(path)?.parse().ok()
 }
 
-/// Processor time up to now: ours, everybody's, and what the hypervisor took.
+/// The processor time so far of this process and of the machine, and the time stolen by the hypervisor.
 pub(crate) struct Usage {
     own_cpu_ns: u64,
     machine_busy_ticks: u64,
     stolen_ticks: u64,
 }
 
-/// The difference between two moments.
+/// The difference between two [`Usage`] values.
 pub(crate) struct Used {
     pub(crate) own_cpu_ns: f64,
     pub(crate) machine_busy_ns: f64,
@@ -211,7 +211,7 @@ pub(crate) struct Used {
 
 impl Usage {
     pub(crate) fn now() -> Usage {
-        // The clock of the thread group: user and system time of all threads, those of the ring included.
+        // User and system time of all threads, those of the ring included.
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let ticks = processor_ticks().unwrap_or_default();
         Usage {
@@ -235,7 +235,7 @@ impl Usage {
     }
 }
 
-/// The first eight numbers of the first line of `/proc/stat`.
+/// Returns the first eight numbers of the first line of `/proc/stat`.
 fn processor_ticks() -> Option<[u64; 8]> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let mut fields = [0; 8];

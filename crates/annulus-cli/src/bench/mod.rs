@@ -1,7 +1,7 @@
-//! `annulus bench file`: the schedule, and what is done with its results. (`bench nop` is in `nop/`.)
+//! `annulus bench file`: the order of runs, and the report of their results. (`bench nop` is in `nop/`.)
 //!
-//! For each depth, for each repeat, the variants in a shuffled order, so that whatever drifts on the
-//! machine hits all of them alike. One file, one process; every run prepares the page cache anew.
+//! At each depth, each repeat runs all variants in a shuffled order, so that a drift of the machine affects all of them
+//! alike. All runs use the same file in the same process, and prepare the page cache first.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -56,11 +56,11 @@ pub(crate) use table::short;
 use testfile::TestFile;
 use variant::{BASE, Side, side};
 
-/// From N bytes of buffers on, the heading says so.
+/// The size of buffers from which a note reports it.
 const MANY_BUFFER_BYTES: u64 = 256 << 20;
-/// How long the disk is woken up before the runs of a depth.
+/// The length of the warm-up before the runs of a depth.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// The index of a warm-up in the order of runs; no measured run has it.
+/// The position of a warm-up in the order of runs; no measured run has it.
 const WARM_UP_POSITION: usize = usize::MAX - 1;
 
 /// Runs the command.
@@ -107,7 +107,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     let mut report = report(&plan, &file, machine, &variants, runs, started);
     report.traced = traced;
     let peak = limit.as_ref().and_then(Limit::peak_note);
-    // What is written and printed belongs to no variant.
+    // Writing and printing the report must not count towards the limit.
     drop(limit);
     let planned = plan.depths.len() * plan.repeat * variants.len();
     let ended = interrupted.map(|signal| interruption(signal, report.runs.len(), planned));
@@ -119,7 +119,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
         text += &format!("note: {note}\n");
     }
     text += &traced::text(&report.traced);
-    // What cannot be printed may still be written.
+    // Keep the error of printing, and write the files first.
     let printed = print_text(&text);
     if let Some(destination) = &destination {
         destination.write(&report, args.timeline)?;
@@ -136,7 +136,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     }
 }
 
-/// Those that were requested, and those that the load is there to show.
+/// Returns the requested variants and those that the load adds.
 fn chosen(args: &FileArgs) -> Result<Vec<AnyVariant>, Fault> {
     let more = loads::preset(args.load).variants;
     let names: Vec<String> = (args.variants.iter().cloned())
@@ -145,27 +145,27 @@ fn chosen(args: &FileArgs) -> Result<Vec<AnyVariant>, Fault> {
     variant::choose(&names)
 }
 
-/// For people: how much there is of what was requested.
+/// Returns a note on an interrupted comparison.
 fn interruption(signal: Signal, made: usize, planned: usize) -> String {
     format!(
-        "interrupted by {signal}: {made} of {planned} runs were begun, and the tables are of those"
+        "interrupted by {signal}: the tables show the {made} runs that were started, of {planned}"
     )
 }
 
-/// Whether a run that was cut short says something: at least half of its time was measured.
+/// Returns whether a run that was cut short counts: at least half of its time was measured.
 fn is_enough(measured: Duration, runtime: Duration) -> bool {
     measured * 2 >= runtime
 }
 
-/// How long a run in which nothing was answered is made when it is made again, if it is: a machine that is busy with
-/// other things may stand still for all of a short run.
+/// Returns the longer time with which a run without completions is repeated, if any. On a busy machine a short run may
+/// have none.
 fn longer(runtime: Duration) -> Option<Duration> {
     const TIMES: u32 = 4;
     const LONGEST: Duration = Duration::from_secs(10);
     (runtime.checked_mul(TIMES)).filter(|&longer| longer <= LONGEST)
 }
 
-/// For people: how long a run was that a signal ended.
+/// Returns a note on a run that a signal ended.
 fn cut_short(measured: Duration, runtime: Duration) -> String {
     format!(
         "interrupted after {:.2} of {} s",
@@ -174,7 +174,7 @@ fn cut_short(measured: Duration, runtime: Duration) -> String {
     )
 }
 
-/// The exit code of a comparison that was made.
+/// Returns the exit code of a completed comparison.
 fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
     if hung {
         return Err(Fault::failed(
@@ -191,12 +191,14 @@ fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
     let measured =
         |run: &Run| matches!(run.outcome, Outcome::Measured(_)) && side(&run.variant) != Side::Null;
     if !report.runs.iter().any(measured) {
-        return Err(Fault::failed("nothing was measured; the table says why"));
+        return Err(Fault::failed(
+            "nothing was measured; the table gives the reasons",
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a reader should know beforehand: a memory made small, or much of it used.
+/// Adds notes on a memory limit and on large buffers to the heading.
 fn add_notes(plan: &Plan, limit: Option<&Limit>, file: &mut TestFile) {
     let buffers = plan.depth_max() as u64 * plan.block_bytes;
     if buffers >= MANY_BUFFER_BYTES {
@@ -214,13 +216,13 @@ fn add_notes(plan: &Plan, limit: Option<&Limit>, file: &mut TestFile) {
         );
     } else if file.cache == Cache::Cold {
         file.notes.push(format!(
-            "the data ({} bytes) is less than twice that memory: a run ends when every block has been used",
+            "the data ({} bytes) is less than twice the memory limit: a run ends once every block has been used",
             file.total_bytes()
         ));
     }
 }
 
-/// Every run, in order; true if one of them never came back and the rest was left out.
+/// Makes all runs in order. Returns `true` if a variant hung and the remaining runs were skipped.
 fn measure(
     plan: &Plan,
     file: &TestFile,
@@ -243,7 +245,7 @@ fn measure(
                 progress.begin(format!("depth {depth}, {repeat}/{}: {name}", plan.repeat));
                 let position = runs.len();
                 let done = match single::run(plan, file, variant, depth, position) {
-                    // Before it began.
+                    // Interrupted before it started.
                     Err(Fault::Interrupted { .. }) => break 'runs,
                     done => done?,
                 };
@@ -266,8 +268,8 @@ fn measure(
     Ok((runs, false))
 }
 
-/// A run of the base that does not count: after idling, disks and virtual machines answer slowly for a while,
-/// and the first variant would pay for it.
+/// Makes an unmeasured run of the base. After idling, disks and virtual machines are slow for a while, which would
+/// slow the first variant.
 fn warm_up(
     plan: &Plan,
     file: &TestFile,
@@ -279,7 +281,7 @@ fn warm_up(
         ..plan.clone()
     };
     match variants.iter().find(|variant| variant.name() == BASE) {
-        // Whatever is wrong will be seen again in a run that counts.
+        // A lasting failure occurs again in a measured run.
         Some(base) => match single::run(&short, file, base, depth, WARM_UP_POSITION) {
             Ok(_) | Err(Fault::Interrupted { .. }) => Ok(()),
             Err(fault) => Err(fault),
@@ -334,7 +336,7 @@ fn summary(plan: &Plan, report: &Report) -> String {
     text
 }
 
-/// How the answers were checked, over all runs.
+/// Returns a line on the checks of all runs.
 pub(crate) fn checks_line(report: &Report) -> String {
     let mut sum = json::Checks::default();
     for run in &report.runs {
@@ -367,9 +369,9 @@ pub(crate) fn checks_line(report: &Report) -> String {
         sum.correct, sum.completions
     );
     if sum.compared_afterwards > 0 {
-        let right = sum.compared_afterwards - sum.wrong_afterwards;
+        let correct = sum.compared_afterwards - sum.wrong_afterwards;
         text += &format!(
-            "; of {} looked at again afterwards, {right} right",
+            "; {correct} of {} compared again afterwards are correct",
             sum.compared_afterwards
         );
     }
@@ -438,7 +440,7 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
     }
 }
 
-/// The command as it was typed.
+/// Returns the command line of this process.
 pub(crate) fn command() -> Vec<String> {
     std::env::args_os()
         .map(|arg| arg.to_string_lossy().into_owned())
@@ -450,7 +452,7 @@ pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
         .map_or(0, |time| time.as_secs())
 }
 
-/// Prints; a reader who has gone away is no fault of the run.
+/// Prints `text`. A closed pipe is not an error.
 pub(crate) fn print_text(text: &str) -> Result<(), Fault> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

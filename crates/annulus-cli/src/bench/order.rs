@@ -1,12 +1,13 @@
-//! Which block comes next: every block once, then every block once again in another order.
+//! The order of blocks: a pass over every block, then another pass in a different order.
 //!
-//! One per run, shared by its workers. A worker takes a lease on a stretch of positions, so that the shared
-//! counter is touched once in [`CHUNK_MAX`] operations; positions become blocks by a seeded permutation, so that
-//! random order needs no memory and repeats nothing within a pass.
+//! A run has one order, which its workers share. A worker leases a range of positions, so the shared counter is
+//! touched once in [`CHUNK_MAX`] operations. A seeded permutation maps positions to blocks, so a random order needs no
+//! memory and repeats no block within a pass.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest lease. Long enough to forget the counter's cost, short enough that workers end a pass together.
+/// The longest lease: long enough to hide the cost of the counter, and short enough that workers finish a pass
+/// together.
 const CHUNK_MAX: u64 = 64;
 
 /// The order of one run.
@@ -20,21 +21,21 @@ pub(crate) struct Order {
     taken: AtomicU64,
 }
 
-/// What an order is made from.
+/// The parameters of an order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderSpec {
     pub(crate) blocks: u64,
     pub(crate) seed: u64,
     pub(crate) random: bool,
-    /// Start another pass after the last block; a cold run may not, its blocks are no longer cold.
+    /// Start another pass after the last block. Not for a cold run, whose blocks are no longer cold.
     pub(crate) endless: bool,
-    /// How many workers share it.
+    /// The number of workers that share the order.
     pub(crate) workers: usize,
 }
 
 impl Order {
     pub(crate) fn new(spec: OrderSpec) -> Order {
-        // Sequential order is sequential across all workers: one position at a time.
+        // A sequential order is sequential across all workers: one position at a time.
         let chunk = match spec.random {
             true => (spec.blocks / (spec.workers.max(1) as u64 * 16)).clamp(1, CHUNK_MAX),
             false => 1,
@@ -50,7 +51,7 @@ impl Order {
         }
     }
 
-    /// The next stretch of positions, or `None` when every block has had its turn and there is no second pass.
+    /// Returns the next range of positions, or `None` if every block has been used and there is no second pass.
     pub(crate) fn lease(&self) -> Option<Lease> {
         let chunk = self.taken.fetch_add(1, Ordering::Relaxed);
         let pass = chunk / self.chunks_per_pass;
@@ -69,7 +70,7 @@ impl Order {
     }
 }
 
-/// Some positions of one pass, for one worker.
+/// A range of positions in one pass, for one worker.
 #[derive(Default)]
 pub(crate) struct Lease {
     next: u64,
@@ -78,7 +79,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The next block of this lease.
+    /// Returns the next block of this lease.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<u64> {
         if self.next >= self.end {
@@ -93,8 +94,8 @@ impl Lease {
     }
 }
 
-/// A permutation of `0..blocks`: invertible steps on the next power of two, repeated while the result is
-/// outside (at most twice on average).
+/// A permutation of `0..blocks`: invertible steps on the next power of two, repeated while the result is outside the
+/// range (at most twice on average).
 struct Shuffle {
     blocks: u64,
     mask: u64,
@@ -111,7 +112,7 @@ impl Shuffle {
             mask: if bits == 64 { !0 } else { (1 << bits) - 1 },
             shift: (bits / 2).max(1),
             add: mix(seed ^ 1),
-            // Odd, so that multiplying is invertible modulo a power of two.
+            // Odd, so that multiplication is invertible modulo a power of two.
             multiply: [mix(seed ^ 2) | 1, mix(seed ^ 3) | 1],
         }
     }
@@ -132,7 +133,7 @@ impl Shuffle {
     }
 }
 
-/// Sixty-four well stirred bits from any number (the finisher of splitmix64).
+/// Mixes the bits of a number (the finalizer of SplitMix64).
 #[inline]
 pub(crate) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -198,7 +199,7 @@ mod tests {
             .windows(2)
             .filter(|pair| pair[0].abs_diff(pair[1]) <= 16)
             .count();
-        // 2 * 16 / 65,536 of 65,535 pairs are near by chance: 32.
+        // By chance, 2 * 16 / 65,536 of 65,535 pairs are near: 32.
         assert!(near < 100, "{near} of 65,535 steps are short");
     }
 

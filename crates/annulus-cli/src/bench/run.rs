@@ -1,7 +1,7 @@
-//! One run: one variant, one depth, once. Starts it, measures around it, gives up on it if it hangs.
+//! One run of a variant at a depth: starts it, measures it, and abandons it if it hangs.
 //!
-//! The variant works on a thread of its own; the thread that called [`run`] sleeps, looks at the
-//! process's CPU time when the measured part begins and ends, and wakes nobody in between.
+//! The variant runs on its own thread. The thread that called [`run`] sleeps, and reads the process's CPU time at the
+//! start and the end of the measured time.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
@@ -18,15 +18,15 @@ use super::timeline::CallSamples;
 use super::worker::{BenchWorker, Tally};
 use crate::signals::{self, GIVE_UP};
 
-/// Time for a variant to settle before it is measured, at most a fifth of the measured time.
+/// The time before the measured time; at most a fifth of it.
 const RAMP: Duration = Duration::from_millis(200);
-/// A variant that takes longer to set up, or to finish after the end, hangs.
+/// The time after which a variant hangs, while it sets itself up or finishes after the end.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Any variant of this tool.
+/// A variant of this tool.
 pub(crate) type AnyVariant = Arc<dyn Variant<Harness>>;
 
-/// What a run needs beside the job.
+/// The parameters of a run besides the job.
 pub(crate) struct RunSpec {
     pub(crate) job: Job,
     pub(crate) order: Order,
@@ -34,39 +34,39 @@ pub(crate) struct RunSpec {
     pub(crate) write_percent: u8,
     pub(crate) runtime: Duration,
     pub(crate) seed: u64,
-    /// Which run this is; written data carries it.
+    /// The number of the run, which written data carries.
     pub(crate) stamp: u64,
 }
 
-/// What came of it.
+/// The results of a run.
 pub(crate) struct RunOutcome {
     pub(crate) tally: Tally,
-    /// Calls by slice, where the variant's own count was looked at.
+    /// Calls by slice, for a variant that counts them itself.
     pub(crate) calls: Option<Vec<u64>>,
     pub(crate) finished: Finished,
-    /// How long the measured part was.
+    /// The measured time.
     pub(crate) measured: Duration,
-    /// It ended before its time because every block had been used.
+    /// Set if the run ended early because every block had been used.
     pub(crate) ran_out: bool,
-    /// It ended before its time because a signal asked for it.
+    /// Set if a signal ended the run early.
     pub(crate) cut_short: bool,
     /// CPU time of this process per measured operation.
     pub(crate) cpu_ns_per_op: f64,
-    /// Processors kept busy by others, and taken by the hypervisor, on average over the measured part.
+    /// Processors used by others, and withheld by the hypervisor, on average over the measured time.
     pub(crate) others_busy: f64,
     pub(crate) stolen: f64,
 }
 
-/// Why there is none.
+/// The reason why a run has no results.
 pub(crate) enum RunFailure {
     Variant(Failure),
-    /// It did not come back; its threads still run, so nothing measured after it would be true.
+    /// The variant did not return. Its threads still run, so nothing can be measured after it.
     Hangs(String),
-    /// The same after a signal.
+    /// The variant did not return after a signal.
     Abandoned(String),
 }
 
-/// What all workers of a run see.
+/// The state that all workers of a run share.
 pub(crate) struct Shared {
     epoch: Instant,
     pub(crate) measured_from_ns: AtomicU64,
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) contents: Contents,
     pub(crate) files: usize,
     pub(crate) offset_bytes: u64,
-    /// Of each file, the part that is used.
+    /// The length of the used part of each file.
     pub(crate) file_bytes: u64,
     pub(crate) blocks_per_file: u64,
     pub(crate) block_bytes: usize,
@@ -97,14 +97,14 @@ impl Shared {
         self.runtime.as_nanos() as u64
     }
 
-    /// A worker found no block left: the run ends now, for all.
+    /// Ends the run for all workers, because no block is left.
     #[cold]
     pub(crate) fn ran_out(&self, now_ns: u64) {
         self.end_ns.fetch_min(now_ns, Relaxed);
         self.ran_out.store(1, Relaxed);
     }
 
-    /// The run ends now, for all: what is in flight is seen out.
+    /// Ends the run for all workers. Operations in flight still complete.
     fn stop(&self) {
         self.end_ns.fetch_min(self.now_ns(), AcqRel);
     }
@@ -121,7 +121,7 @@ pub(crate) struct Harness {
 enum Event {
     Started,
     Finished(Result<Finished, Failure>),
-    /// A signal asks for the end.
+    /// A signal requests the end.
     Stop,
 }
 
@@ -136,7 +136,7 @@ impl Bench for Harness {
         let ramp = RAMP.min(self.shared.runtime / 5);
         let from = self.shared.now_ns() + ramp.as_nanos() as u64;
         let end = from + self.shared.runtime.as_nanos() as u64;
-        // Not a plain store: if a signal has already set an end, this reads it and then knows of the signal.
+        // A swap, not a store: if a signal has already set an end, this synchronizes with it.
         self.shared.end_ns.swap(end, AcqRel);
         if signals::received().is_some() {
             self.shared.stop();
@@ -159,7 +159,7 @@ impl Bench for Harness {
 
 impl Harness {
     fn send(&self, event: Event) {
-        // If nobody listens any more, this run has been given up.
+        // Without a receiver, this run has been abandoned.
         let _ = self
             .started
             .lock()
@@ -168,7 +168,7 @@ impl Harness {
     }
 }
 
-/// Measures `variant` on `spec`.
+/// Measures `variant` with the parameters `spec`.
 pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, RunFailure> {
     let (sender, events) = channel();
     let harness = Arc::new(Harness {
@@ -223,7 +223,7 @@ pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, Run
     watch(&mut events, &harness)
 }
 
-/// Sleeps along with the run and looks at the right moments.
+/// Sleeps during the run, and reads the usage at the start and the end of the measured time.
 fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailure> {
     let shared = &harness.shared;
     match events.patiently() {
@@ -259,8 +259,8 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
     );
     let measured_ns = end_ns.saturating_sub(from_ns);
     let ran_out = shared.ran_out.load(Relaxed) != 0;
-    // We may have been woken late: scale what was used to the measured time. Where the run ended early the
-    // process idled until we looked, and there is nothing to scale.
+    // The thread may have woken late, so scale the usage to the measured time. If the run ended early, the process
+    // was idle until the wake-up, and there is nothing to scale.
     let window_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
     let cut_short = !ran_out && measured_ns < shared.runtime.as_nanos() as u64;
     let scale = if ran_out || cut_short {
@@ -282,15 +282,15 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
     })
 }
 
-/// What happens in a run, for the thread that watches it.
+/// The events of a run, for the thread that watches it.
 struct Events {
     receiver: Receiver<Event>,
-    /// A signal has asked for the end.
+    /// A signal has requested the end.
     stopped: bool,
 }
 
 impl Events {
-    /// The next event, if there is one within this time or before a signal comes.
+    /// Returns the next event, if one occurs within this time and before a signal.
     fn wait(&mut self, time: Duration) -> Option<Event> {
         match self.receiver.recv_timeout(time) {
             Ok(Event::Stop) => {
@@ -300,12 +300,12 @@ impl Events {
             Ok(event) => Some(event),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(Event::Finished(Err(Failure::Failed(
-                "its thread is gone".into(),
+                "its thread has ended".into(),
             )))),
         }
     }
 
-    /// The next event that the variant must come to; a signal leaves it less time.
+    /// Waits for an event that the variant must reach. A signal shortens the wait.
     fn patiently(&mut self) -> Option<Event> {
         if !self.stopped
             && let Some(event) = self.wait(PATIENCE)
@@ -318,7 +318,7 @@ impl Events {
     fn hangs(&self, doing: &str) -> RunFailure {
         match self.stopped {
             true => RunFailure::Abandoned(format!(
-                "given up: it took more than {} s {doing}",
+                "abandoned: it took more than {} s {doing}",
                 GIVE_UP.as_secs()
             )),
             false => RunFailure::Hangs(format!("took more than {} s {doing}", PATIENCE.as_secs())),

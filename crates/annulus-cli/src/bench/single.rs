@@ -1,4 +1,4 @@
-//! One run with what surrounds it: the page cache before, the check of answers after.
+//! One run, with the preparation of the page cache before it and the check of the data after it.
 
 use annulus_baselines::{Failure, Job};
 use rustix::fs::fdatasync;
@@ -14,13 +14,13 @@ use super::timeline::Timeline;
 use super::variant::{Side, side};
 use crate::fault::Fault;
 
-/// A run's outcome, and whether its variant never came back.
+/// The outcome of a run. `hangs` is set if the variant never returned.
 pub(crate) struct Done {
     pub(crate) outcome: Outcome,
     pub(crate) hangs: bool,
 }
 
-/// Runs `variant` at `depth`. An error ends the whole comparison: the file itself is unusable.
+/// Runs `variant` at `depth`. An error means that the file is unusable, and ends the whole comparison.
 pub(crate) fn run(
     plan: &Plan,
     file: &TestFile,
@@ -31,7 +31,7 @@ pub(crate) fn run(
     run_by(plan, file, variant, depth, position, run::run)
 }
 
-/// The same, where `how` runs the variant itself, between what is done before and after.
+/// Like [`run`], with `how` in place of [`run::run`].
 pub(crate) fn run_by(
     plan: &Plan,
     file: &TestFile,
@@ -84,14 +84,14 @@ fn once(
         Readiness::Ready { resident } => resident,
         Readiness::NotReady(reason) => return done(Outcome::NotPrepared { reason }),
     };
-    // Stamp zero is that of a file no run has written.
+    // Zero is the stamp of a file that no run has written to.
     let stamp = position as u64 + 1;
     let seed = mix(plan.seed ^ mix(stamp));
     let order = Order::new(OrderSpec {
         blocks: file.total_bytes() / plan.block_bytes,
         seed,
         random: plan.random(),
-        // The null variant reads nothing, so it warms nothing.
+        // The null variant reads nothing, so it warms no block.
         endless: file.cache != Cache::Cold
             || plan.forgets(file.total_bytes())
             || side(variant.name()) == Side::Null,
@@ -145,7 +145,7 @@ fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
     }
 }
 
-/// Looks at the samples again and decides whether the run counts.
+/// Checks the samples again, and decides whether the run counts.
 fn judge(
     plan: &Plan,
     file: &TestFile,
@@ -182,7 +182,7 @@ fn judge(
     }
     if sample.ops == 0 {
         let reason = if sample.ran_out_of_blocks {
-            "every block had been read before the ramp was over; use a larger file or --size"
+            "every block had been used before the ramp was over; use a larger file or --size"
         } else {
             "no operation completed within the measured time; use a longer --runtime"
         };
@@ -201,7 +201,7 @@ fn check_afterwards(
     stamp: u64,
 ) -> Result<Afterwards, Fault> {
     if plan.writes() {
-        // What was written must be on the device, and be read back from there.
+        // Written data must be on the device, and be read back from there.
         for one in file.buffered.iter() {
             fdatasync(one).map_err(|error| {
                 Fault::failed(format!("flushing the file after a run: {error}"))

@@ -1,4 +1,4 @@
-//! From runs to rows: medians over the repeats, ratios inside each repeat.
+//! Rows from runs: medians over the repeats, and ratios within each repeat.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
-/// Two variants whose ratio is this near to 1 are level.
+/// Two variants are level if their ratio differs from 1 by no more than this.
 const LEVEL: f64 = 0.03;
 
 impl Spread {
@@ -34,7 +34,7 @@ impl Spread {
         })
     }
 
-    /// How far apart the extremes are, as a share of the median.
+    /// Returns the distance between the extremes, as a share of the median.
     pub(crate) fn relative(&self) -> f64 {
         if self.median > 0.0 {
             (self.max - self.min) / self.median
@@ -50,19 +50,19 @@ pub(crate) struct Row {
     pub(crate) depth: usize,
     pub(crate) variant: String,
     pub(crate) side: Side,
-    /// The ring by hand that `ratio_to_base` is relative to: the fastest at this depth.
+    /// The hand-written ring that `ratio_to_base` is relative to: the fastest at this depth.
     #[serde(default)]
     pub(crate) base: Option<String>,
     /// The figures in which the fastest form of Annulus at this depth loses to this variant.
     #[serde(default)]
     pub(crate) annulus_loses: Vec<Loss>,
-    /// How many of its runs gave a sample.
+    /// The number of its runs with a sample.
     pub(crate) samples: usize,
     /// Medians over the samples; absent if there are none.
     pub(crate) medians: Option<Medians>,
-    /// Why there are none, or why some are missing.
+    /// The reason why samples are missing.
     pub(crate) reason: Option<String>,
-    /// What a reader of the row should know.
+    /// A remark on the figures.
     pub(crate) note: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) enum Loss {
     Cpu,
 }
 
-/// What a row says.
+/// The figures of a row.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Medians {
     pub(crate) ops_per_second: Spread,
@@ -88,13 +88,13 @@ pub(crate) struct Medians {
     pub(crate) max_us: f64,
     pub(crate) cpu_us_per_op: f64,
     pub(crate) calls_per_op: Option<f64>,
-    /// Operations per second over those of the best baseline in the same repeat.
+    /// Operations per second relative to the best baseline in the same repeat.
     pub(crate) ratio_to_best_baseline: Option<Spread>,
-    /// Operations per second over those of the fastest ring by hand in the same repeat.
+    /// Operations per second relative to the fastest hand-written ring in the same repeat.
     pub(crate) ratio_to_base: Option<Spread>,
 }
 
-/// The rows of one depth: the measured ones by falling speed, `null` last among them, then the others.
+/// Returns the rows of one depth: measured variants by falling speed, then `null`, then variants without figures.
 pub(crate) fn rows(runs: &[Run], depth: usize) -> Vec<Row> {
     let runs: Vec<&Run> = runs.iter().filter(|run| run.depth == depth).collect();
     let base = fastest(&runs, Side::Base);
@@ -129,7 +129,7 @@ pub(crate) fn rows(runs: &[Run], depth: usize) -> Vec<Row> {
     rows
 }
 
-/// The variant of a side whose median speed is the highest.
+/// Returns the variant of a side with the highest median speed.
 fn fastest(runs: &[&Run], side: Side) -> Option<String> {
     let mut speeds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for run in runs.iter().filter(|run| self::side(&run.variant) == side) {
@@ -145,9 +145,9 @@ fn fastest(runs: &[&Run], side: Side) -> Option<String> {
     Some(best.0.to_string())
 }
 
-/// The runs that the runs of one depth are compared with, by repeat.
+/// The speeds that the runs of a depth are compared with, by repeat.
 struct References {
-    /// The ring by hand that is the base.
+    /// The hand-written ring that is the base.
     base_name: Option<String>,
     by_repeat: BTreeMap<usize, Reference>,
 }
@@ -155,7 +155,7 @@ struct References {
 /// The references of one repeat.
 #[derive(Clone, Copy, Default)]
 struct Reference {
-    /// In operations per second, as the others.
+    /// In operations per second, like the next two.
     base: Option<f64>,
     best_baseline: Option<f64>,
     annulus: Option<f64>,
@@ -190,7 +190,7 @@ impl References {
         }
     }
 
-    /// The ratios of some samples to a reference, each within its repeat.
+    /// Returns the ratios of samples to a reference, each within its repeat.
     fn ratios(
         &self,
         samples: &[(usize, &Sample)],
@@ -207,7 +207,7 @@ impl References {
         Spread::of(&ratios)
     }
 
-    /// In what the fastest form of Annulus loses to a variant with these samples.
+    /// Returns the figures in which the fastest form of Annulus loses to a variant with these samples.
     fn annulus_loses(&self, name: &str, samples: &[(usize, &Sample)]) -> Vec<Loss> {
         if matches!(side(name), Side::Annulus | Side::Null) {
             return Vec::new();
@@ -289,7 +289,7 @@ fn medians(
     })
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_inside_a_repeat_and_then_their_median() {
+    fn ratios_are_taken_within_a_repeat_and_then_their_median() {
         let runs = [
             run(1, "base", 100.0),
             run(1, "annulus", 90.0),
@@ -355,14 +355,14 @@ mod tests {
     }
 
     #[test]
-    fn the_base_is_the_fastest_ring_by_hand_and_losses_need_more_than_the_spread() {
+    fn the_base_is_the_fastest_hand_written_ring_and_losses_exceed_the_spread() {
         let mut runs = Vec::new();
-        for (repeat, hand, ours, peer) in [(1, 130.0, 100.0, 95.0), (2, 120.0, 90.0, 99.0)] {
+        for (repeat, hand, annulus, peer) in [(1, 130.0, 100.0, 95.0), (2, 120.0, 90.0, 99.0)] {
             runs.extend([
                 run(repeat, "base", 100.0),
                 run(repeat, "base-chunk2", hand),
-                run(repeat, "annulus-own", ours),
-                run(repeat, "annulus", ours / 2.0),
+                run(repeat, "annulus-own", annulus),
+                run(repeat, "annulus", annulus / 2.0),
                 run(repeat, "pread", peer),
             ]);
         }

@@ -1,4 +1,4 @@
-//! The table for people: one per depth, numbers to the right, a reason where there is no number.
+//! The table of one depth, with the reason in place of missing figures.
 
 use super::stats::{Loss, Medians, Row, Spread};
 use super::variant::Side;
@@ -18,7 +18,7 @@ pub(crate) const HEADINGS: [&str; COLUMNS] = [
 const COLUMNS: usize = 10;
 const GAP: &str = "  ";
 
-/// The rows as lines; the first is the heading.
+/// Formats the rows, with a heading line.
 pub(crate) fn table(rows: &[Row]) -> String {
     let cells: Vec<(usize, [String; COLUMNS])> = rows
         .iter()
@@ -61,7 +61,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text + &notes(rows)
 }
 
-/// What readers should know, with the rows it is about.
+/// Returns the notes, each after the names of its variants.
 fn notes(rows: &[Row]) -> String {
     let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -90,7 +90,7 @@ fn line(widths: &[usize; COLUMNS], cells: &[String; COLUMNS]) -> String {
 
 pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; COLUMNS] {
     let dash = || "–".to_string();
-    // The null variant's speed is no speed.
+    // The null variant has no meaningful speed.
     let null = row.side == Side::Null;
     [
         row.variant.clone(),
@@ -113,7 +113,7 @@ pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; COLUMNS] {
     ]
 }
 
-/// A ratio with its extremes, or "level" with its extremes.
+/// Formats a ratio, or "level", with its extremes.
 fn compared(ratio: &Spread) -> String {
     let spread = format!("({:.2}–{:.2})", ratio.min, ratio.max);
     match ratio.is_level() {
@@ -122,7 +122,7 @@ fn compared(ratio: &Spread) -> String {
     }
 }
 
-/// The mark of a row that Annulus loses to.
+/// Returns the mark of a row that Annulus loses to.
 fn lost(losses: &[Loss]) -> String {
     match losses {
         [] => String::new(),
@@ -132,7 +132,7 @@ fn lost(losses: &[Loss]) -> String {
     }
 }
 
-/// Three digits that matter, or all of a large number.
+/// Formats a number with three significant digits, or all digits of a large number.
 pub(crate) fn short(value: f64) -> String {
     match value {
         _ if value >= 99.95 => grouped(value),
@@ -141,7 +141,7 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
-/// A whole number with its thousands marked.
+/// Formats a whole number with thousands separators.
 pub(crate) fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.max(0.0));
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

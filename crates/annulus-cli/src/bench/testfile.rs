@@ -1,7 +1,7 @@
-//! What is read and written: files made by us and nameless at once, or one of the user's, left as it is.
+//! The test files: files that the tool creates without a name, or a file of the user, which is left unchanged.
 //!
-//! One per command. A file that the tool makes never has a name, or loses it as soon as it is open, so whatever ends the process,
-//! an interrupt or a crash, nothing stays behind.
+//! A command has one `TestFile`. A file that the tool creates never has a name, or loses it as soon as it is open.
+//! Nothing stays behind, however the process ends.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -21,43 +21,43 @@ use super::job::{Cache, Plan};
 use crate::fault::Fault;
 use crate::signals::Removal;
 
-/// A file that the tool makes is not larger, unless a cold run would use up its blocks.
+/// The size of the tool's file, unless a cold run would use up its blocks.
 const OWN_BYTES: u64 = 1 << 30;
 const OWN_COLD_BYTES_MAX: u64 = 8 << 30;
-/// It takes at most this share of the free space.
+/// The tool's file takes at most this fraction of the free space.
 const OWN_FREE_SHARE: u64 = 4;
 /// The tool's file has this number of blocks for each outstanding operation, and this multiple of `--memory`.
 const OWN_ROUNDS: u64 = 4;
 const OWN_MEMORIES: u64 = 4;
-/// What a fast disk does: a cold run must not use up the blocks of a file we size ourselves.
+/// The speed of a fast disk: a cold run at this speed must not use up the blocks of the tool's file.
 const FAST_OPS_PER_SECOND: f64 = 150_000.0;
 const FAST_BYTES_PER_SECOND: f64 = 3e9;
-/// Written at a time when a file is filled.
+/// The length of a write when a file is filled.
 const FILL_BYTES: u64 = 4 << 20;
-/// File systems that live in memory (`TMPFS_MAGIC`, `RAMFS_MAGIC`): they accept O_DIRECT and ignore it.
+/// File systems in memory (`TMPFS_MAGIC`, `RAMFS_MAGIC`): they accept O_DIRECT and ignore it.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// The open files, usually one, and what is known about them.
+/// The open files, usually one, and their properties.
 pub(crate) struct TestFile {
-    /// Through the page cache. Never empty.
+    /// Handles through the page cache. Never empty.
     pub(crate) buffered: Arc<[File]>,
-    /// Past it, where that is possible; in the same order.
+    /// Handles that bypass it, if the file system supports that; in the same order.
     direct: Option<Arc<[File]>>,
-    /// Where the used part of each begins.
+    /// The start of the used part of each file.
     pub(crate) offset_bytes: u64,
-    /// How long the used part of each is.
+    /// The length of the used part of each file.
     pub(crate) file_bytes: u64,
     pub(crate) contents: Contents,
-    /// For people: where it is, and whose.
+    /// The location and the origin of the file, for the heading.
     pub(crate) description: String,
-    /// What people should know about it.
+    /// Notes for the heading.
     pub(crate) notes: Vec<String>,
-    /// How it can be read in the end.
+    /// The page cache mode in use, which may differ from the plan's.
     pub(crate) cache: Cache,
 }
 
 impl TestFile {
-    /// Opens or makes the file that `plan` asks for.
+    /// Opens or creates the file of `plan`.
     pub(crate) fn open(plan: &Plan) -> Result<TestFile, Fault> {
         let Some(path) = &plan.path else {
             return make(plan, plan.dir.as_deref().unwrap_or(Path::new(".")));
@@ -69,12 +69,12 @@ impl TestFile {
         existing(plan, path, &meta)
     }
 
-    /// The length of all used parts together.
+    /// Returns the length of all used parts together.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.file_bytes * self.buffered.len() as u64
     }
 
-    /// The handles that the runs use.
+    /// Returns the handles for the runs.
     pub(crate) fn handles(&self) -> Arc<[File]> {
         match (self.cache, &self.direct) {
             (Cache::Direct, Some(direct)) => Arc::clone(direct),
@@ -87,21 +87,22 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
     let link = std::fs::read_link(path).ok();
     let hint = match (error.kind(), link) {
         (ErrorKind::NotFound, Some(target)) => {
-            format!("; it is a link to {}, which is not there", target.display())
+            format!(
+                "; it is a link to {}, which does not exist",
+                target.display()
+            )
         }
-        (ErrorKind::NotFound, None) => "; without a path, a test file is made here".into(),
+        (ErrorKind::NotFound, None) => "; without a path, a test file is created here".into(),
         (ErrorKind::PermissionDenied, _) => {
-            "; run as a user who may, or choose another folder".into()
+            "; run as a user with permission, or choose another folder".into()
         }
-        (ErrorKind::ReadOnlyFilesystem, _) => {
-            "; choose a --dir on a file system that can be written to".into()
-        }
+        (ErrorKind::ReadOnlyFilesystem, _) => "; choose a --dir on a writable file system".into(),
         _ => String::new(),
     };
     Fault::usage(format!("cannot {verb} {}: {error}{hint}", path.display()))
 }
 
-/// A file of the user's, or a device.
+/// Opens a file of the user or a device.
 fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault> {
     let shown = path.display();
     if plan.files > 1 {
@@ -113,12 +114,12 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
     let kind = meta.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Fault::usage(format!(
-            "{shown} is neither a file nor a block device nor a directory"
+            "{shown} is not a file, a block device or a directory"
         )));
     }
     if plan.writes() && !plan.overwrite {
         return Err(Fault::usage(format!(
-            "{shown} exists and this load would write to it; --overwrite allows that and destroys its content, \
+            "{shown} exists and this load would write to it; --overwrite allows that and destroys its contents, \
              or give a directory"
         )));
     }
@@ -127,8 +128,8 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         options.read(true).write(plan.writes());
         options.custom_flags(flags.bits() as i32).open(path)
     };
-    // O_EXCL without O_CREAT: a block device that is mounted or otherwise in use is refused. We hold it
-    // from then on, so the second handle must not ask again.
+    // O_EXCL without O_CREAT refuses a block device that is mounted or otherwise in use. The first handle then holds
+    // the device, so the second one must be opened without the flag.
     let exclusive = plan.writes() && kind.is_block_device();
     let first = if exclusive {
         OFlags::EXCL
@@ -137,7 +138,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
     };
     let buffered = open(first).map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => Fault::usage(format!(
-            "{shown} is in use (mounted?); it will not be written to"
+            "{shown} is in use (mounted?), so it is not written to"
         )),
         _ => cannot("open", path, &error),
     })?;
@@ -164,28 +165,28 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         file.contents = Contents::tagged(plan.seed, plan.block_bytes);
         fill(&file, plan)?;
         file.notes.push(format!(
-            "{shown}: the tested part was filled with test data first (--overwrite)"
+            "{shown}: the used part was filled with test data first (--overwrite)"
         ));
     }
     Ok(file)
 }
 
-/// How long a file or a device is; some of what can be opened has no end.
+/// Returns the length of a file or a device. Some files that can be opened have none.
 fn length_of(file: &File, path: &Path) -> Result<u64, Fault> {
     seek(file, rustix::fs::SeekFrom::End(0)).map_err(|error| {
         Fault::usage(format!(
-            "{} has no length that could be found ({error}): choose a regular file or a block device",
+            "cannot determine the length of {} ({error}): choose a regular file or a block device",
             path.display()
         ))
     })
 }
 
-/// The part of an existing file that is used: `--size` from `--offset`, or all that is there.
+/// Returns the length of the used part of an existing file: `--size` from `--offset`, or all of the rest.
 fn part_of(plan: &Plan, path: &Path, length: u64) -> Result<u64, Fault> {
     let (shown, bs, offset) = (path.display(), plan.block_bytes, plan.offset_bytes);
     if length == 0 {
         return Err(Fault::usage(format!(
-            "{shown} is empty: there is nothing to read"
+            "{shown} is empty; choose a file with data"
         )));
     }
     if offset >= length {
@@ -203,7 +204,7 @@ fn part_of(plan: &Plan, path: &Path, length: u64) -> Result<u64, Fault> {
     let size = plan.size_bytes.unwrap_or(rest - rest % bs);
     if size > rest {
         return Err(Fault::usage(format!(
-            "--size {size} is more than {shown} has: {length} bytes, {rest} from --offset {offset}"
+            "--size {size} exceeds {shown}: {length} bytes, {rest} from --offset {offset}"
         )));
     }
     enough_blocks(plan, size)?;
@@ -216,20 +217,20 @@ fn enough_blocks(plan: &Plan, size: u64) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault::usage(format!(
-        "{size} bytes are {} blocks of {bs}: too few for --depth {depth}; a smaller --bs or --depth, or a larger file",
+        "{size} bytes have {} blocks of {bs}, fewer than --depth {depth}; use a larger file, or a smaller --bs",
         size / bs
     )))
 }
 
-/// The own files in `dir`.
+/// Creates the tool's files in `dir`.
 fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
     if plan.offset_bytes != 0 {
         return Err(Fault::usage(
-            "--offset is for a PATH that exists; a file of our own is used from its beginning",
+            "--offset needs a PATH that exists; a file that the tool creates is used from its start",
         ));
     }
     let kind = std::fs::metadata(dir).map_err(|error| cannot("open directory", dir, &error))?;
-    // Before it is opened: opening a pipe would wait for somebody to write to it.
+    // Checked before opening: opening a FIFO blocks until another process opens it for writing.
     if !kind.is_dir() {
         return Err(Fault::usage(format!(
             "--dir {} is not a directory",
@@ -241,7 +242,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         .map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize))
         .map_err(|error| {
             Fault::failed(format!(
-                "asking for the free space in {}: {error}",
+                "reading the free space in {}: {error}",
                 dir.display()
             ))
         })?;
@@ -286,35 +287,35 @@ fn described(plan: &Plan, size: u64, dir: &Path) -> String {
     let folder = canonical(dir);
     match plan.files as u64 {
         1 => format!(
-            "a file of our own in {}, {size} bytes, removed",
+            "a file created in {}, {size} bytes, removed",
             folder.display()
         ),
         files => format!(
-            "{files} files of our own in {}, {} bytes each, removed",
+            "{files} files created in {}, {} bytes each, removed",
             folder.display(),
             size / files
         ),
     }
 }
 
-/// One own file, nameless: its handle through the page cache, and past it.
+/// Creates a file without a name. Returns its handles through the page cache and past it.
 fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault> {
     if let Some(made) = make_nameless(dir) {
         return Ok(made);
     }
-    // This file system makes no file without a name: it has one for a moment.
+    // This file system does not support O_TMPFILE, so the file has a name for a moment.
     let path = dir.join(format!("annulus-bench-{}-{index}.dat", std::process::id()));
-    // `create_new`: a file that is there already is somebody's and stays.
+    // `create_new` never opens a file that exists.
     let buffered = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(&path);
-    let buffered = buffered.map_err(|error| cannot("make", &path, &error))?;
+    let buffered = buffered.map_err(|error| cannot("create", &path, &error))?;
     let name = {
         let path = path.clone();
-        // If it is gone already, that is what we wanted.
+        // It may already have been removed.
         Removal::new(move || drop(std::fs::remove_file(path)))
     };
     let direct = OpenOptions::new()
@@ -326,7 +327,7 @@ fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault>
     Ok((buffered, direct))
 }
 
-/// The same, of a file that never has a name, where the file system can do that.
+/// Creates a file with `O_TMPFILE`, which never has a name, if the file system supports it.
 fn make_nameless(dir: &Path) -> Option<(File, io::Result<File>)> {
     let open = |path: &Path, flags: OFlags| {
         let mut options = OpenOptions::new();
@@ -335,7 +336,7 @@ fn make_nameless(dir: &Path) -> Option<(File, io::Result<File>)> {
     };
     let buffered = open(dir, OFlags::TMPFILE).ok()?;
     let again = PathBuf::from(format!("/proc/self/fd/{}", buffered.as_raw_fd()));
-    // Without /proc there is no second way to it.
+    // Without /proc it cannot be opened a second time.
     again
         .exists()
         .then(|| open(&again, OFlags::DIRECT))
@@ -347,7 +348,7 @@ fn canonical(dir: &Path) -> PathBuf {
 }
 
 fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
-    // Every file gets as much, in whole blocks.
+    // All files have the same length, in whole blocks.
     let bs = plan.block_bytes * plan.files as u64;
     if let Some(size) = plan.size_bytes {
         if size > free {
@@ -365,7 +366,7 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
         }
         Cache::Direct | Cache::Hot => OWN_BYTES,
     };
-    // A deep queue must go round, and memory made small must not hold the data.
+    // A deep queue needs several rounds, and the data must exceed the memory limit.
     let preferred = preferred
         .max(plan.block_bytes * plan.depth_max() as u64 * OWN_ROUNDS)
         .max(plan.memory_bytes.unwrap_or(0) * OWN_MEMORIES);
@@ -384,7 +385,7 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
 
 fn not_enough_space(error: &io::Error, size: u64, free: u64, dir: &Path) -> Fault {
     Fault::failed(format!(
-        "no room for a test file of {size} bytes in {}: {error}; {free} bytes are free; choose a smaller --size or \
+        "no space for a test file of {size} bytes in {}: {error}; {free} bytes are free; choose a smaller --size or \
          another --dir",
         dir.display()
     ))
@@ -400,7 +401,7 @@ fn choose_direct(
     let impossible = match (&direct, alignment(first)) {
         (Err(error), _) => Some(format!("O_DIRECT is refused ({error})")),
         (Ok(_), Some(0)) => Some("this file system has no direct I/O".to_string()),
-        (Ok(_), _) if in_memory(first) => Some("this file system lives in memory".to_string()),
+        (Ok(_), _) if in_memory(first) => Some("this file system is in memory".to_string()),
         (Ok(_), Some(align))
             if plan.cache == Cache::Direct && !plan.block_bytes.is_multiple_of(align) =>
         {
@@ -413,17 +414,17 @@ fn choose_direct(
     };
     match (impossible, direct) {
         (Some(why), _) if plan.cache == Cache::Direct && plan.cache_requested => Err(Fault::usage(
-            format!("--direct: {why}; leave it out, or choose another folder"),
+            format!("--direct: {why}; omit it, or choose another folder"),
         )),
         (Some(why), _) if plan.cache == Cache::Direct => {
-            // In memory there is no cold either.
+            // A file system in memory has no cold state.
             file.cache = if in_memory(first) {
                 Cache::Hot
             } else {
                 Cache::Cold
             };
             file.notes.push(format!(
-                "{why}: measured {} instead of direct",
+                "{why}, so this measures {} instead of direct",
                 file.cache.label()
             ));
             Ok(())
@@ -435,8 +436,8 @@ fn choose_direct(
     }
 }
 
-/// What offsets and lengths of direct I/O must be multiples of; zero where there is none, `None` where
-/// the kernel cannot say (before Linux 6.1).
+/// Returns the alignment of offsets and lengths for direct I/O: zero if it is not supported, `None` if the kernel does
+/// not report it (before Linux 6.1).
 fn alignment(file: &File) -> Option<u64> {
     let facts = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     (facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
@@ -444,12 +445,12 @@ fn alignment(file: &File) -> Option<u64> {
 }
 
 fn in_memory(file: &File) -> bool {
-    // Of a device, the answer would be about the folder of its name.
+    // For a device, this would report the file system of its device node.
     let regular = file.metadata().is_ok_and(|meta| meta.is_file());
     regular && fstatfs(file).is_ok_and(|facts| IN_MEMORY.contains(&(facts.f_type as u32)))
 }
 
-/// Fills the tested parts with random bytes and tags, and flushes them.
+/// Fills the used parts with random bytes and tags, and flushes them.
 fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
     let Contents::Tagged { seed, unit_bytes } = file.contents else {
         return Ok(());
@@ -462,13 +463,13 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
         };
         let hint = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "; there is no room for all of it: choose a smaller --size, or another folder"
+                "; there is not enough space: choose a smaller --size, or another folder"
             }
             _ => "",
         };
         Fault::failed(format!("writing {which} at offset {at}: {error}{hint}"))
     };
-    // Past the page cache where possible: it is faster, and leaves the cache alone.
+    // Bypassing the page cache is faster, and leaves the cache unchanged.
     let to = file
         .direct
         .as_ref()

@@ -1,4 +1,4 @@
-//! Variants that cheat, break or stumble, and the runs that find them out.
+//! Variants with flaws, and the checks that must detect them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::args::{Args, BenchTarget, Command};
 
 /// A variant with one operation at a time and a flaw.
 struct Flawed {
-    /// Does the operation; the answer's length, or the number of an error.
+    /// Performs the operation. Returns the length, or an error.
     call: fn(&Job, &Op, &mut [u8]) -> std::io::Result<usize>,
 }
 
@@ -47,7 +47,7 @@ impl<B: Bench> Variant<B> for Flawed {
     }
 }
 
-/// A variant that does not get that far.
+/// A variant that fails before it issues an operation.
 struct Broken(Ending);
 
 type Ending = fn() -> Result<Finished, Failure>;
@@ -92,9 +92,9 @@ fn plan(line: &[&str], dir: &Path, runtime: &str) -> Plan {
     Plan::new(&args).unwrap()
 }
 
-/// Runs with more and more time until the answers are enough to be judged: on a machine that is busy with other
-/// things a short time may pass without any.
-fn in_time_enough(run: impl Fn(&str) -> Outcome) -> Outcome {
+/// Repeats a run with a longer time until it has enough completions to judge. On a busy machine a short run may have
+/// none.
+fn with_enough_time(run: impl Fn(&str) -> Outcome) -> Outcome {
     for runtime in ["200ms", "1", "5"] {
         let outcome = run(runtime);
         let few = matches!(&outcome, Outcome::Measured(sample) if sample.checks.completions < 1000);
@@ -105,9 +105,9 @@ fn in_time_enough(run: impl Fn(&str) -> Outcome) -> Outcome {
     run("25")
 }
 
-/// The outcome of one run on a file of our own, on which `before` has worked.
+/// Returns the outcome of a run on a created file, after `before` has changed the file.
 fn run_with(line: &[&str], variant: AnyVariant, before: fn(&TestFile)) -> Outcome {
-    in_time_enough(|runtime| run_once(line, &variant, before, runtime))
+    with_enough_time(|runtime| run_once(line, &variant, before, runtime))
 }
 
 fn run_once(line: &[&str], variant: &AnyVariant, before: fn(&TestFile), runtime: &str) -> Outcome {
@@ -168,7 +168,7 @@ fn an_honest_variant_passes_and_every_result_is_counted() {
 }
 
 #[test]
-fn a_flipped_byte_in_the_file_is_found() {
+fn a_flipped_byte_in_the_file_is_detected() {
     let (reason, sample) = failure(run_with(&["--rw", "read"], Arc::new(Pread), |file| {
         let mut byte = [0];
         file.buffered[0].read_exact_at(&mut byte, 40960).unwrap();
@@ -198,13 +198,13 @@ fn a_result_from_another_offset_is_wrong() {
 }
 
 #[test]
-fn a_result_that_left_the_buffer_alone_is_found() {
+fn a_result_without_a_read_is_detected() {
     let (reason, _) = failure(run(&[], |_, _, bytes| Ok(bytes.len())));
     assert!(reason.contains("are not those of this offset"), "{reason}");
 }
 
 #[test]
-fn a_short_result_is_no_result() {
+fn a_short_result_is_wrong() {
     let call =
         |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).read_at(&mut bytes[..512], op.offset);
     let (reason, _) = failure(run(&[], call));
@@ -221,9 +221,9 @@ fn an_error_is_counted_and_shown() {
 }
 
 #[test]
-fn a_write_that_did_not_happen_is_found_afterwards() {
+fn a_write_that_did_not_happen_is_detected_afterwards() {
     let (reason, sample) = failure(run(&["--rw", "randwrite"], |_, _, bytes| Ok(bytes.len())));
-    assert!(reason.contains("is not what was written there"), "{reason}");
+    assert!(reason.contains("is not what was written"), "{reason}");
     assert!(sample.unwrap().checks.wrong_afterwards > 0);
 }
 
@@ -232,11 +232,11 @@ fn a_write_to_another_offset_is_detected_afterwards() {
     let call =
         |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).write_at(bytes, op.offset ^ 4096);
     let (reason, _) = failure(run(&["--rw", "randwrite"], call));
-    assert!(reason.contains("is not what was written there"), "{reason}");
+    assert!(reason.contains("is not what was written"), "{reason}");
 }
 
 #[test]
-fn the_right_block_of_the_wrong_file_is_found() {
+fn the_right_block_of_the_wrong_file_is_detected() {
     let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
         job.files[1 - op.file as usize].read_at(bytes, op.offset)
     };
@@ -249,7 +249,7 @@ fn the_right_block_of_the_wrong_file_is_found() {
         job.files[1 - op.file as usize].write_at(bytes, op.offset)
     };
     let (reason, _) = failure(run(&["--files", "2", "--rw", "randwrite"], call));
-    assert!(reason.contains("is not what was written there"), "{reason}");
+    assert!(reason.contains("is not what was written"), "{reason}");
     let Outcome::Measured(sample) =
         run(&["--files", "3", "--size", "3M", "--rw", "randrw"], honest)
     else {
@@ -259,43 +259,43 @@ fn the_right_block_of_the_wrong_file_is_found() {
 }
 
 #[test]
-fn in_a_file_of_unknown_content_a_sample_is_compared() {
+fn reads_of_unknown_content_are_compared_by_sample() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     let mut bytes = vec![0; 1 << 20];
     fastrand::fill(&mut bytes);
     std::fs::write(&path, &bytes).unwrap();
-    let liar = |job: &Job, op: &Op, bytes: &mut [u8]| {
+    let corrupting = |job: &Job, op: &Op, bytes: &mut [u8]| {
         let result = job.file(op).read_at(bytes, op.offset);
         bytes[100] ^= 1;
         result
     };
-    let outcomes = [honest, liar].map(|call| {
+    let outcomes = [honest, corrupting].map(|call| {
         let variant: AnyVariant = Arc::new(Flawed { call });
-        in_time_enough(|runtime| {
+        with_enough_time(|runtime| {
             let plan = plan(&[], &path, runtime);
             let file = TestFile::open(&plan).unwrap();
             single::run(&plan, &file, &variant, 2, 0).unwrap().outcome
         })
     });
-    let [Outcome::Measured(sample), lie] = outcomes else {
+    let [Outcome::Measured(sample), wrong] = outcomes else {
         panic!()
     };
     assert!(sample.checks.compared_afterwards > 0);
-    let (reason, _) = failure(lie);
+    let (reason, _) = failure(wrong);
     assert!(
-        reason.contains("differs from what pread finds there"),
+        reason.contains("differs from what pread returns"),
         "{reason}"
     );
     assert_eq!(
         std::fs::read(&path).unwrap(),
         bytes,
-        "the user's file is as it was"
+        "the user's file is unchanged"
     );
 }
 
 #[test]
-fn a_variant_that_breaks_is_a_failed_row() {
+fn a_variant_that_fails_has_a_failed_row() {
     let broken: [(Ending, &str); 3] = [
         (|| panic!("overboard"), "panicked: overboard"),
         (|| Ok(Finished::default()), "ended without starting"),
@@ -308,7 +308,7 @@ fn a_variant_that_breaks_is_a_failed_row() {
 }
 
 #[test]
-fn a_variant_that_is_not_available_is_a_row_that_says_so() {
+fn a_variant_that_is_not_available_has_a_row_with_the_reason() {
     let outcome = run_with(
         &[],
         Arc::new(Broken(|| Err(Failure::Unavailable("no ring".into())))),
@@ -321,7 +321,7 @@ fn a_variant_that_is_not_available_is_a_row_that_says_so() {
 }
 
 #[test]
-fn the_smallest_blocks_are_checked_too() {
+fn the_smallest_blocks_are_checked() {
     let Outcome::Measured(sample) = run(&["--bs", "512"], honest) else {
         panic!()
     };

@@ -1,8 +1,8 @@
-//! A run over time: answers, errors, calls and latencies in slices of equal length, as they are kept in the JSON.
+//! A run over time: completions, errors, calls and latencies in slices of equal length, as the JSON stores them.
 //!
-//! Workers and client threads record with [`annulus_baselines::slices::Recorder`]; this is what becomes of it. A slice
-//! lasts 10 ms or a 240th of the run, whichever is longer, so that an hour costs no more than a minute. The ramp is
-//! not in it.
+//! Workers and client threads record with [`annulus_baselines::slices::Recorder`], whose result becomes a
+//! [`Timeline`]. A slice lasts 10 ms or a 240th of the run, whichever is longer, so the size does not grow with the
+//! run. The ramp is not included.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,29 +11,29 @@ use annulus_baselines::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// The number of the slice that begins when the measured time is over.
+/// The number of the slice that begins at the end of the measured time.
 const END: usize = SLICES_MAX as usize;
 
 /// A run over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Timeline {
-    /// How long each slice is, ns; the last one may be cut off by the end.
+    /// The length of each slice, in ns; the last may be shorter.
     pub(crate) slice_ns: u64,
-    /// How long all of them are: the measured time, ns.
+    /// The measured time, in ns.
     pub(crate) length_ns: u64,
-    /// Right answers in each slice.
+    /// Correct completions in each slice.
     pub(crate) completions: Vec<u64>,
-    /// Wrong answers and errors in each slice; empty if there was none in any.
+    /// Wrong results and errors in each slice; empty if there are none.
     pub(crate) errors: Vec<u64>,
-    /// Calls that submit or wait in each slice; absent where the variant can't tell when it made them.
+    /// Calls that submit or wait in each slice; absent if the variant does not report their time.
     pub(crate) calls: Option<Vec<u64>>,
-    /// Latencies of the right answers of each slice: by turns how many buckets further on, the first time from bucket
-    /// 0, and how many answers are in that bucket. Bucket b below 16 is b ns; above, it begins at
-    /// (16 + b mod 16) · 2^(b div 16 − 1) ns and ends where the next begins.
+    /// Latencies of the correct completions of each slice, as pairs of numbers: the distance of a bucket from the
+    /// previous one (from bucket 0 for the first), and its count. Bucket b below 16 is b ns. Above, it begins at (16 +
+    /// b mod 16) · 2^(b div 16 − 1) ns and ends where the next begins.
     pub(crate) latency: Vec<Vec<u64>>,
 }
 
-/// One slice, read back.
+/// One slice of a timeline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Slice {
     pub(crate) from_ns: u64,
@@ -44,12 +44,12 @@ pub(crate) struct Slice {
     pub(crate) latency: LatencyCounts,
 }
 
-/// Latencies by bucket, in rising order.
+/// Latencies: buckets in rising order, each with its count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LatencyCounts(pub(crate) Vec<(usize, u64)>);
 
 impl Timeline {
-    /// What workers have recorded in `length_ns`; `calls` where somebody else than they has counted them.
+    /// Converts the records of all workers. `calls` replaces theirs if the calls were counted elsewhere.
     pub(crate) fn of(
         recorder: Recorder,
         length_ns: u64,
@@ -82,7 +82,7 @@ impl Timeline {
         })
     }
 
-    /// The slices in their order.
+    /// Returns the slices in order.
     pub(crate) fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
         self.completions
             .iter()
@@ -104,7 +104,7 @@ impl Timeline {
             })
     }
 
-    /// Latencies of the whole run.
+    /// Returns the latencies of the whole run.
     pub(crate) fn latency_counts(&self) -> LatencyCounts {
         let mut counts = vec![0; BUCKETS];
         for (bucket, count) in self
@@ -121,7 +121,7 @@ impl Timeline {
         LatencyCounts(bucket.collect())
     }
 
-    /// The same in at most N slices: neighbours are put together.
+    /// Merges neighbouring slices until there are at most `slices_max`.
     pub(crate) fn coarser(&self, slices_max: usize) -> Timeline {
         let mut timeline = self.clone();
         while timeline.completions.len() > slices_max.max(1) {
@@ -150,12 +150,12 @@ impl Timeline {
 }
 
 impl LatencyCounts {
-    /// How many answers.
+    /// Returns the total count.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
     }
 
-    /// The latency that a share `quantile` did not exceed, ns, rounded up to the end of its bucket.
+    /// Returns the latency that a share `quantile` did not exceed, in ns, rounded up to the end of its bucket.
     pub(crate) fn quantile_ns(&self, quantile: f64) -> Option<u64> {
         let threshold = (quantile.clamp(0.0, 1.0) * self.count() as f64)
             .ceil()
@@ -191,7 +191,7 @@ impl LatencyCounts {
         pairs.collect()
     }
 
-    /// Leaves out buckets that this tool does not write: other programs make such files, too.
+    /// Ignores buckets that this tool does not write, because other programs write such files, too.
     fn decoded(row: &[u64]) -> LatencyCounts {
         let mut bucket = 0u64;
         let pairs = row.chunks_exact(2).map_while(|pair| {
@@ -203,7 +203,7 @@ impl LatencyCounts {
     }
 }
 
-/// In a file that is laid out for people, a timeline is one line all the same.
+/// Serializes a timeline on one line, also in pretty-printed JSON.
 pub(crate) fn on_one_line<S: Serializer>(
     timeline: &Option<Timeline>,
     serializer: S,
@@ -213,11 +213,11 @@ pub(crate) fn on_one_line<S: Serializer>(
     raw.serialize(serializer)
 }
 
-/// Calls of a variant that makes them outside the threads of the workers, looked at when a slice begins: by whichever
-/// worker is the first in it.
+/// Call counts of a variant that makes calls outside the workers' threads. The first worker that enters a slice reads
+/// the count.
 #[derive(Default)]
 pub(crate) struct CallSamples {
-    /// Slices before this one have been looked at.
+    /// The count has been read for all slices before this one.
     next: AtomicUsize,
     state: Mutex<CallState>,
 }
@@ -225,7 +225,7 @@ pub(crate) struct CallSamples {
 #[derive(Default)]
 struct CallState {
     read: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
-    /// At the beginning of which slice there were how many.
+    /// Slices, each with the count at its start.
     samples: Vec<(usize, u64)>,
 }
 
@@ -234,12 +234,12 @@ impl CallSamples {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From where the number of calls so far is read.
+    /// Sets the function that returns the number of calls so far.
     pub(crate) fn read_from(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
         self.lock().read = Some(read);
     }
 
-    /// A worker has come to a slice.
+    /// Reads the count if this worker is the first in the slice.
     #[cold]
     pub(crate) fn enter_slice(&self, slice: usize) {
         if self.next.load(Relaxed) > slice || self.next.fetch_max(slice + 1, Relaxed) > slice {
@@ -252,19 +252,19 @@ impl CallSamples {
         }
     }
 
-    /// The measured time is over.
+    /// Reads the count at the end of the measured time.
     #[cold]
     pub(crate) fn ended(&self) {
         self.enter_slice(END);
     }
 
-    /// Lets go of what is read from, which would otherwise live as long as the harness.
+    /// Drops the function, which would otherwise live as long as the harness.
     pub(crate) fn close(&self) {
         let read = self.lock().read.take();
         drop(read);
     }
 
-    /// How many there were in each slice; where slices are missing in between, evenly spread.
+    /// Returns the number of calls in each slice; the calls of a gap are spread evenly over it.
     pub(crate) fn by_slice(&self) -> Option<Vec<u64>> {
         let mut samples = std::mem::take(&mut self.lock().samples);
         samples.sort_unstable();
@@ -272,7 +272,7 @@ impl CallSamples {
         for pair in samples.windows(2) {
             let ((from, before), (to, after)) = (pair[0], pair[1]);
             calls.resize(from, 0);
-            // The last slice of the run ends with it, whatever its number.
+            // The last slice of the run ends at `END`, whatever its number.
             let slices = if to == END { 1 } else { to - from };
             let more = after.saturating_sub(before);
             let each = more / slices as u64;
@@ -297,9 +297,9 @@ mod tests {
         recorder
     }
 
-    /// The baselines don't depend on the library that they are compared with, so the layout is defined on both sides.
+    /// The baselines do not depend on the library that they are compared with, so both define the layout.
     #[test]
-    fn the_histograms_of_the_harness_and_of_the_library_have_the_same_buckets() {
+    fn the_harness_and_the_library_have_the_same_buckets() {
         for index in 0..BUCKETS {
             let (first, last) = bounds(index);
             for ns in [first, last] {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_says_what_was_recorded_and_comes_back_from_its_json_on_one_line() {
+    fn a_timeline_reads_back_from_one_line_of_json() {
         let timeline = Timeline::of(recorded(), 45_000_000, None).unwrap();
         assert_eq!(timeline.completions, [100, 100, 100, 100, 0]);
         assert_eq!(timeline.errors, [0, 1, 0, 0, 0]);
@@ -359,13 +359,13 @@ mod tests {
     }
 
     #[test]
-    fn buckets_that_nobody_has_are_left_out_instead_of_believed() {
+    fn unknown_buckets_are_ignored() {
         assert_eq!(LatencyCounts::decoded(&[5, 1, u64::MAX, 1]).0, [(5, 1)]);
         assert_eq!(LatencyCounts::decoded(&[543, 2, 1, 3, 7]).0, [(543, 2)]);
     }
 
     #[test]
-    fn calls_are_looked_at_once_a_slice_and_a_gap_is_spread_evenly() {
+    fn calls_are_read_once_per_slice_and_a_gap_is_spread_evenly() {
         let samples = CallSamples::default();
         let now = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(100));
         let read = std::sync::Arc::clone(&now);

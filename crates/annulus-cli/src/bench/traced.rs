@@ -1,7 +1,7 @@
-//! One more run of each variant, looked into: `--syscalls`, `--flamegraph`.
+//! One more run of each variant under a tracer: `--syscalls`, `--flamegraph`.
 //!
-//! Variants work in our own process, so it is ours that is looked at, and only around the variant's run: preparing
-//! the page cache and checking answers afterwards are not in it, the harness is. `null` shows how much that is.
+//! Variants run in this process, so it is traced itself, and only during the variant's run. The preparation of the page
+//! cache and the check afterwards are not included. The harness is; `null` shows its share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::args::FileArgs;
 use crate::fault::Fault;
 use crate::trace::{AtDepth, Counter, Graphs, Trace, Traced, failures, tables};
 
-/// Long enough for a few hundred samples; the counts per operation are the same after a tenth of it.
+/// The length of a recording: enough for a few hundred samples. Counts per operation need a tenth of it.
 pub(super) const RECORDED: Duration = Duration::from_secs(1);
-/// The first index of these runs in the order of runs; neither a measured run nor the warm-up has one of them.
+/// The first position of these runs; no measured run or warm-up has it.
 const FIRST_POSITION: usize = usize::MAX / 2;
 
-/// What was requested, and which graphs go where.
+/// The requested traces, and the file of each graph.
 pub(super) struct TraceRequest {
     trace: Trace,
     graphs: Vec<(usize, String, PathBuf)>,
@@ -36,7 +36,7 @@ impl TraceRequest {
         variants: &[AnyVariant],
     ) -> Result<TraceRequest, Fault> {
         let trace = Trace::new(&args.trace, args.replace)?;
-        // The base comes along unasked; its graph does not, unless it is named.
+        // The base is always measured, but its graph is drawn only if it is named.
         let sets = ["all", "default"];
         let every = args.variants.iter().any(|name| sets.contains(&name.trim()));
         let named = |name: &str| every || args.variants.iter().any(|listed| listed.trim() == name);
@@ -50,7 +50,7 @@ impl TraceRequest {
         Ok(TraceRequest { trace, graphs })
     }
 
-    /// The runs, if any were requested.
+    /// Makes the traced runs, if any were requested.
     pub(super) fn runs(
         &self,
         plan: &Plan,
@@ -70,7 +70,7 @@ impl TraceRequest {
         for &depth in &plan.depths {
             for variant in &variants {
                 let name = variant.name();
-                progress.begin(format!("depth {depth}, looked into: {name}"));
+                progress.begin(format!("depth {depth}, traced: {name}"));
                 let mut run = TracedRun {
                     plan,
                     file,
@@ -133,7 +133,7 @@ struct TracedRun<'r> {
 }
 
 impl TracedRun<'_> {
-    /// Runs it with something attached; what that saw, and how many operations were answered.
+    /// Makes a run with a tracer attached. Returns the tracer's result and the number of completions.
     fn during<A, B>(
         &mut self,
         runtime: Duration,
@@ -145,7 +145,7 @@ impl TracedRun<'_> {
             ..self.plan.clone()
         };
         self.position += 1;
-        let mut result = Err("it was not run".to_string());
+        let mut result = Err("the variant did not run".to_string());
         let around = |variant: &AnyVariant, spec| {
             let attached = start();
             let outcome = run::run(variant, spec);
@@ -169,7 +169,7 @@ impl TracedRun<'_> {
     }
 }
 
-/// The file of each graph: `requested` are depths and names.
+/// Returns the file of each graph; `requested` has depths and names.
 pub(super) fn files(
     graphs: Option<&Graphs>,
     requested: Vec<(usize, String)>,
@@ -190,7 +190,7 @@ pub(super) fn text(traced: &[Traced<AtDepth>]) -> String {
     tables(traced, |at| format!("depth {}", at.depth))
 }
 
-/// A graph that was requested and is not there is a failure.
+/// Returns an error if a requested graph is missing.
 pub(super) fn verdict_on<P>(traced: &[Traced<P>]) -> Result<(), Fault> {
     failures(traced).map_or(Ok(()), |why| Err(Fault::failed(why)))
 }

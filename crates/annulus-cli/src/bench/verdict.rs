@@ -1,4 +1,4 @@
-//! What the numbers say: one sentence, and warnings that each name an option.
+//! The conclusion from the figures: a sentence, and warnings that each name an option.
 
 use super::job::Plan;
 use super::json::{Outcome, Run, Sample};
@@ -6,15 +6,15 @@ use super::stats::{Row, Spread};
 use super::table::{grouped, short};
 use super::variant::{BASE, Side};
 
-/// A variant whose repeats differ by more is distinguished from others only by repeating more often.
+/// The spread of repeats from which more of them are needed to compare a variant.
 const SPREAD_MAX: f64 = 0.2;
-/// Processors that others may use before a run is called disturbed; the kernel's own work stays below.
+/// Processors used by others from which a run counts as disturbed; the kernel's own work stays below.
 const OTHERS_BUSY_MAX: f64 = 0.3;
 const STOLEN_MAX: f64 = 0.05;
-/// Percentiles that rest on fewer operations are chance.
+/// The number of operations below which high percentiles are unreliable.
 const TAIL_OPS_MIN: u64 = 50_000;
 
-/// The sentence after the tables.
+/// Returns the sentence after the tables.
 pub(crate) fn verdict(rows: &[Row], depths: &[usize]) -> String {
     let clauses: Vec<String> = depths
         .iter()
@@ -62,7 +62,7 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
     Some(text)
 }
 
-/// What to say of the fastest row where Annulus was not measured.
+/// Returns the clause for the fastest row if Annulus was not measured.
 fn speed(row: &Row) -> Option<String> {
     let medians = row.medians.as_ref()?;
     let to_base = match (&medians.ratio_to_base, row.side) {
@@ -76,16 +76,16 @@ fn speed(row: &Row) -> Option<String> {
     ))
 }
 
-fn compared(ratio: &Spread, whom: &str) -> String {
+fn compared(ratio: &Spread, other: &str) -> String {
     let number = ratio.median;
     match number {
-        _ if ratio.is_level() => format!("level with {whom} ({number:.2} ×)"),
-        _ if number > 1.0 => format!("{number:.2} × {whom}"),
-        _ => format!("behind {whom} ({number:.2} ×)"),
+        _ if ratio.is_level() => format!("level with {other} ({number:.2} ×)"),
+        _ if number > 1.0 => format!("{number:.2} × {other}"),
+        _ => format!("behind {other} ({number:.2} ×)"),
     }
 }
 
-/// What a reader should mistrust, each with the option that helps; the worst case of each kind.
+/// Returns the warnings, each for the worst case of its kind and with the option that helps.
 pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
     let samples: Vec<(&Run, &Sample)> = runs
         .iter()
@@ -105,7 +105,7 @@ pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
         .any(|row| row.side == Side::Base && row.medians.is_some())
     {
         list.push(
-            "no ring by hand could be measured, so there are no ratios to it; its row says why"
+            "no hand-written ring could be measured, so there are no ratios to it; its row gives the reason"
                 .into(),
         );
     }

@@ -96,7 +96,7 @@ pub(crate) fn judge_nop(judge: &Judge, runs: &[nop::Run]) -> Verdict {
     verdict
 }
 
-/// What counts is the server that was given, or Annulus among those that were started.
+/// Checks the rules on the external server, or on the variants of Annulus.
 pub(crate) fn judge_net(judge: &Judge, options: &net::Options, runs: &[net::Run]) -> Verdict {
     let mut verdict = Verdict::default();
     for run in runs {

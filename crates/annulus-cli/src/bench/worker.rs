@@ -1,8 +1,8 @@
-//! The worker: hands out operations, checks answers, keeps times. This is the harness's hot loop.
+//! The worker: issues operations, checks results and measures latencies. This is the hot loop of the harness.
 //!
-//! One per thread or task of a variant, made and taken back by the run. Per operation it reads the clock
-//! once (the time of a completion is the time of the next submission), records into a histogram and a row of buckets of its
-//! own, and allocates nothing but, now and then, room for what the row held; `null` in the table shows what that costs.
+//! The run creates one for each thread or task of a variant, and takes it back. Per operation, a worker reads the clock
+//! once (the time of a completion is the time of the next submission) and records into a histogram and a row of
+//! buckets. It allocates only when the row's counts are moved to a list. `null` in the table shows this cost.
 
 use std::io;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::check::{self, Contents, SAMPLE_EVERY, SAMPLES_MAX, Sample, SampleKind
 use super::order::Lease;
 use super::run::Shared;
 
-/// Longer latencies are recorded as this one.
+/// The longest latency that is recorded; a longer one counts as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Percentiles are right to this many digits.
+/// The precision of percentiles, in digits.
 const LATENCY_DIGITS: u8 = 3;
-/// From N checked units on, checking takes long enough to be kept out of the next operation's latency.
+/// The number of checked units from which checking is kept out of the next operation's latency.
 const UNITS_RECLOCK: u64 = 8;
 
 /// A worker of a run.
@@ -30,28 +30,28 @@ pub(crate) struct BenchWorker {
     lease: Lease,
     rng: Rng,
     now_ns: u64,
-    /// When the measured part begins; zero until this worker has seen the start.
+    /// The start of the measured time; zero until this worker has read it.
     measured_from_ns: u64,
     block_bytes: usize,
     tally: Tally,
     scratch: Vec<u8>,
 }
 
-/// What a worker counted.
+/// The counts of a worker.
 pub(crate) struct Tally {
-    /// Right answers within the measured time.
+    /// Correct completions within the measured time.
     pub(crate) measured: u64,
-    /// All answers, from the first to the last.
+    /// All completions.
     pub(crate) completions: u64,
-    /// Of these, checked for length and content or, in an unknown file, for length.
+    /// Completions with the right length and, if it is known, the right content.
     pub(crate) checked: u64,
-    /// Answers of the wrong length or with the wrong content.
+    /// Completions with the wrong length or the wrong content.
     pub(crate) wrong: u64,
     pub(crate) errors: u64,
-    /// The first wrong answer or error, for people.
+    /// The first wrong result or error, as text.
     pub(crate) first_failure: Option<String>,
     pub(crate) latency: Histogram<u64>,
-    /// The same over time, with errors and calls.
+    /// The latencies, errors and calls over time.
     pub(crate) recorder: Recorder,
     pub(crate) samples: Vec<Sample>,
 }
@@ -78,7 +78,7 @@ impl Tally {
         self.wrong += other.wrong;
         self.errors += other.errors;
         self.first_failure = self.first_failure.take().or(other.first_failure);
-        // Every histogram has the same bounds, so there is nothing that adding could refuse.
+        // All histograms have the same bounds, so adding cannot fail.
         let _ = self.latency.add(&other.latency);
         self.recorder.add(other.recorder);
         self.samples.extend(other.samples);
@@ -112,7 +112,7 @@ impl BenchWorker {
         self.tally
     }
 
-    /// Learns when the measured part begins; false if the run has not been started.
+    /// Reads the start of the measured time. Returns `false` if the run has not been started.
     #[cold]
     fn begin(&mut self) -> bool {
         self.measured_from_ns = self.shared.measured_from_ns.load(Acquire);
@@ -122,7 +122,7 @@ impl BenchWorker {
         self.measured_from_ns != 0
     }
 
-    /// Where the block of `op` is in the data set.
+    /// Returns the position of the block of `op` in the data set.
     #[inline]
     fn dataset_offset(&self, op: &Op) -> u64 {
         check::dataset_offset(op.file, self.shared.file_bytes, op.offset)
@@ -148,22 +148,23 @@ impl BenchWorker {
         }
     }
 
-    /// Looks at a right answer; true if its content is right as far as can be said now.
+    /// Checks the content of a completion of the right length, or keeps a sample for later. Returns `false` if it is
+    /// wrong.
     #[inline]
-    fn holds<A: Completed + ?Sized>(&mut self, op: &Op, answer: &A) -> bool {
+    fn content_matches<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> bool {
         match self.shared.contents {
             Contents::Tagged { seed, unit_bytes } if !op.write => {
                 let units = self.block_bytes as u64 / unit_bytes;
                 let (dataset_offset, bytes) = (self.dataset_offset(op), self.block_bytes as u64);
-                let holds = check::tags_match(answer, dataset_offset, bytes, seed, unit_bytes);
+                let matches = check::tags_match(data, dataset_offset, bytes, seed, unit_bytes);
                 if units >= UNITS_RECLOCK {
                     self.now_ns = self.shared.now_ns();
                 }
-                holds
+                matches
             }
             _ => {
                 if self.tally.completions % SAMPLE_EVERY == 1 {
-                    self.sample(op, answer);
+                    self.sample(op, data);
                 }
                 true
             }
@@ -171,12 +172,12 @@ impl BenchWorker {
     }
 
     #[cold]
-    fn sample<A: Completed + ?Sized>(&mut self, op: &Op, answer: &A) {
+    fn sample<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) {
         if self.tally.samples.len() >= SAMPLES_MAX {
             return;
         }
-        if !answer.copy_to(&mut self.scratch) {
-            // The variant that does no I/O.
+        if !data.copy_to(&mut self.scratch) {
+            // The null variant has no data.
             return;
         }
         let kind = match op.write {
@@ -265,12 +266,12 @@ impl Worker for BenchWorker {
     }
 
     #[inline]
-    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
+    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, data: &A) {
         let now = self.shared.now_ns();
         self.now_ns = now;
         self.tally.completions += 1;
-        let whole = matches!(result, Ok(count) if count == self.block_bytes);
-        if !(whole && self.holds(&op, answer)) {
+        let complete = matches!(result, Ok(count) if count == self.block_bytes);
+        if !(complete && self.content_matches(&op, data)) {
             self.record_failure(&op, &result);
             return;
         }
@@ -300,7 +301,7 @@ impl Worker for BenchWorker {
     }
 }
 
-/// The answer that a file of known content would give; of an unknown file, none.
+/// The correct data of a file of known content; no data for an unknown file.
 struct Ideal {
     contents: Contents,
     dataset_offset: u64,

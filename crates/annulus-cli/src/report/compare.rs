@@ -1,23 +1,23 @@
-//! Two runs beside each other: what differs, and whether the difference is more than chance.
+//! The comparison of two reports: the differences, and whether they exceed chance.
 //!
-//! No test of significance: repeats are few, and what disturbs a machine is no normal distribution. A difference counts
-//! if the repeats of one run lie wholly beyond those of the other and the medians are further apart than 3 %.
+//! There is no test of significance, because repeats are few and disturbances are not normally distributed. A
+//! difference counts if all repeats of one run lie beyond all of the other and the medians differ by more than 3 %.
 
 use super::model::{Comparison, VariantRuns};
 use crate::bench::stats::Spread;
 use crate::bench::table::{grouped, short};
 
-/// Differences below this are nobody's.
+/// Differences up to this share count as none.
 const LEVEL: f64 = 0.03;
-/// With fewer repeats their spread says nothing.
+/// The number of repeats below which their spread is meaningless.
 const REPEATS_MIN: usize = 3;
 
-/// What is to be thought of a difference.
+/// The significance of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
     Faster,
     Slower,
-    /// The repeats overlap, or the medians are as good as the same.
+    /// The repeats overlap, or the medians are nearly equal.
     Noise,
     TooFewRepeats,
 }
@@ -43,12 +43,12 @@ pub(super) struct Difference {
 }
 
 impl Difference {
-    /// By how much the second differs from the first, as a share.
+    /// Returns the relative difference of the second run from the first.
     pub(super) fn change(&self) -> f64 {
         change(self.speeds[0].median, self.speeds[1].median)
     }
 
-    /// The cells of its row.
+    /// Returns the cells of its row.
     pub(super) fn cells(&self) -> Vec<String> {
         let speed = |spread: &Spread| {
             format!(
@@ -89,8 +89,8 @@ pub(super) const HEADINGS: [(&str, &str); 9] = [
         "the second run: median over the repeats, and the extremes",
     ),
     ("change", "of the median, from A to B"),
-    ("p99 µs, A", "99 of 100 came within N µs in the first run"),
-    ("p99 µs, B", "99 of 100 came within N µs in the second run"),
+    ("p99 µs, A", "99 of 100 took at most N µs in the first run"),
+    ("p99 µs, B", "99 of 100 took at most N µs in the second run"),
     (
         "change",
         "of the 99th percentile, from A to B; it has no verdict",
@@ -109,7 +109,7 @@ fn signed(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 
-/// What both runs have measured.
+/// Returns the differences of the variants that both runs measured.
 pub(super) fn differences(first: &Comparison, second: &Comparison) -> Vec<Difference> {
     let mut list = Vec::new();
     for group in &first.groups {
@@ -150,7 +150,7 @@ fn judge(first: &VariantRuns, second: &VariantRuns, before: &Spread, after: &Spr
     }
 }
 
-/// What was not the same in the two runs, besides their results: such a comparison may be one of these.
+/// Returns the differences of load and machine, which may explain the differences of the results.
 pub(super) fn unlike(first: &Comparison, second: &Comparison) -> Vec<String> {
     let both = [
         (&first.load, &second.load),
@@ -176,7 +176,7 @@ pub(super) fn unlike(first: &Comparison, second: &Comparison) -> Vec<String> {
     list
 }
 
-/// The comparison in a sentence.
+/// Returns the conclusion in a sentence.
 pub(super) fn sentence(differences: &[Difference]) -> String {
     let of = |selected: Judgement| {
         let list: Vec<String> = (differences.iter())
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_counts_only_where_all_repeats_lie_beyond_those_of_the_other() {
+    fn a_difference_counts_only_if_the_repeats_do_not_overlap() {
         let judged = |first: &[f64], second: &[f64]| {
             let (first, second) = (variant(first), variant(second));
             judge(

@@ -1,6 +1,6 @@
-//! Lines: speed and calls over time, and how latencies are distributed. A line per variant, all in one plot.
+//! Line charts: speed and calls over time, and latency percentiles, with a line per variant.
 //!
-//! Variants are distinguished by colour and by dashes, and the plot's own list names them.
+//! Variants are distinguished by colour and dashes, and a list below each chart names them.
 
 use maud::{Markup, html};
 
@@ -12,18 +12,18 @@ use super::svg::{
 };
 use crate::bench::timeline::{LatencyCounts, Slice, Timeline};
 
-/// Colours and dashes repeat after N variants; the style has one class for each.
+/// The number of combinations of colour and dashes; the style sheet has a class for each.
 const STYLES: usize = 24;
-/// More points than this can't be distinguished at this size.
+/// The most points of a line; more would not be distinguishable at this size.
 const POINTS_MAX: usize = 120;
-/// Percentiles that are marked.
+/// The marked percentiles.
 const MARKED: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999];
-/// N nines are drawn: 99.99 %.
+/// The number of nines that are drawn: up to 99.99 %.
 const NINES_MAX: f64 = 4.0;
-/// One point each such part of a nine.
+/// The distance of points, in nines.
 const NINES_STEP: f64 = 0.05;
 
-/// One line, in the plot's own coordinates from 0 to 1, with gaps.
+/// A line in the coordinates of the chart from 0 to 1, with gaps.
 struct Line {
     name: String,
     style: usize,
@@ -31,20 +31,20 @@ struct Line {
     label: String,
 }
 
-/// Answers a second over time.
+/// Draws completions per second over time.
 pub(super) fn speed(comparison: &Comparison, group: &Group, length_ns: u64) -> Markup {
     let per_second =
         |slice: &Slice| Some(slice.completions as f64 * 1e9 / slice.length_ns.max(1) as f64);
     let series = over_time(comparison, group, per_second);
-    let caption = format!("{} a second over time", comparison.unit);
+    let caption = format!("{} per second over time", comparison.unit);
     plot_over_time(&caption, group, series, length_ns)
 }
 
-/// Calls per answer over time, of those who can tell.
+/// Draws calls per completion over time, for variants that report the time of their calls.
 pub(super) fn calls(comparison: &Comparison, group: &Group, length_ns: u64) -> Option<Markup> {
     let per_completion = |slice: &Slice| match slice.completions {
         0 => None,
-        answers => Some(slice.calls? as f64 / answers as f64),
+        completions => Some(slice.calls? as f64 / completions as f64),
     };
     let series: Vec<Series> = over_time(comparison, group, per_completion)
         .into_iter()
@@ -67,7 +67,7 @@ fn one(unit: &str) -> &str {
 struct Series {
     name: String,
     style: usize,
-    /// When, in ns, and how much.
+    /// The time in ns, and the value.
     values: Vec<(f64, Option<f64>)>,
 }
 
@@ -78,7 +78,7 @@ fn over_time(
 ) -> Vec<Series> {
     let series = |variant: &VariantRuns, timeline: &Timeline| {
         let coarse = timeline.coarser(POINTS_MAX);
-        // What is left of a slice at the end says little: as a rate it would be a spike.
+        // A short slice at the end is omitted, because its rate could be a spike.
         let whole = coarse
             .slices()
             .filter(|slice| slice.length_ns * 2 >= coarse.slice_ns);
@@ -144,7 +144,7 @@ fn plot_over_time(caption: &str, group: &Group, series: Vec<Series>, length_ns: 
     )
 }
 
-/// Latency by the share of answers that did not take longer; each nine takes as much room as the one before.
+/// Draws latency by percentile; each nine is as wide as the previous one.
 pub(super) fn percentiles(comparison: &Comparison, group: &Group, scale: &Scale) -> Markup {
     let lines = group
         .drawn()
@@ -191,7 +191,7 @@ fn percentile_line(
     latency_counts: &LatencyCounts,
     scale: &Scale,
 ) -> Line {
-    // A percentile beyond the one before the last answer would be that answer again.
+    // Higher percentiles would all be the longest latency.
     let known = (latency_counts.count().max(1) as f64)
         .log10()
         .min(NINES_MAX);
@@ -218,7 +218,7 @@ fn percentile_line(
 
 fn plot(caption: &str, lines: Vec<Line>, marks: Vec<(f64, String)>, axis: Markup) -> Markup {
     let label: Vec<&str> = lines.iter().map(|line| line.label.as_str()).collect();
-    let label = format!("Lines of {caption}. {}.", label.join("; "));
+    let label = format!("Lines: {caption}. {}.", label.join("; "));
     html! {
         figure.chart {
             svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label) {

@@ -1,4 +1,4 @@
-//! What the JSON of `bench file` tells.
+//! The contents of a report on `bench file`.
 
 use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::json::{Report, Run, Sample};
@@ -7,7 +7,7 @@ use crate::bench::stats::Row;
 use crate::bench::variant::Side;
 use crate::bench::{checks_line, table};
 
-/// What each column of the table means, in its order.
+/// The meaning of each column of the table.
 const MEANINGS: [&str; table::HEADINGS.len()] = [
     "the variant",
     "correct results per second; median over the repeats",
@@ -17,12 +17,12 @@ const MEANINGS: [&str; table::HEADINGS.len()] = [
     "99 of 100 took at most N µs",
     "999 of 1,000 took at most N µs",
     "the longest latency, µs",
-    "calls that submit or wait per operation; for a ring, enters",
-    "whether the fastest form of Annulus loses to this row: in speed, in processor time, or in both",
+    "calls that submit or wait, per operation; for a ring, enters",
+    "the figures in which the fastest form of Annulus loses to this row: speed, processor time, or both",
 ];
 
 impl Comparison {
-    /// The story of a comparison of files.
+    /// Prepares the report on a comparison of `bench file`.
     pub(crate) fn of_files(report: &Report, budget_bytes: usize) -> serde_json::Result<Comparison> {
         let load = &report.load;
         Ok(Comparison {
@@ -86,7 +86,7 @@ fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
         ("Outstanding", list.join(", ")),
         ("Page cache", load.cache.clone()),
         ("File", load.file.clone()),
-        ("Used of it", bytes(load.size_bytes)),
+        ("Used part", bytes(load.size_bytes)),
     ];
     if load.files > 1 {
         facts.push(("Files", load.files.to_string()));
@@ -111,7 +111,7 @@ fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The machine in words; of a network report, too.
+/// Returns names and values of the machine.
 pub(super) fn machine_facts(machine: &Machine) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         (

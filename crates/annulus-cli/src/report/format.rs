@@ -1,6 +1,6 @@
-//! Numbers as people read them in a report.
+//! Formats numbers for a report.
 
-/// A duration: three digits that matter, and a unit.
+/// Formats a duration with three significant digits and a unit.
 pub(super) fn duration(ns: u64) -> String {
     let ns = ns as f64;
     let (value, unit) = match ns {
@@ -12,7 +12,7 @@ pub(super) fn duration(ns: u64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// A number of things: with k or M from a thousand on.
+/// Formats a count, with k, M or G from a thousand on.
 pub(super) fn count(value: f64) -> String {
     match value {
         _ if value >= 999_500_000.0 => format!("{}G", digits(value / 1e9)),
@@ -35,16 +35,16 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A share as people say it: `99.9 %`.
+/// Formats a share: `99.9 %`.
 pub(super) fn percent_text(share: f64) -> String {
     let text = format!("{:.3}", share * 100.0);
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A moment in UTC, from seconds since 1970.
+/// Formats seconds since 1970 as UTC.
 pub(super) fn moment(unix_s: u64) -> String {
     let (days, second) = ((unix_s / 86_400) as i64, unix_s % 86_400);
-    // Days since 1 March of the year 0 make leap days the last of their year; eras are of 400 years.
+    // Counting days from 1 March of the year 0 puts leap days at the end of a year. An era has 400 years.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -57,7 +57,7 @@ pub(super) fn moment(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
-/// A word as it would have to be typed in a shell.
+/// Quotes an argument for a shell.
 pub(super) fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c);
     match !argument.is_empty() && argument.chars().all(plain) {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short_and_have_their_unit() {
+    fn numbers_are_short_and_have_a_unit() {
         assert_eq!(duration(999), "999 ns");
         assert_eq!(duration(1_500), "1.5 µs");
         assert_eq!(duration(10_000_000), "10 ms");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_can_be_typed_again() {
+    fn a_command_can_be_pasted_into_a_shell() {
         assert_eq!(quoted("--bs=4k"), "--bs=4k");
         assert_eq!(quoted("a b'c"), "'a b'\\''c'");
         assert_eq!(quoted(""), "''");

@@ -1,10 +1,10 @@
-//! "How to read this": what every picture and number of the page means.
+//! The section "How to read this": the meaning of every chart and number of the page.
 
 use maud::{Markup, html};
 
 use super::model::Comparison;
 
-/// The section.
+/// Returns the section.
 pub(super) fn guide(comparisons: &[Comparison]) -> Markup {
     let network = comparisons[0].kind == "net";
     html! {

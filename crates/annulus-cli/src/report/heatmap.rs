@@ -1,17 +1,17 @@
-//! Heat maps: when answers came and how long they had taken, on one scale for all maps of a report.
+//! Heat maps: completions by time and latency, on one scale for all maps of a report.
 //!
-//! A column is a slice of the timeline, a row some neighbouring buckets, a colour how many answers a second fell into
-//! the cell. Rows and colours are the same in every map, so that maps can be laid beside each other.
+//! A column is a slice of the timeline, a row is a few adjacent buckets, and a colour is the number of completions per
+//! second in the cell. Rows and colours are the same in every map, so that maps can be compared.
 
 use annulus_baselines::slices::{bounds, bucket};
 
 use crate::bench::timeline::Timeline;
 
-/// More rows than this are hard to tell apart.
+/// The most rows; more would be hard to distinguish.
 const ROWS_MAX: usize = 80;
-/// Colours of cells that are not empty.
+/// The number of colours of cells that are not empty.
 pub(crate) const LEVELS: usize = 24;
-/// The ramp, from few to many: brightness rises all the way, so it reads without colours, too.
+/// The colour ramp, from few to many. Brightness rises steadily, so it also works without colours.
 const RAMP: [[u8; 3]; 6] = [
     [0x4b, 0x4f, 0x9b],
     [0x35, 0x74, 0x9c],
@@ -21,22 +21,22 @@ const RAMP: [[u8; 3]; 6] = [
     [0xfd, 0xe9, 0x4c],
 ];
 
-/// What the rows and colours of all maps mean.
+/// The rows and colours of all maps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {
-    /// Row 0 is made of buckets from `low << shift` on, each row of `1 << shift`.
+    /// Row 0 begins at bucket `low << shift`; each row has `1 << shift` buckets.
     pub(crate) low: usize,
     pub(crate) shift: u32,
     pub(crate) rows: usize,
-    /// Answers a second in a cell: the fewest there can be, and the most there are.
+    /// Completions per second in a cell: the lowest possible value, and the highest in any map.
     pub(crate) least: f64,
     pub(crate) most: f64,
-    /// The longest of the runs.
+    /// The length of the longest run.
     pub(crate) length_ns: u64,
 }
 
 impl Scale {
-    /// The scale on which all of these can be shown; `None` if nothing was answered in any.
+    /// Returns a scale for all of these timelines, or `None` if they have no completions.
     pub(crate) fn over(timelines: &[&Timeline]) -> Option<Scale> {
         let latencies: Vec<_> = timelines
             .iter()
@@ -74,7 +74,7 @@ impl Scale {
         Some(scale)
     }
 
-    /// Answers in each row, the shortest latencies first.
+    /// Returns the completions in each row, the shortest latencies first.
     fn column(&self, latency_counts: &[(usize, u64)]) -> Vec<u64> {
         let mut rows = vec![0; self.rows];
         for &(bucket, count) in latency_counts {
@@ -86,7 +86,7 @@ impl Scale {
         rows
     }
 
-    /// Where a latency is, from 0 at the bottom to 1 at the top.
+    /// Returns the position of a latency, from 0 at the bottom to 1 at the top.
     pub(crate) fn height(&self, ns: u64) -> f64 {
         let index = bucket(ns);
         let (first, last) = bounds(index);
@@ -95,18 +95,18 @@ impl Scale {
         (row / self.rows as f64).clamp(0.0, 1.0)
     }
 
-    /// The shortest and the longest latency of a row, ns.
+    /// Returns the shortest and the longest latency of a row, in ns.
     pub(crate) fn row_ns(&self, row: usize) -> (u64, u64) {
         let first = (self.low + row) << self.shift;
         (bounds(first).0, bounds(first + (1 << self.shift) - 1).1)
     }
 
-    /// The longest latency that can be shown, ns.
+    /// Returns the longest latency of the scale, in ns.
     pub(crate) fn top_ns(&self) -> u64 {
         self.row_ns(self.rows - 1).1
     }
 
-    /// The latencies at which an axis is marked: powers of ten within the scale.
+    /// Returns the latencies that are marked on an axis: powers of ten within the scale.
     pub(crate) fn marks_ns(&self) -> Vec<u64> {
         let (bottom, top) = (self.row_ns(0).0, self.top_ns());
         (0..12)
@@ -115,7 +115,7 @@ impl Scale {
             .collect()
     }
 
-    /// The colour of a cell with N answers a second: 0 for none.
+    /// Returns the colour of a cell; 0 is an empty cell.
     fn level(&self, per_second: f64) -> u8 {
         if per_second <= 0.0 {
             return 0;
@@ -129,18 +129,18 @@ impl Scale {
         1 + (share.clamp(0.0, 1.0) * (LEVELS - 1) as f64).round() as u8
     }
 
-    /// How many answers a second a colour stands for.
+    /// Returns the completions per second of a colour.
     pub(crate) fn per_second_at(&self, share: f64) -> f64 {
         self.least * (self.most / self.least).powf(share)
     }
 }
 
-/// One map: colours by row, the longest latencies first, as pictures are laid out.
+/// A map: colours by row, the longest latencies first.
 pub(crate) struct Map {
     pub(crate) columns: usize,
     pub(crate) rows: usize,
     pub(crate) cells: Vec<u8>,
-    /// The share of the scale's time that its columns fill.
+    /// The share of the scale's time that its columns cover.
     pub(crate) width: f64,
 }
 
@@ -170,7 +170,7 @@ impl Map {
         }
     }
 
-    /// As a picture: a cell is a dot, empty cells are transparent.
+    /// Encodes the map as PNG, with a pixel per cell; empty cells are transparent.
     pub(crate) fn png(&self) -> Result<Vec<u8>, png::EncodingError> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.columns as u32, self.rows as u32);
@@ -188,7 +188,7 @@ impl Map {
     }
 }
 
-/// Red, green and blue of a level; level 0 is the empty cell.
+/// Returns red, green and blue of a level; level 0 is the empty cell.
 pub(crate) fn colour(level: u8) -> [u8; 3] {
     if level == 0 {
         return [0, 0, 0];
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_one_report_have_the_same_rows_and_a_colour_means_the_same_in_each() {
+    fn all_maps_of_a_report_have_the_same_rows_and_colours() {
         let (fast, slow) = (timeline(5_000, 10_000), timeline(40_000_000, 1_000_000));
         let scale = Scale::over(&[&fast, &slow]).unwrap();
         let (fast, slow) = (Map::of(&fast, &scale), Map::of(&slow, &scale));
@@ -226,19 +226,19 @@ mod tests {
         assert!(fast.rows <= ROWS_MAX);
         let bottom = fast.cells[(fast.rows - 1) * fast.columns];
         assert_eq!((bottom, slow.cells[0]), (LEVELS as u8, 9));
-        assert_eq!(fast.cells[0], 0, "nothing was that slow");
+        assert_eq!(fast.cells[0], 0, "no completion was that slow");
         assert!(scale.height(5_000) < 0.05 && scale.height(40_000_000) > 0.95);
         assert_eq!(scale.marks_ns(), [10_000, 100_000, 1_000_000, 10_000_000]);
     }
 
     #[test]
-    fn nothing_answered_has_no_scale() {
+    fn timelines_without_completions_have_no_scale() {
         assert_eq!(Scale::over(&[]), None);
         assert_eq!(Scale::over(&[&Timeline::default()]), None);
     }
 
     #[test]
-    fn the_ramp_becomes_brighter_from_level_to_level() {
+    fn each_level_of_the_ramp_is_brighter() {
         let brightness = |level: u8| {
             let [red, green, blue] = colour(level).map(f64::from);
             0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_map_is_a_picture_of_a_few_kilobytes() {
+    fn a_full_map_takes_a_few_kilobytes() {
         let mut recorder = Recorder::default();
         recorder.begin(0, 60_000_000_000);
         let mut rng = fastrand::Rng::with_seed(7);

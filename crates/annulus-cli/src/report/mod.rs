@@ -1,4 +1,4 @@
-//! Reports for people: a page, heat maps as a file and in the terminal; of a run that was just made, or of its JSON.
+//! Reports: an HTML page, and heat maps in a file or a terminal, of a run that was just made or of its JSON.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -30,10 +30,10 @@ use heatmap::Scale;
 use model::Comparison;
 use terminal::Colours;
 
-/// Of a page of 1 MB, what the JSON may take, of all of its runs.
+/// The budget for the JSON of all runs in a page of 1 MB.
 const JSON_BYTES_MAX: usize = 300_000;
 
-/// What is made of a run besides its table and its JSON; what can be refused is refused before anything is measured.
+/// The requested charts and pages. Everything that can be refused is refused before the measurement.
 pub(crate) struct Pictures {
     page: Option<Destination>,
     maps: Option<Maps>,
@@ -84,7 +84,7 @@ impl Pictures {
         Ok(Pictures { page, maps })
     }
 
-    /// Makes them from a comparison of files.
+    /// Makes them from a comparison of `bench file`.
     pub(crate) fn of_files(&self, report: &FileReport) -> Result<(), Fault> {
         self.draw(|| {
             Ok(vec![
@@ -93,7 +93,7 @@ impl Pictures {
         })
     }
 
-    /// Makes them from a load on servers.
+    /// Makes them from a comparison of `bench net`.
     pub(crate) fn of_network(&self, report: &NetReport) -> Result<(), Fault> {
         self.draw(|| {
             Ok(vec![
@@ -135,7 +135,7 @@ impl Pictures {
     }
 }
 
-/// The scale of all that is drawn.
+/// Returns the scale of all charts.
 fn scale(comparisons: &[Comparison]) -> Option<Scale> {
     let variants = comparisons
         .iter()
@@ -152,16 +152,16 @@ fn unwritable(error: serde_json::Error) -> Fault {
     Fault::failed(format!("writing the measurements as JSON: {error}"))
 }
 
-/// Makes a report of one JSON, or of two beside each other.
+/// Makes a report on one JSON file, or a comparison of two.
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Fault> {
     if args.pictures.html.is_none() && args.pictures.heatmap.is_none() {
         return Err(Fault::usage(
-            "nothing to make; --html FILE makes a page, --heatmap FILE.svg or --heatmap - heat maps",
+            "nothing to do; --html FILE writes a page, --heatmap FILE.svg or --heatmap - draws heat maps",
         ));
     }
     if args.second.is_some() && matches!(args.pictures.heatmap, Some(Heatmap::File(_))) {
         return Err(Fault::usage(
-            "--heatmap FILE is of one run; give one JSON, or use --html",
+            "--heatmap FILE shows one run; give one JSON file, or use --html",
         ));
     }
     let pictures = Pictures::new(&args.pictures, None, args.replace)?;
@@ -175,7 +175,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Fault> {
         .any(|comparison| comparison.kind != comparisons[0].kind)
     {
         return Err(Fault::usage(
-            "one JSON is of bench file and the other of bench net; two of a kind can be compared",
+            "one JSON file is from bench file and the other from bench net; give two of the same kind",
         ));
     }
     pictures
@@ -183,19 +183,19 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Fault> {
         .map(|()| ExitCode::SUCCESS)
 }
 
-/// What a file tells, whichever of our commands wrote it.
+/// Reads a JSON file of `bench file` or `bench net`.
 fn read(path: &Path, budget_bytes: usize) -> Result<Comparison, Fault> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Fault::usage(format!("reading {shown}: {error}")))?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
         Fault::usage(format!(
-            "{shown} is no JSON: {error}; give a file that --json wrote"
+            "{shown} is not JSON: {error}; give a file that --json wrote"
         ))
     })?;
     let unfit = |error: serde_json::Error| {
         Fault::usage(format!(
-            "{shown} is not what this annulus writes: {error}; measure again, or use the version that wrote it"
+            "{shown} does not have the format of this version: {error}; measure again, or use the version that wrote it"
         ))
     };
     let load = &value["load"];
@@ -208,6 +208,6 @@ fn read(path: &Path, budget_bytes: usize) -> Result<Comparison, Fault> {
         return Comparison::of_network(&report, budget_bytes).map_err(unwritable);
     }
     Err(Fault::usage(format!(
-        "{shown} is not from annulus bench file or annulus bench net, and only their JSON can be told"
+        "{shown} is not from annulus bench file or annulus bench net; give a file that their --json wrote"
     )))
 }

@@ -1,62 +1,62 @@
-//! What a report tells, whatever was measured: made from the JSON of `bench file` or `bench net`.
+//! The contents of a report, from the JSON of `bench file` or `bench net`.
 
 use annulus_baselines::slices::SLICES_MAX;
 
 use crate::bench::stats::Spread;
 use crate::bench::timeline::Timeline;
 
-/// One comparison, ready to be told.
+/// A comparison, prepared for a report.
 pub(crate) struct Comparison {
-    /// `file` or `net`: two of one kind can be laid side by side.
+    /// `file` or `net`. Two comparisons of the same kind can be shown side by side.
     pub(crate) kind: &'static str,
-    /// What was measured, in a line.
+    /// The load in one line.
     pub(crate) title: String,
     pub(crate) verdict: String,
-    /// How the answers were checked.
+    /// A line on the checks of the data.
     pub(crate) checks: String,
     pub(crate) warnings: Vec<String>,
     pub(crate) notes: Vec<String>,
-    /// The load and the machine: what, and how much of it.
+    /// Names and values of the load; `machine` has those of the machine.
     pub(crate) load: Vec<(&'static str, String)>,
     pub(crate) machine: Vec<(&'static str, String)>,
     pub(crate) command: Vec<String>,
     pub(crate) started_unix_s: u64,
     pub(crate) version: String,
-    /// Who was measured, and what each of them is.
+    /// The name and the description of each variant.
     pub(crate) variants: Vec<(String, String)>,
     pub(crate) groups: Vec<Group>,
-    /// From when to when a latency goes.
+    /// The definition of a latency.
     pub(crate) latency: &'static str,
-    /// What an answer is called: `ops`, `requests`.
+    /// The unit of completions: `ops`, `requests`.
     pub(crate) unit: &'static str,
-    /// Why there are no calls over time, if there never are.
+    /// The reason why there are no calls over time, if there never are.
     pub(crate) no_calls: Option<&'static str>,
     pub(crate) json: Embedded,
 }
 
-/// The JSON for a page.
+/// The JSON that a page contains.
 pub(crate) struct Embedded {
     pub(crate) text: String,
-    /// N slices a run were kept, if not all.
+    /// The number of slices per run that were kept, if not all.
     pub(crate) slices: Option<usize>,
 }
 
-/// What can be compared directly: one depth, or one number of connections and size.
+/// The variants that are compared directly: at one depth, or with one number of connections and one size.
 pub(crate) struct Group {
     pub(crate) title: String,
     pub(crate) headings: Vec<(&'static str, &'static str)>,
     pub(crate) rows: Vec<Vec<String>>,
-    /// What belongs to rows: reasons, notes.
+    /// Reasons and notes of the rows.
     pub(crate) remarks: Vec<String>,
     pub(crate) variants: Vec<VariantRuns>,
 }
 
-/// One variant within a group, with all of its repeats.
+/// A variant within a group, with all of its repeats.
 pub(crate) struct VariantRuns {
     pub(crate) name: String,
-    /// The harness itself: it is in tables, not in pictures.
+    /// The null variant: shown in tables, but not in charts.
     pub(crate) null: bool,
-    /// Answers a second over the repeats.
+    /// Completions per second over the repeats.
     pub(crate) speed: Option<Spread>,
     pub(crate) samples: usize,
     pub(crate) p99_us: Option<f64>,
@@ -65,7 +65,7 @@ pub(crate) struct VariantRuns {
 
 /// One run.
 pub(crate) struct Repeat {
-    /// Its index in the JSON's list of runs.
+    /// The index in the JSON's list of runs.
     pub(crate) run: usize,
     pub(crate) number: usize,
     pub(crate) per_second: f64,
@@ -73,7 +73,7 @@ pub(crate) struct Repeat {
 }
 
 impl Comparison {
-    /// A variant's number, the same in every picture.
+    /// Returns a variant's number, which is the same in every chart.
     pub(crate) fn number(&self, variant: &str) -> usize {
         let matched = self.variants.iter().position(|(name, _)| name == variant);
         matched.unwrap_or(0)
@@ -96,7 +96,7 @@ impl Comparison {
 }
 
 impl VariantRuns {
-    /// Its repeats in the order of how near their speed is to the median: the typical one first.
+    /// Returns the repeats by the distance of their speed from the median: the typical one first.
     pub(crate) fn typical_first(&self) -> Vec<&Repeat> {
         let middle = self.speed.map_or(0.0, |speed| speed.median);
         let mut repeats: Vec<&Repeat> = self.repeats.iter().collect();
@@ -107,7 +107,7 @@ impl VariantRuns {
         repeats
     }
 
-    /// The timeline of the typical repeat.
+    /// Returns the timeline of the typical repeat.
     pub(crate) fn timeline(&self) -> Option<&Timeline> {
         let typical = self.typical_first().into_iter().next()?;
         typical.timeline.as_ref()
@@ -115,7 +115,7 @@ impl VariantRuns {
 }
 
 impl Group {
-    /// Who is drawn.
+    /// Returns the variants with charts.
     pub(crate) fn drawn(&self) -> impl Iterator<Item = &VariantRuns> {
         self.variants
             .iter()
@@ -123,7 +123,7 @@ impl Group {
     }
 }
 
-/// A report that can be made smaller by keeping fewer slices of each timeline.
+/// Formats a report as JSON, with fewer slices per timeline if it exceeds the budget.
 pub(crate) fn embed(
     budget_bytes: usize,
     text: impl Fn(Option<usize>) -> serde_json::Result<String>,
@@ -144,7 +144,7 @@ pub(crate) fn embed(
     }
 }
 
-/// Bytes for people.
+/// Formats a number of bytes.
 pub(crate) fn bytes(count: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units

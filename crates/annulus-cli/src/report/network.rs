@@ -1,11 +1,11 @@
-//! What the JSON of `bench net` tells.
+//! The contents of a report on `bench net`.
 
 use super::files::machine_facts;
 use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::net::json::{Report, Row};
 use crate::bench::net::table;
 
-/// What each column of the table means, in its order.
+/// The meaning of each column of the table.
 const MEANINGS: [&str; 12] = [
     "the server",
     "responses per second; median over the repeats, and the extremes",
@@ -22,7 +22,7 @@ const MEANINGS: [&str; 12] = [
 ];
 
 impl Comparison {
-    /// The story of a load on servers.
+    /// Prepares the report on a comparison of `bench net`.
     pub(crate) fn of_network(
         report: &Report,
         budget_bytes: usize,
@@ -104,7 +104,7 @@ fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
     let list: Vec<String> = load.connections.iter().map(usize::to_string).collect();
     let rate = load
         .rate
-        .map(|rate| format!("{rate} requests a second, by the clock"));
+        .map(|rate| format!("{rate} requests per second, by the clock"));
     vec![
         ("Protocol", load.protocol.clone()),
         ("Connections", list.join(", ")),

@@ -20,7 +20,7 @@
     const rows = [...body.rows].sort((a, b) => {
       const [x, y] = [number(a.cells[at]), number(b.cells[at])];
       if (x === null && y === null) return sign * a.cells[at].textContent.localeCompare(b.cells[at].textContent);
-      // What was not measured stays below, whichever way.
+      // Empty cells stay at the bottom in both directions.
       if (x === null || y === null) return x === null ? 1 : -1;
       return sign * (x - y);
     });
@@ -36,7 +36,7 @@
     });
   }
 
-  // The JSON: parsed when it is requested, saved as it is.
+  // The JSON is parsed on first use, and saved unchanged.
   const parsed = new Map();
   const json = (comparison) => {
     if (!parsed.has(comparison)) parsed.set(comparison, JSON.parse(document.getElementById(`json-${comparison}`).textContent));
@@ -54,7 +54,7 @@
     });
   }
 
-  // Heat maps: what is under the pointer. Timelines in the page may be coarser than the picture.
+  // Heat maps: the cell under the pointer. Timelines in the page may be coarser than the map.
   const maps = document.getElementById("maps-of");
   if (!maps) return;
   const [low, shift, rows, length] = ["low", "shift", "rows", "length"].map((name) => Number(maps.dataset[name]));
@@ -84,7 +84,7 @@
     const begin = slice * line.slice_ns;
     readout.textContent =
       `${duration(begin)} to ${duration(Math.min(begin + line.slice_ns, line.length_ns))}: ` +
-      `${count.toLocaleString("en")} of ${(line.completions[slice] || 0).toLocaleString("en")} answers took ` +
+      `${count.toLocaleString("en")} of ${(line.completions[slice] || 0).toLocaleString("en")} completions took ` +
       `${duration(from)} to ${duration(until)}`;
   };
   for (const map of maps.querySelectorAll("svg.map")) {

@@ -1,4 +1,4 @@
-//! The page: one file that fetches nothing, and works without its script.
+//! The page: a single file that loads nothing, and works without its script.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +19,7 @@ const NO_TIMELINES: &str = "These files have no timelines, so there are no heat 
 /// What runs are called where there are two.
 const NAMES: [&str; 2] = ["A", "B"];
 
-/// The page about one run, or about two.
+/// Returns the page on one run, or on two.
 pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String {
     let title = match comparisons {
         [one] => format!("{} – Annulus", one.title),
@@ -75,7 +75,7 @@ pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String 
     page.into_string()
 }
 
-/// Nothing may be loaded or run but what is in the page itself, known by its hash.
+/// Returns a policy that allows only the style and the script of the page, by their hashes.
 fn policy() -> String {
     let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
     format!(
@@ -143,7 +143,7 @@ fn contents(comparisons: &[Comparison], drawn: bool) -> Markup {
     }
 }
 
-/// The title of a group, with the run where there are two.
+/// Returns the title of a group, after the name of the run if there are two.
 fn heading(comparisons: &[Comparison], nth: usize, group: &Group) -> Markup {
     html! { h3 { @if let Some(name) = name(comparisons, nth) { span.run { (name) } " " } (group.title) } }
 }
@@ -167,7 +167,7 @@ fn tables(comparisons: &[Comparison]) -> Markup {
     }
 }
 
-/// A table that can be scrolled sideways by keyboard where it is too wide.
+/// Returns a table that scrolls sideways, also by keyboard, if it is too wide.
 fn table(caption: &str, headings: &[(&str, &str)], rows: &[Vec<String>]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Table: " (caption) } {
@@ -193,7 +193,7 @@ fn maps(comparisons: &[Comparison], scale: &Scale) -> Markup {
         section aria-labelledby="maps" {
             h2 id="maps" { "Latency over time" }
             p {
-                "Each map is the repeat of a variant whose speed is nearest "
+                "Each map shows the repeat of a variant whose speed is nearest "
                 "to the median: time to the right, latency "
                 "upwards, brighter where more operations completed. All maps have one scale. Latency is "
                 (comparisons[0].latency) "."
@@ -204,7 +204,7 @@ fn maps(comparisons: &[Comparison], scale: &Scale) -> Markup {
                 @for (nth, comparison) in comparisons.iter().enumerate() {
                     @if !comparison.has_timelines() {
                         p.remarks { (NAMES[nth.min(1)])
-                            " has no timelines, so nothing of it is drawn: measure it again with "
+                            " has no timelines, so it has no charts: measure again with "
                             "--json FILE --timeline." }
                     }
                     @for group in comparison.groups.iter().filter(|group| group.drawn().next().is_some()) {
@@ -217,7 +217,7 @@ fn maps(comparisons: &[Comparison], scale: &Scale) -> Markup {
     }
 }
 
-/// A variant's maps: the typical repeat, the others folded.
+/// Returns a variant's maps: the typical repeat, and the others folded.
 fn card(
     (nth, comparison): (usize, &Comparison),
     group: &Group,
@@ -272,17 +272,17 @@ fn over_time(comparisons: &[Comparison], scale: &Scale) -> Markup {
         section aria-labelledby="time" {
             h2 id="time" { "Over time" }
             @for (nth, comparison) in comparisons.iter().enumerate() {
-                @if let Some(why) = comparison.no_calls { p { "Enters over time are not here. " (why) } }
+                @if let Some(why) = comparison.no_calls { p { "There are no enters over time. " (why) } }
                 @for group in comparison.groups.iter().filter(|group| group.drawn().next().is_some()) {
                     (heading(comparisons, nth, group))
                     div.charts {
                         (curve::speed(comparison, group, scale.length_ns))
                         @if let Some(calls) = curve::calls(comparison, group, scale.length_ns) { (calls) }
                     }
-                    @let silent = silent(group);
-                    @if comparison.no_calls.is_none() && !silent.is_empty() {
+                    @let missing = without_calls(group);
+                    @if comparison.no_calls.is_none() && !missing.is_empty() {
                         p.remarks {
-                            "Without enters over time, because they can't tell when they made them: " (silent) "."
+                            "Not shown, because they do not report the time of their enters: " (missing) "."
                         }
                     }
                 }
@@ -291,8 +291,8 @@ fn over_time(comparisons: &[Comparison], scale: &Scale) -> Markup {
     }
 }
 
-/// Who is not among the lines of calls.
-fn silent(group: &Group) -> String {
+/// Returns the names of variants without calls over time.
+fn without_calls(group: &Group) -> String {
     let names: Vec<&str> = (group.drawn())
         .filter(|variant| {
             variant
@@ -332,7 +332,7 @@ fn side_by_side(first: &Comparison, second: &Comparison, differences: &[Differen
             h2 id="comparison" { "A and B" }
             p { (compare::sentence(differences)) }
             @if !unlike.is_empty() {
-                p { "The two runs are not of the same thing:" }
+                p { "The two runs differ in more than their results:" }
                 ul.warnings { @for line in &unlike { li { (line) } } }
             }
             @if !rows.is_empty() { (table("A and B", &compare::HEADINGS, &rows)) }
@@ -374,7 +374,7 @@ fn data(comparisons: &[Comparison]) -> Markup {
     html! {
         section aria-labelledby="data" {
             h2 id="data" { "Data" }
-            p { "The figures that this page was made from are in it as JSON." }
+            p { "The page contains its figures as JSON." }
             @for (nth, comparison) in comparisons.iter().enumerate() {
                 @let id = format!("json-{nth}");
                 @if let Some(slices) = comparison.json.slices {
@@ -388,7 +388,7 @@ fn data(comparisons: &[Comparison]) -> Markup {
                         "Save the JSON" @if let Some(name) = name(comparisons, nth) { " of " (name) }
                     }
                 }
-                // Within a script only `<` could end it; in JSON it stands in strings alone.
+                // Only `<` could end the script, and JSON has it in strings only.
                 script type="application/json" id=(id) { (PreEscaped(comparison.json.text.replace('<', "\\u003c"))) }
             }
         }

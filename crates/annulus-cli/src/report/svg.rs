@@ -1,4 +1,4 @@
-//! A heat map as SVG: for the page, where colours come from its style, and as a file of its own.
+//! A heat map as SVG, for the page or as a file.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use super::heatmap::{LEVELS, Map, Scale, colour};
 use super::model::{Comparison, Repeat, VariantRuns};
 use crate::bench::timeline::Timeline;
 
-/// The picture, and within it the part with cells or lines.
+/// The size of the chart, and the position and the size of the plot within it.
 pub(super) const WIDTH: f64 = 400.0;
 pub(super) const HEIGHT: f64 = 232.0;
 pub(super) const LEFT: f64 = 48.0;
@@ -17,14 +17,14 @@ pub(super) const TOP: f64 = 10.0;
 pub(super) const PLOT_WIDTH: f64 = 344.0;
 pub(super) const PLOT_HEIGHT: f64 = 202.0;
 
-/// The story and the run of a map in the JSON, for the page's script.
+/// The position of a run in the page's JSON, for the script.
 #[derive(Clone, Copy)]
 pub(super) struct DataRef {
     pub(super) comparison: usize,
     pub(super) run: usize,
 }
 
-/// One map with its axes; `label` are for who can't see it.
+/// Draws a map with its axes; `label` is its text alternative.
 pub(super) fn heatmap(
     timeline: &Timeline,
     scale: &Scale,
@@ -51,7 +51,7 @@ pub(super) fn heatmap(
     }
 }
 
-/// A line across the plot with what it stands for.
+/// Draws a line across the plot, with its value.
 pub(super) fn across(y: f64, text: &str) -> Markup {
     let y = fine(y);
     html! {
@@ -60,7 +60,7 @@ pub(super) fn across(y: f64, text: &str) -> Markup {
     }
 }
 
-/// Seconds along the bottom.
+/// Draws the marks of the time axis, in seconds.
 pub(super) fn time_axis(length_ns: u64) -> Markup {
     let seconds = length_ns as f64 / 1e9;
     let step = step(seconds);
@@ -77,7 +77,7 @@ pub(super) fn time_axis(length_ns: u64) -> Markup {
     }
 }
 
-/// One, two or five times a power of ten, at least a quarter of the whole.
+/// Returns the distance of marks: one, two or five times a power of ten.
 pub(super) fn step(whole: f64) -> f64 {
     let rough = whole.max(1e-9) / 4.5;
     let power = 10f64.powf(rough.log10().floor());
@@ -92,12 +92,12 @@ fn tenth(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// A coordinate as it is written down.
+/// Formats a coordinate.
 pub(super) fn fine(value: f64) -> String {
     tenth((value * 10.0).round() / 10.0)
 }
 
-/// What a map shows, in words.
+/// Returns the text alternative of a map.
 pub(super) fn alt_text(
     comparison: &Comparison,
     group: &str,
@@ -122,7 +122,7 @@ pub(super) fn alt_text(
     let slowest = speeds().fold(f64::INFINITY, f64::min);
     let errors: u64 = timeline.errors.iter().sum();
     let mut text = format!(
-        "Heat map of {}, {group}, repeat {}: {} {} in {}; half within {}, {} within {}, the longest {}",
+        "Heat map of {}, {group}, repeat {}: {} {} in {}; half took at most {}, {} at most {}, the longest {}",
         variant.name,
         repeat.number,
         count(latency_counts.count() as f64),
@@ -136,7 +136,7 @@ pub(super) fn alt_text(
     if slowest.is_finite() {
         let fastest = speeds().fold(0.0, f64::max);
         text += &format!(
-            "; between {} and {} a second",
+            "; between {} and {} per second",
             count(slowest),
             count(fastest)
         );
@@ -147,13 +147,13 @@ pub(super) fn alt_text(
     text + "."
 }
 
-/// What the colours mean.
+/// Draws the legend of the colours.
 pub(super) fn legend(scale: &Scale, unit: &str) -> Markup {
     const CELL: f64 = 12.0;
     let width = CELL * LEVELS as f64;
     let mark = |share: f64| count(scale.per_second_at(share));
     let label = format!(
-        "Colours: from dark, {} {unit} a second in a cell, to bright, {}; no colour is none.",
+        "Colours: from dark, {} {unit} per second in a cell, to bright, {}; an empty cell has no colour.",
         mark(0.0),
         mark(1.0)
     );
@@ -176,7 +176,7 @@ fn hex(rgb: [u8; 3]) -> String {
     format!("#{:02x}{:02x}{:02x}", rgb[0], rgb[1], rgb[2])
 }
 
-/// All maps as a file of their own: a row per variant, its repeats side by side.
+/// Draws all maps as a file: a row per variant, with its repeats side by side.
 pub(super) fn document(comparison: &Comparison, scale: &Scale) -> String {
     const GAP: f64 = 16.0;
     const HEAD: f64 = 44.0;
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_are_marked_in_steps_that_people_count_in() {
+    fn axes_have_marks_at_round_numbers() {
         for (whole, expected) in [
             (1.0, 0.5),
             (0.4, 0.1),

@@ -1,34 +1,34 @@
-//! Heat maps in a terminal: two rows to a character where it has colours, else a ramp of characters.
+//! Heat maps in a terminal: with colours two rows per character, without colours a ramp of characters.
 
 use super::format::{count, duration};
 use super::heatmap::{LEVELS, Map, Scale, colour};
 use super::model::Comparison;
 
-/// Columns with cells; with the axis it fits into 80.
+/// The most columns with cells; with the axis, they fit into 80 columns.
 const COLUMNS_MAX: usize = 64;
-/// Lines of a map.
+/// The number of lines of a map.
 const LINES: usize = 14;
-/// From none to many, for terminals without colours.
+/// The ramp for terminals without colours.
 const SHADES: &[u8] = b" .:-=+*#%@";
 
-/// What the terminal can show.
+/// The colours that the terminal supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colours {
     None,
-    /// The 6 × 6 × 6 cube that xterm brought.
+    /// The 6 × 6 × 6 cube of xterm.
     Some256,
     All,
 }
 
 impl Colours {
-    /// What the environment says; `get` looks up a variable.
+    /// Detects the colours from the environment; `get` returns a variable.
     pub(crate) fn of(is_terminal: bool, get: impl Fn(&str) -> Option<String>) -> Colours {
-        let says = |name: &str| get(name).filter(|value| !value.is_empty());
-        let term = says("TERM").unwrap_or_default();
-        if !is_terminal || says("NO_COLOR").is_some() || term == "dumb" {
+        let set = |name: &str| get(name).filter(|value| !value.is_empty());
+        let term = set("TERM").unwrap_or_default();
+        if !is_terminal || set("NO_COLOR").is_some() || term == "dumb" {
             return Colours::None;
         }
-        match says("COLORTERM").as_deref() {
+        match set("COLORTERM").as_deref() {
             Some("truecolor" | "24bit") => Colours::All,
             Some(_) => Colours::Some256,
             None if term.contains("256") => Colours::Some256,
@@ -37,7 +37,7 @@ impl Colours {
     }
 }
 
-/// The typical repeat of every variant.
+/// Draws the typical repeat of every variant.
 pub(crate) fn maps(comparison: &Comparison, scale: &Scale, colours: Colours) -> String {
     let mut text = format!(
         "\nLatency {}, {} over time\n",
@@ -94,7 +94,7 @@ fn middle(scale: &Scale) -> u64 {
         .1
 }
 
-/// N rows, each as bright as the brightest of those it is made of: what is rare stays visible.
+/// Reduces the map to N rows, each as bright as its brightest cell, so that rare completions stay visible.
 fn shrunk(map: &Map, rows: usize) -> Vec<Vec<u8>> {
     let row = |nth: usize| {
         let from = nth * map.rows / rows;
@@ -147,7 +147,7 @@ fn key(scale: &Scale, unit: &str, colours: Colours) -> String {
         "\x1b[0m"
     };
     format!(
-        "\n{unit} a second in a cell: {} {ramp}{end} {}\n",
+        "\n{unit} per second in a cell: {} {ramp}{end} {}\n",
         count(scale.least),
         count(scale.most)
     )
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_used_where_the_terminal_has_them_and_nobody_forbids_it() {
+    fn colours_are_used_if_the_terminal_has_them_and_the_user_allows_them() {
         let xterm = ("TERM", "xterm-256color");
         assert_eq!(colours(true, &[xterm]), Colours::Some256);
         assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rare_result_is_seen_however_small_the_map_becomes() {
+    fn a_rare_completion_stays_visible_in_a_small_map() {
         let mut cells = vec![0; 80 * 3];
         cells[3 * 41 + 1] = 1;
         let map = Map {

@@ -1,4 +1,4 @@
-//! What a page must keep, whatever was measured and however things are called.
+//! The page with hostile names, large reports and two runs.
 
 use annulus_baselines::slices::Recorder;
 
@@ -13,7 +13,7 @@ const HOSTILE: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=
 
 const COMPLETIONS: u64 = 20_000;
 
-/// A run of that length with latencies as they are: a body, a second mode, and a long tail.
+/// A timeline with realistic latencies: a body, a second mode, and a long tail.
 fn timeline(seconds: u64, seed: u64) -> Timeline {
     let length_ns = seconds * 1_000_000_000;
     let mut recorder = Recorder::default();
@@ -111,7 +111,7 @@ fn page_of(report: &Report) -> String {
 }
 
 #[test]
-fn nothing_that_was_measured_becomes_part_of_the_page_itself() {
+fn measured_text_is_escaped_in_the_page() {
     let page = page_of(&report_of(&["base".into(), HOSTILE.into()], 1, 1));
     assert!(page.contains("&lt;/script&gt;"), "it is shown");
     for bad in [
@@ -120,15 +120,15 @@ fn nothing_that_was_measured_becomes_part_of_the_page_itself() {
         "onerror=alert(2)>&amp;<!--",
         "<!--",
     ] {
-        assert!(!page.contains(bad), "{bad} is in the page");
+        assert!(!page.contains(bad), "{bad} is not escaped");
     }
-    // The data block, the page's own script, and nothing else.
+    // Only the data block and the page's script.
     assert_eq!(page.matches("<script").count(), 2);
     assert_eq!(page.matches("</script>").count(), 2);
 }
 
 #[test]
-fn the_page_names_no_address_and_allows_only_what_is_in_it() {
+fn the_page_loads_nothing() {
     let page = page_of(&report_of(&names(2), 1, 1));
     assert!(page.contains("default-src &#39;none&#39;") || page.contains("default-src 'none'"));
     for scheme in ["http://", "https://", "//", "url(", "@import", "style=\""] {
@@ -140,7 +140,7 @@ fn the_page_names_no_address_and_allows_only_what_is_in_it() {
     }
 }
 
-/// Base64 contains slashes, also two together; and a script has comments.
+/// Returns whether `at` is inside base64 data, which contains slashes, or at a comment of the script.
 fn in_picture(page: &str, at: usize) -> bool {
     let line = page[..at].rfind("href=\"").map(|from| &page[from + 6..at]);
     let picture = line.is_some_and(|text| !text.contains('"'));
@@ -148,7 +148,7 @@ fn in_picture(page: &str, at: usize) -> bool {
 }
 
 #[test]
-fn an_hour_of_twenty_variants_and_three_repeats_is_less_than_a_megabyte() {
+fn a_page_on_an_hour_of_twenty_variants_and_three_repeats_is_below_a_megabyte() {
     let report = report_of(&names(20), 3, 3_600);
     let page = page_of(&report);
     assert!(page.len() < 1_000_000, "{} bytes", page.len());
@@ -161,7 +161,7 @@ fn an_hour_of_twenty_variants_and_three_repeats_is_less_than_a_megabyte() {
 }
 
 #[test]
-fn two_runs_are_drawn_on_one_scale_and_what_is_unlike_is_reported() {
+fn two_runs_have_one_scale_and_their_differences_are_listed() {
     let (first, mut second) = (report_of(&names(2), 3, 1), report_of(&names(2), 3, 2));
     second.load.cache = "buffered, hot".into();
     let comparisons =
@@ -178,7 +178,7 @@ fn two_runs_are_drawn_on_one_scale_and_what_is_unlike_is_reported() {
 }
 
 #[test]
-fn a_report_without_timelines_is_a_page_without_pictures() {
+fn a_report_without_timelines_has_no_charts() {
     let mut report = report_of(&names(1), 1, 1);
     for run in &mut report.runs {
         if let Outcome::Measured(sample) = &mut run.outcome {
@@ -191,7 +191,7 @@ fn a_report_without_timelines_is_a_page_without_pictures() {
 }
 
 #[test]
-fn heat_maps_are_a_file_of_their_own_and_text_in_a_terminal() {
+fn heat_maps_are_drawn_in_a_file_and_in_a_terminal() {
     let report = report_of(&["base".into(), HOSTILE.into(), "null".into()], 2, 1);
     let comparison = Comparison::of_files(&report, JSON_BYTES_MAX).unwrap();
     let scale = scale(std::slice::from_ref(&comparison)).unwrap();
@@ -217,7 +217,7 @@ fn heat_maps_are_a_file_of_their_own_and_text_in_a_terminal() {
 }
 
 #[test]
-fn destinations_that_are_the_same_file_are_refused() {
+fn two_options_with_the_same_file_are_refused() {
     let args = PictureArgs {
         html: Some("same".into()),
         heatmap: Some(Heatmap::File("same".into())),

@@ -172,7 +172,7 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
     }
     assert_eq!(output.code, Some(1), "{}{}", output.out, output.err);
     let residency_notes = [
-        "every block had been read before the ramp was over",
+        "every block had been used before the ramp was over",
         NOT_COLD,
     ];
     assert!(
@@ -207,7 +207,7 @@ fn overwriting_changes_the_tested_part_and_nothing_else() {
     assert_eq!(before.len(), after.len());
     assert!(
         before[..from] == after[..from] && before[to..] == after[to..],
-        "outside the tested part"
+        "outside the used part"
     );
     assert!(before[from..to] != after[from..to], "nothing was written");
 }
@@ -233,7 +233,7 @@ fn a_directory_gets_a_file_of_our_own_that_has_no_name() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut heading = String::new();
     out.read_line(&mut heading).unwrap();
-    assert!(heading.contains("a file of our own in"), "{heading}");
+    assert!(heading.contains("a file created in"), "{heading}");
     assert!(workspace.files().is_empty(), "{:?}", workspace.files());
     // As an interrupt would end it.
     child.kill().unwrap();
@@ -261,7 +261,7 @@ fn in_memory_the_default_is_buffered_and_says_so() {
     assert!(
         output
             .out
-            .contains("measured buffered, hot instead of direct"),
+            .contains("so this measures buffered, hot instead of direct"),
         "{}",
         output.out
     );

@@ -58,7 +58,7 @@ fn an_empty_file_is_refused() {
         &workspace,
         &["empty"],
         2,
-        "annulus: empty is empty: there is nothing to read",
+        "annulus: empty is empty; choose a file with data",
     );
 }
 
@@ -95,7 +95,7 @@ fn what_is_no_file_is_refused() {
         &Workspace::new(),
         &["/dev/null"],
         2,
-        "/dev/null is neither a file nor a block device nor a directory",
+        "/dev/null is not a file, a block device or a directory",
     );
 }
 
@@ -115,7 +115,7 @@ fn an_offset_beyond_the_end_is_refused() {
         &workspace,
         &["--offset", "64k"],
         2,
-        "--offset is for a PATH that exists",
+        "--offset needs a PATH that exists",
     );
 }
 
@@ -127,7 +127,7 @@ fn a_size_that_the_file_does_not_have_is_refused() {
         &workspace,
         &["small", "--size", "1M"],
         2,
-        "--size 1048576 is more than small has: 65536 bytes",
+        "--size 1048576 exceeds small: 65536 bytes",
     );
     refuses(
         &workspace,
@@ -139,7 +139,7 @@ fn a_size_that_the_file_does_not_have_is_refused() {
         &workspace,
         &["small", "--size", "0"],
         2,
-        "--size 0: there is nothing to read",
+        "--size 0: it must be at least one block",
     );
 }
 
@@ -157,7 +157,7 @@ fn numbers_that_make_no_sense_are_refused() {
         (["--drivers", "0"], "--drivers 0: from 1 to 256"),
         (
             ["--memory", "15M"],
-            "--memory 15728640: at least 16 MiB, or the process itself does not fit",
+            "--memory 15728640: the process itself needs at least 16 MiB",
         ),
         (
             ["--memory", "much"],
@@ -213,7 +213,7 @@ fn too_few_blocks_for_the_depth_are_refused() {
         &workspace,
         &["small", "--depth", "32"],
         2,
-        "65536 bytes are 16 blocks of 4096: too few for --depth 32",
+        "65536 bytes have 16 blocks of 4096, fewer than --depth 32",
     );
 }
 
@@ -224,7 +224,7 @@ fn more_files_than_blocks_are_refused() {
         &workspace,
         &["--files", "300", "--size", "1M"],
         2,
-        "--files 300 are more than --size 1048576 has blocks of 4096 bytes",
+        "--files 300: --size 1048576 has fewer blocks of 4096 bytes than that",
     );
     workspace.file("mine", 1 << 20);
     refuses(
@@ -243,7 +243,7 @@ fn buffers_that_memory_does_not_hold_are_refused() {
             "--depth", "32768", "--bs", "64M", "--size", "2048G", "--direct",
         ],
         1,
-        "no room for a test file",
+        "no space for a test file",
     );
     let workspace = Workspace::new();
     // Sparse, so that the disk need not have it.
@@ -274,8 +274,8 @@ fn memory_is_not_limited_without_the_right_to() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{err}");
     let texts = [
-        "--memory needs root: cannot make the cgroup",
-        "mounts no cgroup",
+        "--memory needs root: cannot create the cgroup",
+        "no cgroup with the memory controller",
     ];
     assert!(texts.iter().any(|text| err.contains(text)), "{err}");
     assert!(workspace.files().is_empty(), "{:?}", workspace.files());
@@ -337,7 +337,7 @@ fn an_existing_file_is_not_written_to_unless_requested() {
             &workspace,
             &["precious", "--rw", rw],
             2,
-            "--overwrite allows that and destroys its content",
+            "--overwrite allows that and destroys its contents",
         );
     }
 }
@@ -348,7 +348,7 @@ fn more_than_fit_is_a_failed_run() {
         &Workspace::new(),
         &["--size", "1000T"],
         1,
-        "no room for a test file of 1099511627776000 bytes in .",
+        "no space for a test file of 1099511627776000 bytes in .",
     );
 }
 
@@ -366,7 +366,7 @@ fn an_unusable_path_for_the_json_is_refused_before_anything_is_measured() {
         &workspace,
         &["--json", "no/where.json"],
         2,
-        "there is no directory no",
+        "the directory no does not exist",
     );
     refuses(
         &workspace,

@@ -69,12 +69,12 @@ fn options_beside_a_job_file_that_it_decides_itself_are_refused() {
     refuses(
         &workspace,
         &["--json", "no/where.json"],
-        "there is no directory no",
+        "the directory no does not exist",
     );
     refuses(
         &workspace,
         &["--fio-json", "no/where.json"],
-        "--fio-json no/where.json: there is no directory no",
+        "--fio-json no/where.json: the directory no does not exist",
     );
     refuses(
         &workspace,

@@ -49,7 +49,7 @@ fn a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it() {
                 return;
             }
             let refused = run(folder, &file(&["disk", "--size", "64M"]));
-            refused.ends(1, "no room for a test file of 67108864 bytes in disk");
+            refused.ends(1, "no space for a test file of 67108864 bytes in disk");
             refused.ends(
                 1,
                 "bytes are free; choose a smaller --size or another --dir",
@@ -63,7 +63,7 @@ fn a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it() {
             let line = file(&["disk/sparse", "--rw", "randwrite", "--overwrite"]);
             let overwritten = run(folder, &line);
             overwritten.ends(1, "No space left on device");
-            overwritten.ends(1, "there is no room for all of it: choose a smaller --size");
+            overwritten.ends(1, "there is not enough space: choose a smaller --size");
         },
     );
 }

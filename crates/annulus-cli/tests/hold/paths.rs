@@ -38,14 +38,14 @@ fn what_holds_no_data_is_refused() {
     symlink("nowhere", path.join("dead")).unwrap();
     fs::write(path.join("short"), b"three").unwrap();
     for name in ["socket", "pipe", "/dev/null", "/dev/zero", "/dev/tty"] {
-        let says = format!("{name} is neither a file nor a block device nor a directory");
+        let says = format!("{name} is not a file, a block device or a directory");
         bench(path, &[name]).ends(2, &says);
     }
     for name in ["/proc/version", "/proc/self/mem"] {
-        bench(path, &[name]).ends(2, "has no length");
+        bench(path, &[name]).ends(2, "cannot determine the length of");
     }
     bench(path, &["/proc/self/status"]).ends(2, "");
-    bench(path, &["dead"]).ends(2, "it is a link to nowhere, which is not there");
+    bench(path, &["dead"]).ends(2, "it is a link to nowhere, which does not exist");
     bench(path, &["--dir", "dead"]).ends(2, "it is a link to nowhere");
     bench(path, &["short"]).ends(
         2,
@@ -75,7 +75,7 @@ fn a_folder_without_permission_is_refused() {
     };
     refused.ends(
         2,
-        "Permission denied (os error 13); run as a user who may, or choose another folder",
+        "Permission denied (os error 13); run as a user with permission, or choose another folder",
     );
 }
 
@@ -105,7 +105,7 @@ fn a_block_device_is_read_and_not_written_to_unless_requested() {
     assert!(detached.unwrap().success());
     let [read, refused, written] = results;
     assert_eq!(read.code, Some(0), "{}{}", read.out, read.err);
-    refused.ends(2, "--overwrite allows that and destroys its content");
+    refused.ends(2, "--overwrite allows that and destroys its contents");
     assert_eq!(written.code, Some(0), "{}{}", written.out, written.err);
     assert_ne!(fs::read(&image).unwrap(), [7; 1 << 20]);
 }

@@ -215,7 +215,7 @@ fn a_variant_that_does_not_come_back_is_given_up_after_a_signal() {
         // Without one the run could still end in order.
         until("a read is held", || reads.paused.load(SeqCst) > 0);
         running.send(Signal::INT);
-        running.says("given up: it took more than 5 s");
+        running.says("abandoned: it took more than 5 s");
         drop(paused);
         assert_eq!(running.end().code, Some(130));
     });

@@ -1,4 +1,4 @@
-//! What the stores have in common: requests by key, lines, and values that can be checked.
+//! Requests by key, lines and values: the part that the stores share.
 //!
 //! The number of a request determines its key, and the key determines its value, so a response to another request is
 //! detected.
@@ -24,10 +24,10 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// The key of a request.
+    /// Returns the key of a request.
     #[inline]
     pub(super) fn of(&self, connection: u32, sequence: u64) -> u64 {
-        // SplitMix64's finish: neighbouring numbers come out unrelated.
+        // The finalizer of SplitMix64, so that consecutive numbers give unrelated keys.
         let mut mixed = (self.seed ^ u64::from(connection).rotate_left(40))
             .wrapping_add(sequence.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -46,10 +46,10 @@ pub(super) fn write_key(mut key: u64, digits: &mut [u8]) {
     }
 }
 
-/// A key's value, of any length: the digits of the key, the fast-changing ones first, again and again.
+/// The value of a key, of any length: the digits of the key, low digits first, repeated.
 #[derive(Clone, Copy)]
 pub(super) struct Value {
-    /// Twice, so that what follows any of its bytes is one slice.
+    /// The period twice, so that a period from any offset is one slice.
     twice: [u8; 2 * PERIOD],
 }
 
@@ -71,7 +71,7 @@ impl Value {
         }
     }
 
-    /// Whether `bytes` are what stands from `from` on in a value of `length` bytes and the line's end behind it.
+    /// Returns whether `bytes` equal the value of `length` bytes and its line end, from offset `from` on.
     #[inline]
     pub(super) fn is_at(&self, from: usize, length: usize, bytes: &[u8]) -> bool {
         let (value, end) = bytes.split_at(bytes.len().min(length.saturating_sub(from)));

@@ -27,7 +27,7 @@ const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
 /// Said instead of a guess.
 const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cached only to the owner of the \
                          file and to users with write permission; run as such a user, or use --direct";
-/// The same where the page cache does not keep the file at all.
+/// The reason given if the file system does not support `mincore`.
 const NOT_MAPPED: &str = "cold or hot is not known: this file system does not allow mapping the file, which \
                           shows what is cached; use --direct";
 /// Read at a time when warming up.

@@ -16,7 +16,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const NO_TIMELINES: &str = "These files have no timelines, so there are no heat maps, no speed over time and no \
     percentile curves. With --timeline, --json keeps timelines.";
-/// What runs are called where there are two.
+/// The names of two runs.
 const NAMES: [&str; 2] = ["A", "B"];
 
 /// Returns the page on one run, or on two.

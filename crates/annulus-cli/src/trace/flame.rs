@@ -59,7 +59,7 @@ impl Graphs {
         let folder = graphs.folder();
         if !folder.is_dir() {
             return Err(Fault::usage(format!(
-                "--flamegraph {shown}: there is no directory {}",
+                "--flamegraph {shown}: the directory {} does not exist",
                 folder.display()
             )));
         }

@@ -1,4 +1,4 @@
-//! Runs the command in a folder of its own and looks at what it did there.
+//! Runs the command in a new folder, and reads the files there.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,9 +8,9 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What it says where something still referred to pages of the file when the page cache was emptied of it.
+/// The message if pages of the file could not be evicted, because they were still in use.
 pub(crate) const NOT_COLD: &str = "not cold";
-/// So often a run is tried.
+/// The number of attempts for a run.
 const ATTEMPTS: usize = 6;
 
 /// A folder and the command that runs in it.
@@ -18,7 +18,7 @@ pub(crate) struct Workspace {
     dir: TempDir,
 }
 
-/// What the command said.
+/// The exit code and the output of the command.
 pub(crate) struct CommandOutput {
     pub(crate) pid: u32,
     pub(crate) code: Option<i32>,
@@ -28,7 +28,7 @@ pub(crate) struct CommandOutput {
 
 impl Workspace {
     pub(crate) fn new() -> Workspace {
-        // Beside the build, which is on a disk; the system's temporary folder may be in memory.
+        // Next to the build, which is on a disk; the system's temporary folder may be in memory.
         Workspace {
             dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
         }
@@ -38,7 +38,7 @@ impl Workspace {
         self.dir.path()
     }
 
-    /// A file of `bytes` random bytes.
+    /// Creates a file of random bytes.
     pub(crate) fn file(&self, name: &str, bytes: usize) -> PathBuf {
         let mut content = vec![0; bytes];
         fastrand::fill(&mut content);
@@ -47,7 +47,7 @@ impl Workspace {
         path
     }
 
-    /// Every file here, with its content.
+    /// Returns every file in the folder, with its contents.
     pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
         let mut files: Vec<_> = fs::read_dir(self.path())
             .unwrap()
@@ -91,7 +91,7 @@ impl Workspace {
         }
     }
 
-    /// Runs; and again where nothing but the machine's other work can be why it did not measure.
+    /// Runs the command, and repeats it if the machine's other work prevented the measurement.
     pub(crate) fn run_patiently(&self, args: &[&str]) -> CommandOutput {
         let mut args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
         for _ in 1..ATTEMPTS {
@@ -99,7 +99,7 @@ impl Workspace {
             if !output.out.contains(NOT_COLD) {
                 return output;
             }
-            println!("once more, after:\n{}", output.out);
+            println!("repeated after:\n{}", output.out);
             let has = |name: &str| args.iter().any(|arg| arg == name);
             if has("--json") && !has("--replace") {
                 args.push("--replace".to_owned());
@@ -108,7 +108,7 @@ impl Workspace {
         self.run(&args)
     }
 
-    /// Runs with `--json` and reads it; the run must succeed.
+    /// Runs the command with `--json`, asserts that it succeeds, and returns the report.
     pub(crate) fn report(&self, args: &[&str]) -> Value {
         let json = self.path().join("report.json");
         let output = self.run_patiently(&[args, &["--json", "report.json"]].concat());

@@ -1,4 +1,4 @@
-//! The JSON: valid by the schema in the repository, and an account of what was done in which order.
+//! The JSON: its schema, the order of runs, and the description of the load.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn report(workspace: &Workspace, more: &[&str]) -> Value {
 }
 
 #[test]
-fn the_json_of_a_run_is_valid_by_the_schema() {
+fn the_json_of_a_run_matches_the_schema() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     let report = report(&Workspace::new(), &["--variants", "default"]);
     let errors: Vec<String> = validator
@@ -36,19 +36,19 @@ fn the_json_of_a_run_is_valid_by_the_schema() {
         .map(|error| error.to_string())
         .collect();
     assert!(errors.is_empty(), "{errors:?}");
-    // The schema must be able to say no.
+    // The schema must also reject a wrong type.
     let mut wrong = report.clone();
     wrong["runs"][0]["depth"] = "two".into();
     assert!(!validator.is_valid(&wrong));
 }
 
 #[test]
-fn variants_take_turns_in_a_new_order_each_repeat() {
+fn each_repeat_runs_the_variants_in_a_new_order() {
     let workspace = Workspace::new();
     let more = ["--variants", "pread,mmap,libaio,null", "--hot"];
     let report = report(&workspace, &more);
     let runs = report["runs"].as_array().unwrap();
-    // Two depths of four repeats of five variants (the base comes along), depth by depth, repeat by repeat.
+    // Two depths, four repeats each, and five variants each: the base is added.
     assert_eq!(runs.len(), 2 * 4 * 5);
     let mut orders = BTreeSet::new();
     for (block, runs) in runs.chunks(5).enumerate() {
@@ -61,15 +61,15 @@ fn variants_take_turns_in_a_new_order_each_repeat() {
             .iter()
             .map(|run| run["variant"].as_str().unwrap())
             .collect();
-        let everybody: BTreeSet<&str> = order.iter().copied().collect();
+        let variants: BTreeSet<&str> = order.iter().copied().collect();
         assert_eq!(
-            everybody,
+            variants,
             BTreeSet::from(["base", "libaio", "mmap", "null", "pread"])
         );
         orders.insert(order);
     }
     assert!(orders.len() > 4, "hardly shuffled: {orders:?}");
-    // The seed decides the order.
+    // The seed determines the order.
     let again = self::report(&workspace, &more);
     let order = |report: &Value| -> Vec<Value> {
         report["runs"]
@@ -83,7 +83,7 @@ fn variants_take_turns_in_a_new_order_each_repeat() {
 }
 
 #[test]
-fn the_json_says_what_was_done_where() {
+fn the_json_describes_the_load_and_the_machine() {
     let report = report(
         &Workspace::new(),
         &[

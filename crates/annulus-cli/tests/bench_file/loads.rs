@@ -1,4 +1,4 @@
-//! Many files, memory made small, writes that are safe, named loads: each as a small real run.
+//! Small runs with many files, a memory limit, durable writes, threads, and named loads.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use annulus_testing::skip::skip;
 use serde_json::Value;
 
 use crate::command::{CommandOutput, NOT_COLD, Workspace};
-use crate::runs::{SHORT, all_right, outcomes};
+use crate::runs::{SHORT, assert_correct, outcomes};
 
-/// The streams are of one file each, and do not write.
+/// Variants whose streams read a single file, and do not write.
 pub(crate) const ONE_FILE: [&str; 6] = [
     "annulus-many",
     "annulus-many-2",
@@ -38,15 +38,15 @@ fn every_variant_handles_many_files() {
     .concat();
     let inapplicable = [&ONE_FILE[..], &["mmap-sync"]].concat();
     let read = workspace.report(&[&args[..], &["--hot"]].concat());
-    all_right(&read, &inapplicable);
+    assert_correct(&read, &inapplicable);
     assert_eq!(read["load"]["files"], 5);
     assert_eq!(read["load"]["size_bytes"], 5 << 20);
     let file = read["load"]["file"].as_str().unwrap();
     assert!(file.contains("5 files created in"), "{file}");
     let written = workspace.report(&[&args[..], &["--hot", "--rw", "randrw"]].concat());
-    all_right(&written, &ONE_FILE);
+    assert_correct(&written, &ONE_FILE);
     let direct = workspace.report(&[&args[..], &["--threads", "2"]].concat());
-    all_right(
+    assert_correct(
         &direct,
         &[&inapplicable[..], &["mmap", "tokio-fs"]].concat(),
     );
@@ -73,11 +73,11 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
         "--json",
         "report.json",
     ];
-    // A pass of 1,792 blocks may be over before the ramp is, or not. At depth 1 no worker keeps blocks that it has
-    // leased and not asked for, so the pass is a whole one.
+    // A pass of 1,792 blocks may end before or after the ramp. At depth 1 no worker keeps leased blocks unread, so the
+    // pass is complete.
     let output = workspace.run_patiently(&args);
     if output.out.contains(NOT_COLD) {
-        return skip("the page cache cannot be emptied here");
+        return skip("the page cache cannot be evicted here");
     }
     let text = std::fs::read(workspace.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&text).unwrap();
@@ -94,23 +94,23 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
 }
 
 #[test]
-fn a_durable_write_is_right_everywhere_and_mmap_syncs() {
+fn a_durable_write_is_correct_in_every_variant_and_mmap_syncs() {
     let workspace = Workspace::new();
     let args = [
-        // A write to a disk that others use may take a tenth of a second.
+        // A write to a shared disk may take a tenth of a second.
         &["--runtime", "0.3", "--repeat", "1", "--depth", "4"][..],
         &["--size", "4M", "--variants", "all", "--rw", "randwrite"],
     ]
     .concat();
     let each = [&args[..], &["--sync", "each"]].concat();
     let buffered = workspace.report(&[&each[..], &["--hot"]].concat());
-    all_right(&buffered, &[&ONE_FILE[..], &["mmap-sync"]].concat());
+    assert_correct(&buffered, &[&ONE_FILE[..], &["mmap-sync"]].concat());
     assert_eq!(buffered["load"]["durable"], true);
     let outcomes_each = outcomes(&buffered);
     let mmap = of(&outcomes_each, "mmap");
     assert!(note(&mmap.2).contains("msync"), "{}", mmap.2);
     let direct = workspace.report(&each);
-    all_right(
+    assert_correct(
         &direct,
         &[&ONE_FILE[..], &["mmap", "mmap-sync", "tokio-fs"]].concat(),
     );
@@ -122,7 +122,7 @@ fn a_durable_write_is_right_everywhere_and_mmap_syncs() {
 }
 
 #[test]
-fn threads_share_the_depth_and_cap_those_that_block() {
+fn threads_share_the_depth_and_cap_blocking_variants() {
     let workspace = Workspace::new();
     let report = workspace.report(&[
         "--runtime",
@@ -141,7 +141,7 @@ fn threads_share_the_depth_and_cap_those_that_block() {
         "--variants",
         "annulus,pread,mmap,mmap-sync,tokio-blocking",
     ]);
-    all_right(&report, &[]);
+    assert_correct(&report, &[]);
     assert_eq!(report["load"]["rw"], "readwrite (50 % reads)");
     let outcomes = outcomes(&report);
     for name in ["pread", "mmap", "mmap-sync"] {
@@ -151,12 +151,12 @@ fn threads_share_the_depth_and_cap_those_that_block() {
             "{outcome}"
         );
     }
-    let ours = &of(&outcomes, "annulus").2;
-    assert!(note(ours).contains("3 threads ask"), "{ours}");
+    let annulus = &of(&outcomes, "annulus").2;
+    assert!(note(annulus).contains("3 threads ask"), "{annulus}");
 }
 
 #[test]
-fn twenty_thousand_in_flight_work_where_they_can() {
+fn twenty_thousand_operations_in_flight_work_if_the_variant_supports_them() {
     let workspace = Workspace::new();
     let report = workspace.report(&[
         "--runtime",
@@ -173,7 +173,7 @@ fn twenty_thousand_in_flight_work_where_they_can() {
         "--variants",
         "annulus,annulus-tokio-mt,annulus-many,pread,mmap,libaio,tokio-blocking,base-sqpoll",
     ]);
-    all_right(&report, &["pread", "mmap", "libaio", "base-sqpoll"]);
+    assert_correct(&report, &["pread", "mmap", "libaio", "base-sqpoll"]);
     let outcomes = outcomes(&report);
     let reason = |name: &str| {
         of(&outcomes, name).2["reason"]
@@ -184,11 +184,11 @@ fn twenty_thousand_in_flight_work_where_they_can() {
     assert!(reason("pread").contains("20000 threads"));
     assert!(reason("libaio").contains("while it submits"));
     assert!(reason("base-sqpoll").contains("65536 entries"));
-    let ours = &of(&outcomes, "annulus").2;
-    if note(ours).contains("io_uring") {
+    let annulus = &of(&outcomes, "annulus").2;
+    if note(annulus).contains("io_uring") {
         assert!(
-            note(ours).contains("of 20000 requested operations"),
-            "{ours}"
+            note(annulus).contains("of 20000 requested operations"),
+            "{annulus}"
         );
     }
     let blocking = &of(&outcomes, "tokio-blocking").2;
@@ -199,7 +199,7 @@ fn twenty_thousand_in_flight_work_where_they_can() {
 }
 
 #[test]
-fn a_load_by_name_sets_what_was_not_typed() {
+fn a_named_load_sets_the_options_that_were_not_given() {
     let workspace = Workspace::new();
     let report = workspace.report(
         &[
@@ -226,7 +226,7 @@ fn a_load_by_name_sets_what_was_not_typed() {
     assert_eq!(load["depths"], serde_json::json!([4]));
 }
 
-/// The cgroups of the tool that there are now, anywhere under the mounts.
+/// Returns the tool's cgroups anywhere under the mounts.
 fn cgroups() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -251,13 +251,13 @@ fn cgroups() -> Vec<PathBuf> {
     files
 }
 
-fn ours(pid: u32) -> bool {
+fn has_cgroup(pid: u32) -> bool {
     let name = format!("annulus-bench-{pid}");
     cgroups().iter().any(|path| path.ends_with(&name))
 }
 
 #[test]
-fn memory_made_small_is_small_and_gone_afterwards() {
+fn a_memory_limit_applies_and_its_cgroup_is_removed() {
     let workspace = Workspace::new();
     let args = [
         "--memory",
@@ -285,16 +285,16 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         err,
     } = workspace.run_patiently(&args);
     if err.contains("--memory needs root") || err.contains("no cgroup with the memory controller") {
-        return skip(format_args!("no memory cgroup can be made here: {err}"));
+        return skip(format_args!("no memory cgroup can be created here: {err}"));
     }
-    assert!(!ours(pid), "{:?}", cgroups());
+    assert!(!has_cgroup(pid), "{:?}", cgroups());
     if out.contains(NOT_COLD) {
-        return skip("the page cache cannot be emptied here");
+        return skip("the page cache cannot be evicted here");
     }
     assert_eq!(code, Some(0), "{out}{err}");
     let text = std::fs::read(workspace.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&text).unwrap();
-    all_right(&report, &[]);
+    assert_correct(&report, &[]);
     assert_eq!(report["load"]["memory_limit_bytes"], 64 << 20);
     let notes = report["notes"].to_string();
     assert!(
@@ -327,27 +327,27 @@ fn an_interrupt_leaves_no_cgroup_behind() {
     out.read_line(&mut heading).unwrap();
     if heading.is_empty() {
         child.wait().unwrap();
-        return skip("no memory cgroup can be made here");
+        return skip("no memory cgroup can be created here");
     }
     let pid = child.id();
-    assert!(ours(pid), "{heading}");
+    assert!(has_cgroup(pid), "{heading}");
     let killed = Command::new("kill")
         .args(["-INT", &pid.to_string()])
         .status();
     assert!(killed.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(!ours(pid), "{:?}", cgroups());
+    assert!(!has_cgroup(pid), "{:?}", cgroups());
     assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 #[test]
-fn depths_that_do_not_fit_the_memory_are_refused() {
+fn depths_that_exceed_the_memory_limit_are_refused() {
     let workspace = Workspace::new();
     let output = workspace.run(&["--memory", "16M", "--size", "64M", "--depth", "512"]);
     if output.err.contains("--memory needs root")
         || output.err.contains("no cgroup with the memory controller")
     {
-        return skip("no memory cgroup can be made here");
+        return skip("no memory cgroup can be created here");
     }
     assert_eq!(output.code, Some(2), "{}{}", output.out, output.err);
     let text = "the buffers and threads of --depth 512 may take";

@@ -1,4 +1,4 @@
-//! `annulus bench file` from outside: what it refuses, what it leaves behind, what it writes down.
+//! `annulus bench file` as a command: refused input, the JSON, and the files that it leaves.
 
 mod command;
 mod json;

@@ -1,4 +1,4 @@
-//! Small real runs: every variant, every load; what they leave behind.
+//! Small runs of every variant and every kind of operation, and the files that they leave.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -20,7 +20,7 @@ pub(crate) const SHORT: [&str; 8] = [
     "7",
 ];
 
-/// The kind of outcome of each run, by variant.
+/// Returns the variant, the kind of the outcome, and the outcome of each run.
 pub(crate) fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
     let runs = report["runs"].as_array().unwrap();
     runs.iter()
@@ -32,8 +32,8 @@ pub(crate) fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
         .collect()
 }
 
-/// Every run gave a sample with every answer checked and right, or says why not.
-pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
+/// Asserts that every completion of every run is correct, or that the run has an expected reason.
+pub(crate) fn assert_correct(report: &Value, may_be_inapplicable: &[&str]) {
     for (variant, kind, outcome) in outcomes(report) {
         match kind.as_str() {
             "measured" => {
@@ -54,8 +54,7 @@ pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
                 may_be_inapplicable.contains(&variant.as_str()),
                 "{variant}: {outcome}"
             ),
-            // A drive with poll queues is a rare one: the refusal is what this machine can show, and `ci/kernel`
-            // shows the polling.
+            // Drives with poll queues are rare, so this tests the refusal; `ci/kernel` tests the polling.
             "unavailable" if variant == "annulus-iopoll" => {
                 let reason = outcome["reason"].as_str().unwrap();
                 let known = ["open it with OpenOptions::direct", "has no queues to poll"];
@@ -68,15 +67,15 @@ pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
 }
 
 #[test]
-fn every_variant_reads_right_from_a_file_of_our_own() {
+fn every_variant_reads_correctly_from_a_created_file() {
     let workspace = Workspace::new();
     let args = [&SHORT[..], &["--size", "4M", "--variants", "all"]].concat();
-    all_right(&workspace.report(&args), &["mmap", "mmap-sync", "tokio-fs"]);
-    all_right(
+    assert_correct(&workspace.report(&args), &["mmap", "mmap-sync", "tokio-fs"]);
+    assert_correct(
         &workspace.report(&[&args[..], &["--hot"]].concat()),
         &["mmap-sync"],
     );
-    all_right(
+    assert_correct(
         &workspace.report(
             &[
                 &args[..],
@@ -90,17 +89,17 @@ fn every_variant_reads_right_from_a_file_of_our_own() {
 }
 
 #[test]
-fn every_variant_writes_what_can_be_read_back() {
+fn the_writes_of_every_variant_can_be_read_back() {
     let workspace = Workspace::new();
     let args = [&SHORT[..], &["--size", "4M", "--variants", "all"]].concat();
     let inapplicable = [&["mmap", "mmap-sync", "tokio-fs"][..], &ONE_FILE].concat();
     for rw in ["randwrite", "randrw", "readwrite", "write"] {
         let direct = workspace.report(&[&args[..], &["--rw", rw]].concat());
-        all_right(&direct, &inapplicable);
+        assert_correct(&direct, &inapplicable);
         let buffered = workspace.report(&[&args[..], &["--rw", rw, "--hot"]].concat());
-        all_right(&buffered, &inapplicable[3..]);
+        assert_correct(&buffered, &inapplicable[3..]);
         for (variant, kind, outcome) in outcomes(&buffered) {
-            // Of 64 answers of a worker one is looked at, if it is a write: on a busy machine there may be too few.
+            // A worker keeps one of 64 completions, if it is a write. On a busy machine there may be too few.
             let enough = outcome["checks"]["completions"].as_u64() > Some(1000);
             if kind == "measured" && variant != "null" && enough {
                 assert!(
@@ -114,18 +113,18 @@ fn every_variant_writes_what_can_be_read_back() {
 }
 
 #[test]
-fn a_users_file_is_read_from_cold_and_stays_as_it_is() {
+fn a_users_file_is_read_cold_and_stays_unchanged() {
     let workspace = Workspace::new();
     workspace.file("data", 64 << 20);
     let before = workspace.files();
     let args = [&SHORT[..], &["data", "--cold", "--variants", "default"]].concat();
     let output = workspace.run_patiently(&args);
     if output.out.contains(NOT_COLD) {
-        skip("the page cache cannot be emptied here");
+        skip("the page cache cannot be evicted here");
         return;
     }
     let report = workspace.report(&args);
-    all_right(&report, &[]);
+    assert_correct(&report, &[]);
     assert_eq!(report["load"]["contents_known"], false);
     for (variant, _, outcome) in outcomes(&report) {
         assert!(
@@ -162,7 +161,7 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
     ];
     let output = workspace.run(&args);
     if output.code == Some(0) {
-        // A disk so slow that 256 blocks lasted for longer than the ramp of 0.2 s.
+        // The disk is so slow that 256 blocks took longer than the ramp of 0.2 s.
         let text = std::fs::read(workspace.path().join("report.json")).unwrap();
         let report: Value = serde_json::from_slice(&text).unwrap();
         for (variant, _, outcome) in outcomes(&report) {
@@ -183,7 +182,7 @@ fn a_cold_run_ends_when_every_block_has_been_read() {
 }
 
 #[test]
-fn overwriting_changes_the_tested_part_and_nothing_else() {
+fn overwriting_changes_only_the_used_part() {
     let workspace = Workspace::new();
     workspace.file("data", 1 << 20);
     let before = workspace.files()[0].1.clone();
@@ -198,7 +197,7 @@ fn overwriting_changes_the_tested_part_and_nothing_else() {
         "512k",
         "--hot",
     ];
-    all_right(
+    assert_correct(
         &workspace.report(&[&SHORT[..], &args].concat()),
         &["annulus-many", "annulus-own", "annulus-arena"],
     );
@@ -213,7 +212,7 @@ fn overwriting_changes_the_tested_part_and_nothing_else() {
 }
 
 #[test]
-fn a_directory_gets_a_file_of_our_own_that_has_no_name() {
+fn the_file_created_in_a_directory_has_no_name() {
     let workspace = Workspace::new();
     let args = [
         ".",
@@ -229,20 +228,20 @@ fn a_directory_gets_a_file_of_our_own_that_has_no_name() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The heading is printed when the file is there and filled.
+    // The heading is printed after the file has been filled.
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut heading = String::new();
     out.read_line(&mut heading).unwrap();
     assert!(heading.contains("a file created in"), "{heading}");
     assert!(workspace.files().is_empty(), "{:?}", workspace.files());
-    // As an interrupt would end it.
+    // Killed, so that it cannot clean up.
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
 #[test]
-fn in_memory_the_default_is_buffered_and_says_so() {
+fn a_file_system_in_memory_is_measured_buffered_with_a_note() {
     if !std::path::Path::new("/dev/shm").is_dir() {
         skip("no /dev/shm");
         return;
@@ -268,11 +267,11 @@ fn in_memory_the_default_is_buffered_and_says_so() {
 }
 
 #[test]
-fn a_reader_who_goes_away_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let workspace = Workspace::new();
     let args = ["--size", "1M", "--variants", "pread", "--repeat", "1"];
     let mut child = workspace
-        // Nobody sees whether something was measured: long enough for any machine.
+        // Long enough for a measurement on any machine, because its result is not visible.
         .command(&[&args[..], &["--depth", "4", "--runtime", "3"]].concat())
         .spawn()
         .unwrap();
@@ -288,7 +287,7 @@ fn a_reader_who_goes_away_is_no_error() {
 }
 
 #[test]
-fn no_progress_bar_is_drawn_into_a_pipe() {
+fn a_pipe_gets_no_progress_bar() {
     let workspace = Workspace::new();
     let output =
         workspace.run_patiently(&[&SHORT[..], &["--size", "1M", "--variants", "pread"]].concat());
@@ -301,7 +300,7 @@ fn no_progress_bar_is_drawn_into_a_pipe() {
 }
 
 #[test]
-fn the_list_names_every_variant_and_what_it_is() {
+fn the_list_describes_every_variant() {
     let output = Workspace::new().run(&["--list"]);
     assert_eq!(output.code, Some(0));
     for name in [

@@ -1,4 +1,4 @@
-//! Bad input: what is reported, the exit code, and that nothing is created or destroyed.
+//! Bad input: the message, the exit code, and the unchanged folder.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,10 +8,10 @@ use annulus_testing::skip::skip;
 
 use crate::command::Workspace;
 
-/// The user who owns nothing.
+/// The user `nobody`, who owns no files.
 const NOBODY: u32 = 65534;
 
-/// The command must end with `code`, say `text`, and leave the folder as it was.
+/// Asserts that the command fails with this code and this message, and leaves the folder unchanged.
 fn refuses(workspace: &Workspace, args: &[&str], code: i32, text: &str) {
     let before = workspace.files();
     let output = workspace.run(args);
@@ -24,12 +24,12 @@ fn refuses(workspace: &Workspace, args: &[&str], code: i32, text: &str) {
     );
     assert!(
         output.err.contains(text),
-        "{args:?} should say {text:?}, says:\n{}",
+        "{args:?} expected {text:?} in:\n{}",
         output.err
     );
     assert!(
         output.out.is_empty(),
-        "{args:?}: nothing was measured: {}",
+        "{args:?} printed results: {}",
         output.out
     );
     assert_eq!(
@@ -41,7 +41,7 @@ fn refuses(workspace: &Workspace, args: &[&str], code: i32, text: &str) {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_refused() {
+fn a_missing_file_is_refused() {
     refuses(
         &Workspace::new(),
         &["nowhere"],
@@ -90,7 +90,7 @@ fn an_unreadable_file_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn a_character_device_is_refused() {
     refuses(
         &Workspace::new(),
         &["/dev/null"],
@@ -120,7 +120,7 @@ fn an_offset_beyond_the_end_is_refused() {
 }
 
 #[test]
-fn a_size_that_the_file_does_not_have_is_refused() {
+fn a_size_beyond_the_file_is_refused() {
     let workspace = Workspace::new();
     workspace.file("small", 65536);
     refuses(
@@ -144,7 +144,7 @@ fn a_size_that_the_file_does_not_have_is_refused() {
 }
 
 #[test]
-fn numbers_that_make_no_sense_are_refused() {
+fn values_out_of_range_are_refused() {
     let workspace = Workspace::new();
     for (args, text) in [
         (["--depth", "0"], "--depth 0: a depth is from 1 to 32768"),
@@ -236,7 +236,7 @@ fn more_files_than_blocks_are_refused() {
 }
 
 #[test]
-fn buffers_that_memory_does_not_hold_are_refused() {
+fn buffers_larger_than_the_memory_are_refused() {
     refuses(
         &Workspace::new(),
         &[
@@ -246,7 +246,7 @@ fn buffers_that_memory_does_not_hold_are_refused() {
         "no space for a test file",
     );
     let workspace = Workspace::new();
-    // Sparse, so that the disk need not have it.
+    // Sparse, so that it takes no space on the disk.
     let file = std::fs::File::create_new(workspace.path().join("sparse")).unwrap();
     file.set_len(1 << 40).unwrap();
     let output = workspace.run(&["sparse", "--depth", "16384", "--bs", "64M"]);
@@ -256,7 +256,7 @@ fn buffers_that_memory_does_not_hold_are_refused() {
 }
 
 #[test]
-fn memory_is_not_limited_without_the_right_to() {
+fn a_memory_limit_without_permission_is_refused() {
     let workspace = Workspace::new();
     std::fs::set_permissions(workspace.path(), Permissions::from_mode(0o777)).unwrap();
     let mut command = workspace.command(&["--memory", "64M"]);
@@ -281,13 +281,13 @@ fn memory_is_not_limited_without_the_right_to() {
     assert!(workspace.files().is_empty(), "{:?}", workspace.files());
 }
 
-/// Whether the tests run as root.
+/// Returns whether the tests run as root.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
 #[test]
-fn an_unknown_variant_is_reported_with_the_list() {
+fn an_unknown_variant_is_refused_with_the_list() {
     let workspace = Workspace::new();
     refuses(
         &workspace,
@@ -329,7 +329,7 @@ fn options_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn an_existing_file_is_not_written_to_unless_requested() {
+fn an_existing_file_is_written_to_only_with_overwrite() {
     let workspace = Workspace::new();
     workspace.file("precious", 1 << 20);
     for rw in ["write", "randwrite", "readwrite", "randrw"] {
@@ -343,7 +343,7 @@ fn an_existing_file_is_not_written_to_unless_requested() {
 }
 
 #[test]
-fn more_than_fit_is_a_failed_run() {
+fn a_size_beyond_the_free_space_is_a_failure() {
     refuses(
         &Workspace::new(),
         &["--size", "1000T"],
@@ -353,7 +353,7 @@ fn more_than_fit_is_a_failed_run() {
 }
 
 #[test]
-fn an_unusable_path_for_the_json_is_refused_before_anything_is_measured() {
+fn an_unusable_path_for_the_json_is_refused_before_the_measurement() {
     let workspace = Workspace::new();
     workspace.file("old.json", 10);
     refuses(
@@ -383,7 +383,7 @@ fn an_unusable_path_for_the_json_is_refused_before_anything_is_measured() {
 }
 
 #[test]
-fn a_directory_that_is_none_is_refused() {
+fn a_wrong_directory_is_refused() {
     let workspace = Workspace::new();
     workspace.file("plain", 10);
     refuses(

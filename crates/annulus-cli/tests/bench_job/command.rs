@@ -1,4 +1,4 @@
-//! Runs the command on a job file in a folder of its own.
+//! Runs the command on a job file in a new folder.
 
 use std::fs;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A folder with job files in it.
+/// A folder with job files.
 pub(crate) struct Workspace {
     dir: TempDir,
 }
 
-/// What the command said.
+/// The exit code and the output of the command.
 pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -20,7 +20,7 @@ pub(crate) struct CommandOutput {
 
 impl Workspace {
     pub(crate) fn new() -> Workspace {
-        // Beside the build, which is on a disk; the system's temporary folder may be in memory.
+        // Next to the build, which is on a disk; the system's temporary folder may be in memory.
         Workspace {
             dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
         }
@@ -36,14 +36,14 @@ impl Workspace {
         self
     }
 
-    /// A file of `bytes` random bytes.
+    /// Creates a file of random bytes.
     pub(crate) fn file(&self, name: &str, bytes: usize) {
         let mut content = vec![0; bytes];
         fastrand::fill(&mut content);
         fs::write(self.path().join(name), content).unwrap();
     }
 
-    /// The names of all files here.
+    /// Returns the names of all files in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path()).unwrap();
         let mut names: Vec<String> = entries
@@ -53,7 +53,7 @@ impl Workspace {
         names
     }
 
-    /// Runs `annulus bench file --job job.fio` with `args` behind it.
+    /// Runs `annulus bench file --job job.fio` with more arguments.
     pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         let output = Command::new(env!("CARGO_BIN_EXE_annulus"))
             .args(["bench", "file", "--job", "job.fio"])
@@ -69,7 +69,7 @@ impl Workspace {
         }
     }
 
-    /// The JSON in a file here.
+    /// Reads a JSON file in the folder.
     pub(crate) fn json(&self, name: &str) -> serde_json::Value {
         serde_json::from_slice(&fs::read(self.path().join(name)).unwrap()).unwrap()
     }

@@ -1,6 +1,6 @@
-//! The layout of `--fio-json`: what a script reads out of fio's JSON is there, under the same names.
+//! The layout of `--fio-json`: it has the keys and the types of fio's JSON.
 //!
-//! `fio-3.33.json` is what fio 3.33 said of such a job.
+//! `fio-3.33.json` is the output of fio 3.33 for the same job.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::command::Workspace;
 const JOB: &str = "[global]\nioengine=psync\nsize=1M\nthread\n[mixed]\ndescription=both directions\nrw=randrw\nbs=4k\n\
                    percentile_list=50:99:99.9\nnumjobs=2\n";
 
-/// What a number or a text is; fio tells whole numbers from others, and scripts rely on it.
+/// Returns the kind of a value. fio distinguishes whole numbers from fractions, and scripts rely on that.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Object(_) => "an object",
@@ -21,25 +21,25 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// What `theirs` has and `ours` lacks, by path.
-fn missing(path: &str, theirs: &Value, ours: &Value, list: &mut Vec<String>) {
-    if kind(theirs) != kind(ours) {
-        list.push(format!("{path} is {}, not {}", kind(ours), kind(theirs)));
+/// Collects the differences of `own` from `reference`, by path.
+fn missing(path: &str, reference: &Value, own: &Value, list: &mut Vec<String>) {
+    if kind(reference) != kind(own) {
+        list.push(format!("{path} is {}, not {}", kind(own), kind(reference)));
         return;
     }
-    match (theirs, ours) {
-        // Which options there are is the job file's.
+    match (reference, own) {
+        // The options depend on the job file.
         (Value::Object(_), Value::Object(_)) if path.ends_with("options") => {}
-        (Value::Object(theirs), Value::Object(ours)) => {
-            for (key, value) in theirs {
-                match ours.get(key) {
+        (Value::Object(reference), Value::Object(own)) => {
+            for (key, value) in reference {
+                match own.get(key) {
                     Some(other) => missing(&format!("{path}.{key}"), value, other, list),
                     None => list.push(format!("{path}.{key} is missing")),
                 }
             }
         }
-        (Value::Array(theirs), Value::Array(ours)) if !path.ends_with("disk_util") => {
-            match (theirs.first(), ours.first()) {
+        (Value::Array(reference), Value::Array(own)) if !path.ends_with("disk_util") => {
+            match (reference.first(), own.first()) {
                 (Some(first), Some(other)) => missing(&format!("{path}[0]"), first, other, list),
                 (Some(_), None) => list.push(format!("{path} is empty")),
                 _ => {}
@@ -50,19 +50,19 @@ fn missing(path: &str, theirs: &Value, ours: &Value, list: &mut Vec<String>) {
 }
 
 #[test]
-fn every_key_of_fios_json_is_there_with_its_type() {
-    let theirs: Value = serde_json::from_slice(include_bytes!("fio-3.33.json")).unwrap();
+fn the_json_has_every_key_of_fio_with_its_type() {
+    let reference: Value = serde_json::from_slice(include_bytes!("fio-3.33.json")).unwrap();
     let workspace = Workspace::new();
     let output = workspace
         .job(JOB)
-        .run(&["--repeat", "1", "--fio-json", "ours.json"]);
+        .run(&["--repeat", "1", "--fio-json", "own.json"]);
     assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
-    let ours = workspace.json("ours.json");
+    let own = workspace.json("own.json");
     let mut list = Vec::new();
-    missing("", &theirs, &ours, &mut list);
+    missing("", &reference, &own, &mut list);
     assert_eq!(list, [""; 0]);
-    // Without group_reporting a clone each, as fio does it, and what they say is consistent.
-    let jobs = ours["jobs"].as_array().unwrap();
+    // Without group_reporting there is an entry per clone, as in fio, and its figures are consistent.
+    let jobs = own["jobs"].as_array().unwrap();
     assert_eq!(jobs.len(), 2);
     for job in jobs {
         let number = |direction: &str, key: &str| job[direction][key].as_f64().unwrap();

@@ -1,4 +1,4 @@
-//! `annulus bench file --job` from outside: the files it runs, what it writes down, what it refuses and leaves alone.
+//! `annulus bench file --job` as a command: job files, reports, and refused input.
 
 mod command;
 mod layout;

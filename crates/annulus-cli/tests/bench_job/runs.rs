@@ -1,5 +1,4 @@
-//! Job files that are run: those of the documents, one with everything in it, one whose data is wrong, and fio's own
-//! account of the same job.
+//! Runs of job files: those of the repository, one with many keys, one with wrong data, and one that fio runs, too.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +8,7 @@ use annulus_testing::skip;
 use crate::command::Workspace;
 
 #[test]
-fn the_job_files_of_the_repository_are_read_as_they_are_and_say_what_threads_means() {
+fn the_job_files_of_the_repository_are_valid_with_a_warning_on_threads() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs");
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
@@ -37,7 +36,7 @@ fn the_job_files_of_the_repository_are_read_as_they_are_and_say_what_threads_mea
     assert_eq!(count, 2);
 }
 
-const EVERYTHING: &str = "\
+const MANY_KEYS: &str = "\
 [global]
 thread
 size=1M
@@ -73,10 +72,10 @@ time_based
 ";
 
 #[test]
-fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_nothing() {
+fn a_file_with_many_keys_runs_in_its_engines_and_in_annulus_and_leaves_nothing() {
     let workspace = Workspace::new();
     let output = workspace
-        .job(EVERYTHING)
+        .job(MANY_KEYS)
         .run(&["--repeat", "1", "--json", "report.json"]);
     assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     assert_eq!(workspace.names(), ["job.fio", "report.json"]);
@@ -99,7 +98,7 @@ fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_
         matching.unwrap()["sample"].clone()
     };
     for variant in ["job", "annulus"] {
-        // Every block that was written is read back and checked, and read again by the next job.
+        // Every written block is read back and checked, and read again by the next job.
         let writes = run(0, variant);
         assert_eq!(writes["write"]["ops"], 256, "{variant}");
         assert_eq!(
@@ -108,7 +107,7 @@ fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_
         );
         assert_eq!(run(1, variant)["read"]["ops"], 512, "{variant}: two clones");
         assert_eq!(run(2, variant)["verified"], 256, "{variant}");
-        // Reads and writes at 8 MiB/s each: what is due in 1 s, and one operation of either.
+        // Reads and writes at 8 MiB/s each for 1 s, and one more operation of each.
         for direction in ["read", "write"] {
             let bytes = run(3, variant)[direction]["bytes"].as_u64().unwrap_or(0);
             assert!(bytes <= (8 << 20) + 8192, "{variant} {direction}: {bytes}");
@@ -117,7 +116,7 @@ fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_
 }
 
 #[test]
-fn data_that_nobody_wrote_with_verify_fails_the_job() {
+fn data_without_verify_headers_fails_the_job() {
     let workspace = Workspace::new();
     workspace.file("mine", 65536);
     let output = workspace
@@ -139,7 +138,7 @@ fn data_that_nobody_wrote_with_verify_fails_the_job() {
 }
 
 #[test]
-fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
+fn fio_runs_the_same_file_and_verifies_the_pattern_that_annulus_wrote() {
     if Command::new("fio").arg("--version").output().is_err() {
         return skip::skip("no fio; apt-get install fio");
     }
@@ -165,9 +164,9 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
     let runs = report["runs"].as_array().unwrap();
     let of_fio = runs.iter().find(|run| run["variant"] == "fio").unwrap();
     assert_eq!(of_fio["sample"]["write"]["ops"], 256, "{of_fio}");
-    // Ours is checked by fio, on the file that was kept.
-    let ours = "[r]\nthread\nfilename=w.0.0\nsize=1M\nrw=read\nbs=4k\nverify=pattern\nverify_pattern=0xabcd\n";
-    let output = workspace.job(ours).run(&["--repeat", "1", "--with-fio"]);
+    // fio verifies the kept file, which Annulus wrote last.
+    let verify = "[r]\nthread\nfilename=w.0.0\nsize=1M\nrw=read\nbs=4k\nverify=pattern\nverify_pattern=0xabcd\n";
+    let output = workspace.job(verify).run(&["--repeat", "1", "--with-fio"]);
     assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     assert!(!output.out.contains("fio failed"), "{}", output.out);
 }

@@ -1,8 +1,8 @@
-//! Bad input: what is reported, the exit code, and that nothing is made or changed.
+//! Bad input: the message, the exit code, and the unchanged folder.
 
 use crate::command::Workspace;
 
-/// The command must end with 2, say `text`, and make no file.
+/// Asserts that the command fails with code 2 and this message, and creates no file.
 fn refuses(workspace: &Workspace, args: &[&str], text: &str) {
     let before = workspace.names();
     let output = workspace.run(args);
@@ -15,14 +15,14 @@ fn refuses(workspace: &Workspace, args: &[&str], text: &str) {
     );
     assert!(
         output.err.contains(text),
-        "{args:?} should say {text:?}, says:\n{}",
+        "{args:?} expected {text:?} in:\n{}",
         output.err
     );
     assert_eq!(workspace.names(), before, "{args:?}");
 }
 
 #[test]
-fn a_job_file_that_is_none_is_refused_with_every_line_that_is_wrong() {
+fn an_invalid_job_file_is_refused_with_all_wrong_lines() {
     let workspace = Workspace::new();
     refuses(
         &workspace,
@@ -54,7 +54,7 @@ fn a_job_file_that_is_none_is_refused_with_every_line_that_is_wrong() {
 }
 
 #[test]
-fn options_beside_a_job_file_that_it_decides_itself_are_refused() {
+fn options_that_the_job_file_sets_are_refused() {
     let workspace = Workspace::new();
     workspace.job("[a]\nsize=1M\n");
     for args in [
@@ -89,7 +89,7 @@ fn options_beside_a_job_file_that_it_decides_itself_are_refused() {
 }
 
 #[test]
-fn files_of_the_users_are_neither_written_nor_lengthened_unless_offered() {
+fn a_users_file_is_written_and_extended_only_with_overwrite() {
     let workspace = Workspace::new();
     workspace.file("precious", 65536);
     workspace.job("[a]\nfilename=precious\nrw=randwrite\n");
@@ -109,7 +109,7 @@ fn files_of_the_users_are_neither_written_nor_lengthened_unless_offered() {
 }
 
 #[test]
-fn places_that_cannot_be_are_refused() {
+fn unusable_paths_and_sizes_are_refused() {
     let workspace = Workspace::new();
     workspace.job("[a]\ndirectory=missing\nsize=1M\n");
     refuses(

@@ -1,15 +1,15 @@
-//! `annulus bench net` from outside: what it counts, what it calls failed, what it refuses, what it leaves behind.
+//! `annulus bench net` as a command: counts, failures, refused input, and processes that it leaves.
 
+mod external;
 mod refused;
 mod servers;
-mod there;
 mod variants;
 
 use std::process::{Command, Output, Stdio};
 
 use annulus_testing::skip;
 
-/// What the command said.
+/// The exit code and the output of the command.
 pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -17,7 +17,7 @@ pub(crate) struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Whether this machine has no ring for the generator; that is reported, and is no failure.
+    /// Returns whether the test is skipped because this machine has no ring for the generator.
     pub(crate) fn is_skipped(&self) -> bool {
         if self.code == Some(77) {
             skip::skip(self.err.trim());

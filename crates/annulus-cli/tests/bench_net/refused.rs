@@ -1,8 +1,8 @@
-//! Questions that make no sense.
+//! Refused input.
 
 use super::net;
 
-/// What is typed, and what the refusal says.
+/// Arguments, and the message of the refusal.
 const REFUSED: &[(&[&str], &str)] = &[
     (&["echo", "nowhere"], "`nowhere` is no address"),
     (&["echo", "127.0.0.1:0"], "names no port"),
@@ -119,7 +119,7 @@ const REFUSED: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn bad_input_is_refused_with_what_to_write_instead() {
+fn bad_input_is_refused_with_a_hint() {
     for (args, text) in REFUSED {
         let output = net(args);
         assert_eq!(output.code, Some(2), "{args:?}: {}", output.both());
@@ -129,7 +129,7 @@ fn bad_input_is_refused_with_what_to_write_instead() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_failed_run() {
+fn a_missing_server_is_a_failed_run() {
     let port = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()

@@ -1,11 +1,11 @@
-//! Small servers of threads that do right, or one thing wrong.
+//! Small servers with threads, correct or with one fault.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-/// A server with a thread for each connection; where it listens.
+/// Starts a server with a thread for each connection. Returns its address.
 pub(crate) fn serve(each: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -31,10 +31,11 @@ pub(crate) fn echo() -> String {
     })
 }
 
-/// Reads requests of one length; each is answered by what `answer` makes of it, until that is nothing.
-pub(crate) fn answering(
+/// Starts a server that reads requests of one length. `respond` returns the response, or `None` to close the
+/// connection.
+pub(crate) fn responding(
     request_bytes: usize,
-    answer: impl Fn(usize, &[u8]) -> Option<Vec<u8>> + Send + Sync + 'static,
+    respond: impl Fn(usize, &[u8]) -> Option<Vec<u8>> + Send + Sync + 'static,
 ) -> String {
     serve(move |mut stream| {
         let mut buffer = vec![0; request_bytes];
@@ -42,7 +43,7 @@ pub(crate) fn answering(
             if stream.read_exact(&mut buffer).is_err() {
                 return;
             }
-            match answer(number, &buffer) {
+            match respond(number, &buffer) {
                 Some(bytes) if stream.write_all(&bytes).is_ok() => {}
                 _ => return,
             }
@@ -50,15 +51,15 @@ pub(crate) fn answering(
     })
 }
 
-/// Answers each HTTP request with the same.
-pub(crate) fn http(answer: &'static str) -> String {
+/// Starts a server that sends the same response to each HTTP request.
+pub(crate) fn http(response: &'static str) -> String {
     serve(move |mut stream| {
         let (mut buffer, mut received) = ([0; 4096], Vec::new());
         while let Ok(len @ 1..) = stream.read(&mut buffer) {
             received.extend_from_slice(&buffer[..len]);
             while let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
                 received.drain(..end + 4);
-                if stream.write_all(answer.as_bytes()).is_err() {
+                if stream.write_all(response.as_bytes()).is_err() {
                     return;
                 }
             }

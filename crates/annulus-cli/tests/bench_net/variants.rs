@@ -1,4 +1,4 @@
-//! Variants that the command starts itself.
+//! Servers that the command starts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,15 @@ use tempfile::TempDir;
 use super::{command, net};
 
 const SHORT: [&str; 6] = ["--runtime", "0.1", "--warmup", "0.02", "--connections", "3"];
-/// What ends at once may take a while to be seen on a busy machine.
+/// A generous limit on each wait, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A command that writes down its process's number and becomes an echo server.
+/// Writes a script that records its pid and becomes an echo server. Returns its `--server-cmd` and the file with the
+/// pid.
 fn script(folder: &Path) -> (String, PathBuf) {
     let (script, pid) = (folder.join("server.sh"), folder.join("pid"));
     let text = format!(
@@ -35,14 +36,14 @@ fn pid_in(path: &Path) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-fn is_there(pid: u32) -> bool {
-    // A process that waits to be buried has ended, too.
+fn is_running(pid: u32) -> bool {
+    // A zombie has ended.
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.is_empty() && !status.contains("State:\tZ")
 }
 
 #[test]
-fn variants_take_turns_and_each_cell_has_a_row_for_each() {
+fn each_cell_has_a_row_for_each_variant() {
     let dir = folder();
     let json = dir.path().join("net.json");
     let (mine, pid) = script(dir.path());
@@ -74,7 +75,7 @@ fn variants_take_turns_and_each_cell_has_a_row_for_each() {
         assert!(medians["ratio_to_epoll"]["median"].as_f64().unwrap() > 0.0);
         assert!(medians["server_cpu_us_per_request"].as_f64().unwrap() > 0.0);
     }
-    assert!(!is_there(pid_in(&pid).unwrap()));
+    assert!(!is_running(pid_in(&pid).unwrap()));
 }
 
 #[test]
@@ -99,11 +100,11 @@ fn a_variant_that_cannot_start_is_named_with_its_message() {
     assert_eq!(output.code, Some(1), "{}", output.both());
     assert!(output.out.contains("bad: FAILED"), "{}", output.out);
     assert!(output.out.contains("no such luck"), "{}", output.out);
-    // The others are measured all the same.
+    // The other variant is measured.
     assert!(output.out.contains("\nepoll "), "{}", output.out);
 }
 
-/// 1. The command starts a variant. 2. It is killed, and can clean up nothing. 3. The variant ends all the same.
+/// 1. The command starts a variant. 2. It is killed, and cannot clean up. 3. The variant must end.
 #[test]
 fn a_command_that_is_killed_leaves_no_server_behind() {
     let dir = folder();
@@ -132,15 +133,15 @@ fn a_command_that_is_killed_leaves_no_server_behind() {
     };
     child.kill().unwrap();
     child.wait().unwrap();
-    while is_there(pid) {
-        assert!(Instant::now() < until, "process {pid} is still there");
+    while is_running(pid) {
+        assert!(Instant::now() < until, "process {pid} still runs");
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Each answers what is asked, byte for byte; which of them can run here differs.
+/// Each response is checked byte for byte. The variants that can run here differ.
 #[test]
-fn http_servers_are_compared_by_a_response_without_a_file_and_by_files() {
+fn http_servers_are_compared_with_and_without_a_file() {
     let dir = folder();
     let json = dir.path().join("net.json");
     let own = env!("CARGO_BIN_EXE_annulus");
@@ -163,7 +164,7 @@ fn http_servers_are_compared_by_a_response_without_a_file_and_by_files() {
     if output.is_skipped() {
         return;
     }
-    // Mine answers with the file, whatever is asked.
+    // `mine` always sends the file, so `respond` fails.
     assert_eq!(output.code, Some(1), "{}", output.both());
     let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! `annulus bench nop` from outside: its table, its JSON, what it refuses.
+//! `annulus bench nop` as a command: its table, its JSON, and refused input.
 
 use std::process::{Command, Output};
 
@@ -57,7 +57,7 @@ fn every_layer_has_a_row_and_the_json_is_valid() {
 }
 
 #[test]
-fn numbers_that_make_no_sense_are_refused() {
+fn values_out_of_range_are_refused() {
     for (args, text) in [
         (["--depth", "0"], "--depth 0: a depth is from 1 to 4096"),
         (

@@ -1,4 +1,4 @@
-//! The command in a folder of its own, with its end looked at; and tests with mounts of their own.
+//! Runs the command in a folder, and tests in a mount namespace.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,13 +14,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A test that takes longer hangs. It decides nothing else.
+/// The limit after which a test hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// What says which test the child is for that has mounts of its own.
+/// The variable that names the test of a child process in a mount namespace.
 const ROLE: &str = "ANNULUS_TEST_MOUNTS";
 
-/// What the command said.
+/// The exit code and the output of the command.
 pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -32,13 +32,13 @@ impl CommandOutput {
     pub(crate) fn ends(&self, code: i32, text: &str) {
         let both = format!("{}{}", self.out, self.err);
         assert_eq!(self.code, Some(code), "{both}");
-        assert!(both.contains(text), "should say {text:?}, says:\n{both}");
+        assert!(both.contains(text), "expected {text:?} in:\n{both}");
         assert!(!both.contains("panicked"), "{both}");
     }
 }
 
 pub(crate) fn folder() -> TempDir {
-    // Beside the build, which is on a disk; the system's temporary folder may be in memory.
+    // Next to the build, which is on a disk; the system's temporary folder may be in memory.
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn result_of(output: Output) -> CommandOutput {
     }
 }
 
-/// A command that runs. Dropped, it is killed.
+/// A running command. Dropping it kills it.
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
@@ -94,18 +94,18 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Whether it has a thread of this name, or one that begins with this word.
+    /// Returns whether it has a thread with this name, or with this name and more words.
     pub(crate) fn has_thread(&self, name: &str) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         threads.flatten().any(|thread| {
             let own = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
-            // Not by its beginning alone: before it becomes the command, a child has the name of a thread here.
+            // A prefix is not enough: before the exec, a child has the name of a thread of this process.
             own.trim_end() == name || own.starts_with(&format!("{name} "))
         })
     }
 
-    /// Waits until it prints this; what it prints after that is lost.
-    pub(crate) fn says(&mut self, text: &'static str) {
+    /// Waits until it prints this text. Later output is discarded.
+    pub(crate) fn wait_for_output(&mut self, text: &'static str) {
         let out = self.0.as_mut().unwrap().stdout.take().unwrap();
         let (sender, receiver) = channel();
         thread::spawn(move || {
@@ -113,8 +113,8 @@ impl Running {
             let _ = sender.send(lines.any(|line| line.unwrap().contains(text)));
         });
         match receiver.recv_timeout(PATIENCE) {
-            Ok(appeared) => assert!(appeared, "it ended without saying {text:?}"),
-            Err(_) => panic!("it never says {text:?}"),
+            Ok(appeared) => assert!(appeared, "it ended without printing {text:?}"),
+            Err(_) => panic!("it does not print {text:?}"),
         }
     }
 
@@ -135,10 +135,10 @@ impl Drop for Running {
 }
 
 #[track_caller]
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "never: {what}");
+    while !is_true() {
+        assert!(Instant::now() < end, "timed out: {what}");
         thread::sleep(POLL_INTERVAL);
     }
 }
@@ -147,7 +147,7 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
-/// Runs `body` in a process with mounts of its own: whatever ends it, they are gone with it.
+/// Runs `body` in a process with its own mount namespace, so that its mounts end with it.
 pub(crate) fn with_own_mounts(test: &str, body: impl FnOnce(&Path)) {
     if std::env::var(ROLE).as_deref() == Ok(test) {
         return body(folder().path());
@@ -173,7 +173,7 @@ pub(crate) fn with_own_mounts(test: &str, body: impl FnOnce(&Path)) {
     println!("{}", output.out);
 }
 
-/// Mounts, or says why not.
+/// Mounts, or prints the reason and returns `false`.
 pub(crate) fn mount(args: &[&str]) -> bool {
     let output = result_of(Command::new("mount").args(args).output().unwrap());
     if output.code != Some(0) {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::command::{command, json, mount, names, result_of, run, with_own_mounts};
 
-/// One short run.
+/// The options of a short run.
 const SHORT: [&str; 8] = [
     "--runtime",
     "0.05",
@@ -22,7 +22,7 @@ fn file<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&["bench", "file"], args, &SHORT].concat()
 }
 
-/// An ext4 of 16 MiB at `disk`.
+/// Mounts an ext4 file system of 16 MiB at `disk`.
 fn small_disk(folder: &Path) -> bool {
     let image = folder.join("image");
     fs::File::create_new(&image)
@@ -41,9 +41,9 @@ fn small_disk(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it() {
+fn a_disk_that_is_too_small_is_refused_and_nothing_stays_on_it() {
     with_own_mounts(
-        "disks::a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it",
+        "disks::a_disk_that_is_too_small_is_refused_and_nothing_stays_on_it",
         |folder| {
             if !small_disk(folder) {
                 return;
@@ -57,7 +57,7 @@ fn a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it() {
             let fits = run(folder, &file(&["disk", "--size", "1M"]));
             assert_eq!(fits.code, Some(0), "{}{}", fits.out, fits.err);
             assert_eq!(names(&folder.join("disk")), ["lost+found"]);
-            // There is less than the whole of a file with holes.
+            // The disk has too little space for all of a sparse file.
             let sparse = fs::File::create_new(folder.join("disk/sparse")).unwrap();
             sparse.set_len(32 << 20).unwrap();
             let line = file(&["disk/sparse", "--rw", "randwrite", "--overwrite"]);
@@ -69,9 +69,9 @@ fn a_disk_that_is_too_small_is_reported_before_and_nothing_stays_on_it() {
 }
 
 #[test]
-fn a_report_that_finds_no_space_is_printed_all_the_same() {
+fn a_report_that_cannot_be_written_is_still_printed() {
     with_own_mounts(
-        "disks::a_report_that_finds_no_space_is_printed_all_the_same",
+        "disks::a_report_that_cannot_be_written_is_still_printed",
         |folder| {
             fs::create_dir(folder.join("tiny")).unwrap();
             let tiny = folder.join("tiny");
@@ -93,7 +93,7 @@ fn a_report_that_finds_no_space_is_printed_all_the_same() {
             full.ends(1, "name a file on another disk");
             full.ends(1, "Verdict: ");
             assert_eq!(names(&tiny), [""; 0]);
-            // The other way round: what cannot be printed is written.
+            // A report that cannot be printed is still written.
             let full = fs::File::options().write(true).open("/dev/full").unwrap();
             let mut command = command(folder, &file(&["--size", "1M", "--json", "out.json"]));
             let heading = result_of(command.stdout(full).output().unwrap());
@@ -103,9 +103,9 @@ fn a_report_that_finds_no_space_is_printed_all_the_same() {
 }
 
 #[test]
-fn on_an_overlay_and_in_memory_a_file_of_our_own_is_made_and_goes() {
+fn a_file_is_created_and_removed_on_an_overlay_and_in_memory() {
     with_own_mounts(
-        "disks::on_an_overlay_and_in_memory_a_file_of_our_own_is_made_and_goes",
+        "disks::a_file_is_created_and_removed_on_an_overlay_and_in_memory",
         |folder| {
             for name in ["lower", "upper", "work", "over", "shm", "read-only"] {
                 fs::create_dir(folder.join(name)).unwrap();
@@ -130,7 +130,7 @@ fn on_an_overlay_and_in_memory_a_file_of_our_own_is_made_and_goes() {
                 assert_eq!(report["runs"][0]["outcome"]["kind"], "measured", "{disk}");
                 assert_eq!(names(&folder.join(disk)), [""; 0], "{disk}");
             }
-            // Not the same one again: what has been closed just now may keep it busy for a moment.
+            // A new mount, because a file that was just closed may keep the other one busy for a moment.
             assert!(mount(&[
                 "-t",
                 "tmpfs",

@@ -1,4 +1,4 @@
-//! What the commands do when the world around them fails: signals, full disks, and paths of every kind.
+//! The commands under signals, on full and failing disks, and with paths of every kind.
 
 mod command;
 mod disks;

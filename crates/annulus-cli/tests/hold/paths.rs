@@ -1,4 +1,4 @@
-//! Paths of every kind, each refused in words or measured.
+//! Paths of every kind: refused with a message, or measured.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use annulus_testing::skip::skip;
 
 use crate::command::{CommandOutput, command, folder, is_root, result_of, run};
 
-/// The user who owns nothing.
+/// The user `nobody`, who owns no files.
 const NOBODY: u32 = 65534;
 
 fn bench(folder: &Path, args: &[&str]) -> CommandOutput {
@@ -29,7 +29,7 @@ fn bench(folder: &Path, args: &[&str]) -> CommandOutput {
 }
 
 #[test]
-fn what_holds_no_data_is_refused() {
+fn paths_without_data_are_refused() {
     let dir = folder();
     let path = dir.path();
     let _socket = UnixListener::bind(path.join("socket")).unwrap();
@@ -38,8 +38,8 @@ fn what_holds_no_data_is_refused() {
     symlink("nowhere", path.join("dead")).unwrap();
     fs::write(path.join("short"), b"three").unwrap();
     for name in ["socket", "pipe", "/dev/null", "/dev/zero", "/dev/tty"] {
-        let says = format!("{name} is not a file, a block device or a directory");
-        bench(path, &[name]).ends(2, &says);
+        let message = format!("{name} is not a file, a block device or a directory");
+        bench(path, &[name]).ends(2, &message);
     }
     for name in ["/proc/version", "/proc/self/mem"] {
         bench(path, &[name]).ends(2, "cannot determine the length of");
@@ -52,7 +52,7 @@ fn what_holds_no_data_is_refused() {
         "short has 5 bytes, 5 from --offset 0: less than one block of 4096",
     );
     bench(path, &["short/er"]).ends(2, "Not a directory");
-    // Opened, it would wait for a writer.
+    // Opening a FIFO would block until a writer opens it.
     bench(path, &["--dir", "pipe"]).ends(2, "--dir pipe is not a directory");
     bench(path, &["pipe", "--json", "pipe", "--replace"]).ends(2, "");
 }
@@ -80,7 +80,7 @@ fn a_folder_without_permission_is_refused() {
 }
 
 #[test]
-fn a_block_device_is_read_and_not_written_to_unless_requested() {
+fn a_block_device_is_written_to_only_with_overwrite() {
     if !is_root() {
         return skip("a loop device needs root");
     }

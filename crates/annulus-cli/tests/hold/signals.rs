@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: what there is by then is told and written, and nothing stays behind.
+//! Ctrl-C and SIGTERM: the results so far are printed and written, and nothing stays behind.
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +9,14 @@ use rustix::process::Signal;
 
 use crate::command::{CommandOutput, Running, command, folder, is_root, json, names, run, until};
 
-/// Longer than any test waits.
+/// A runtime that exceeds every test.
 const ENDLESS: &str = "3600";
 
 fn bench(folder: &Path, args: &[&str]) -> Command {
     command(folder, &[&["bench"], args].concat())
 }
 
-/// The interrupted command has told of it everywhere.
+/// Asserts that the output and the report of an interrupted command mention the signal.
 fn is_interrupted(output: &CommandOutput, folder: &Path, signal: &str, code: i32) {
     output.ends(code, &format!("note: interrupted by {signal}: "));
     let report = json(&folder.join("out.json"));
@@ -25,7 +25,7 @@ fn is_interrupted(output: &CommandOutput, folder: &Path, signal: &str, code: i32
 }
 
 #[test]
-fn a_signal_ends_the_present_run_of_files_and_the_rest_is_left_out() {
+fn a_signal_ends_the_current_run_and_skips_the_rest() {
     let dir = folder();
     let line = [
         "file",
@@ -43,7 +43,7 @@ fn a_signal_ends_the_present_run_of_files_and_the_rest_is_left_out() {
         "out.json",
     ];
     let running = Running::start(bench(dir.path(), &line));
-    // The warm-up is the base's; the first run that counts is one of the others', or lasts.
+    // The warm-up runs the base. The first measured run is of another variant, or lasts.
     until("a run began", || running.has_thread("run"));
     running.send(Signal::INT);
     let output = running.end();
@@ -57,7 +57,7 @@ fn a_signal_ends_the_present_run_of_files_and_the_rest_is_left_out() {
 }
 
 #[test]
-fn runs_that_were_whole_are_in_the_tables_of_an_interrupted_comparison() {
+fn complete_runs_are_in_the_tables_of_an_interrupted_comparison() {
     let dir = folder();
     let line = [
         "nop",
@@ -71,7 +71,7 @@ fn runs_that_were_whole_are_in_the_tables_of_an_interrupted_comparison() {
         "out.json",
     ];
     let running = Running::start(bench(dir.path(), &line));
-    // Some time for some runs; how many they are decides nothing.
+    // Time for some runs; their number does not matter.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     running.send(Signal::TERM);
     let output = running.end();
@@ -109,11 +109,14 @@ fn a_signal_ends_the_load_of_a_server_and_the_server() {
         return skip(&output.err);
     }
     is_interrupted(&output, dir.path(), "SIGINT", 130);
-    assert!(!Path::new(&format!("/proc/{server}")).exists(), "it stays");
+    assert!(
+        !Path::new(&format!("/proc/{server}")).exists(),
+        "the server still runs"
+    );
 }
 
 #[test]
-fn the_second_signal_is_the_end_and_a_cgroup_is_removed_all_the_same() {
+fn the_second_signal_ends_the_command_and_the_cgroup_is_removed() {
     if !is_root() {
         return skip("--memory needs root");
     }
@@ -132,10 +135,10 @@ fn the_second_signal_is_the_end_and_a_cgroup_is_removed_all_the_same() {
         "64M",
     ];
     let running = Running::start(bench(dir.path(), &line));
-    let ours = format!("annulus-bench-{}", running.pid());
+    let name = format!("annulus-bench-{}", running.pid());
     let cgroup = || {
         let text = fs::read_to_string(format!("/proc/{}/cgroup", running.pid())).unwrap();
-        text.contains(&ours)
+        text.contains(&name)
     };
     until("it is in its cgroup", cgroup);
     running.send(Signal::TERM);
@@ -149,7 +152,7 @@ fn the_second_signal_is_the_end_and_a_cgroup_is_removed_all_the_same() {
         output.err
     );
     let left = Command::new("find")
-        .args(["/sys/fs/cgroup", "-type", "d", "-name", &ours])
+        .args(["/sys/fs/cgroup", "-type", "d", "-name", &name])
         .output()
         .unwrap();
     assert!(left.stdout.is_empty(), "{left:?}");
@@ -157,15 +160,15 @@ fn the_second_signal_is_the_end_and_a_cgroup_is_removed_all_the_same() {
 }
 
 #[test]
-fn a_signal_before_anything_is_measured_is_the_end_immediately() {
+fn a_signal_before_the_measurement_ends_the_command_immediately() {
     let dir = folder();
-    // Too much to be written before the signal comes, on any disk.
+    // Too much to be written before the signal arrives, on any disk.
     let line = ["file", "--size", "4G", "--rw", "randread"];
     let running = Running::start(bench(dir.path(), &line));
     until("it listens to signals", || running.has_thread("signals"));
     running.send(Signal::INT);
     let output = running.end();
-    match output.err.contains("no room") || output.err.contains("no space") {
+    match output.err.contains("no space") {
         true => skip("no 4 GiB free for a file that is filled"),
         false => output.ends(130, "interrupted before anything was measured"),
     }
@@ -174,7 +177,7 @@ fn a_signal_before_anything_is_measured_is_the_end_immediately() {
 }
 
 #[test]
-fn a_report_that_was_not_interrupted_says_so() {
+fn a_complete_report_is_not_marked_as_interrupted() {
     let dir = folder();
     let line = [
         "bench",
@@ -197,7 +200,7 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// A process that this one has started, other than the step before it.
+/// Returns a child of the process.
 fn child_of(pid: u32) -> Option<u32> {
     let parent = format!("PPid:\t{pid}");
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -1,4 +1,4 @@
-//! Files on a file system that fails in the middle, shrinks, or does not answer.
+//! Files on a file system that fails during a run or does not respond, and a file that shrinks.
 
 use std::fs;
 use std::path::Path;
@@ -15,10 +15,10 @@ use rustix::process::Signal;
 use crate::command::{Running, command, folder, run, until, with_own_mounts};
 
 const BYTES: usize = 1 << 20;
-/// Blocks may be read for checks before and after a run; from the so-many-th call on it is a run's.
+/// The number of calls after which calls belong to a run: earlier ones may be checks before it.
 const CALLS: u64 = 300;
 
-/// A file system at `fuse` with a file `data`, or a skip.
+/// Mounts a file system at `fuse` with a file `data`. Returns `None` if that is not possible here.
 fn mounted(
     folder: &Path,
     plan: impl Fn(Call) -> Fault + Send + Sync + 'static,
@@ -40,29 +40,26 @@ fn file<'a>(args: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_file_system_of_somebodys_own_is_measured() {
-    with_own_mounts(
-        "slow::a_file_system_of_somebodys_own_is_measured",
-        |folder| {
-            let Some(_mounted) = mounted(folder, |_| Fault::None) else {
-                return;
-            };
-            for line in [["fuse/data", "--direct"], ["--dir=fuse", "--size=1M"]] {
-                let line = file(&[line[0], line[1], "--variants", "annulus,pread,mmap"]);
-                let done = run(folder, &line);
-                assert_eq!(done.code, Some(0), "{line:?}: {}{}", done.out, done.err);
-            }
-            // A file that nobody may map.
-            let line = file(&["fuse/data", "--buffered", "--variants", "pread"]);
-            run(folder, &line).ends(1, "this file system does not allow mapping the file");
-        },
-    );
+fn a_fuse_file_system_is_measured() {
+    with_own_mounts("slow::a_fuse_file_system_is_measured", |folder| {
+        let Some(_mounted) = mounted(folder, |_| Fault::None) else {
+            return;
+        };
+        for line in [["fuse/data", "--direct"], ["--dir=fuse", "--size=1M"]] {
+            let line = file(&[line[0], line[1], "--variants", "annulus,pread,mmap"]);
+            let done = run(folder, &line);
+            assert_eq!(done.code, Some(0), "{line:?}: {}{}", done.out, done.err);
+        }
+        // A file that cannot be mapped.
+        let line = file(&["fuse/data", "--buffered", "--variants", "pread"]);
+        run(folder, &line).ends(1, "this file system does not allow mapping the file");
+    });
 }
 
 #[test]
-fn errors_in_the_middle_are_counted_and_fail_the_run() {
+fn errors_during_a_run_are_counted_and_fail_it() {
     with_own_mounts(
-        "slow::errors_in_the_middle_are_counted_and_fail_the_run",
+        "slow::errors_during_a_run_are_counted_and_fail_it",
         |folder| {
             let calls = AtomicU64::new(0);
             let fails = move |call| match (call, calls.fetch_add(1, SeqCst)) {
@@ -85,12 +82,12 @@ fn errors_in_the_middle_are_counted_and_fail_the_run() {
 }
 
 #[test]
-fn a_disk_that_fills_up_while_it_is_written_to_fails_the_run() {
+fn a_disk_that_fills_up_during_a_run_fails_it() {
     with_own_mounts(
-        "slow::a_disk_that_fills_up_while_it_is_written_to_fails_the_run",
+        "slow::a_disk_that_fills_up_during_a_run_fails_it",
         |folder| {
             let filled = AtomicU64::new(0);
-            // Filling the file is one write of its length, or the few that the kernel makes of it.
+            // The file is filled by one write of its length, which the kernel may split.
             let full = move |call| match call {
                 Call::Write { len, .. } if filled.fetch_add(len as u64, SeqCst) >= BYTES as u64 => {
                     Fault::Error(Errno::NOSPC.raw_os_error())
@@ -140,24 +137,24 @@ fn a_file_that_shrinks_fails_the_run() {
     output.ends(1, "bytes instead of 4096");
 }
 
-/// Holds every read from [`PausedReads::from_now_on`] on until it is dropped, which a test that fails does, too: a
-/// process does not end, not even killed, as long as one of its reads is with the file system.
+/// Pauses all reads until it is dropped, also by a failing test: a process does not end, even when killed, while one of
+/// its reads is in the file system.
 struct PausedReads<'a>(&'a Reads);
 
 #[derive(Default)]
 struct Reads {
     calls: AtomicU64,
     paused: AtomicU64,
-    hold: AtomicBool,
+    pause: AtomicBool,
 }
 
 impl Reads {
-    fn one(&self) {
+    fn count(&self) {
         self.calls.fetch_add(1, SeqCst);
-        if self.hold.load(SeqCst) {
+        if self.pause.load(SeqCst) {
             self.paused.fetch_add(1, SeqCst);
         }
-        while self.hold.load(SeqCst) {
+        while self.pause.load(SeqCst) {
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -165,26 +162,26 @@ impl Reads {
 
 impl PausedReads<'_> {
     fn from_now_on(reads: &Reads) -> PausedReads<'_> {
-        reads.hold.store(true, SeqCst);
+        reads.pause.store(true, SeqCst);
         PausedReads(reads)
     }
 }
 
 impl Drop for PausedReads<'_> {
     fn drop(&mut self) {
-        self.0.hold.store(false, SeqCst);
+        self.0.pause.store(false, SeqCst);
     }
 }
 
 #[test]
-fn a_variant_that_does_not_come_back_is_given_up_after_a_signal() {
-    let test = "slow::a_variant_that_does_not_come_back_is_given_up_after_a_signal";
+fn a_variant_that_does_not_return_is_abandoned_after_a_signal() {
+    let test = "slow::a_variant_that_does_not_return_is_abandoned_after_a_signal";
     with_own_mounts(test, |folder| {
         let reads = Arc::new(Reads::default());
         let plan = {
             let reads = Arc::clone(&reads);
             move |_| {
-                reads.one();
+                reads.count();
                 Fault::None
             }
         };
@@ -197,7 +194,7 @@ fn a_variant_that_does_not_come_back_is_given_up_after_a_signal() {
             "fuse/data",
             "--runtime",
             "3600",
-            // With this one, the first run that counts is that of `pread`.
+            // With this seed, the first measured run is of `pread`.
             "--seed",
             "2",
             "--repeat",
@@ -212,10 +209,10 @@ fn a_variant_that_does_not_come_back_is_given_up_after_a_signal() {
         let before = reads.calls.load(SeqCst);
         until("reads arrive", || reads.calls.load(SeqCst) > before + CALLS);
         let paused = PausedReads::from_now_on(&reads);
-        // Without one the run could still end in order.
-        until("a read is held", || reads.paused.load(SeqCst) > 0);
+        // Without a paused read the run could end normally.
+        until("a read is paused", || reads.paused.load(SeqCst) > 0);
         running.send(Signal::INT);
-        running.says("abandoned: it took more than 5 s");
+        running.wait_for_output("abandoned: it took more than 5 s");
         drop(paused);
         assert_eq!(running.end().code, Some(130));
     });

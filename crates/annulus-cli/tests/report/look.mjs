@@ -1,12 +1,12 @@
-// Looks at report pages in headless Chromium, as people would: at the width of a phone and of a desk, light and dark,
-// by keyboard, and without the script. Started by ci/report, with playwright-core and axe-core beside it:
+// Checks report pages in headless Chromium: at the width of a phone and of a desktop, light and dark, by keyboard, and
+// without the script. Started by ci/report in a folder with playwright-core and axe-core:
 //   node look.mjs FOLDER-FOR-SCREENSHOTS PAGE.html...
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { basename, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
-// Packages are where the script was started, not where this file is.
+// Loads packages from the working directory, not from the folder of this file.
 const require = createRequire(join(process.cwd(), "start.js"));
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -29,7 +29,7 @@ async function open(file, options) {
   page.on("request", (request) => {
     const url = request.url();
     const own = url === address || url.startsWith("data:") || url.startsWith("blob:");
-    check(own, `${where} asks for ${url.slice(0, 100)}`);
+    check(own, `${where} requests ${url.slice(0, 100)}`);
   });
   page.on("console", (message) => {
     check(!["error", "warning"].includes(message.type()), `${where}, console: ${message.text()}`);
@@ -39,16 +39,16 @@ async function open(file, options) {
   return { page, where, context };
 }
 
-// Every control can be reached by Tab, and shows that it is reached.
+// Every control can be reached by Tab, and shows the focus.
 async function keyboard(page, where) {
   const reachable = "a[href], button, summary, [tabindex='0']";
-  const wanted = await page.$$eval(reachable, (list) => {
-    const seen = list.filter((one) => one.checkVisibility());
-    seen.forEach((one, nth) => (one.dataset.nth = nth));
-    return seen.length;
+  const expected = await page.$$eval(reachable, (list) => {
+    const visible = list.filter((one) => one.checkVisibility());
+    visible.forEach((one, nth) => (one.dataset.nth = nth));
+    return visible.length;
   });
   const reached = new Set();
-  for (let press = 0; press < wanted + 5; press++) {
+  for (let press = 0; press < expected + 5; press++) {
     await page.keyboard.press("Tab");
     const at = await page.evaluate(() => {
       const one = document.activeElement;
@@ -57,9 +57,9 @@ async function keyboard(page, where) {
     });
     if (at.nth === undefined) continue;
     reached.add(at.nth);
-    check(at.outline, `${where}: control ${at.nth} does not show that it has the focus`);
+    check(at.outline, `${where}: control ${at.nth} does not show the focus`);
   }
-  check(reached.size === wanted, `${where}: ${reached.size} of ${wanted} controls are reached by keyboard`);
+  check(reached.size === expected, `${where}: ${reached.size} of ${expected} controls are reached by keyboard`);
 }
 
 async function accessible(page, where) {
@@ -81,13 +81,13 @@ async function script(page, where) {
   const box = await first.boundingBox();
   await page.mouse.move(box.x + box.width * 0.4, box.y + box.height * 0.8);
   const readout = await page.locator("p.readout").first().textContent();
-  check(/ answers took /.test(readout), `${where}: a heat map tells nothing under the pointer (${readout})`);
+  check(/ completions took /.test(readout), `${where}: a heat map shows nothing for the cell under the pointer (${readout})`);
   const [download] = await Promise.all([
     page.waitForEvent("download", { timeout: 5000 }),
     page.locator("button.save").first().click(),
   ]);
   const saved = JSON.parse(readFileSync(await download.path(), "utf8"));
-  check(saved.version >= 1 && saved.runs.length > 0, `${where}: what is saved is not what was measured`);
+  check(saved.version >= 1 && saved.runs.length > 0, `${where}: the saved JSON is not a report`);
 }
 
 for (const file of pages) {
@@ -101,7 +101,7 @@ for (const file of pages) {
       const broken = await page.$$eval("svg image", (list) => list.filter((one) => one.getBBox().width === 0).length);
       check(broken === 0, `${where}: ${broken} maps are empty`);
       await page.screenshot({ path: `${folder}/${name}-${width}-${colorScheme}.png`, fullPage: true });
-      // Both colour schemes and both widths, but not each with each: it takes a while.
+      // Each colour scheme and each width once, not all combinations, to save time.
       if ((width === 360) === (colorScheme === "dark")) await accessible(page, where);
       if (width === 1280 && colorScheme === "light") {
         const ms = await page.evaluate(() => performance.getEntriesByType("navigation")[0].loadEventEnd);
@@ -120,5 +120,5 @@ for (const file of pages) {
 
 await browser.close();
 for (const fault of faults) console.error(`report: ${fault}`);
-console.log(`${pages.length} pages looked at, ${faults.length} faults`);
+console.log(`${pages.length} pages checked, ${faults.length} faults`);
 process.exit(faults.length === 0 ? 0 : 1);

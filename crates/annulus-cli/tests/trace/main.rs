@@ -1,4 +1,4 @@
-//! `--syscalls` and `--flamegraph` from outside: real runs counted and drawn, and what is refused.
+//! `--syscalls` and `--flamegraph` as a command: traced runs, and refused input.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use annulus_testing::skip;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A short run of a file that is in the page cache.
+/// The options of a short run on a cached file.
 const SHORT: [&str; 11] = [
     "bench",
     "file",
@@ -79,7 +79,7 @@ fn report(workspace: &TempDir, schema: &str) -> Value {
     report
 }
 
-/// Of one variant: calls of a name, and operations.
+/// Returns the calls with this name, and the operations, of a variant.
 fn counts(report: &Value, variant: &str, name: &str) -> (u64, u64) {
     let traced = report["traced"].as_array().unwrap();
     let one = traced.iter().find(|one| one["variant"] == variant);
@@ -89,7 +89,7 @@ fn counts(report: &Value, variant: &str, name: &str) -> (u64, u64) {
     (count, calls["ops"].as_u64().unwrap())
 }
 
-/// Calls per operation of one variant, by name; `None` for all names together.
+/// Returns the calls per operation of a variant: with this name, or all.
 fn per_op(report: &Value, variant: &str, name: Option<&str>) -> f64 {
     let traced = report["traced"].as_array().unwrap();
     let one = traced.iter().find(|one| one["variant"] == variant);
@@ -102,7 +102,7 @@ fn per_op(report: &Value, variant: &str, name: Option<&str>) -> f64 {
     of.map_or(0.0, |calls| calls["per_op"].as_f64().unwrap())
 }
 
-/// The frames of a flame graph, which must be well-formed XML.
+/// Returns the frames of a flame graph, and asserts that it is well-formed XML.
 fn functions(graph: &Path) -> String {
     let text = std::fs::read_to_string(graph).unwrap();
     let options = roxmltree::ParsingOptions {
@@ -117,27 +117,27 @@ fn functions(graph: &Path) -> String {
         .join("\n")
 }
 
-/// What a machine that is busy with other things may spoil is tried again, N times at most.
-const TRIES: u32 = 20;
+/// The number of attempts of a test that a busy machine may disturb.
+const ATTEMPTS: u32 = 20;
 
-/// Tries until it is not spoilt; `Err` says by what it is.
+/// Repeats `attempt` until it succeeds; its error is the disturbance.
 fn undisturbed(mut attempt: impl FnMut() -> Result<(), String>) {
-    let mut spoilt = String::new();
-    for _ in 0..TRIES {
+    let mut failure = String::new();
+    for _ in 0..ATTEMPTS {
         match attempt() {
             Ok(()) => return,
-            Err(why) => spoilt = why,
+            Err(why) => failure = why,
         }
     }
-    panic!("{TRIES} times: {spoilt}");
+    panic!("{ATTEMPTS} times: {failure}");
 }
 
-/// `spoilt` unless it is so.
-fn expect(is_so: bool, spoilt: impl FnOnce() -> String) -> Result<(), String> {
-    is_so.then_some(()).ok_or_else(spoilt)
+/// Returns an error unless `is_true`.
+fn expect(is_true: bool, error: impl FnOnce() -> String) -> Result<(), String> {
+    is_true.then_some(()).ok_or_else(error)
 }
 
-/// Calls of the beginning and the end of a run, by one name.
+/// The most calls with one name at the start and the end of a run.
 const CALLS_OF_RUN: u64 = 16;
 
 fn near(value: f64, expected: f64) -> bool {
@@ -145,7 +145,7 @@ fn near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn calls_are_counted_by_name_and_drawn_for_the_variant_that_was_named() {
+fn calls_are_counted_by_name_and_drawn_for_the_named_variant() {
     if find_program("perf").is_none() {
         return;
     }
@@ -170,7 +170,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_variant_that_was_named() {
         let report = report(&workspace, "bench-file.json");
         let (calls, ops) = counts(&report, "pread", "pread64");
         assert!((ops..=ops + CALLS_OF_RUN).contains(&calls), "{report:#}");
-        // What the ring says of itself, in a run that nobody looked at, if threads took turns as they did in that.
+        // The ring's own count in an untraced run, if threads were scheduled alike.
         let rows = report["rows"].as_array().unwrap();
         let base = rows.iter().find(|row| row["variant"] == "base").unwrap();
         let enters = base["medians"]["calls_per_op"].as_f64().unwrap();
@@ -178,7 +178,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_variant_that_was_named() {
             near(per_op(&report, "base", Some("io_uring_enter")), enters),
             || format!("enters: {report:#}"),
         )?;
-        // The harness asks for the time without a call, so what is counted is the variant's; a few are the run's.
+        // The harness reads the clock without a call, so `null` has only the few calls of the run.
         expect(per_op(&report, "null", None) < 0.05, || {
             format!("null: {report:#}")
         })
@@ -192,7 +192,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_variant_that_was_named() {
     assert_eq!(
         names,
         ["graph.svg", "report.json"],
-        "nothing else stays behind"
+        "no other file stays behind"
     );
     let shown = functions(&workspace.path().join("graph.svg"));
     assert!(shown.contains("annulus_baselines::"), "{shown}");
@@ -203,7 +203,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_variant_that_was_named() {
 }
 
 #[test]
-fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_reported() {
+fn strace_replaces_perf_and_without_both_the_reason_is_reported() {
     let Some(strace) = find_program("strace") else {
         return;
     };
@@ -245,7 +245,7 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_reported() {
 
 const CONNECTIONS: u64 = 4;
 
-/// An own server that ends with the test.
+/// A server that ends with the test.
 struct Server(Child);
 
 impl Drop for Server {
@@ -284,8 +284,8 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
         "--warmup",
         "0.05",
     ];
-    let looks = ["--syscalls", "--flamegraph", "graph.svg"];
-    let refused = output(&mut command(&workspace, &[&net[..], &looks].concat()));
+    let tracing = ["--syscalls", "--flamegraph", "graph.svg"];
+    let refused = output(&mut command(&workspace, &[&net[..], &tracing].concat()));
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(refused.err.contains("give its --pid"), "{}", refused.err);
 
@@ -293,13 +293,13 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
     undisturbed(|| {
         let output = output(&mut command(
             &workspace,
-            &[&net[..], &looks, &more].concat(),
+            &[&net[..], &tracing, &more].concat(),
         ));
-        let stood_still = [
+        let without_load = [
             "no request completed within the measured time",
             "no flame graph of",
         ];
-        if let Some(why) = stood_still.iter().find(|why| output.err.contains(**why)) {
+        if let Some(why) = without_load.iter().find(|why| output.err.contains(**why)) {
             return Err((*why).into());
         }
         if output.code == Some(77) {
@@ -313,11 +313,11 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
             note.to_string()
         })?;
         for name in ["sendto", "recvfrom"] {
-            // Whatever was answered meanwhile was received and sent meanwhile, but for one message of each connection.
+            // Each counted response was received and sent in that time, except one message of each connection.
             let (calls, ops) = counts(&report, "server", name);
             assert!(calls + CONNECTIONS >= ops, "{report:#}");
         }
-        // One to send; what else was sent before perf had ended its work is counted, too.
+        // One call per response. Calls while perf stops are counted, too.
         expect(near(per_op(&report, "server", Some("sendto")), 1.0), || {
             format!("{report:#}")
         })?;
@@ -329,7 +329,7 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
 }
 
 #[test]
-fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
+fn an_unusable_graph_file_is_refused_before_the_measurement() {
     let workspace = workspace();
     std::fs::write(workspace.path().join("there.svg"), "kept").unwrap();
     let refuses = |file: &str, path: Option<&Path>, text: &str| {
@@ -347,7 +347,11 @@ fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
         assert!(output.err.contains(text), "{file}: {}", output.err);
         assert!(output.out.is_empty(), "{}", output.out);
     };
-    refuses("nowhere/graph.svg", None, "there is no directory nowhere");
+    refuses(
+        "nowhere/graph.svg",
+        None,
+        "the directory nowhere does not exist",
+    );
     refuses(".", None, "is a directory; name a file");
     let lacks = "perf is not installed (Debian: apt install linux-perf)";
     refuses("graph.svg", Some(workspace.path()), lacks);

@@ -1,4 +1,4 @@
-//! A server that runs already.
+//! Loads on a server that is already running.
 
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn run(protocol: &str, addr: &str, more: &[&str]) -> CommandOutput {
     net(&[&[protocol, addr], &SHORT[..], more].concat())
 }
 
-/// The report of a run with this exit code, checked against the schema; nothing where there is no ring.
+/// Runs the command, checks its exit code and the schema, and returns the report. Returns `None` without a ring.
 fn report(protocol: &str, addr: &str, more: &[&str], code: i32) -> Option<Value> {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let json = dir.path().join("net.json");
@@ -38,7 +38,7 @@ fn report(protocol: &str, addr: &str, more: &[&str], code: i32) -> Option<Value>
 }
 
 #[test]
-fn a_server_that_does_right_is_measured_and_all_counts_agree() {
+fn a_correct_server_is_measured_and_all_counts_agree() {
     let addr = servers::echo();
     let pid = std::process::id().to_string();
     let Some(report) = report("echo", &addr, &["--pid", &pid, "--pipeline", "3"], 0) else {
@@ -48,11 +48,11 @@ fn a_server_that_does_right_is_measured_and_all_counts_agree() {
     let totals = &sample["totals"];
     assert_eq!(totals["requests"], totals["responses"]);
     assert_eq!(totals["connections_open"], 5);
-    let answers = sample["responses"].as_u64().unwrap();
-    assert!(answers > 0);
+    let responses = sample["responses"].as_u64().unwrap();
+    assert!(responses > 0);
     let per_second = sample["requests_per_second"].as_f64().unwrap();
     let seconds = sample["measured_seconds"].as_f64().unwrap();
-    assert!((per_second * seconds - answers as f64).abs() < 1.0);
+    assert!((per_second * seconds - responses as f64).abs() < 1.0);
     assert!(sample["server"]["cpu_us_per_request"].as_f64().unwrap() > 0.0);
     // Either a number or the reason why there is none.
     let server = &sample["server"];
@@ -66,7 +66,7 @@ fn a_server_that_does_right_is_measured_and_all_counts_agree() {
 }
 
 #[test]
-fn without_a_pid_the_servers_costs_are_missing_and_it_says_why() {
+fn without_a_pid_the_output_explains_that_the_servers_costs_are_missing() {
     let addr = servers::echo();
     let output = run("echo", &addr, &[]);
     if output.is_skipped() {
@@ -80,7 +80,7 @@ fn without_a_pid_the_servers_costs_are_missing_and_it_says_why() {
     );
 }
 
-/// A run against a server that does one thing wrong: that kind and no other, exit code 1.
+/// Asserts that a run against a server with one fault counts only errors of this kind, and exits with 1.
 fn assert_fails(kind: &str, protocol: &str, addr: &str, more: &[&str]) {
     let Some(report) = report(protocol, addr, more, 1) else {
         return;
@@ -94,17 +94,17 @@ fn assert_fails(kind: &str, protocol: &str, addr: &str, more: &[&str]) {
 
 #[test]
 fn a_wrong_byte_fails_the_run() {
-    let addr = servers::answering(128, |number, request| {
-        let mut answer = request.to_vec();
-        answer[100] ^= u8::from(number == 7);
-        Some(answer)
+    let addr = servers::responding(128, |number, request| {
+        let mut response = request.to_vec();
+        response[100] ^= u8::from(number == 7);
+        Some(response)
     });
     assert_fails("wrong response", "echo", &addr, &[]);
 }
 
 #[test]
 fn a_connection_closed_early_fails_the_run() {
-    let addr = servers::answering(128, |number, request| {
+    let addr = servers::responding(128, |number, request| {
         (number < 7).then(|| request.to_vec())
     });
     assert_fails("closed early", "echo", &addr, &[]);
@@ -112,7 +112,7 @@ fn a_connection_closed_early_fails_the_run() {
 
 #[test]
 fn a_stall_fails_the_run() {
-    let addr = servers::answering(128, |number, request| {
+    let addr = servers::responding(128, |number, request| {
         if number == 7 {
             thread::sleep(Duration::from_secs(30));
         }
@@ -122,12 +122,12 @@ fn a_stall_fails_the_run() {
 }
 
 #[test]
-fn an_http_status_another_body_and_a_stores_error_fail_the_run() {
+fn an_http_status_a_wrong_body_and_a_stores_error_fail_the_run() {
     let addr = servers::http("HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh");
     assert_fails("http status", "http", &addr, &[]);
-    let addr = servers::answering(36, |_, _| Some(b"-ERR no\r\n".to_vec()));
+    let addr = servers::responding(36, |_, _| Some(b"-ERR no\r\n".to_vec()));
     assert_fails("redis error", "redis", &addr, &[]);
-    let addr = servers::answering(22, |_, _| Some(b"SERVER_ERROR no\r\n".to_vec()));
+    let addr = servers::responding(22, |_, _| Some(b"SERVER_ERROR no\r\n".to_vec()));
     assert_fails("memcached error", "memcached", &addr, &[]);
     let addr = servers::http("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let body = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -140,9 +140,9 @@ fn an_http_status_another_body_and_a_stores_error_fail_the_run() {
 fn http_redis_and_memcached_are_measured() {
     let addr = servers::http("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     report("http", &addr, &["--reconnect"], 0);
-    let addr = servers::answering(36, |_, _| Some(b"$-1\r\n".to_vec()));
+    let addr = servers::responding(36, |_, _| Some(b"$-1\r\n".to_vec()));
     let redis = report("redis", &addr, &[], 0);
-    let addr = servers::answering(22, |_, _| Some(b"END\r\n".to_vec()));
+    let addr = servers::responding(22, |_, _| Some(b"END\r\n".to_vec()));
     let memcached = report("memcached", &addr, &[], 0);
     for report in redis.iter().chain(&memcached) {
         let totals = &report["runs"][0]["sample"]["totals"];
@@ -152,13 +152,13 @@ fn http_redis_and_memcached_are_measured() {
 
 #[test]
 fn a_pause_shows_in_the_percentiles_of_a_fixed_rate() {
-    let addr = servers::answering(128, |number, request| {
+    let addr = servers::responding(128, |number, request| {
         if number == 300 {
             thread::sleep(Duration::from_millis(300));
         }
         Some(request.to_vec())
     });
-    // One connection, and long enough for the pause to be in the middle.
+    // One connection, and a time in which the pause is in the middle.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let json = dir.path().join("net.json");
     let json_path = json.to_str().unwrap();

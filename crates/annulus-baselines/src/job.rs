@@ -64,8 +64,8 @@ impl Job {
         let (threads, _) = self.blocking_threads();
         (threads > THREADS_MAX).then(|| {
             format!(
-                "a thread per operation would be {threads} threads, at most {THREADS_MAX} make sense; \
-                 see it with --threads"
+                "a thread per operation would need {threads} threads, more than the limit of {THREADS_MAX}; \
+                 use --threads"
             )
         })
     }
@@ -112,7 +112,7 @@ pub trait Worker: Send + 'static {
     fn fill(&self, op: &Op, bytes: &mut [u8]);
 
     /// Takes the result of `op` (a number of bytes, or an error) and the bytes.
-    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A);
+    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, data: &A);
 
     /// Returns the bytes that a correct response to `op` has, for the variant that does no I/O.
     fn ideal_result(&self, op: &Op) -> impl Completed + use<Self>;

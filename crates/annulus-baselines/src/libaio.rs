@@ -32,7 +32,7 @@ pub struct LinuxAio {
     pub wait_for: usize,
     /// The largest number of events to take in one call.
     pub take: usize,
-    /// The worker is asked for new operations only when at most this many are in flight.
+    /// Refill only when no more than this many operations are in flight.
     pub refill_at: usize,
 }
 
@@ -61,7 +61,7 @@ impl<B: Bench> Variant<B> for LinuxAio {
         (!job.direct && job.depth > SYNCHRONOUS_MAX).then(|| {
             format!(
                 "on a buffered file it does the work while it submits: {} would come one after the other; \
-                 see it with --direct",
+                 use --direct",
                 job.depth
             )
         })

@@ -64,10 +64,10 @@ impl<B: Bench> Variant<B> for MappedFile {
 
     fn unfit(&self, job: &Job) -> Option<String> {
         if job.direct {
-            return Some("a map goes through the page cache; see it with --buffered".into());
+            return Some("a map goes through the page cache; use --buffered".into());
         }
         if self.synced && !job.writes {
-            return Some("nothing is written, so there is nothing to sync; see `mmap`".into());
+            return Some("the load has no writes to sync; use `mmap`".into());
         }
         if self.synced && job.durable {
             return Some("with --sync each `mmap` does the same".into());

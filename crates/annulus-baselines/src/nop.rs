@@ -52,13 +52,13 @@ impl NopRing {
                 .map_err(|_| Failure::Failed("no room for a batch the ring was made for".into()))?;
         }
         sq.sync();
-        let (mut calls, mut answered) = (0, 0);
-        while answered < self.batch {
+        let (mut calls, mut completed) = (0, 0);
+        while completed < self.batch {
             calls += 1;
             // Publish the head of the queue first. Otherwise the enter counts completions that are already reaped, and
             // does not wait.
             cq.sync();
-            if let Err(error) = submitter.submit_and_wait(self.batch - answered)
+            if let Err(error) = submitter.submit_and_wait(self.batch - completed)
                 && error.raw_os_error() != Some(libc::EINTR)
             {
                 return Err(Failure::failed("io_uring_enter", &error));
@@ -71,7 +71,7 @@ impl NopRing {
                         cqe.result()
                     )));
                 }
-                answered += 1;
+                completed += 1;
             }
         }
         Ok(calls)

@@ -94,7 +94,7 @@ impl Ring {
     ) -> Ring {
         Ring {
             name: "io_uring",
-            about: "hand-written ring as the job file says",
+            about: "hand-written ring with the options of the job file",
             setup,
             submit_policy,
             registered,
@@ -199,7 +199,7 @@ impl<B: Bench> Variant<B> for Ring {
         let most = job.split_depth(job.threads.unwrap_or(1)).into_iter().max();
         let entries = ring_entries(self.setup, most.unwrap_or(1));
         (entries > ENTRIES_MAX).then(|| {
-            format!("its ring would need {entries} entries, the kernel allows {ENTRIES_MAX}; see it with --threads 2")
+            format!("its ring would need {entries} entries, more than the limit of {ENTRIES_MAX}; use --threads 2")
         })
     }
 
@@ -259,7 +259,7 @@ struct Driver {
     chunk: usize,
     /// The number of completions to wait for.
     wait_for: usize,
-    /// The worker is asked for new operations only when at most this many are in flight.
+    /// Refill only when no more than this many operations are in flight.
     refill_at: usize,
     in_flight: usize,
 }
@@ -268,7 +268,7 @@ impl Driver {
     fn new(kind: &Ring, job: &Job, depth: usize) -> Result<Driver, Failure> {
         u32::try_from(job.block_bytes).map_err(|_| {
             Failure::Unavailable(format!(
-                "a block of {} bytes exceeds what an SQE can say",
+                "a block of {} bytes exceeds the length field of an SQE",
                 job.block_bytes
             ))
         })?;

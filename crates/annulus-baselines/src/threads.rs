@@ -193,7 +193,7 @@ mod tests {
             &mut self,
             _op: Op,
             _result: io::Result<usize>,
-            _answer: &A,
+            _data: &A,
         ) {
         }
         fn ideal_result(&self, _op: &Op) -> impl Completed + use<> {

@@ -109,12 +109,12 @@ async fn drive<L: Worker>(
             worker.fill(&op, memory.only());
         }
         let files = Arc::clone(&files);
-        let answer = spawn_blocking(move || {
+        let call = spawn_blocking(move || {
             let file = &files[op.file as usize];
             let result = call(file, &op, memory.only(), durable);
             (result, memory)
         });
-        match answer.await {
+        match call.await {
             Ok((result, back)) => {
                 memory = back;
                 worker.finish(op, result, &*memory.only());

@@ -27,7 +27,7 @@ pub fn serve(listener: net::TcpListener, body: Vec<u8>) -> io::Result<Infallible
         let listener = TcpListener::from_std(listener)?;
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => drop(tokio::spawn(answer(TokioIo::new(stream), body.clone()))),
+                Ok((stream, _)) => drop(tokio::spawn(respond(TokioIo::new(stream), body.clone()))),
                 Err(error) => accept_failed(&error)?,
             }
         }
@@ -35,10 +35,10 @@ pub fn serve(listener: net::TcpListener, body: Vec<u8>) -> io::Result<Infallible
 }
 
 /// Serves one connection until the client closes it. An error ends only this connection.
-async fn answer(stream: TokioIo<tokio::net::TcpStream>, body: Bytes) -> Result<(), hyper::Error> {
+async fn respond(stream: TokioIo<tokio::net::TcpStream>, body: Bytes) -> Result<(), hyper::Error> {
     let service = service_fn(move |_: Request<Incoming>| {
-        let answer = Response::new(Full::new(body.clone()));
-        std::future::ready(Ok::<_, Infallible>(answer))
+        let response = Response::new(Full::new(body.clone()));
+        std::future::ready(Ok::<_, Infallible>(response))
     });
     // Responses to pipelined requests are sent together.
     let mut http = http1::Builder::new();

@@ -24,7 +24,7 @@ const HOT_RESIDENT_MIN: f64 = 0.99;
 const MEMORY_SHARE: f64 = 0.8;
 /// The most memory that an operation in flight uses besides its buffer: a thread's stacks, a histogram.
 const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
-/// Said instead of a guess.
+/// The reason given if the kernel does not report residency.
 const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cached only to the owner of the \
                          file and to users with write permission; run as such a user, or use --direct";
 /// The reason given if the file system does not support `mincore`.
@@ -202,8 +202,8 @@ fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {
     let (mut at, end) = (offset, offset + size);
     while at < end {
         signals::check("the file was being read into the page cache")?;
-        let want = (end - at).min(WARM_BYTES as u64) as usize;
-        match file.read_at(&mut buffer[..want], at) {
+        let length = (end - at).min(WARM_BYTES as u64) as usize;
+        match file.read_at(&mut buffer[..length], at) {
             Ok(0) => {
                 return Err(Fault::failed(format!(
                     "the file ends at {at}; it was longer at the start"

@@ -33,13 +33,13 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
             .find(|row| row.depth == depth && row.side == side && row.medians.is_some())
     };
     let best_baseline = of(Side::Baseline);
-    let Some(ours) = of(Side::Annulus) else {
+    let Some(annulus) = of(Side::Annulus) else {
         return best_baseline.or_else(|| of(Side::Base)).and_then(speed);
     };
-    let medians = ours.medians.as_ref()?;
+    let medians = annulus.medians.as_ref()?;
     let mut parts = Vec::new();
     if let Some(ratio) = &medians.ratio_to_base {
-        let base = ours.base.as_deref().unwrap_or(BASE);
+        let base = annulus.base.as_deref().unwrap_or(BASE);
         parts.push(compared(
             ratio,
             &format!("the best hand-written ring ({base})"),
@@ -53,7 +53,7 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
     }
     let mut text = format!(
         "at depth {depth} {} does {} ops/s",
-        ours.variant,
+        annulus.variant,
         grouped(medians.ops_per_second.median)
     );
     if !parts.is_empty() {

@@ -339,7 +339,7 @@ fn side_by_side(first: &Comparison, second: &Comparison, differences: &[Differen
             p {
                 "A difference counts if all repeats of one run lie beyond all "
                 "of the other and the medians differ by more "
-                "than 3 %. With fewer than 3 repeats nothing can be said. Runs of different hours may differ by "
+                "than 3 %. Fewer than 3 repeats are not enough. Runs of different hours may differ by "
                 "other activity of the machine: compare variants within one run."
             }
         }

@@ -121,8 +121,8 @@ impl Graphs {
         let written = tempfile::NamedTempFile::new_in(self.folder()).and_then(|mut beside| {
             beside.write_all(&picture)?;
             // Temporary files are readable only by their owner. The graph must be readable by all users.
-            let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-            beside.as_file().set_permissions(everybody)?;
+            let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+            beside.as_file().set_permissions(readable)?;
             match self.replace {
                 true => beside.persist(file).map_err(|error| error.error),
                 false => beside.persist_noclobber(file).map_err(|error| error.error),

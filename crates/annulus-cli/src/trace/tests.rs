@@ -116,9 +116,9 @@ fn a_flame_graph_counts_samples_and_tells_the_kernels_functions() {
     let folded = flame::fold_text(SCRIPT.as_bytes()).unwrap();
     let mut lines: Vec<&str> = folded.stacks.lines().collect();
     lines.sort_unstable();
-    let ours = "run_pread-1;clone3;annulus_baselines::blocking::Pread::run";
-    let inside = format!("{ours};pread64;do_syscall_64_[k];filemap_get_read_batch_[k] 1");
-    assert_eq!(lines, [format!("{ours} 1"), inside]);
+    let stack = "run_pread-1;clone3;annulus_baselines::blocking::Pread::run";
+    let inside = format!("{stack};pread64;do_syscall_64_[k];filemap_get_read_batch_[k] 1");
+    assert_eq!(lines, [format!("{stack} 1"), inside]);
     let (drawn, picture) = flame::draw(&folded, "pread, depth 1").unwrap();
     assert_eq!((drawn.samples, drawn.note), (2, None));
     let picture = String::from_utf8(picture).unwrap();

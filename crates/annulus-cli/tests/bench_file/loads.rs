@@ -152,7 +152,7 @@ fn threads_share_the_depth_and_cap_blocking_variants() {
         );
     }
     let annulus = &of(&outcomes, "annulus").2;
-    assert!(note(annulus).contains("3 threads ask"), "{annulus}");
+    assert!(note(annulus).contains("3 submitting threads"), "{annulus}");
 }
 
 #[test]

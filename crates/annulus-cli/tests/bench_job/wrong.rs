@@ -102,7 +102,7 @@ fn a_users_file_is_written_and_extended_only_with_overwrite() {
     refuses(
         &workspace,
         &[],
-        "precious has 65536 bytes and [a] wants 1048576; --overwrite lets it grow",
+        "precious has 65536 bytes and [a] needs 1048576; --overwrite lets it grow",
     );
     let content = std::fs::read(workspace.path().join("precious")).unwrap();
     assert_eq!(content.len(), 65536);
@@ -121,7 +121,7 @@ fn unusable_paths_and_sizes_are_refused() {
     refuses(
         &workspace,
         &[],
-        "nothing does not exist, and no `size` in bytes says how long to make it",
+        "nothing does not exist, and there is no `size` in bytes for a new file",
     );
     workspace.job("[a]\nfilename=/dev/null\nsize=1M\n");
     refuses(

@@ -217,7 +217,7 @@ fn start<P: Protocol + Send>(
     let bytes = (request_bytes * plan.pipeline).saturating_mul(plan.connections);
     if bytes > MEMORY_BYTES_MAX {
         return Err(Failure::Failed(format!(
-            "{} connections with {} requests of {request_bytes} bytes each take {bytes} bytes; ask for less than \
+            "{} connections with {} requests of {request_bytes} bytes each take {bytes} bytes; use less than \
              {MEMORY_BYTES_MAX}",
             plan.connections, plan.pipeline
         )));

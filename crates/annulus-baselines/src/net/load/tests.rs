@@ -182,7 +182,7 @@ fn responses_that_come_all_at_once_are_each_requested_twice_at_most() {
     assert_eq!(outcome.faults, Vec::<String>::new());
     assert!(
         outcome.out_of_buffers <= outcome.all_responses,
-        "{} times no buffer, {} answers",
+        "{} times no buffer, {} responses",
         outcome.out_of_buffers,
         outcome.all_responses
     );
@@ -386,7 +386,7 @@ fn a_server_that_is_not_there_is_reported() {
     ) {
         Err(Failure::Unavailable(why)) => println!("skip: {why}"),
         Err(Failure::Failed(why)) => assert!(why.contains("is the server running"), "{why}"),
-        Ok(_) => panic!("nobody answered"),
+        Ok(_) => panic!("connected without a server"),
     }
 }
 

@@ -172,11 +172,11 @@ async fn submit<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
 ) -> Option<M> {
     let file = &files[op.file as usize];
     let part = buffer.subslice(..bytes);
-    let answer = match op.write {
+    let result = match op.write {
         true => file.write_at(part, op.offset).await,
         false => file.read_at(part, op.offset).await,
     };
-    match answer {
+    match result {
         Ok((count, part)) => {
             worker.borrow_mut().finish(op, Ok(count), &part[..]);
             Some(part.into_inner())

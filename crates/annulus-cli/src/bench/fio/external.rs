@@ -95,7 +95,11 @@ impl External {
         let output = output.map_err(failed)?;
         let failure = || {
             let err = String::from_utf8_lossy(&output.stderr);
-            let first = err.lines().next().unwrap_or("it says nothing").to_string();
+            let first = err
+                .lines()
+                .next()
+                .unwrap_or("it printed no reason")
+                .to_string();
             format!("fio failed ({}): {first}", output.status)
         };
         let text = fs::read(&json).unwrap_or_default();

@@ -200,7 +200,7 @@ fn clone_files(job: &Job, clone: usize) -> Result<CloneFiles, Fault> {
             let length = length(path)?.ok_or_else(|| {
                 let shown = path.display();
                 about(format!(
-                    "{shown} does not exist, and no `size` in bytes says how long to make it"
+                    "{shown} does not exist, and there is no `size` in bytes for a new file"
                 ))
             })?;
             least = least.min(length);
@@ -319,7 +319,7 @@ fn may_be_used(path: &Path, needs: &FileNeeds, overwrite: bool) -> Result<(), Fa
     }
     if length < needs.bytes && !overwrite {
         return Err(Fault::usage(format!(
-            "{shown} has {length} bytes and [{}] wants {}; --overwrite lets it grow, or use a smaller `size`",
+            "{shown} has {length} bytes and [{}] needs {}; --overwrite lets it grow, or use a smaller `size`",
             needs.job, needs.bytes
         )));
     }

@@ -120,7 +120,10 @@ mod tests {
             block[4000] ^= 1;
             let text = check(&kind, &[], 8192, &block).unwrap_err();
             assert!(text.contains("checksum"), "{text}");
-            assert!(check(&kind, &[], 0, &[0; 4096]).is_err(), "nobody's block");
+            assert!(
+                check(&kind, &[], 0, &[0; 4096]).is_err(),
+                "an unwritten block"
+            );
         }
     }
 

@@ -307,9 +307,9 @@ impl JobWorker {
 
     /// Checks the content of a read. Returns a description of the first mismatch.
     #[cold]
-    fn check<A: Completed + ?Sized>(&mut self, op: &Op, answer: &A) -> Option<String> {
+    fn check<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> Option<String> {
         let (kind, pattern) = self.work.verify.as_ref()?;
-        if !answer.copy_to(&mut self.scratch) {
+        if !data.copy_to(&mut self.scratch) {
             return Some("the engine has no bytes to show".into());
         }
         self.tally.verified += 1;
@@ -363,7 +363,7 @@ impl Worker for JobWorker {
     }
 
     #[inline]
-    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
+    fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, data: &A) {
         let now = self.clock.now_ns();
         self.now_ns = now;
         self.tally.completions += 1;
@@ -373,7 +373,7 @@ impl Worker for JobWorker {
             wrong => return self.tally.record_failure(side, &op, &wrong),
         }
         if !op.write && self.work.verify.is_some() {
-            if let Some(text) = self.check(&op, answer) {
+            if let Some(text) = self.check(&op, data) {
                 return self.tally.wrong(&op, text);
             }
             self.now_ns = self.clock.now_ns();

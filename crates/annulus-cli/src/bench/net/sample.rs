@@ -156,13 +156,16 @@ mod tests {
             ..ServerUse::default()
         };
         let (idle, full) = (server(0.5), server(0.99));
-        let says = |plan: &Plan, client: &[f64], server| limit(plan, client, server);
-        assert!(says(&plan, &[0.2, 0.99], Some(&idle)).contains("lower bound"));
-        assert!(says(&plan, &[0.99], None).starts_with("the client is the limit"));
-        assert!(says(&plan, &[0.99], Some(&full)).contains("both full"));
-        assert_eq!(says(&plan, &[0.9], Some(&full)), "the server is the limit");
-        assert!(says(&plan, &[0.9], Some(&idle)).starts_with("neither"));
+        let limit_of = |plan: &Plan, client: &[f64], server| limit(plan, client, server);
+        assert!(limit_of(&plan, &[0.2, 0.99], Some(&idle)).contains("lower bound"));
+        assert!(limit_of(&plan, &[0.99], None).starts_with("the client is the limit"));
+        assert!(limit_of(&plan, &[0.99], Some(&full)).contains("both full"));
+        assert_eq!(
+            limit_of(&plan, &[0.9], Some(&full)),
+            "the server is the limit"
+        );
+        assert!(limit_of(&plan, &[0.9], Some(&idle)).starts_with("neither"));
         plan.pace = Pace::Rate(1.0);
-        assert!(says(&plan, &[0.1], Some(&idle)).starts_with("the rate"));
+        assert!(limit_of(&plan, &[0.1], Some(&idle)).starts_with("the rate"));
     }
 }

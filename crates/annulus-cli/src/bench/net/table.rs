@@ -26,7 +26,7 @@ const DISTURBED: f64 = 0.1;
 /// The CPU time of the busiest thread is not shown if it exceeds this share of the process's CPU time.
 const ALONE: f64 = 0.98;
 /// The variant that the verdict is about.
-const OURS: &str = "annulus";
+const ANNULUS: &str = "annulus";
 
 /// Returns the column headings.
 pub(crate) fn headings(protocol: &str) -> [&'static str; HEADINGS.len()] {
@@ -196,8 +196,8 @@ fn clause(row: &Row) -> Option<String> {
             short(medians.p99_us),
             row.limit.as_deref().unwrap_or_default(),
         )),
-        Some(ratio) if row.variant == OURS => Some(format!(
-            "with {cell} {OURS} completes {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
+        Some(ratio) if row.variant == ANNULUS => Some(format!(
+            "with {cell} {ANNULUS} completes {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
             ratio.median,
             ratio.min,
             ratio.max,

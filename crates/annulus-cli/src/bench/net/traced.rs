@@ -112,7 +112,7 @@ fn under_load<T>(
         mut plan,
         pid,
     } = ready(options, cell, variant).map_err(|fault| fault.to_string())?;
-    let pid = pid.ok_or("not available: --pid PID says which process is the server's")?;
+    let pid = pid.ok_or("not available: give the server's process with --pid PID")?;
     plan.runtime = SETTLING;
     let (mut run, mut result) = (
         Some(run),

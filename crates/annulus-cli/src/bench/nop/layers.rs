@@ -261,7 +261,7 @@ async fn yields(stop: Arc<AtomicBool>) -> Result<u64, Failure> {
 /// The state that a task shares with the thread that completes its requests.
 #[derive(Default)]
 struct Slot {
-    answered: AtomicBool,
+    completed: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -269,7 +269,7 @@ async fn request_tasks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u
     let slot = Arc::new(Slot::default());
     let mut ops = 0;
     while !stop.load(Relaxed) {
-        slot.answered.store(false, Relaxed);
+        slot.completed.store(false, Relaxed);
         let mut requested = false;
         poll_fn(|context| {
             slot.waker.register(context.waker());
@@ -278,7 +278,7 @@ async fn request_tasks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u
                 // If the thread has ended, the request never completes and the run hangs until the test times out.
                 let _ = to.send(Arc::clone(&slot));
             }
-            match slot.answered.load(Acquire) {
+            match slot.completed.load(Acquire) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             }
@@ -297,10 +297,10 @@ fn hand_off(
 ) -> Result<Sample, Failure> {
     let (to, requested) = channel::<Arc<Slot>>();
     let thread = std::thread::Builder::new()
-        .name("answers".into())
+        .name("completer".into())
         .spawn(move || {
             for slot in requested {
-                slot.answered.store(true, Release);
+                slot.completed.store(true, Release);
                 slot.waker.wake();
             }
         })
@@ -365,9 +365,9 @@ fn on_tokio(
         completions
     });
     let mut ops = 0;
-    for answer in completions {
-        ops +=
-            answer.map_err(|error| Failure::Failed(format!("a task ended early: {error}")))??;
+    for completion in completions {
+        ops += completion
+            .map_err(|error| Failure::Failed(format!("a task ended early: {error}")))??;
     }
     Ok(watch.end(&counted(&engine, ops)))
 }
@@ -390,7 +390,7 @@ mod tests {
                 Err(error) => panic!("{} at {depth}: {error}", layer.name()),
             }
         }
-        panic!("{} at {depth}: never an answer", layer.name());
+        panic!("{} at {depth}: no completion", layer.name());
     }
 
     #[test]

@@ -99,14 +99,14 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
             .medians
             .as_ref()
     };
-    let (ours, reference) = (of("annulus")?, of("abi-defer")?);
+    let (annulus, reference) = (of("annulus")?, of("abi-defer")?);
     let (executor, hop) = (of("null-executor")?, of("null-hand-off")?);
     Some(format!(
         "at depth {depth} a NOP takes {} ns through Annulus and {} by hand ({} of {} ns CPU); without any kernel the \
          executor alone takes {} and a hop to a thread and back {}",
-        short(ours.ns_per_op.median),
+        short(annulus.ns_per_op.median),
         short(reference.ns_per_op.median),
-        short(ours.cpu_ns_per_op.median),
+        short(annulus.cpu_ns_per_op.median),
         short(reference.cpu_ns_per_op.median),
         short(executor.ns_per_op.median),
         short(hop.ns_per_op.median),

@@ -314,7 +314,7 @@ impl Opened {
         let backend = self.engine.backend();
         let mut note = backend.to_string();
         if callers > 1 {
-            note += &format!("; {callers} threads ask");
+            note += &format!("; {callers} submitting threads");
         }
         let uring = matches!(backend, EngineBackend::Uring { .. });
         let in_flight = self.drivers * IN_FLIGHT.min((IN_FLIGHT_BYTES / job.block_bytes).max(1));

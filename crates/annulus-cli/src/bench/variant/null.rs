@@ -25,8 +25,8 @@ impl<B: Bench> Variant<B> for Null {
         let mut outstanding = ops.len();
         while outstanding > 0 {
             let op = ops[oldest];
-            let answer = worker.ideal_result(&op);
-            worker.finish(op, Ok(job.block_bytes), &answer);
+            let data = worker.ideal_result(&op);
+            worker.finish(op, Ok(job.block_bytes), &data);
             match worker.next() {
                 Some(op) => ops[oldest] = op,
                 None => outstanding -= 1,

@@ -83,8 +83,8 @@ async fn task<L: Worker, B: Buffer>(
         if op.write {
             worker.borrow().fill(&op, &mut buffer);
         }
-        let answer = submit(&files, &op, buffer, durable).await;
-        match finish(&mut *worker.borrow_mut(), op, answer) {
+        let result = submit(&files, &op, buffer, durable).await;
+        match finish(&mut *worker.borrow_mut(), op, result) {
             Some(back) => buffer = back,
             None => return,
         }
@@ -137,9 +137,9 @@ pub(crate) async fn many<L: Worker, B: Buffer>(file: &File, worker: &mut L, buff
 pub(crate) fn finish<L: Worker, B: Buffer>(
     worker: &mut L,
     op: Op,
-    answer: Result<(usize, B), BufError<B>>,
+    result: Result<(usize, B), BufError<B>>,
 ) -> Option<B> {
-    match answer {
+    match result {
         Ok((count, buffer)) => {
             worker.finish(op, Ok(count), &buffer[..]);
             Some(buffer)

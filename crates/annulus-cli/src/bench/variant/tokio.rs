@@ -153,8 +153,8 @@ async fn task<L: Worker, B: Buffer>(
         if op.write {
             worker.fill(&op, &mut buffer);
         }
-        let answer = submit(&files, &op, buffer, durable).await;
-        match finish(&mut worker, op, answer) {
+        let result = submit(&files, &op, buffer, durable).await;
+        match finish(&mut worker, op, result) {
             Some(back) => buffer = back,
             None => break,
         }

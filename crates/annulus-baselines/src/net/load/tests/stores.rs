@@ -79,7 +79,7 @@ fn response(words: &[Vec<u8>], map: &Map) -> Vec<u8> {
     }
 }
 
-/// A store whose answers pass through `make` before they are sent.
+/// Starts a store whose responses pass through `make`.
 fn store(make: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static) -> Target {
     let map = Map::default();
     serve(move |stream, _| {

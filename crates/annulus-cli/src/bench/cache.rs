@@ -30,7 +30,7 @@ const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cach
 /// The reason given if the file system does not support `mincore`.
 const NOT_MAPPED: &str = "cold or hot is not known: this file system does not allow mapping the file, which \
                           shows what is cached; use --direct";
-/// Read at a time when warming up.
+/// The number of bytes per read when warming up.
 const WARM_BYTES: usize = 1 << 20;
 
 /// The state of the page cache before a run, or the reason why the run would not measure what was requested.
@@ -43,7 +43,7 @@ pub(crate) enum Readiness {
 pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault> {
     match cache {
         Cache::Direct => {
-            // The kernel would have to keep cached pages coherent with direct I/O, a cost that is not the variant's.
+            // Cached pages would cost the variant time: the kernel keeps them coherent with direct I/O.
             evict(file)?;
             // A file that cannot be mapped counts as not cached.
             let resident = resident(file)?.unwrap_or(0.0);

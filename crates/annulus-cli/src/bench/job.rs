@@ -20,7 +20,7 @@ const THREADS_MAX: usize = 256;
 const FILES_MAX: usize = 4096;
 /// The least memory limit that leaves space for the process itself.
 const MEMORY_MIN: u64 = 16 << 20;
-/// If the data is this multiple of the memory, a block has been reclaimed before it is used again.
+/// The ratio of data to memory from which the kernel reclaims each block before it is used again.
 const FORGETS: u64 = 2;
 
 /// The role of the page cache.

@@ -32,7 +32,7 @@ pub(crate) struct Report {
     pub(crate) command: Vec<String>,
     /// The start time, in seconds since 1970.
     pub(crate) started_unix_s: u64,
-    /// The seed; `--seed` with it repeats the order of runs and blocks.
+    /// The seed. Passing it to `--seed` repeats the order of runs and blocks.
     pub(crate) seed: u64,
     pub(crate) machine: Machine,
     pub(crate) load: Load,
@@ -66,8 +66,8 @@ pub(crate) struct Load {
     /// `direct`; `buffered, cold`; `buffered, hot`.
     pub(crate) cache: String,
     pub(crate) file: String,
-    /// The content of every completion was checked (a file that the tool created), rather than a sample (the user's
-    /// file).
+    /// The content of every completion was checked, as in a file that the tool created. Otherwise only a sample was, as
+    /// in the user's file.
     pub(crate) contents_known: bool,
     pub(crate) depths: Vec<usize>,
     /// `--threads`; the tool's help gives its meaning for each variant.

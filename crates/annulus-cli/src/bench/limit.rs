@@ -18,7 +18,7 @@ const NAME: &str = "annulus-bench-";
 const REMOVALS: usize = 1000;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// The limit counts as reached from this divisor of it below: the kernel reclaims a little early.
+/// A peak within this fraction below the limit counts as reaching it, because the kernel reclaims a little early.
 const REACHED_WITHIN: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::signals::{self, GIVE_UP};
 
 /// The time before the measured time; at most a fifth of it.
 const RAMP: Duration = Duration::from_millis(200);
-/// The time after which a variant hangs, while it sets itself up or finishes after the end.
+/// The time after which a variant counts as hung, while it sets itself up or finishes after the end.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A variant of this tool.

@@ -31,7 +31,7 @@ pub(crate) fn run(
     run_by(plan, file, variant, depth, position, run::run)
 }
 
-/// Like [`run`], with `how` in place of [`run::run`].
+/// Runs `variant` at `depth`, as [`run`] does, but calls `how` instead of [`run::run`] for each attempt.
 pub(crate) fn run_by(
     plan: &Plan,
     file: &TestFile,
@@ -201,7 +201,7 @@ fn check_afterwards(
     stamp: u64,
 ) -> Result<Afterwards, Fault> {
     if plan.writes() {
-        // Written data must be on the device, and be read back from there.
+        // Flush the written data, so that the check reads it from the device.
         for one in file.buffered.iter() {
             fdatasync(one).map_err(|error| {
                 Fault::failed(format!("flushing the file after a run: {error}"))

@@ -20,7 +20,8 @@ pub(crate) struct Spread {
 const LEVEL: f64 = 0.03;
 
 impl Spread {
-    /// Returns whether this ratio shows no difference: its extremes lie on both sides of 1, or it is within 3 % of 1.
+    /// Returns whether this ratio shows no difference: its extremes lie on both sides of 1, or its median is within 3 %
+    /// of 1.
     pub(crate) fn is_level(&self) -> bool {
         let certain = self.min > 1.0 || self.max < 1.0;
         !certain || (self.median - 1.0).abs() <= LEVEL

@@ -1,7 +1,8 @@
 //! One more run of each variant under a tracer: `--syscalls`, `--flamegraph`.
 //!
-//! Variants run in this process, so it is traced itself, and only during the variant's run. The preparation of the page
-//! cache and the check afterwards are not included. The harness is; `null` shows its share.
+//! Variants run in this process, so the tracer attaches to this process for the length of the variant's run. The
+//! trace excludes the preparation of the page cache and the check afterwards. It includes the harness; `null` shows
+//! its share.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The runs of each comparison, as alerts see them: what is measured, whose it is, and its slices.
+//! Checks alert rules on the runs of each comparison.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ pub(crate) fn judge_file(judge: &Judge, runs: &[json::Run]) -> Verdict {
     verdict
 }
 
-/// A run of NOPs is one interval.
+/// Checks the rules on the variants of Annulus. A run of NOPs is one interval.
 pub(crate) fn judge_nop(judge: &Judge, runs: &[nop::Run]) -> Verdict {
     let mut verdict = Verdict::default();
     for run in runs {
@@ -128,7 +128,7 @@ fn slices(timeline: Option<&Timeline>) -> Vec<Interval> {
         let mut latency = Histogram::new();
         for (bucket, count) in slice.latency.0 {
             let (first, last) = bounds(bucket);
-            // The middle, so that the mean is as right as it can be.
+            // The middle of the bucket minimizes the error of the mean.
             latency.record_many(first.midpoint(last), count);
         }
         Interval {

@@ -17,11 +17,11 @@ use super::check::{self, Contents, SAMPLE_EVERY, SAMPLES_MAX, Sample, SampleKind
 use super::order::Lease;
 use super::run::Shared;
 
-/// The longest latency that is recorded; a longer one counts as this.
+/// The longest recorded latency. Longer ones are recorded as this value.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// The precision of percentiles, in digits.
 const LATENCY_DIGITS: u8 = 3;
-/// The number of checked units from which checking is kept out of the next operation's latency.
+/// The number of checked units from which the time of a check is kept out of the next operation's latency.
 const UNITS_RECLOCK: u64 = 8;
 
 /// A worker of a run.

@@ -35,12 +35,15 @@ fn is_served(mut stream: &TcpStream) {
     assert_eq!(&start, b"HTTP/1.1 200 ");
 }
 
+/// Each client sends its request when it connects: the server may close a connection that stays without a request.
 fn all_are_served(server: &Server) {
-    let streams: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
-    for mut stream in &streams {
+    let clients = (0..CLIENTS).map(|_| {
+        let mut stream = connect(server);
         let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         stream.write_all(request).unwrap();
-    }
+        stream
+    });
+    let streams: Vec<_> = clients.collect();
     streams.iter().for_each(is_served);
 }
 

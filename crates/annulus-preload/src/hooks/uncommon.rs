@@ -7,7 +7,7 @@
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
+    reason = "the header's note holds for each: the program's arguments are passed on unchanged"
 )]
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};

@@ -178,7 +178,7 @@ impl Wake for NoWake {
 }
 
 /// A driver of the calling thread, its handle, its kernel, and an engine whose operations go there.
-struct Ground {
+struct Fixture {
     driver: Arc<ThreadlessDriver<Still>>,
     kernel: Still,
     submitter: Submitter,
@@ -222,8 +222,8 @@ fn driver_on(handle: &Arc<DriverHandle>) -> (Arc<ThreadlessDriver<Still>>, Still
     (driver, kernel)
 }
 
-impl Ground {
-    fn new() -> Ground {
+impl Fixture {
+    fn new() -> Fixture {
         let handle = Arc::new(DriverHandle::threadless());
         let (driver, kernel) = driver_on(&handle);
         // The engine treats it like any other driver.
@@ -232,7 +232,7 @@ impl Ground {
             thread: super::Thread::Running(std::thread::spawn(|| {})),
         }];
         let submitter = Submitter::new(handles, Opcodes::of(|_| true), blocking_threads());
-        Ground {
+        Fixture {
             driver,
             kernel,
             submitter,
@@ -262,71 +262,71 @@ impl WakeTask for Count {
 
 #[test]
 fn without_an_awake_owner_each_operation_is_submitted_immediately() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let operations: Vec<_> = (1..5)
         .map(|count| {
-            let operation = ground.submit(Waker::noop());
-            assert_eq!(ground.kernel.taken(), count);
+            let operation = fixture.submit(Waker::noop());
+            assert_eq!(fixture.kernel.taken(), count);
             operation
         })
         .collect();
-    ground.kernel.complete_all();
-    ground.driver.poll();
+    fixture.kernel.complete_all();
+    fixture.driver.poll();
     for mut operation in operations {
         assert!(matches!(
             poll(&mut operation, Waker::noop()),
             Poll::Ready(Ok(()))
         ));
     }
-    ground.driver.drain();
+    fixture.driver.drain();
 }
 
 #[test]
 fn an_awake_owner_queues_until_a_chunk_is_full_or_it_parks() {
-    let ground = Ground::new();
-    ground.driver.after_unpark();
+    let fixture = Fixture::new();
+    fixture.driver.after_unpark();
     // With nothing in flight no completion would submit it.
-    let _first = ground.submit(Waker::noop());
-    assert_eq!(ground.kernel.taken(), 1);
-    let _queued: Vec<_> = (0..2).map(|_| ground.submit(Waker::noop())).collect();
-    assert_eq!(ground.kernel.taken(), 1);
-    let _full = ground.submit(Waker::noop());
-    assert_eq!(ground.kernel.taken(), 4);
-    let _left = ground.submit(Waker::noop());
-    assert_eq!(ground.kernel.taken(), 4);
-    ground.driver.before_park();
-    assert_eq!(ground.kernel.taken(), 5);
+    let _first = fixture.submit(Waker::noop());
+    assert_eq!(fixture.kernel.taken(), 1);
+    let _queued: Vec<_> = (0..2).map(|_| fixture.submit(Waker::noop())).collect();
+    assert_eq!(fixture.kernel.taken(), 1);
+    let _full = fixture.submit(Waker::noop());
+    assert_eq!(fixture.kernel.taken(), 4);
+    let _left = fixture.submit(Waker::noop());
+    assert_eq!(fixture.kernel.taken(), 4);
+    fixture.driver.before_park();
+    assert_eq!(fixture.kernel.taken(), 5);
     // While the owner sleeps every submission polls.
-    let _from_elsewhere = ground.submit(Waker::noop());
-    assert_eq!(ground.kernel.taken(), 6);
-    ground.driver.drain();
+    let _from_elsewhere = fixture.submit(Waker::noop());
+    assert_eq!(fixture.kernel.taken(), 6);
+    fixture.driver.drain();
 }
 
 #[test]
 fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let mut operation = ground.submit(&waker);
-    ground.kernel.complete_all();
-    ground.driver.poll();
-    ground.driver.poll();
+    let mut operation = fixture.submit(&waker);
+    fixture.kernel.complete_all();
+    fixture.driver.poll();
+    fixture.driver.poll();
     assert_eq!(woken.0.load(SeqCst), 1);
     assert!(matches!(poll(&mut operation, &waker), Poll::Ready(Ok(()))));
-    let before = ground.kernel.state.lock().unwrap().submissions;
-    ground.driver.poll();
-    assert_eq!(ground.kernel.state.lock().unwrap().submissions, before);
-    ground.driver.drain();
+    let before = fixture.kernel.state.lock().unwrap().submissions;
+    fixture.driver.poll();
+    assert_eq!(fixture.kernel.state.lock().unwrap().submissions, before);
+    fixture.driver.drain();
 }
 
 #[test]
 fn a_drain_completes_queued_operations_and_those_in_flight_and_refuses_others() {
-    let ground = Ground::new();
-    ground.driver.after_unpark();
-    let mut in_flight = ground.submit(Waker::noop());
-    let mut queued = ground.submit(Waker::noop());
-    ground.driver.drain();
-    assert!(ground.driver.is_over());
+    let fixture = Fixture::new();
+    fixture.driver.after_unpark();
+    let mut in_flight = fixture.submit(Waker::noop());
+    let mut queued = fixture.submit(Waker::noop());
+    fixture.driver.drain();
+    assert!(fixture.driver.is_over());
     for operation in [&mut in_flight, &mut queued] {
         let Poll::Ready(Err(error)) = poll(operation, Waker::noop()) else {
             panic!("not completed by the drain");
@@ -338,7 +338,7 @@ fn a_drain_completes_queued_operations_and_those_in_flight_and_refuses_others() 
         );
     }
     // A second drain has no effect.
-    ground.driver.drain();
+    fixture.driver.drain();
 }
 
 #[test]
@@ -371,13 +371,13 @@ impl WakeTask for Ends {
 
 #[test]
 fn a_waker_that_ends_the_driver_during_delivery_causes_no_deadlock() {
-    let ground = Ground::new();
-    let waker = Waker::from(Arc::new(Ends(Arc::clone(&ground.driver))));
-    let mut first = ground.submit(&waker);
-    ground.kernel.complete_all();
-    let mut second = ground.submit(&waker);
-    ground.driver.poll();
-    assert!(ground.driver.is_over());
+    let fixture = Fixture::new();
+    let waker = Waker::from(Arc::new(Ends(Arc::clone(&fixture.driver))));
+    let mut first = fixture.submit(&waker);
+    fixture.kernel.complete_all();
+    let mut second = fixture.submit(&waker);
+    fixture.driver.poll();
+    assert!(fixture.driver.is_over());
     assert!(poll(&mut first, Waker::noop()).is_ready());
     assert!(poll(&mut second, Waker::noop()).is_ready());
 }

@@ -278,7 +278,7 @@ mod loom_models {
     use std::sync::Arc;
 
     /// The kernel's side, as `io_sq_thread` goes to sleep: set the flag, a full barrier, check once more. Returns
-    /// whether it saw the entry; otherwise it sleeps until it is woken.
+    /// whether the entry is visible; otherwise the thread sleeps until it is woken.
     fn last_look(tail: &AtomicU32, asleep: &AtomicBool) -> bool {
         asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

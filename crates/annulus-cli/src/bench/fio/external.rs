@@ -167,7 +167,8 @@ fn report_of(plan: &Plan, index: usize, entries: &[Value]) -> FioReport {
         .count();
     if same_name > 1 {
         return Err(
-            "several jobs have this name, so fio's report of it is not distinguished".into(),
+            "several jobs have this name, so their results in fio's report cannot be told apart"
+                .into(),
         );
     }
     let own: Vec<&Value> = entries

@@ -183,7 +183,12 @@ pub(super) fn percentiles(text: &str) -> Result<Vec<f64>, String> {
     for part in text.split(':') {
         match part.trim().parse::<f64>() {
             Ok(value) if (0.0..=100.0).contains(&value) => list.push(value),
-            _ => return Err(format!("`{}` is no percentile from 0 to 100", part.trim())),
+            _ => {
+                return Err(format!(
+                    "`{}` is not a percentile from 0 to 100",
+                    part.trim()
+                ));
+            }
         }
     }
     if list.len() > PERCENTILES_MAX {

@@ -62,7 +62,7 @@ impl OnTokio {
             },
             OnTokio {
                 name: "annulus-tokio-handed",
-                about: "annulus-tokio on a runtime as it comes: submitted to a driver thread",
+                about: "annulus-tokio on an unmodified runtime: operations go to a driver thread",
                 rings: false,
                 ..ON_TOKIO
             },

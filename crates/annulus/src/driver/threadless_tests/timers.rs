@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::submitter::Clock;
 use super::super::threadless::ThreadlessDriver;
 use super::super::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
-use super::{Ground, NoWake, Still, blocking_threads, limits, tuning};
+use super::{Fixture, NoWake, Still, blocking_threads, limits, tuning};
 use crate::op::{Op, Sleep};
 use crate::sys::errno::ETIME;
 use crate::sys::kernel::Kernel;
@@ -26,12 +26,12 @@ impl Clock for Still {
     }
 }
 
-impl Ground {
-    /// Creates a ground with deadlines on the kernel's clock.
-    fn timed() -> Ground {
-        let mut ground = Ground::new();
-        ground.submitter.clock = Some(Arc::new(ground.kernel.clone()));
-        ground
+impl Fixture {
+    /// Creates a fixture with deadlines on the kernel's clock.
+    fn timed() -> Fixture {
+        let mut fixture = Fixture::new();
+        fixture.submitter.clock = Some(Arc::new(fixture.kernel.clone()));
+        fixture
     }
 }
 
@@ -53,69 +53,69 @@ fn ns(time: Duration) -> u64 {
 
 #[test]
 fn a_long_deadline_and_many_short_ones_have_one_timer_at_a_time() {
-    let ground = Ground::timed();
-    let mut long = begun(&ground.submitter, LONG);
+    let fixture = Fixture::timed();
+    let mut long = begun(&fixture.submitter, LONG);
     for _ in 0..ROUNDS {
-        let mut short = begun(&ground.submitter, SHORT);
-        let at_ns = Clock::now_ns(&ground.kernel) + ns(SHORT);
-        assert_eq!(ground.kernel.timers(), [at_ns]);
-        ground.kernel.pass(ns(SHORT));
-        ground.driver.poll();
+        let mut short = begun(&fixture.submitter, SHORT);
+        let at_ns = Clock::now_ns(&fixture.kernel) + ns(SHORT);
+        assert_eq!(fixture.kernel.timers(), [at_ns]);
+        fixture.kernel.pass(ns(SHORT));
+        fixture.driver.poll();
         assert!(is_completed(&mut short));
-        assert_eq!(ground.kernel.timers(), [ns(LONG)]);
+        assert_eq!(fixture.kernel.timers(), [ns(LONG)]);
     }
-    ground.kernel.pass(ns(LONG));
-    ground.driver.poll();
+    fixture.kernel.pass(ns(LONG));
+    fixture.driver.poll();
     assert!(is_completed(&mut long));
-    assert_eq!(ground.kernel.timers(), []);
-    ground.driver.drain();
+    assert_eq!(fixture.kernel.timers(), []);
+    fixture.driver.drain();
 }
 
 #[test]
 fn deadlines_that_are_met_leave_one_timer_that_fires_once() {
-    let ground = Ground::timed();
-    let long = begun(&ground.submitter, LONG);
+    let fixture = Fixture::timed();
+    let long = begun(&fixture.submitter, LONG);
     for n in 1..ROUNDS {
-        drop(begun(&ground.submitter, LONG / 2 / n));
+        drop(begun(&fixture.submitter, LONG / 2 / n));
     }
-    assert_eq!(ground.kernel.timers().len(), 1);
-    ground.kernel.pass(ground.kernel.timers()[0]);
-    ground.driver.poll();
-    assert_eq!(ground.kernel.timers(), [ns(LONG)]);
+    assert_eq!(fixture.kernel.timers().len(), 1);
+    fixture.kernel.pass(fixture.kernel.timers()[0]);
+    fixture.driver.poll();
+    assert_eq!(fixture.kernel.timers(), [ns(LONG)]);
     drop(long);
-    ground.driver.drain();
+    fixture.driver.drain();
 }
 
 #[test]
 fn a_timer_that_fires_while_it_is_moved_is_armed_again() {
-    let ground = Ground::timed();
-    let _long = begun(&ground.submitter, LONG);
+    let fixture = Fixture::timed();
+    let _long = begun(&fixture.submitter, LONG);
     // It has fired, and the driver has not noticed yet.
-    ground.kernel.pass(ns(LONG) - ns(SHORT) * 3);
-    let early = ground.kernel.state.lock().unwrap().timers[0].1;
-    ground.kernel.state.lock().unwrap().timers.clear();
-    let mut short = begun(&ground.submitter, SHORT);
-    assert_eq!(ground.kernel.timers(), []);
-    ground.kernel.complete(early, -ETIME);
-    ground.driver.poll();
-    let at_ns = Clock::now_ns(&ground.kernel) + ns(SHORT);
-    assert_eq!(ground.kernel.timers(), [at_ns]);
-    ground.kernel.pass(ns(SHORT));
-    ground.driver.poll();
+    fixture.kernel.pass(ns(LONG) - ns(SHORT) * 3);
+    let early = fixture.kernel.state.lock().unwrap().timers[0].1;
+    fixture.kernel.state.lock().unwrap().timers.clear();
+    let mut short = begun(&fixture.submitter, SHORT);
+    assert_eq!(fixture.kernel.timers(), []);
+    fixture.kernel.complete(early, -ETIME);
+    fixture.driver.poll();
+    let at_ns = Clock::now_ns(&fixture.kernel) + ns(SHORT);
+    assert_eq!(fixture.kernel.timers(), [at_ns]);
+    fixture.kernel.pass(ns(SHORT));
+    fixture.driver.poll();
     assert!(is_completed(&mut short));
-    ground.driver.drain();
+    fixture.driver.drain();
 }
 
 #[test]
 fn a_thread_that_waits_in_its_ring_needs_no_timer() {
-    let ground = Ground::timed();
-    ground.driver.begin_owner_polls();
-    let _sleeps = [LONG, SHORT].map(|time| begun(&ground.submitter, time));
-    ground.driver.poll();
-    assert_eq!(ground.kernel.timers(), []);
-    ground.driver.end_owner_polls();
-    assert_eq!(ground.kernel.timers(), [ns(SHORT)]);
-    ground.driver.drain();
+    let fixture = Fixture::timed();
+    fixture.driver.begin_owner_polls();
+    let _sleeps = [LONG, SHORT].map(|time| begun(&fixture.submitter, time));
+    fixture.driver.poll();
+    assert_eq!(fixture.kernel.timers(), []);
+    fixture.driver.end_owner_polls();
+    assert_eq!(fixture.kernel.timers(), [ns(SHORT)]);
+    fixture.driver.drain();
 }
 
 /// Returns the number of requests in the kernel, by cancelling them; `None` if the kernel does not count (before Linux

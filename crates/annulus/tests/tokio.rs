@@ -20,13 +20,13 @@ const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 512;
 
 /// A file whose blocks encode their positions, and an engine of rings.
-struct Ground {
+struct Fixture {
     dir: TempDir,
     engine: Engine,
 }
 
-impl Ground {
-    fn new() -> Ground {
+impl Fixture {
+    fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let blocks = (0..BLOCKS).flat_map(|n| n.to_ne_bytes().repeat(BLOCK_BYTES / 8));
         std::fs::write(dir.path().join("data"), blocks.collect::<Vec<u8>>()).unwrap();
@@ -34,7 +34,7 @@ impl Ground {
         // Longer than any disk takes, because nothing may be leaked.
         let builder = builder.drain_timeout(Duration::from_secs(600));
         let engine = builder.build().unwrap();
-        Ground { dir, engine }
+        Fixture { dir, engine }
     }
 
     fn path(&self) -> PathBuf {
@@ -114,10 +114,10 @@ async fn begin<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 
 #[test]
 fn tasks_that_move_between_workers_with_reads_in_flight_get_their_results() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let runtime = workers(4);
     runtime.block_on(async {
-        let file = ground.open().await;
+        let file = fixture.open().await;
         let tasks = (0..32u64).map(|task| {
             let file = file.clone();
             tokio::spawn(async move {
@@ -145,16 +145,16 @@ fn tasks_that_move_between_workers_with_reads_in_flight_get_their_results() {
             task.await.unwrap();
         }
     });
-    ground.settled();
+    fixture.settled();
 }
 
 #[test]
 fn reads_started_on_one_worker_complete_or_are_dropped_on_another() {
-    let ground = Ground::new();
-    let engine = Box::leak(Box::new(ground.engine.clone()));
+    let fixture = Fixture::new();
+    let engine = Box::leak(Box::new(fixture.engine.clone()));
     let runtime = workers(2);
     runtime.block_on(async {
-        let file: &'static File = Box::leak(Box::new(ground.open().await));
+        let file: &'static File = Box::leak(Box::new(fixture.open().await));
         let _ = &engine;
         let (send, mut receive) = mpsc::channel(8);
         let begun = tokio::spawn(async move {
@@ -183,15 +183,15 @@ fn reads_started_on_one_worker_complete_or_are_dropped_on_another() {
             .await
             .unwrap();
     });
-    ground.settled();
+    fixture.settled();
 }
 
 #[test]
 fn every_thread_of_a_runtime_can_read() {
     for runtime in [workers(2), current()] {
-        let ground = Ground::new();
+        let fixture = Fixture::new();
         // In `block_on`, in a task, on a blocking thread, in a `block_on` there, and on an unrelated thread.
-        let file = runtime.block_on(ground.open());
+        let file = runtime.block_on(fixture.open());
         runtime.block_on(read_block(&file, 1));
         let task = file.clone();
         let in_task = runtime.spawn(async move { read_block(&task, 2).await });
@@ -212,13 +212,13 @@ fn every_thread_of_a_runtime_can_read() {
             .join()
             .unwrap();
         drop(file);
-        ground.settled();
+        fixture.settled();
     }
 }
 
 #[test]
 fn several_runtimes_share_one_engine_and_one_runtime_several_engines() {
-    let (one, other) = (Ground::new(), Ground::new());
+    let (one, other) = (Fixture::new(), Fixture::new());
     let runtimes = [workers(2), current(), workers(1)];
     std::thread::scope(|scope| {
         for runtime in &runtimes {
@@ -246,13 +246,13 @@ fn several_runtimes_share_one_engine_and_one_runtime_several_engines() {
 #[test]
 fn a_runtime_that_shuts_down_with_reads_in_flight_leaves_nothing_behind() {
     for round in 0..20 {
-        let ground = Ground::new();
+        let fixture = Fixture::new();
         let runtime = if round % 2 == 0 {
             workers(3)
         } else {
             current()
         };
-        let file = runtime.block_on(ground.open());
+        let file = runtime.block_on(fixture.open());
         for n in 0..200 {
             let file = file.clone();
             runtime.spawn(async move {
@@ -272,7 +272,7 @@ fn a_runtime_that_shuts_down_with_reads_in_flight_leaves_nothing_behind() {
         next.block_on(read_block(&file, 5));
         pollster::block_on(read_block(&file, 6));
         drop(next);
-        ground.settled();
+        fixture.settled();
     }
 }
 
@@ -281,8 +281,8 @@ fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
     let runtime = workers(2);
     for shut_down in [true, false] {
         for _ in 0..10 {
-            let ground = Ground::new();
-            let file = runtime.block_on(ground.open());
+            let fixture = Fixture::new();
+            let file = runtime.block_on(fixture.open());
             let tasks: Vec<_> = (0..50u64)
                 .map(|n| {
                     let file = file.clone();
@@ -301,8 +301,8 @@ fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
             drop(file);
             if shut_down {
                 std::thread::sleep(Duration::from_millis(2));
-                ground.engine.shutdown();
-                ground.settled();
+                fixture.engine.shutdown();
+                fixture.settled();
             }
             for task in tasks {
                 // `EngineError::Ended`, or a cancel in time.
@@ -313,7 +313,7 @@ fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
                     assert!(shut_down && expected, "{error}");
                 }
             }
-            drop(ground);
+            drop(fixture);
         }
     }
 }
@@ -321,9 +321,9 @@ fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
 #[test]
 fn timeouts_and_sleeps_pass_on_rings_without_a_waiting_thread() {
     for runtime in [workers(2), current()] {
-        let ground = Ground::new();
+        let fixture = Fixture::new();
         runtime.block_on(async {
-            let engine = ground.engine.clone();
+            let engine = fixture.engine.clone();
             let slept = tokio::spawn(async move {
                 let began = Instant::now();
                 engine.sleep(Duration::from_millis(30)).await.unwrap();
@@ -337,20 +337,20 @@ fn timeouts_and_sleeps_pass_on_rings_without_a_waiting_thread() {
                 engine.sleep(short).await.unwrap();
             });
             slept.await.unwrap();
-            let file = ground.open().await;
+            let file = fixture.open().await;
             let read = file.read_at(aligned(), 0).timeout(Duration::from_secs(60));
             assert!(is_block(&read.await.unwrap().1, 0));
         });
         drop(runtime);
-        ground.settled();
+        fixture.settled();
     }
 }
 
 #[test]
 fn an_executor_nested_in_a_worker_gets_its_completions() {
-    let ground = Arc::new(Ground::new());
+    let fixture = Arc::new(Fixture::new());
     let runtime = workers(2);
-    let file = runtime.block_on(ground.open());
+    let file = runtime.block_on(fixture.open());
     let tasks: Vec<_> = (0..2u64)
         .map(|n| {
             let file = file.clone();
@@ -367,17 +367,17 @@ fn an_executor_nested_in_a_worker_gets_its_completions() {
     for task in tasks {
         runtime.block_on(task).unwrap();
     }
-    ground.settled();
+    fixture.settled();
 }
 
 #[test]
 fn a_runtime_built_elsewhere_is_adopted_with_and_without_hooks() {
     for builder in [Builder::new_multi_thread, Builder::new_current_thread] {
-        let ground = Ground::new();
+        let fixture = Fixture::new();
         let runtime = builder().enable_all().build().unwrap();
         adopt(runtime.handle(), false).unwrap();
         runtime.block_on(async {
-            let file = ground.open().await;
+            let file = fixture.open().await;
             let tasks = (0..100).map(|n| {
                 let file = file.clone();
                 tokio::spawn(async move { read_block(&file, n).await })
@@ -386,18 +386,18 @@ fn a_runtime_built_elsewhere_is_adopted_with_and_without_hooks() {
                 task.await.unwrap();
             }
         });
-        let wakeups = ground.engine.metrics().wakeups;
+        let wakeups = fixture.engine.metrics().wakeups;
         assert_eq!(wakeups, 0, "the engine's driver has been used");
         drop(runtime);
-        ground.settled();
+        fixture.settled();
     }
 }
 
 #[test]
 fn a_future_outlives_the_runtime_that_started_it() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let runtime = current();
-    let file = runtime.block_on(ground.open());
+    let file = runtime.block_on(fixture.open());
     let mut read = file.read_at(aligned(), 9 * BLOCK_BYTES as u64);
     let result = runtime.block_on(begin(&mut read));
     drop(runtime);
@@ -410,19 +410,19 @@ fn a_future_outlives_the_runtime_that_started_it() {
             "cancelled with its runtime"
         ),
     }
-    ground.settled();
+    fixture.settled();
 }
 
 #[test]
 fn idle_rings_of_a_runtime_give_the_memory_of_a_dropped_arena_back() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     // A runtime with its own threads, and one that does not run when the arena is dropped.
     for runtime in [workers(2), current()] {
         let layout = BufferLayout::new(16, 1 << 20);
-        let arena = ground.engine.register_buffers(layout).unwrap();
+        let arena = fixture.engine.register_buffers(layout).unwrap();
         let rings = arena.registered().rings;
         runtime.block_on(async {
-            let file = ground.open().await;
+            let file = fixture.open().await;
             let task = tokio::spawn(async move { read_block(&file, 1).await });
             task.await.unwrap();
         });
@@ -433,7 +433,7 @@ fn idle_rings_of_a_runtime_give_the_memory_of_a_dropped_arena_back() {
         drop(arena);
         until_unmapped(from, bytes);
     }
-    ground.settled();
+    fixture.settled();
 }
 
 /// Reads when it is dropped, and sends the result.
@@ -481,13 +481,13 @@ thread_local! {
 fn a_worker_without_its_ring_reads_in_the_destructors_of_its_thread_locals() {
     for direct in [false, true] {
         for used_before in [false, true] {
-            let ground = Ground::new();
+            let fixture = Fixture::new();
             let runtime = workers(1);
             let (sender, receiver) = std::sync::mpsc::channel();
             runtime.block_on(async {
                 let file = match direct {
-                    true => ground.open().await,
-                    false => ground.engine.open(ground.path()).await.unwrap(),
+                    true => fixture.open().await,
+                    false => fixture.engine.open(fixture.path()).await.unwrap(),
                 };
                 let task = tokio::spawn(async move {
                     let reads = Reads(file, sender);
@@ -503,7 +503,7 @@ fn a_worker_without_its_ring_reads_in_the_destructors_of_its_thread_locals() {
             });
             drop(runtime);
             receiver.recv().unwrap().unwrap();
-            ground.settled();
+            fixture.settled();
         }
     }
 }

@@ -7,7 +7,7 @@ use annulus::{IoBuf, OpenOptions};
 use annulus_testing::skip;
 use bytes::{Bytes, BytesMut};
 
-use crate::grounds::{Ground, bytes, for_each_backend, uncache};
+use crate::fixtures::{Fixture, bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
 
 /// Returns `head` with exactly `spare` bytes of spare capacity.
@@ -20,9 +20,9 @@ fn with_spare(head: &[u8], spare: usize) -> BytesMut {
 
 #[test]
 fn a_read_appends_to_the_contents_of_a_buffer() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(1, 9_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         for spare in [1, 100, 8_000] {
             let buf = with_spare(b"head", spare);
             let address = buf.as_ptr();
@@ -49,9 +49,9 @@ fn a_read_appends_to_the_contents_of_a_buffer() {
 
 #[test]
 fn a_read_past_the_cache_appends() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(2, 100_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         let (n, buf) = file.read_at(with_spare(b"ab", 70_000), 1).await.unwrap();
         assert_eq!(n, buf.len() - 2);
@@ -61,8 +61,8 @@ fn a_read_past_the_cache_appends() {
 
 #[test]
 fn a_buffer_without_spare_capacity_is_refused() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(3, 100)).await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(3, 100)).await;
         for buf in [BytesMut::new(), with_spare(b"full", 0)] {
             let before = buf.clone();
             let (error, buf) = file.read_at(buf, 0).await.unwrap_err().into_parts();
@@ -86,9 +86,9 @@ fn a_buffer_without_spare_capacity_is_refused() {
 
 #[test]
 fn an_exact_read_fills_the_spare_capacity_or_reports_how_much_there_was() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(4, 1_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let buf = file
             .read_exact_at(with_spare(b"head", 300), 700)
             .await
@@ -104,9 +104,9 @@ fn an_exact_read_fills_the_spare_capacity_or_reports_how_much_there_was() {
 
 #[test]
 fn vectored_reads_and_batches_append_to_each_buffer() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(5, 10_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let bufs = vec![
             with_spare(b"a", 10),
             with_spare(b"full", 0),
@@ -150,9 +150,9 @@ fn vectored_reads_and_batches_append_to_each_buffer() {
 
 #[test]
 fn a_read_with_a_timeout_appends() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(6, 1_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let read = file.read_at(with_spare(b"head", 30), 10).timeout(DEADLINE);
         let (n, buf) = read.await.unwrap();
         assert_eq!((n, &buf[4..]), (30, &contents[10..40]));
@@ -160,12 +160,12 @@ fn a_read_with_a_timeout_appends() {
     });
 }
 
-async fn direct_reads(ground: &Ground) {
+async fn direct_reads(fixture: &Fixture) {
     let contents = bytes(7, 40_000);
-    ground.put("d", &contents);
+    fixture.put("d", &contents);
     let mut options = OpenOptions::new();
     options.read(true).direct(true);
-    let file = match ground.engine.open_with(&options, ground.path("d")).await {
+    let file = match fixture.engine.open_with(&options, fixture.path("d")).await {
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             return skip::skip("the temporary directory's file system has no direct I/O");
@@ -183,17 +183,17 @@ async fn direct_reads(ground: &Ground) {
 
 #[test]
 fn a_direct_read_appends() {
-    for_each_backend(async |ground| {
-        if ground.machine_has("direct I/O") {
-            direct_reads(ground).await;
+    for_each_backend(async |fixture| {
+        if fixture.machine_has("direct I/O") {
+            direct_reads(fixture).await;
         }
     });
 }
 
 #[test]
 fn writes_take_the_contents_of_both() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"..........").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"..........").await;
         let shared = Bytes::from(b"0123456789".to_vec());
         let (n, back) = file.write_at(shared.slice(2..5), 0).await.unwrap();
         assert_eq!((n, &back[..]), (3, &b"234"[..]));
@@ -208,11 +208,11 @@ fn writes_take_the_contents_of_both() {
         file.write_all_at(Bytes::from_static(b"!"), 9)
             .await
             .unwrap();
-        assert_eq!(ground.contents("f").unwrap(), b"234789mut!");
+        assert_eq!(fixture.contents("f").unwrap(), b"234789mut!");
         let parts = vec![shared.slice(..2), shared.slice(4..4), shared.slice(8..)];
         let (n, parts) = file.write_vectored_at(parts, 0).await.unwrap();
         assert_eq!((n, &parts.concat()[..]), (4, &b"0189"[..]));
-        assert_eq!(ground.contents("f").unwrap(), b"018989mut!");
+        assert_eq!(fixture.contents("f").unwrap(), b"018989mut!");
         let (n, _) = file.write_at(Bytes::new(), 0).await.unwrap();
         assert_eq!(n, 0);
     });
@@ -220,9 +220,9 @@ fn writes_take_the_contents_of_both() {
 
 #[test]
 fn a_read_into_a_part_overwrites_it() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(8, 100);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let buf = with_spare(b"0123456789", 50);
         let (n, part) = file.read_at(buf.subslice(3..7), 20).await.unwrap();
         assert_eq!((n, &part[..]), (4, &contents[20..24]));
@@ -233,9 +233,9 @@ fn a_read_into_a_part_overwrites_it() {
 
 #[test]
 fn the_halves_of_a_split_buffer_are_filled_separately() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(9, 100);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let mut one = with_spare(b"abcd", 60);
         let mut other = one.split_off(32);
         let head = one.split_to(2).freeze();

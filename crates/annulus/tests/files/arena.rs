@@ -12,7 +12,7 @@ use annulus::{Engine, IoBuf, OpenOptions, SetupError};
 use annulus_testing::memory_map::{is_mapped, until_unmapped};
 use annulus_testing::skip;
 
-use crate::grounds::{Ground, bytes, for_each_backend, for_each_backend_with, uncache};
+use crate::fixtures::{Fixture, bytes, for_each_backend, for_each_backend_with, uncache};
 use crate::wait::eventually_on;
 
 const PAGE: usize = 4096;
@@ -23,13 +23,13 @@ fn arena(engine: &Engine, count: usize, bytes: usize) -> Arena {
 }
 
 /// Returns whether the rings have registered all of the arena; prints a skip if the kernel cannot.
-fn is_registered(ground: &Ground, arena: &Arena) -> bool {
+fn is_registered(fixture: &Fixture, arena: &Arena) -> bool {
     let registered = arena.registered();
     if let Some(SetupError::TooOld { .. }) = registered.reason.as_deref() {
         skip::skip(arena);
         return false;
     }
-    let rings = ground.engine.backend().to_string().starts_with("io_uring");
+    let rings = fixture.engine.backend().to_string().starts_with("io_uring");
     assert_eq!(registered.is_whole(), rings, "{arena}");
     let ending = if rings {
         ", registered"
@@ -42,14 +42,14 @@ fn is_registered(ground: &Ground, arena: &Arena) -> bool {
 
 #[test]
 fn only_transfers_of_an_arenas_buffers_use_the_registration() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(1, 16 * PAGE);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
-        let arena = arena(&ground.engine, 4, 4 * PAGE);
-        let registered = is_registered(ground, &arena);
+        let arena = arena(&fixture.engine, 4, 4 * PAGE);
+        let registered = is_registered(fixture, &arena);
         let fixed = |n: u64| if registered { n } else { 0 };
-        let metrics = || ground.engine.metrics().fixed;
+        let metrics = || fixture.engine.metrics().fixed;
 
         let mut buf = arena.take().await;
         assert_eq!((buf.len(), buf.as_ptr().addr() % PAGE), (4 * PAGE, 0));
@@ -58,7 +58,7 @@ fn only_transfers_of_an_arenas_buffers_use_the_registration() {
         assert_eq!(metrics(), fixed(1));
         let durable = file.write_all_durable_at(buf, 4 * PAGE as u64).await;
         // On a real file it is a system call on a blocking thread, which does not use the registration.
-        let by_ring = u64::from(!ground.is_real());
+        let by_ring = u64::from(!fixture.is_real());
         assert_eq!(metrics(), fixed(1 + by_ring));
         // A part is recognised as well; the rest of the buffer is unchanged.
         let slice = durable.unwrap().subslice(100..612);
@@ -68,15 +68,15 @@ fn only_transfers_of_an_arenas_buffers_use_the_registration() {
         expected[..4 * PAGE].copy_from_slice(&bytes(2, 4 * PAGE));
         expected[4 * PAGE..8 * PAGE].copy_from_slice(&bytes(2, 4 * PAGE));
         expected[50..562].copy_from_slice(&bytes(2, 4 * PAGE)[100..612]);
-        assert_eq!(ground.contents("f").unwrap(), expected);
+        assert_eq!(fixture.contents("f").unwrap(), expected);
 
         uncache(&file).await;
         let mut buf = slice.into_inner();
         buf.fill(0);
-        let before = ground.engine.metrics();
+        let before = fixture.engine.metrics();
         let buf = file.read_exact_at(buf, 8 * PAGE as u64).await.unwrap();
         assert_eq!(buf[..], expected[8 * PAGE..12 * PAGE]);
-        let after = ground.engine.metrics();
+        let after = fixture.engine.metrics();
         let by_driver = u64::from(after.fast_path == before.fast_path);
         assert_eq!(after.fixed - before.fixed, fixed(by_driver));
 
@@ -84,21 +84,21 @@ fn only_transfers_of_an_arenas_buffers_use_the_registration() {
         file.write_all_at(vec![3; 2 * PAGE], 0).await.unwrap();
         file.sync_all().await.unwrap();
         assert_eq!(metrics(), before);
-        assert_eq!(ground.contents("f").unwrap()[..2 * PAGE], [3; 2 * PAGE]);
+        assert_eq!(fixture.contents("f").unwrap()[..2 * PAGE], [3; 2 * PAGE]);
     });
 }
 
 #[test]
 fn direct_reads_into_an_arena_return_the_contents_of_the_file() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(3, 64 * PAGE);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         file.sync_all().await.unwrap();
-        let arena = arena(&ground.engine, 8, 2 * PAGE);
+        let arena = arena(&fixture.engine, 8, 2 * PAGE);
         let mut options = OpenOptions::new();
         options.read(true).direct(true);
-        let path = ground.path("f");
-        let Ok(file) = ground.engine.open_with(&options, path).await else {
+        let path = fixture.path("f");
+        let Ok(file) = fixture.engine.open_with(&options, path).await else {
             skip::skip("the temporary directory's file system has no direct I/O");
             return;
         };
@@ -113,8 +113,8 @@ fn direct_reads_into_an_arena_return_the_contents_of_the_file() {
             }
             assert_eq!(arena.free(), 8);
         }
-        let fixed = ground.engine.metrics().fixed;
-        assert_eq!(fixed > 0, is_registered(ground, &arena));
+        let fixed = fixture.engine.metrics().fixed;
+        assert_eq!(fixed > 0, is_registered(fixture, &arena));
     });
 }
 
@@ -122,14 +122,16 @@ fn direct_reads_into_an_arena_return_the_contents_of_the_file() {
 fn several_arenas_are_created_and_dropped_while_two_drivers_run() {
     for_each_backend_with(
         |builder| builder.threads(2),
-        async |ground| {
+        async |fixture| {
             let contents = bytes(4, 32 * PAGE);
-            let file = ground.file("f", &contents).await;
+            let file = fixture.file("f", &contents).await;
             let mut fixed = 0;
             for round in 0..20 {
-                let arenas: Vec<_> = (1..4).map(|n| arena(&ground.engine, 4, n * PAGE)).collect();
+                let arenas: Vec<_> = (1..4)
+                    .map(|n| arena(&fixture.engine, 4, n * PAGE))
+                    .collect();
                 for (n, arena) in arenas.iter().enumerate() {
-                    let registered = is_registered(ground, arena);
+                    let registered = is_registered(fixture, arena);
                     if registered {
                         // A ring of this thread, if it has one, is counted as well.
                         assert!(arena.registered().rings >= 2, "{arena}");
@@ -143,14 +145,14 @@ fn several_arenas_are_created_and_dropped_while_two_drivers_run() {
                     assert_eq!(buf[..], *part);
                 }
             }
-            assert_eq!(ground.engine.metrics().fixed, fixed);
-            assert_eq!(ground.contents("f").unwrap(), contents);
+            assert_eq!(fixture.engine.metrics().fixed, fixed);
+            assert_eq!(fixture.contents("f").unwrap(), contents);
             // Other memory at the address of a dropped arena is not taken for the arena.
             for n in 0..20 {
                 let buf = annulus::buf::AlignedBuf::with_len(4 << 20, PAGE);
                 file.write_all_at(buf, n * (4 << 20)).await.unwrap();
             }
-            assert_eq!(ground.engine.metrics().fixed, fixed);
+            assert_eq!(fixture.engine.metrics().fixed, fixed);
         },
     );
 }
@@ -169,13 +171,13 @@ const LARGE: usize = 16 << 20;
 fn idle_rings_give_back_the_memory_of_a_dropped_arena() {
     for_each_backend_with(
         |builder| builder.threads(2),
-        async |ground| {
+        async |fixture| {
             for used in [false, true] {
-                let arena = arena(&ground.engine, 16, LARGE / 16);
-                is_registered(ground, &arena);
+                let arena = arena(&fixture.engine, 16, LARGE / 16);
+                is_registered(fixture, &arena);
                 let (from, bytes) = memory(&arena);
                 if used {
-                    let file = ground.file("f", &contents(8)).await;
+                    let file = fixture.file("f", &contents(8)).await;
                     uncache(&file).await;
                     // On all drivers.
                     for _ in 0..64 {
@@ -187,12 +189,12 @@ fn idle_rings_give_back_the_memory_of_a_dropped_arena() {
                 drop(arena);
                 assert!(is_mapped(from, bytes), "a lease keeps it");
                 drop(last);
-                if ground.is_real() {
+                if fixture.is_real() {
                     // This thread waits outside of all rings, and submits nothing to them.
                     until_unmapped(from, bytes);
                 } else {
                     let what = "the memory is given back while time passes";
-                    eventually_on(ground, what, || !is_mapped(from, bytes)).await;
+                    eventually_on(fixture, what, || !is_mapped(from, bytes)).await;
                 }
             }
         },
@@ -205,9 +207,9 @@ fn contents(pages: usize) -> Vec<u8> {
 
 #[test]
 fn a_lease_of_a_dropped_read_is_given_back_even_after_its_arena_is_gone() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(5, 64 * PAGE)).await;
-        let arena = arena(&ground.engine, 16, 4 * PAGE);
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(5, 64 * PAGE)).await;
+        let arena = arena(&fixture.engine, 16, 4 * PAGE);
         for _ in 0..20 {
             uncache(&file).await;
             let mut reads = Vec::new();
@@ -219,7 +221,7 @@ fn a_lease_of_a_dropped_read_is_given_back_even_after_its_arena_is_gone() {
             }
             drop(reads);
             let last = Mutex::new(Vec::new());
-            eventually_on(ground, "all leases are given back", || {
+            eventually_on(fixture, "all leases are given back", || {
                 let mut last = last.lock().unwrap();
                 last.extend(arena.try_take());
                 last.len() == 16
@@ -282,8 +284,8 @@ impl Wake for Bell {
 
 #[test]
 fn tasks_that_wait_for_a_buffer_are_served_in_order_and_may_give_up() {
-    for_each_backend(async |ground| {
-        let arena = arena(&ground.engine, 1, 100);
+    for_each_backend(async |fixture| {
+        let arena = arena(&fixture.engine, 1, 100);
         let bell = Arc::new(Bell::default());
         let waker = Waker::from(Arc::clone(&bell));
         let mut context = Context::from_waker(&waker);
@@ -314,8 +316,8 @@ fn tasks_that_wait_for_a_buffer_are_served_in_order_and_may_give_up() {
 
 #[test]
 fn threads_that_share_a_few_buffers_all_get_their_turn() {
-    for_each_backend(async |ground| {
-        let arena = arena(&ground.engine, 2, 8);
+    for_each_backend(async |fixture| {
+        let arena = arena(&fixture.engine, 2, 8);
         thread::scope(|scope| {
             for id in 0..4_u64 {
                 let arena = arena.clone();
@@ -336,9 +338,9 @@ fn threads_that_share_a_few_buffers_all_get_their_turn() {
 
 #[test]
 fn a_lease_may_be_shortened_and_keeps_its_place() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(6, 3 * PAGE)).await;
-        let arena = arena(&ground.engine, 3, 5000);
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(6, 3 * PAGE)).await;
+        let arena = arena(&fixture.engine, 3, 5000);
         assert_eq!(arena.layout().bytes, 5000);
         let mut buf = arena.take().await;
         assert_eq!((buf.index(), buf.capacity(), buf.len()), (0, 5000, 5000));
@@ -355,7 +357,7 @@ fn a_lease_may_be_shortened_and_keeps_its_place() {
 
 #[test]
 fn invalid_layouts_are_refused_with_the_reason() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         for (count, bytes, says) in [
             (0, 4096, "at least 1"),
             (1, 0, "at least 1"),
@@ -365,7 +367,7 @@ fn invalid_layouts_are_refused_with_the_reason() {
             (1 << 28, 4097, "at most 1 TiB"),
         ] {
             let layout = BufferLayout::new(count, bytes);
-            let error = ground.engine.register_buffers(layout).unwrap_err();
+            let error = fixture.engine.register_buffers(layout).unwrap_err();
             let message = error.to_string();
             assert!(matches!(error, SetupError::Config(_)), "{error:?}");
             assert!(
@@ -378,9 +380,9 @@ fn invalid_layouts_are_refused_with_the_reason() {
 
 #[test]
 fn an_arena_of_any_pages_works_and_reports_which_it_has() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(7, 3 << 20);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         for huge_pages in [
             HugePages::SystemDefault,
@@ -388,7 +390,7 @@ fn an_arena_of_any_pages_works_and_reports_which_it_has() {
             HugePages::Reserved,
         ] {
             let layout = BufferLayout::new(3, 1 << 20).huge_pages(huge_pages);
-            let arena = ground.engine.register_buffers(layout).unwrap();
+            let arena = fixture.engine.register_buffers(layout).unwrap();
             let message = arena.to_string();
             println!("{huge_pages:?}: {message}");
             assert!(message.starts_with("3 buffers of 1 MiB in "), "{message}");

@@ -9,7 +9,7 @@ use annulus::fs::Merge;
 use annulus::{BufError, IoBuf, OpenOptions};
 use annulus_testing::skip::{root_or_skip, skip};
 
-use crate::grounds::{Ground, bytes, for_each_backend};
+use crate::fixtures::{Fixture, bytes, for_each_backend};
 
 #[track_caller]
 fn errno<T: Debug>(result: io::Result<T>, expected: i32) {
@@ -34,9 +34,9 @@ fn invalid<T: Debug, B>(result: Result<T, BufError<B>>) -> B {
 
 #[test]
 fn a_missing_file_is_enoent_and_is_not_created() {
-    for_each_backend(async |ground| {
-        let engine = &ground.engine;
-        let gone = ground.path("gone");
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let gone = fixture.path("gone");
         errno(engine.open(&gone).await, libc::ENOENT);
         let mut options = OpenOptions::new();
         options.write(true).truncate(true);
@@ -49,33 +49,33 @@ fn a_missing_file_is_enoent_and_is_not_created() {
         errno(engine.create(gone.join("f")).await, libc::ENOENT);
         errno(engine.create_dir(gone.join("d")).await, libc::ENOENT);
         errno(engine.open("").await, libc::ENOENT);
-        assert!(ground.names("").is_empty());
-        ground.put("f", b"x");
-        let below = ground.path("f/below");
+        assert!(fixture.names("").is_empty());
+        fixture.put("f", b"x");
+        let below = fixture.path("f/below");
         errno(engine.open(&below).await, libc::ENOTDIR);
         errno(engine.create(&below).await, libc::ENOTDIR);
-        assert_eq!(ground.contents("f").unwrap(), b"x");
+        assert_eq!(fixture.contents("f").unwrap(), b"x");
     });
 }
 
 #[test]
 fn a_name_that_is_too_long_is_refused_by_the_kernel() {
-    for_each_backend(async |ground| {
-        if ground.machine_has("longest name") {
-            let path = ground.path(&"x".repeat(300));
-            errno(ground.engine.create(&path).await, libc::ENAMETOOLONG);
+    for_each_backend(async |fixture| {
+        if fixture.machine_has("longest name") {
+            let path = fixture.path(&"x".repeat(300));
+            errno(fixture.engine.create(&path).await, libc::ENAMETOOLONG);
             let long = "d/".repeat(3000);
-            errno(ground.engine.open(long).await, libc::ENAMETOOLONG);
+            errno(fixture.engine.open(long).await, libc::ENAMETOOLONG);
         }
     });
 }
 
 #[test]
 fn a_directory_can_be_opened_but_not_read_or_written() {
-    for_each_backend(async |ground| {
-        let engine = &ground.engine;
-        engine.create_dir(ground.path("d")).await.unwrap();
-        let dir = engine.open(ground.path("d")).await.unwrap();
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        engine.create_dir(fixture.path("d")).await.unwrap();
+        let dir = engine.open(fixture.path("d")).await.unwrap();
         for _ in 0..2 {
             let buf = errno_buf(dir.read_at(vec![7; 9], 0).await, libc::EISDIR);
             assert_eq!(buf, [7; 9]);
@@ -96,14 +96,14 @@ fn a_directory_can_be_opened_but_not_read_or_written() {
             errno_buf(result, libc::EISDIR);
         }
         errno_buf(dir.write_at("x", 0).await, libc::EBADF);
-        errno(engine.create(ground.path("d")).await, libc::EISDIR);
+        errno(engine.create(fixture.path("d")).await, libc::EISDIR);
     });
 }
 
 #[test]
 fn offsets_that_no_file_has_are_refused_with_the_buffer() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"abc").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"abc").await;
         for offset in [i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX - 1, u64::MAX] {
             assert_eq!(invalid(file.read_at(vec![7; 9], offset).await), [7; 9]);
             invalid(file.read_exact_at(vec![7; 9], offset).await);
@@ -122,17 +122,17 @@ fn offsets_that_no_file_has_are_refused_with_the_buffer() {
             "{text}"
         );
         file.set_len(u64::MAX).await.unwrap_err();
-        assert_eq!(ground.contents("f").unwrap(), b"abc");
+        assert_eq!(fixture.contents("f").unwrap(), b"abc");
     });
 }
 
 #[test]
 fn a_path_with_a_nul_byte_names_nothing() {
-    for_each_backend(async |ground| {
-        let engine = &ground.engine;
-        ground.put("a", b"kept");
-        let bad = ground.path("a\0b");
-        let good = ground.path("a");
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        fixture.put("a", b"kept");
+        let bad = fixture.path("a\0b");
+        let good = fixture.path("a");
         let kinds = [
             engine.open(&bad).await.unwrap_err().kind(),
             engine.create(&bad).await.unwrap_err().kind(),
@@ -146,41 +146,41 @@ fn a_path_with_a_nul_byte_names_nothing() {
             engine.read_dir(&bad).await.unwrap_err().kind(),
         ];
         assert_eq!(kinds, [ErrorKind::InvalidInput; 10]);
-        assert_eq!(ground.names(""), ["a"]);
-        assert_eq!(ground.contents("a").unwrap(), b"kept");
+        assert_eq!(fixture.names(""), ["a"]);
+        assert_eq!(fixture.contents("a").unwrap(), b"kept");
     });
 }
 
 #[test]
 fn a_pipe_is_refused_and_its_descriptor_closed() {
-    for_each_backend(async |ground| {
-        if !ground.machine_has("pipes") {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("pipes") {
             return;
         }
-        let path = ground.path("pipe");
+        let path = fixture.path("pipe");
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
         let mut options = OpenOptions::new();
-        let opened = ground
+        let opened = fixture
             .engine
             .open_with(options.read(true).write(true), &path);
         let error = opened.await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("no offsets"), "{error}");
-        assert_eq!(ground.descriptors("pipe"), 0);
+        assert_eq!(fixture.descriptors("pipe"), 0);
         let std = std::fs::File::options().read(true).write(true).open(&path);
-        let error = ground.engine.file(std.unwrap()).unwrap_err();
+        let error = fixture.engine.file(std.unwrap()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert_eq!(ground.descriptors("pipe"), 0);
+        assert_eq!(fixture.descriptors("pipe"), 0);
     });
 }
 
 #[test]
 fn the_wrong_access_is_ebadf_and_changes_nothing() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(1, 1000);
-        ground.put("f", &contents);
-        let file = ground.engine.open(ground.path("f")).await.unwrap();
+        fixture.put("f", &contents);
+        let file = fixture.engine.open(fixture.path("f")).await.unwrap();
         assert_eq!(errno_buf(file.write_at("x", 0).await, libc::EBADF), "x");
         errno_buf(file.write_all_at("x", 0).await, libc::EBADF);
         errno_buf(file.write_all_durable_at("x", 0).await, libc::EBADF);
@@ -190,7 +190,7 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
         errno(punched.await, libc::EBADF);
         let mut options = OpenOptions::new();
         let options = options.write(true);
-        let file = ground.engine.open_with(options, ground.path("f"));
+        let file = fixture.engine.open_with(options, fixture.path("f"));
         let file = file.await.unwrap();
         assert_eq!(
             errno_buf(file.read_at(vec![7; 9], 0).await, libc::EBADF),
@@ -205,18 +205,18 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
         for result in file.read_many_at((0..9).map(|_| (vec![0; 9], 0))).await {
             errno_buf(result, libc::EBADF);
         }
-        assert_eq!(ground.contents("f").unwrap(), contents);
+        assert_eq!(fixture.contents("f").unwrap(), contents);
     });
 }
 
 #[test]
 fn a_device_that_is_always_full_gives_enospc_and_the_buffer_back() {
-    for_each_backend(async |ground| {
-        if !ground.machine_has("devices") {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("devices") {
             return;
         }
         let mut options = OpenOptions::new();
-        let file = ground.engine.open_with(options.write(true), "/dev/full");
+        let file = fixture.engine.open_with(options.write(true), "/dev/full");
         let file = file.await.unwrap();
         let buf = errno_buf(file.write_at(vec![7; 100], 0).await, libc::ENOSPC);
         assert_eq!(buf, [7; 100]);
@@ -259,9 +259,9 @@ impl Drop for Small {
     }
 }
 
-async fn fills_up(ground: &Ground, small: &Small) {
+async fn fills_up(fixture: &Fixture, small: &Small) {
     let path = small.path().join("f");
-    let file = ground.engine.create(&path).await.unwrap();
+    let file = fixture.engine.create(&path).await.unwrap();
     let contents = bytes(2, 1 << 20);
     let result = file.write_all_at(contents.clone(), 0).await;
     let back = errno_buf(result, libc::ENOSPC);
@@ -287,9 +287,9 @@ fn a_full_file_system_gives_enospc_and_the_buffer_back() {
     let Some(small) = Small::mount() else {
         return;
     };
-    for_each_backend(async |ground| {
-        if ground.machine_has("mounts; its own full disk has a test of its own") {
-            fills_up(ground, &small).await;
+    for_each_backend(async |fixture| {
+        if fixture.machine_has("mounts; its own full disk has a test of its own") {
+            fills_up(fixture, &small).await;
         }
     });
 }
@@ -314,8 +314,8 @@ fn a_full_simulated_disk_gives_enospc_and_the_buffer_back() {
 /// A result of 0 means the end of the file, so a read without space for data is an error.
 #[test]
 fn a_read_into_a_buffer_without_space_is_refused_at_any_offset() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"abc").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"abc").await;
         for offset in [1, 99] {
             invalid(file.read_at(Vec::new(), offset).await);
             invalid(file.read_exact_at(Vec::new(), offset).await);

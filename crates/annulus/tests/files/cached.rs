@@ -4,7 +4,7 @@ use annulus::fs::CachedReads;
 use annulus::{File, OpenOptions};
 use annulus_testing::skip;
 
-use crate::grounds::{Ground, bytes, for_each_backend};
+use crate::fixtures::{Fixture, bytes, for_each_backend};
 use crate::page_cache::{Pinned, reads_cached_without_waiting, uncache_surely};
 
 const PAGES: u64 = 64;
@@ -12,27 +12,27 @@ const PAGE: usize = 4096;
 
 /// Creates a file of 64 pages that are cached while they are pinned. Returns `None` after a skip if the file system
 /// never reads from the cache without waiting, as tmpfs.
-async fn hot_file(ground: &Ground, name: &str) -> Option<(File, Pinned)> {
-    if !ground.machine_has("page cache") {
+async fn hot_file(fixture: &Fixture, name: &str) -> Option<(File, Pinned)> {
+    if !fixture.machine_has("page cache") {
         return None;
     }
-    let file = ground.file(name, &bytes(1, PAGES as usize * PAGE)).await;
-    if !reads_cached_without_waiting(&ground.path(name)) {
+    let file = fixture.file(name, &bytes(1, PAGES as usize * PAGE)).await;
+    if !reads_cached_without_waiting(&fixture.path(name)) {
         skip::skip("the temporary directory's file system has no reads without waiting");
         return None;
     }
-    Some((file, pin(ground, name)))
+    Some((file, pin(fixture, name)))
 }
 
-fn pin(ground: &Ground, name: &str) -> Pinned {
-    Pinned::new(&ground.path(name), PAGES as usize * PAGE)
+fn pin(fixture: &Fixture, name: &str) -> Pinned {
+    Pinned::new(&fixture.path(name), PAGES as usize * PAGE)
 }
 
 /// Returns the numbers of reads that hit and missed the page cache while `read` ran.
-async fn attempts(ground: &Ground, read: impl Future<Output = ()>) -> (u64, u64) {
-    let before = ground.engine.metrics();
+async fn attempts(fixture: &Fixture, read: impl Future<Output = ()>) -> (u64, u64) {
+    let before = fixture.engine.metrics();
     read.await;
-    let after = ground.engine.metrics();
+    let after = fixture.engine.metrics();
     (
         after.fast_path - before.fast_path,
         after.fast_path_missed - before.fast_path_missed,
@@ -55,9 +55,9 @@ async fn read_all(file: &File) {
 
 /// Reads one byte at the start of the file "f", which is dropped from the cache before each read. Returns `false` if it
 /// cannot be dropped.
-async fn read_cold(ground: &Ground, file: &File, reads: usize) -> bool {
+async fn read_cold(fixture: &Fixture, file: &File, reads: usize) -> bool {
     for _ in 0..reads {
-        if !uncache_surely(file, &ground.path("f")).await {
+        if !uncache_surely(file, &fixture.path("f")).await {
             return false;
         }
         assert_eq!(file.read_at(vec![0; 1], 0).await.unwrap().0, 1);
@@ -68,29 +68,29 @@ async fn read_cold(ground: &Ground, file: &File, reads: usize) -> bool {
 /// Makes `reads` reads of a page that is not cached. Returns the numbers of those that tried the cache and hit or
 /// missed. A try makes the kernel start a read, and the disk may finish before the kernel checks again, for example if
 /// the processor is preempted in between. Returns `None` if pages cannot be dropped.
-async fn cold_attempts(ground: &Ground, file: &File, reads: usize) -> Option<(u64, u64)> {
+async fn cold_attempts(fixture: &Fixture, file: &File, reads: usize) -> Option<(u64, u64)> {
     let mut cold = false;
-    let read = async { cold = read_cold(ground, file, reads).await };
-    let attempts = attempts(ground, read).await;
+    let read = async { cold = read_cold(fixture, file, reads).await };
+    let attempts = attempts(fixture, read).await;
     cold.then_some(attempts)
 }
 
 #[test]
 fn the_policy_never_tries_no_cached_read_and_always_tries_every_one() {
-    for_each_backend(async |ground| {
-        let Some((file, pinned)) = hot_file(ground, "f").await else {
+    for_each_backend(async |fixture| {
+        let Some((file, pinned)) = hot_file(fixture, "f").await else {
             return;
         };
         file.set_cached_reads(CachedReads::Never);
-        assert_eq!(attempts(ground, read_all(&file)).await, (0, 0));
+        assert_eq!(attempts(fixture, read_all(&file)).await, (0, 0));
         file.set_cached_reads(CachedReads::Always);
-        assert_eq!(attempts(ground, read_all(&file)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(fixture, read_all(&file)).await, (3 * PAGES, 0));
         drop(pinned);
-        if let Some((hits, missed)) = cold_attempts(ground, &file, 50).await {
+        if let Some((hits, missed)) = cold_attempts(fixture, &file, 50).await {
             assert_eq!(hits + missed, 50, "{hits} of them were there");
         }
         file.set_cached_reads(CachedReads::Never);
-        let attempts = cold_attempts(ground, &file, 50).await;
+        let attempts = cold_attempts(fixture, &file, 50).await;
         assert!(
             attempts.is_none_or(|attempts| attempts == (0, 0)),
             "{attempts:?}"
@@ -100,50 +100,50 @@ fn the_policy_never_tries_no_cached_read_and_always_tries_every_one() {
 
 #[test]
 fn the_adaptive_policy_follows_a_file_from_hot_to_cold_and_back() {
-    for_each_backend(async |ground| {
-        let Some((file, pinned)) = hot_file(ground, "f").await else {
+    for_each_backend(async |fixture| {
+        let Some((file, pinned)) = hot_file(fixture, "f").await else {
             return;
         };
         file.set_cached_reads(CachedReads::Learn);
         read_all(&file).await;
-        assert_eq!(attempts(ground, read_all(&file)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(fixture, read_all(&file)).await, (3 * PAGES, 0));
         drop(pinned);
-        let Some((hits, missed)) = cold_attempts(ground, &file, 100).await else {
+        let Some((hits, missed)) = cold_attempts(fixture, &file, 100).await else {
             return;
         };
         // Thirty tries miss before the policy changes, then one in 2, 4, … reads; each hit is a reason for more tries.
         let most = 40 + 24 * hits;
         assert!(hits + missed > 10 && missed < most, "{hits} {missed}");
         // A hit near the end of the first hundred reads is a reason for more tries in the second.
-        if let Some((late, more)) = cold_attempts(ground, &file, 100).await {
+        if let Some((late, more)) = cold_attempts(fixture, &file, 100).await {
             assert!(
                 more <= 2 + 24 * (hits + late),
                 "{hits} {missed}, then {late} {more}"
             );
         }
-        let _pinned = pin(ground, "f");
+        let _pinned = pin(fixture, "f");
         // 64 pages in three ways, twice, are more than the 256 reads within which a hot file is noticed.
         read_all(&file).await;
         read_all(&file).await;
-        assert_eq!(attempts(ground, read_all(&file)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(fixture, read_all(&file)).await, (3 * PAGES, 0));
     });
 }
 
 #[test]
 fn files_have_their_own_policy_and_clones_share_it() {
-    for_each_backend(async |ground| {
-        let Some((one, _pinned)) = hot_file(ground, "one").await else {
+    for_each_backend(async |fixture| {
+        let Some((one, _pinned)) = hot_file(fixture, "one").await else {
             return;
         };
         let mut options = OpenOptions::new();
         options.read(true).cached_reads(CachedReads::Never);
-        let path = ground.path("one");
-        let again = ground.engine.open_with(&options, path).await.unwrap();
-        assert_eq!(attempts(ground, read_all(&one)).await, (3 * PAGES, 0));
-        assert_eq!(attempts(ground, read_all(&again)).await, (0, 0));
+        let path = fixture.path("one");
+        let again = fixture.engine.open_with(&options, path).await.unwrap();
+        assert_eq!(attempts(fixture, read_all(&one)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(fixture, read_all(&again)).await, (0, 0));
         let clone = again.clone();
         clone.set_cached_reads(CachedReads::Always);
-        assert_eq!(attempts(ground, read_all(&again)).await, (3 * PAGES, 0));
-        assert_eq!(attempts(ground, read_all(&one)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(fixture, read_all(&again)).await, (3 * PAGES, 0));
+        assert_eq!(attempts(fixture, read_all(&one)).await, (3 * PAGES, 0));
     });
 }

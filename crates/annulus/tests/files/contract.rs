@@ -6,7 +6,7 @@ use annulus::fs::Merge;
 use annulus::{BufError, IoBuf};
 use annulus_testing::broken_buffer::BrokenBuffer;
 
-use crate::grounds::{bytes, for_each_backend};
+use crate::fixtures::{bytes, for_each_backend};
 
 /// Returns the buffer of a refused operation.
 #[track_caller]
@@ -22,8 +22,8 @@ fn refused<T, B>(result: Result<T, BufError<B>>) -> B {
 
 #[test]
 fn no_read_touches_a_buffer_that_breaks_its_contract() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(1, 9_000)).await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(1, 9_000)).await;
         for make in [BrokenBuffer::apart, BrokenBuffer::too_full] {
             assert!(refused(file.read_at(make(), 0).await).is_untouched());
             assert!(refused(file.read_exact_at(make(), 0).await).is_untouched());

@@ -6,20 +6,20 @@ use annulus::buf::AlignedBuf;
 use annulus::{File, IoBuf, OpenOptions};
 use annulus_testing::skip;
 
-use crate::grounds::{Ground, bytes, for_each_backend};
+use crate::fixtures::{Fixture, bytes, for_each_backend};
 
 const BYTES: usize = 40_001;
 
 /// Opens a file with direct I/O. Returns it with its contents, or `None` after a skip.
-async fn direct(ground: &Ground) -> Option<(File, Vec<u8>)> {
-    if !ground.machine_has("direct I/O") {
+async fn direct(fixture: &Fixture) -> Option<(File, Vec<u8>)> {
+    if !fixture.machine_has("direct I/O") {
         return None;
     }
     let contents = bytes(1, BYTES);
-    ground.put("f", &contents);
+    fixture.put("f", &contents);
     let mut options = OpenOptions::new();
     options.read(true).write(true).direct(true);
-    match ground.engine.open_with(&options, ground.path("f")).await {
+    match fixture.engine.open_with(&options, fixture.path("f")).await {
         Ok(file) => Some((file, contents)),
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             skip::skip("the temporary directory's file system has no direct I/O");
@@ -31,8 +31,8 @@ async fn direct(ground: &Ground) -> Option<(File, Vec<u8>)> {
 
 #[test]
 fn the_alignment_of_a_direct_file_is_the_one_that_statx_reports() {
-    for_each_backend(async |ground| {
-        let Some((file, _)) = direct(ground).await else {
+    for_each_backend(async |fixture| {
+        let Some((file, _)) = direct(fixture).await else {
             return;
         };
         let align = file.direct_alignment().unwrap();
@@ -42,17 +42,17 @@ fn the_alignment_of_a_direct_file_is_the_one_that_statx_reports() {
         if let Some(reported) = reported {
             assert_eq!(align, reported);
         }
-        let by_path = ground.engine.metadata(ground.path("f")).await.unwrap();
+        let by_path = fixture.engine.metadata(fixture.path("f")).await.unwrap();
         assert_eq!(by_path.direct_alignment(), reported);
-        let buffered = ground.engine.open(ground.path("f")).await.unwrap();
+        let buffered = fixture.engine.open(fixture.path("f")).await.unwrap();
         assert_eq!(buffered.direct_alignment(), None);
     });
 }
 
 #[test]
 fn aligned_transfers_reach_the_file() {
-    for_each_backend(async |ground| {
-        let Some((file, contents)) = direct(ground).await else {
+    for_each_backend(async |fixture| {
+        let Some((file, contents)) = direct(fixture).await else {
             return;
         };
         let align = file.direct_alignment().unwrap();
@@ -61,7 +61,7 @@ fn aligned_transfers_reach_the_file() {
         let mut buf = AlignedBuf::with_len(4 * unit, memory);
         buf.copy_from_slice(&bytes(2, 4 * unit));
         let buf = file.write_all_at(buf, 2 * unit as u64).await.unwrap();
-        assert_eq!(ground.contents("f").unwrap()[2 * unit..6 * unit], buf[..]);
+        assert_eq!(fixture.contents("f").unwrap()[2 * unit..6 * unit], buf[..]);
         let buf = AlignedBuf::with_len(unit, memory);
         let (n, buf) = file.read_at(buf, unit as u64).await.unwrap();
         assert_eq!((n, &buf[..]), (unit, &contents[unit..2 * unit]));
@@ -70,8 +70,8 @@ fn aligned_transfers_reach_the_file() {
 
 #[test]
 fn a_read_that_is_not_aligned_is_rounded_out_and_trimmed() {
-    for_each_backend(async |ground| {
-        let Some((file, contents)) = direct(ground).await else {
+    for_each_backend(async |fixture| {
+        let Some((file, contents)) = direct(fixture).await else {
             return;
         };
         for skip in (0..1024).step_by(37) {
@@ -95,8 +95,8 @@ fn a_read_that_is_not_aligned_is_rounded_out_and_trimmed() {
 
 #[test]
 fn a_rounded_read_at_the_end_returns_exactly_the_remaining_bytes() {
-    for_each_backend(async |ground| {
-        let Some((file, contents)) = direct(ground).await else {
+    for_each_backend(async |fixture| {
+        let Some((file, contents)) = direct(fixture).await else {
             return;
         };
         for before in (0..1024).step_by(37) {
@@ -122,8 +122,8 @@ fn a_rounded_read_at_the_end_returns_exactly_the_remaining_bytes() {
 
 #[test]
 fn a_write_that_is_not_aligned_is_refused_with_the_numbers() {
-    for_each_backend(async |ground| {
-        let Some((file, contents)) = direct(ground).await else {
+    for_each_backend(async |fixture| {
+        let Some((file, contents)) = direct(fixture).await else {
             return;
         };
         let align = file.direct_alignment().unwrap();
@@ -154,7 +154,7 @@ fn a_write_that_is_not_aligned_is_refused_with_the_numbers() {
         let read = file.read_vectored_at(vec![vec![0; 1]; 2], 0).await;
         assert_eq!(read.unwrap_err().error().kind(), ErrorKind::InvalidInput);
         assert!(
-            ground.contents("f").unwrap() == contents,
+            fixture.contents("f").unwrap() == contents,
             "nothing was written"
         );
     });
@@ -162,8 +162,8 @@ fn a_write_that_is_not_aligned_is_refused_with_the_numbers() {
 
 #[test]
 fn a_batch_on_a_direct_file_mixes_aligned_and_rounded_reads() {
-    for_each_backend(async |ground| {
-        let Some((file, contents)) = direct(ground).await else {
+    for_each_backend(async |fixture| {
+        let Some((file, contents)) = direct(fixture).await else {
             return;
         };
         let reads = (0..100).map(|n| (vec![0; 512 + n % 3], n as u64 * 400));
@@ -178,8 +178,8 @@ fn a_batch_on_a_direct_file_mixes_aligned_and_rounded_reads() {
 
 #[test]
 fn several_aligned_buffers_are_read_and_written_in_one_transfer() {
-    for_each_backend(async |ground| {
-        let Some((file, contents)) = direct(ground).await else {
+    for_each_backend(async |fixture| {
+        let Some((file, contents)) = direct(fixture).await else {
             return;
         };
         let align = file.direct_alignment().unwrap();
@@ -196,7 +196,7 @@ fn several_aligned_buffers_are_read_and_written_in_one_transfer() {
             .await
             .unwrap();
         assert_eq!(
-            ground.contents("f").unwrap()[3 * unit..6 * unit],
+            fixture.contents("f").unwrap()[3 * unit..6 * unit],
             contents[..3 * unit]
         );
     });

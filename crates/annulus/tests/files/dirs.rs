@@ -5,10 +5,10 @@ use std::ffi::OsString;
 
 use annulus::fs::FileKind;
 
-use crate::grounds::{Ground, bytes, for_each_backend};
+use crate::fixtures::{Fixture, bytes, for_each_backend};
 
-async fn listed(ground: &Ground, name: &str) -> BTreeMap<OsString, (FileKind, u64)> {
-    let entries = ground.engine.read_dir(ground.path(name)).await.unwrap();
+async fn listed(fixture: &Fixture, name: &str) -> BTreeMap<OsString, (FileKind, u64)> {
+    let entries = fixture.engine.read_dir(fixture.path(name)).await.unwrap();
     let count = entries.len();
     let map: BTreeMap<_, _> = entries
         .iter()
@@ -20,42 +20,42 @@ async fn listed(ground: &Ground, name: &str) -> BTreeMap<OsString, (FileKind, u6
 
 #[test]
 fn a_directory_is_created_listed_and_removed() {
-    for_each_backend(async |ground| {
-        let engine = &ground.engine;
-        engine.create_dir(ground.path("d")).await.unwrap();
-        let error = engine.create_dir(ground.path("d")).await.unwrap_err();
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        engine.create_dir(fixture.path("d")).await.unwrap();
+        let error = engine.create_dir(fixture.path("d")).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
-        assert!(listed(ground, "d").await.is_empty(), "no . and no ..");
-        engine.create_dir(ground.path("d/sub")).await.unwrap();
-        ground.put("d/file", b"x");
-        let entries = listed(ground, "d").await;
+        assert!(listed(fixture, "d").await.is_empty(), "no . and no ..");
+        engine.create_dir(fixture.path("d/sub")).await.unwrap();
+        fixture.put("d/file", b"x");
+        let entries = listed(fixture, "d").await;
         assert_eq!(entries.len(), 2);
         for (name, kind) in [("sub", FileKind::Dir), ("file", FileKind::File)] {
-            let path = ground.path("d").join(name);
+            let path = fixture.path("d").join(name);
             let inode = engine.metadata(path).await.unwrap().inode();
             assert_eq!(entries[&OsString::from(name)], (kind, inode));
         }
-        let error = engine.remove_dir(ground.path("d")).await.unwrap_err();
+        let error = engine.remove_dir(fixture.path("d")).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTEMPTY));
-        assert_eq!(ground.names("d"), ["file", "sub"]);
-        engine.remove_file(ground.path("d/file")).await.unwrap();
-        engine.remove_dir(ground.path("d/sub")).await.unwrap();
-        engine.remove_dir(ground.path("d")).await.unwrap();
-        assert!(ground.names("").is_empty());
+        assert_eq!(fixture.names("d"), ["file", "sub"]);
+        engine.remove_file(fixture.path("d/file")).await.unwrap();
+        engine.remove_dir(fixture.path("d/sub")).await.unwrap();
+        engine.remove_dir(fixture.path("d")).await.unwrap();
+        assert!(fixture.names("").is_empty());
     });
 }
 
 #[test]
 fn three_thousand_names_are_listed_once_each() {
-    for_each_backend(async |ground| {
-        ground.engine.create_dir(ground.path("d")).await.unwrap();
+    for_each_backend(async |fixture| {
+        fixture.engine.create_dir(fixture.path("d")).await.unwrap();
         let mut expected = Vec::new();
         for n in 0..3000 {
             let name = format!("{n:04}-{}", "x".repeat(n % 100));
-            ground.put(&format!("d/{name}"), b"");
+            fixture.put(&format!("d/{name}"), b"");
             expected.push(OsString::from(name));
         }
-        let entries = listed(ground, "d").await;
+        let entries = listed(fixture, "d").await;
         assert!(entries.keys().eq(expected.iter()));
         assert!(entries.values().all(|(kind, _)| *kind == FileKind::File));
     });
@@ -63,83 +63,85 @@ fn three_thousand_names_are_listed_once_each() {
 
 #[test]
 fn only_a_directory_is_listed() {
-    for_each_backend(async |ground| {
-        ground.put("f", b"");
-        let engine = &ground.engine;
-        let error = engine.read_dir(ground.path("f")).await.unwrap_err();
+    for_each_backend(async |fixture| {
+        fixture.put("f", b"");
+        let engine = &fixture.engine;
+        let error = engine.read_dir(fixture.path("f")).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
-        let error = engine.read_dir(ground.path("gone")).await.unwrap_err();
+        let error = engine.read_dir(fixture.path("gone")).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
     });
 }
 
 #[test]
 fn a_rename_moves_a_file_and_replaces_an_existing_one() {
-    for_each_backend(async |ground| {
-        let engine = &ground.engine;
-        let file = ground.file("a", &bytes(1, 100)).await;
-        ground.put("b", b"old");
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let file = fixture.file("a", &bytes(1, 100)).await;
+        fixture.put("b", b"old");
         engine
-            .rename(ground.path("a"), ground.path("b"))
+            .rename(fixture.path("a"), fixture.path("b"))
             .await
             .unwrap();
-        assert_eq!(ground.names(""), ["b"]);
-        assert_eq!(ground.contents("b").unwrap(), bytes(1, 100));
+        assert_eq!(fixture.names(""), ["b"]);
+        assert_eq!(fixture.contents("b").unwrap(), bytes(1, 100));
         file.write_all_at("!", 0).await.unwrap();
-        assert_eq!(ground.contents("b").unwrap()[0], b'!');
-        engine.create_dir(ground.path("d")).await.unwrap();
+        assert_eq!(fixture.contents("b").unwrap()[0], b'!');
+        engine.create_dir(fixture.path("d")).await.unwrap();
         engine
-            .rename(ground.path("b"), ground.path("d/c"))
+            .rename(fixture.path("b"), fixture.path("d/c"))
             .await
             .unwrap();
         engine
-            .rename(ground.path("d"), ground.path("e"))
+            .rename(fixture.path("d"), fixture.path("e"))
             .await
             .unwrap();
-        assert_eq!(ground.names("e"), ["c"]);
-        let error = engine.rename(ground.path("gone"), ground.path("e/c")).await;
+        assert_eq!(fixture.names("e"), ["c"]);
+        let error = engine
+            .rename(fixture.path("gone"), fixture.path("e/c"))
+            .await;
         assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ENOENT));
-        assert_eq!(ground.contents("e/c").unwrap().len(), 100);
+        assert_eq!(fixture.contents("e/c").unwrap().len(), 100);
     });
 }
 
 #[test]
 fn a_removed_file_lives_on_while_it_is_open() {
-    for_each_backend(async |ground| {
-        let engine = &ground.engine;
-        let file = ground.file("f", b"still here").await;
-        engine.remove_file(ground.path("f")).await.unwrap();
-        assert!(ground.names("").is_empty());
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let file = fixture.file("f", b"still here").await;
+        engine.remove_file(fixture.path("f")).await.unwrap();
+        assert!(fixture.names("").is_empty());
         let buf = file.read_exact_at(vec![0; 10], 0).await.unwrap();
         assert_eq!(buf, b"still here");
         file.write_all_at("more", 10).await.unwrap();
         let metadata = file.metadata().await.unwrap();
         assert_eq!((metadata.len(), metadata.links()), (14, 0));
-        let error = engine.remove_file(ground.path("f")).await.unwrap_err();
+        let error = engine.remove_file(fixture.path("f")).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
     });
 }
 
 #[test]
 fn files_and_directories_are_removed_each_by_their_own_call() {
-    for_each_backend(async |ground| {
-        let engine = &ground.engine;
-        ground.put("f", b"x");
-        engine.create_dir(ground.path("d")).await.unwrap();
-        let error = engine.remove_dir(ground.path("f")).await.unwrap_err();
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        fixture.put("f", b"x");
+        engine.create_dir(fixture.path("d")).await.unwrap();
+        let error = engine.remove_dir(fixture.path("f")).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
-        let error = engine.remove_file(ground.path("d")).await.unwrap_err();
+        let error = engine.remove_file(fixture.path("d")).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
-        assert_eq!(ground.names(""), ["d", "f"]);
+        assert_eq!(fixture.names(""), ["d", "f"]);
     });
 }
 
 #[test]
 fn a_directory_can_be_opened_and_synced() {
-    for_each_backend(async |ground| {
-        ground.engine.create_dir(ground.path("d")).await.unwrap();
-        ground.put("d/f", b"x");
-        let dir = ground.engine.open(ground.path("d")).await.unwrap();
+    for_each_backend(async |fixture| {
+        fixture.engine.create_dir(fixture.path("d")).await.unwrap();
+        fixture.put("d/f", b"x");
+        let dir = fixture.engine.open(fixture.path("d")).await.unwrap();
         dir.sync_all().await.unwrap();
         assert!(dir.metadata().await.unwrap().is_dir());
         assert_eq!(dir.close().await.unwrap(), annulus::fs::Closed::Now);

@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 use annulus::fs::Merge;
 use annulus::{Engine, File, Operation};
 
-use crate::grounds::{Ground, bytes, for_each_backend, for_each_ground};
+use crate::fixtures::{Fixture, bytes, for_each_backend, for_each_ground};
 use crate::wait::{DEADLINE, in_time};
 
 /// Writes a file and reads it back in three ways. Returns the number of bytes that differ.
@@ -47,11 +47,11 @@ fn count_differing(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// Returns eight of them, each on a separate file.
-fn works(ground: &Ground) -> Vec<Pin<Box<dyn Future<Output = usize> + Send>>> {
+fn works(fixture: &Fixture) -> Vec<Pin<Box<dyn Future<Output = usize> + Send>>> {
     (0..8)
         .map(|n| {
-            let path = ground.path(&n.to_string());
-            let work = work(ground.engine.clone(), path, n);
+            let path = fixture.path(&n.to_string());
+            let work = work(fixture.engine.clone(), path, n);
             Box::pin(work) as Pin<Box<dyn Future<Output = usize> + Send>>
         })
         .collect()
@@ -78,19 +78,19 @@ pub(crate) fn on_this_thread<F: Future>(future: F) -> F::Output {
     }
 }
 
-fn for_each(test: impl Fn(&Ground)) {
+fn for_each(test: impl Fn(&Fixture)) {
     for_each_ground(|builder| builder, test);
 }
 
 #[test]
 fn tokio_with_many_threads_runs_it() {
-    for_each(|ground| {
+    for_each(|fixture| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(3)
             .build()
             .unwrap();
         runtime.block_on(async {
-            let tasks: Vec<_> = works(ground).into_iter().map(tokio::spawn).collect();
+            let tasks: Vec<_> = works(fixture).into_iter().map(tokio::spawn).collect();
             for task in tasks {
                 assert_eq!(task.await.unwrap(), 0);
             }
@@ -100,12 +100,12 @@ fn tokio_with_many_threads_runs_it() {
 
 #[test]
 fn tokio_with_one_thread_runs_it() {
-    for_each(|ground| {
+    for_each(|fixture| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
         runtime.block_on(async {
-            let tasks: Vec<_> = works(ground).into_iter().map(tokio::spawn).collect();
+            let tasks: Vec<_> = works(fixture).into_iter().map(tokio::spawn).collect();
             for task in tasks {
                 assert_eq!(task.await.unwrap(), 0);
             }
@@ -115,9 +115,9 @@ fn tokio_with_one_thread_runs_it() {
 
 #[test]
 fn smol_runs_it() {
-    for_each(|ground| {
+    for_each(|fixture| {
         smol::block_on(async {
-            let tasks: Vec<_> = works(ground).into_iter().map(smol::spawn).collect();
+            let tasks: Vec<_> = works(fixture).into_iter().map(smol::spawn).collect();
             for task in tasks {
                 assert_eq!(task.await, 0);
             }
@@ -127,8 +127,8 @@ fn smol_runs_it() {
 
 #[test]
 fn pollster_runs_it() {
-    for_each(|ground| {
-        for work in works(ground) {
+    for_each(|fixture| {
+        for work in works(fixture) {
             assert_eq!(pollster::block_on(work), 0);
         }
     });
@@ -136,8 +136,8 @@ fn pollster_runs_it() {
 
 #[test]
 fn a_plain_thread_that_parks_runs_it() {
-    for_each(|ground| {
-        let threads: Vec<_> = works(ground)
+    for_each(|fixture| {
+        let threads: Vec<_> = works(fixture)
             .into_iter()
             .map(|work| thread::spawn(|| on_this_thread(work)))
             .collect();
@@ -149,8 +149,8 @@ fn a_plain_thread_that_parks_runs_it() {
 
 #[test]
 fn a_task_goes_from_thread_to_thread_while_it_is_in_flight() {
-    for_each(|ground| {
-        for mut work in works(ground) {
+    for_each(|fixture| {
+        for mut work in works(fixture) {
             // Ten threads poll each future once, and the next one finishes it: the last one to poll
             // is woken.
             let mut result = Poll::Pending;
@@ -173,9 +173,9 @@ fn a_task_goes_from_thread_to_thread_while_it_is_in_flight() {
 
 #[test]
 fn the_waker_of_the_last_poll_is_the_one_woken() {
-    for_each(|ground| {
+    for_each(|fixture| {
         for _ in 0..50 {
-            let engine = ground.engine.clone();
+            let engine = fixture.engine.clone();
             let mut nop = Box::pin(async move { engine.nop().await });
             let first = nop.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(first.is_pending(), "a nop goes through a driver");
@@ -186,10 +186,10 @@ fn the_waker_of_the_last_poll_is_the_one_woken() {
 
 #[test]
 fn a_batch_moves_to_another_thread_half_way() {
-    for_each(|ground| {
+    for_each(|fixture| {
         let contents = bytes(9, 100_000);
-        let file = pollster::block_on(ground.file("f", &contents));
-        pollster::block_on(crate::grounds::uncache(&file));
+        let file = pollster::block_on(fixture.file("f", &contents));
+        pollster::block_on(crate::fixtures::uncache(&file));
         let mut batch = file.read_many_at((0..100).map(|n| (vec![0; 1000], n * 1000)));
         pollster::block_on(async {
             for _ in 0..10 {
@@ -221,13 +221,13 @@ fn sync<T: Sync>(value: T) -> T {
 
 #[test]
 fn handles_and_futures_may_go_to_other_threads() {
-    for_each_backend(async |ground| {
-        let engine: Engine = send(sync(ground.engine.clone()));
-        let file: File = send(sync(ground.file("f", b"abc").await));
+    for_each_backend(async |fixture| {
+        let engine: Engine = send(sync(fixture.engine.clone()));
+        let file: File = send(sync(fixture.file("f", b"abc").await));
         let read: Operation<'_, _> = send(sync(file.read_at(vec![0; 3], 0)));
         read.await.unwrap();
-        send(engine.open(ground.path("f"))).await.unwrap();
-        send(engine.read_dir(ground.path(""))).await.unwrap();
+        send(engine.open(fixture.path("f"))).await.unwrap();
+        send(engine.read_dir(fixture.path(""))).await.unwrap();
         send(file.read_exact_at(vec![0; 3], 0)).await.unwrap();
         send(file.read_into(0, &mut [0; 3])).await.unwrap();
         send(file.write_vectored_all_at(vec!["a", "b"], 0))

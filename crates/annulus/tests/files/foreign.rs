@@ -10,7 +10,7 @@ use annulus::fs::CachedReads;
 use annulus::{EngineError, File};
 use annulus_testing::panicking_buffer::PanickingBuffer;
 
-use crate::grounds::{Ground, bytes, for_each_backend_with};
+use crate::fixtures::{Fixture, bytes, for_each_backend_with};
 
 const BYTES: usize = 4096;
 
@@ -48,11 +48,11 @@ impl Buffers {
 /// a read after each panic. `operation` returns how often its buffer was called. The result is the number of runs that
 /// failed with an error because a driver or a blocking thread called the buffer.
 async fn at_each_call(
-    ground: &Ground,
+    fixture: &Fixture,
     operation: impl AsyncFn(&File, &Buffers, u32) -> io::Result<u32>,
 ) -> u32 {
     let contents = bytes(3, 2 * BYTES);
-    let file = ground.file("f", &contents).await;
+    let file = fixture.file("f", &contents).await;
     file.set_cached_reads(CachedReads::Never);
     let buffers = Buffers(Arc::new(()));
     let calls = operation(&file, &buffers, 0).await.unwrap();
@@ -85,14 +85,14 @@ async fn read(file: &File) {
 }
 
 /// With one blocking thread, because a panic that ended that thread would leave none.
-fn for_each(test: impl AsyncFn(&Ground)) {
+fn for_each(test: impl AsyncFn(&Fixture)) {
     for_each_backend_with(|builder| builder.blocking_threads(1), test);
 }
 
 #[test]
 fn a_panicking_buffer_fails_only_its_own_read() {
-    for_each(async |ground| {
-        let failed = at_each_call(ground, async |file, buffers, panics_at| {
+    for_each(async |fixture| {
+        let failed = at_each_call(fixture, async |file, buffers, panics_at| {
             let (_, buf) = file.read_at(buffers.buffer(BYTES, panics_at), 0).await?;
             Ok(buf.calls())
         })
@@ -103,8 +103,8 @@ fn a_panicking_buffer_fails_only_its_own_read() {
 
 #[test]
 fn a_panicking_buffer_fails_only_its_own_write() {
-    for_each(async |ground| {
-        let failed = at_each_call(ground, async |file, buffers, panics_at| {
+    for_each(async |fixture| {
+        let failed = at_each_call(fixture, async |file, buffers, panics_at| {
             let buf = file
                 .write_all_at(buffers.buffer(BYTES, panics_at), 0)
                 .await?;
@@ -117,8 +117,8 @@ fn a_panicking_buffer_fails_only_its_own_write() {
 
 #[test]
 fn a_panicking_buffer_fails_only_its_own_vectored_read() {
-    for_each(async |ground| {
-        at_each_call(ground, async |file, buffers, panics_at| {
+    for_each(async |fixture| {
+        at_each_call(fixture, async |file, buffers, panics_at| {
             let bufs = vec![
                 buffers.buffer(BYTES / 2, 0),
                 buffers.buffer(BYTES / 2, panics_at),
@@ -132,8 +132,8 @@ fn a_panicking_buffer_fails_only_its_own_vectored_read() {
 
 #[test]
 fn a_panicking_buffer_fails_only_its_own_read_of_a_batch() {
-    for_each(async |ground| {
-        let failed = at_each_call(ground, async |file, buffers, panics_at| {
+    for_each(async |fixture| {
+        let failed = at_each_call(fixture, async |file, buffers, panics_at| {
             let bad = |n| if n == 3 { panics_at } else { 0 };
             let reads = (0..8).map(|n| (buffers.buffer(BYTES / 8, bad(n)), n * 512));
             let mut calls = Ok(0);

@@ -3,16 +3,16 @@
 use annulus::fs::Merge;
 use annulus::{Backend, Engine, OpenOptions, SetupError};
 
-use crate::grounds::{Ground, bytes, for_each_backend_with, uncache};
+use crate::fixtures::{Fixture, bytes, for_each_backend_with, uncache};
 
 /// A small mix of operations.
-async fn little_workload(ground: &Ground) {
-    let engine = &ground.engine;
+async fn little_workload(fixture: &Fixture) {
+    let engine = &fixture.engine;
     let contents = bytes(1, 100_000);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
-    engine.create_dir(ground.path("d")).await.unwrap();
-    let path = ground.path("d/f");
+    engine.create_dir(fixture.path("d")).await.unwrap();
+    let path = fixture.path("d/f");
     let file = engine.open_with(&options, &path).await.unwrap();
     file.write_all_at(contents.clone(), 0).await.unwrap();
     uncache(&file).await;
@@ -33,22 +33,22 @@ async fn little_workload(ground: &Ground) {
     let bufs = vec![vec![0; 50]; 2000];
     let bufs = file.read_vectored_exact_at(bufs, 0).await.unwrap();
     assert!(bufs.concat() == contents);
-    dropped_and_raced(ground, &file).await;
+    dropped_and_raced(fixture, &file).await;
     assert_eq!(file.metadata().await.unwrap().len(), 100_000);
-    assert_eq!(engine.read_dir(ground.path("d")).await.unwrap().len(), 1);
+    assert_eq!(engine.read_dir(fixture.path("d")).await.unwrap().len(), 1);
     engine.remove_file(&path).await.unwrap();
-    engine.remove_dir(ground.path("d")).await.unwrap();
+    engine.remove_dir(fixture.path("d")).await.unwrap();
     file.sync_all().await.unwrap();
 }
 
 /// Dropped operations, and a sleep beside a batch.
-async fn dropped_and_raced(ground: &Ground, file: &annulus::File) {
+async fn dropped_and_raced(fixture: &Fixture, file: &annulus::File) {
     let mut dropped = file.read_many_at((0..50).map(|n| (vec![0; 1000], n * 1000)));
     dropped.next().await.unwrap().result.unwrap();
     drop(dropped);
     let time = std::time::Duration::from_millis(1);
-    ground.engine.sleep(time).await.unwrap();
-    ground.engine.nop().await.unwrap();
+    fixture.engine.sleep(time).await.unwrap();
+    fixture.engine.nop().await.unwrap();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use annulus::buf::{HugePages, Region};
 use annulus::{Engine, File, OpenOptions};
 use annulus_testing::skip;
 
-use crate::grounds::{bytes, for_each_backend};
+use crate::fixtures::{bytes, for_each_backend};
 
 const SIZES: [usize; 7] = [0, 1, 4095, 4096, 4097, (1 << 20) + 13, 9 << 20];
 
@@ -25,23 +25,23 @@ async fn open(engine: &Engine, path: &Path, direct: bool) -> Option<File> {
 
 #[test]
 fn a_loaded_file_has_the_contents_that_std_reads() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         for size in SIZES {
             let contents = bytes(size as u64, size);
-            ground.put("f", &contents);
-            let loaded = ground.engine.load_file(ground.path("f")).await.unwrap();
+            fixture.put("f", &contents);
+            let loaded = fixture.engine.load_file(fixture.path("f")).await.unwrap();
             assert!(loaded[..] == contents, "{size} bytes");
             assert_eq!(loaded.as_ptr().addr() % 4096, 0);
         }
-        let missing = ground.engine.load_file(ground.path("none")).await;
+        let missing = fixture.engine.load_file(fixture.path("none")).await;
         assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
     });
 }
 
 #[test]
 fn a_file_on_a_file_system_in_memory_is_loaded_too() {
-    for_each_backend(async |ground| {
-        if !ground.machine_has("tmpfs") {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("tmpfs") {
             return;
         }
         let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
@@ -51,23 +51,23 @@ fn a_file_on_a_file_system_in_memory_is_loaded_too() {
             let contents = bytes(1, size);
             let path = dir.path().join("f");
             std::fs::write(&path, &contents).unwrap();
-            let loaded = ground.engine.load_file(&path).await.unwrap();
+            let loaded = fixture.engine.load_file(&path).await.unwrap();
             assert!(loaded[..] == contents, "{size} bytes");
         }
-        let of_proc = ground.engine.load_file("/proc/self/status").await.unwrap();
+        let of_proc = fixture.engine.load_file("/proc/self/status").await.unwrap();
         assert!(of_proc.is_empty(), "it claims to be");
-        let folder = ground.engine.load_file(dir.path()).await.unwrap_err();
+        let folder = fixture.engine.load_file(dir.path()).await.unwrap_err();
         assert_eq!(folder.kind(), ErrorKind::IsADirectory);
     });
 }
 
 #[test]
 fn any_range_can_be_loaded_in_chunks_of_any_size() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(2, 3_000_001);
-        ground.put("f", &contents);
+        fixture.put("f", &contents);
         for direct in [false, true] {
-            let Some(file) = open(&ground.engine, &ground.path("f"), direct).await else {
+            let Some(file) = open(&fixture.engine, &fixture.path("f"), direct).await else {
                 skip::skip("the temporary directory's file system has no direct I/O");
                 continue;
             };
@@ -100,11 +100,11 @@ fn any_range_can_be_loaded_in_chunks_of_any_size() {
 
 #[test]
 fn a_region_is_filled_again_and_comes_back_with_the_error_of_a_file_that_ends() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(3, 2 << 20);
-        ground.put("f", &contents);
+        fixture.put("f", &contents);
         for direct in [false, true] {
-            let Some(file) = open(&ground.engine, &ground.path("f"), direct).await else {
+            let Some(file) = open(&fixture.engine, &fixture.path("f"), direct).await else {
                 continue;
             };
             let mut region = Region::new(300_000, HugePages::SystemDefault).unwrap();
@@ -133,9 +133,9 @@ fn a_region_is_filled_again_and_comes_back_with_the_error_of_a_file_that_ends() 
 
 #[test]
 fn progress_is_reported_up_to_the_last_byte() {
-    for_each_backend(async |ground| {
-        ground.put("f", &bytes(4, 100_001));
-        let file = open(&ground.engine, &ground.path("f"), false)
+    for_each_backend(async |fixture| {
+        fixture.put("f", &bytes(4, 100_001));
+        let file = open(&fixture.engine, &fixture.path("f"), false)
             .await
             .unwrap();
         let received = Mutex::new(Vec::new());
@@ -151,12 +151,12 @@ fn progress_is_reported_up_to_the_last_byte() {
 
 #[test]
 fn a_load_may_be_dropped_at_any_point() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(5, 2 << 20);
-        ground.put("f", &contents);
-        let file = match open(&ground.engine, &ground.path("f"), true).await {
+        fixture.put("f", &contents);
+        let file = match open(&fixture.engine, &fixture.path("f"), true).await {
             Some(file) => file,
-            None => open(&ground.engine, &ground.path("f"), false)
+            None => open(&fixture.engine, &fixture.path("f"), false)
                 .await
                 .unwrap(),
         };

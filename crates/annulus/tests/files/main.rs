@@ -1,6 +1,6 @@
 //! File operations by topic. Every test runs on every backend, or prints why it does not.
 
-mod grounds;
+mod fixtures;
 mod page_cache;
 mod wait;
 

@@ -7,7 +7,7 @@ use annulus::buf::AlignedBuf;
 use annulus::fs::{Advice, Completed};
 use annulus::{EngineError, File, OpenOptions};
 
-use crate::grounds::{bytes, for_each_backend, uncache};
+use crate::fixtures::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
 
 const BLOCK: usize = 512;
@@ -25,9 +25,9 @@ fn block(contents: &[u8], offset: u64) -> &[u8] {
 
 #[test]
 fn a_stream_returns_every_read_once_with_its_index_and_offset() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(1, 300 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         for cached in [false, true] {
             if !cached {
                 uncache(&file).await;
@@ -55,9 +55,9 @@ fn a_stream_returns_every_read_once_with_its_index_and_offset() {
 
 #[test]
 fn awaiting_a_batch_gives_the_results_in_the_order_of_requests() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(2, 300 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         for _ in 0..2 {
             let results = file.read_many_at(reads(300)).await;
@@ -72,8 +72,8 @@ fn awaiting_a_batch_gives_the_results_in_the_order_of_requests() {
 
 #[test]
 fn an_empty_batch_ends_immediately() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"abc").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"abc").await;
         let none = || std::iter::empty::<(Vec<u8>, u64)>();
         assert!(file.read_many_at(none()).await.is_empty());
         let mut batch = file.read_many_at(none());
@@ -86,9 +86,9 @@ fn an_empty_batch_ends_immediately() {
 
 #[test]
 fn reads_are_added_while_others_complete() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(3, 64 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         let mut batch = file.read_many_at(reads(4));
         let (mut completed, mut pushed) = (0, 4);
@@ -140,13 +140,17 @@ fn direct_buf() -> AlignedBuf {
 
 #[test]
 fn pushed_reads_follow_the_whole_iterator() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(11, 2000 * BLOCK);
-        let hot = ground.file("f", &contents).await;
+        let hot = fixture.file("f", &contents).await;
         let mut options = OpenOptions::new();
         let direct = options.read(true).direct(true);
-        let direct = if ground.is_real() {
-            ground.engine.open_with(direct, ground.path("f")).await.ok()
+        let direct = if fixture.is_real() {
+            fixture
+                .engine
+                .open_with(direct, fixture.path("f"))
+                .await
+                .ok()
         } else {
             None
         };
@@ -165,9 +169,9 @@ fn pushed_reads_follow_the_whole_iterator() {
 
 #[test]
 fn reads_that_are_queued_behind_an_iterator_time_out() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(12, 100 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         let mut batch = file
             .read_many_at(reads(100))
@@ -188,9 +192,9 @@ fn reads_that_are_queued_behind_an_iterator_time_out() {
 
 #[test]
 fn a_window_of_one_reads_in_order_and_never_ahead() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(4, 50 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         for window in [0, 1] {
             let taken = std::cell::Cell::new(0);
@@ -209,9 +213,9 @@ fn a_window_of_one_reads_in_order_and_never_ahead() {
 
 #[test]
 fn five_thousand_reads_pass_through_a_batch() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(5, 5000 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         for window in [7, 5000, 1 << 20] {
             let results = file.read_many_at(reads(5000)).window(window).await;
@@ -225,9 +229,9 @@ fn five_thousand_reads_pass_through_a_batch() {
 
 #[test]
 fn one_refused_read_does_not_harm_its_neighbours() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(6, 10 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let mut requests: Vec<_> = reads(10).collect();
         requests[3].1 = u64::MAX;
         requests[5].1 = i64::MAX as u64;
@@ -261,10 +265,10 @@ fn one_refused_read_does_not_harm_its_neighbours() {
 
 #[test]
 fn cached_and_uncached_reads_mix_in_one_batch() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let pages = 256;
         let contents = bytes(7, pages * 4096);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         file.sync_all().await.unwrap();
         // Rounds of a batch over everything, with more and more pages dropped from the cache.
         for dropped in [0, 1, 5, 64, 256] {
@@ -284,9 +288,9 @@ fn cached_and_uncached_reads_mix_in_one_batch() {
 
 #[test]
 fn a_batch_within_its_time_completes() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(8, 100 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         let results = file.read_many_at(reads(100)).timeout(DEADLINE).await;
         assert_eq!(
@@ -298,9 +302,9 @@ fn a_batch_within_its_time_completes() {
 
 #[test]
 fn a_batch_without_time_completes_or_times_out_every_read() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(9, 100 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         uncache(&file).await;
         let batch = file.read_many_at(reads(100)).timeout(Duration::ZERO);
         for (outcome, (_, offset)) in batch.await.into_iter().zip(reads(100)) {
@@ -318,9 +322,9 @@ fn a_batch_without_time_completes_or_times_out_every_read() {
 
 #[test]
 fn a_batch_can_be_dropped_half_way() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(10, 400 * BLOCK);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         for take in [0, 1, 13, 399] {
             uncache(&file).await;
             let mut batch = file.read_many_at(reads(400));

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use annulus::OpenOptions;
 use annulus::fs::Merge;
 
-use crate::grounds::{bytes, for_each_backend, uncache};
+use crate::fixtures::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
 
 fn merge(gap_bytes: u64, max_bytes: usize) -> Merge {
@@ -14,9 +14,9 @@ fn merge(gap_bytes: u64, max_bytes: usize) -> Merge {
 
 #[test]
 fn ranges_are_read_together_as_far_as_gap_and_cap_allow() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(1, 100_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let ranges = [
             (0, 1000),
             (1000, 1000),
@@ -51,9 +51,9 @@ fn ranges_are_read_together_as_far_as_gap_and_cap_allow() {
 
 #[test]
 fn overlapping_ranges_get_their_bytes_from_one_transfer() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(2, 10_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let ranges = [(100, 500), (0, 5000), (100, 500), (4999, 2), (400, 4600)];
         let reads = ranges.map(|(offset, count)| (vec![0; count], offset));
         let batch = file.read_many_at(reads).merge(merge(0, 1 << 20));
@@ -66,9 +66,9 @@ fn overlapping_ranges_get_their_bytes_from_one_transfer() {
 
 #[test]
 fn the_end_of_the_file_inside_a_merged_range_shortens_only_what_lies_beyond() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(3, 1000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let ranges = [
             (0, 900, 900),
             (900, 200, 100),
@@ -94,9 +94,9 @@ fn the_end_of_the_file_inside_a_merged_range_shortens_only_what_lies_beyond() {
 
 #[test]
 fn merged_reads_fill_buffers_that_only_have_spare_capacity() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(4, 1000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let reads: Vec<(Vec<u8>, u64)> = [0, 400, 900]
             .map(|offset| (Vec::with_capacity(300), offset))
             .into();
@@ -112,9 +112,9 @@ fn merged_reads_fill_buffers_that_only_have_spare_capacity() {
 
 #[test]
 fn a_merged_stream_returns_every_read_once_and_refuses_bad_offsets() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(5, 100_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let mut reads: Vec<_> = (0..90).map(|n| (vec![0; 100], n * 1000)).collect();
         reads[17].1 = u64::MAX;
         reads[18].0 = Vec::new();
@@ -150,8 +150,8 @@ fn a_merged_stream_returns_every_read_once_and_refuses_bad_offsets() {
 
 #[test]
 fn an_empty_merged_batch_and_a_dropped_one_work() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(6, 100_000)).await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(6, 100_000)).await;
         let none = std::iter::empty::<(Vec<u8>, u64)>();
         let batch = file.read_many_at(none).merge(Merge::default());
         assert_eq!(batch.transfers(), 0);
@@ -167,16 +167,16 @@ fn an_empty_merged_batch_and_a_dropped_one_work() {
 
 #[test]
 fn neighbours_of_a_direct_file_are_merged_aligned_or_not() {
-    for_each_backend(async |ground| {
-        if !ground.machine_has("direct I/O") {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("direct I/O") {
             return;
         }
         let contents = bytes(7, 100_001);
-        ground.put("f", &contents);
+        fixture.put("f", &contents);
         let mut options = OpenOptions::new();
         options.read(true).direct(true);
-        let path = ground.path("f");
-        let file = ground.engine.open_with(&options, path).await.unwrap();
+        let path = fixture.path("f");
+        let file = fixture.engine.open_with(&options, path).await.unwrap();
         let ranges = [
             (0, 4096),
             (4096, 4096),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annulus::fs::{AllocateMode, FileKind, Metadata};
 
-use crate::grounds::{bytes, for_each_backend};
+use crate::fixtures::{bytes, for_each_backend};
 
 fn same_as_stds(ours: &Metadata, theirs: &std::fs::Metadata) {
     assert_eq!(ours.len(), theirs.len());
@@ -28,12 +28,12 @@ fn same_as_stds(ours: &Metadata, theirs: &std::fs::Metadata) {
 
 #[test]
 fn metadata_by_path_and_by_descriptor_agree_with_stds() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(1, 12_345)).await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(1, 12_345)).await;
         file.sync_all().await.unwrap();
         let (open, named) = (
             file.metadata().await.unwrap(),
-            ground.engine.metadata(ground.path("f")).await.unwrap(),
+            fixture.engine.metadata(fixture.path("f")).await.unwrap(),
         );
         for ours in [&open, &named] {
             assert_eq!((ours.len(), ours.kind()), (12_345, FileKind::File));
@@ -41,22 +41,22 @@ fn metadata_by_path_and_by_descriptor_agree_with_stds() {
             assert_eq!(ours.links(), 1);
         }
         assert_eq!(open.inode(), named.inode());
-        let dir = ground.engine.metadata(ground.path("")).await.unwrap();
+        let dir = fixture.engine.metadata(fixture.path("")).await.unwrap();
         assert_eq!(dir.kind(), FileKind::Dir);
-        if ground.machine_has("owners and times to compare with std's") {
-            let theirs = std::fs::metadata(ground.path("f")).unwrap();
+        if fixture.machine_has("owners and times to compare with std's") {
+            let theirs = std::fs::metadata(fixture.path("f")).unwrap();
             same_as_stds(&open, &theirs);
             same_as_stds(&named, &theirs);
-            same_as_stds(&dir, &std::fs::metadata(ground.path("")).unwrap());
+            same_as_stds(&dir, &std::fs::metadata(fixture.path("")).unwrap());
         }
     });
 }
 
 #[test]
 fn the_descriptor_of_a_file_can_be_used_for_other_calls() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(1, 12_345)).await;
-        assert_eq!(file.descriptor().is_some(), ground.is_real());
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(1, 12_345)).await;
+        assert_eq!(file.descriptor().is_some(), fixture.is_real());
         if let Some(descriptor) = file.descriptor() {
             let stat = rustix::fs::fstat(descriptor).unwrap();
             assert_eq!(stat.st_size, 12_345);
@@ -67,21 +67,21 @@ fn the_descriptor_of_a_file_can_be_used_for_other_calls() {
 
 #[test]
 fn links_are_followed_or_examined_as_requested() {
-    for_each_backend(async |ground| {
-        if !ground.machine_has("symbolic links") {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("symbolic links") {
             return;
         }
-        ground.put("f", b"12345");
-        std::os::unix::fs::symlink("f", ground.path("link")).unwrap();
-        std::os::unix::fs::symlink("gone", ground.path("dangling")).unwrap();
-        std::fs::hard_link(ground.path("f"), ground.path("second")).unwrap();
-        let engine = &ground.engine;
-        let target = engine.metadata(ground.path("link")).await.unwrap();
+        fixture.put("f", b"12345");
+        std::os::unix::fs::symlink("f", fixture.path("link")).unwrap();
+        std::os::unix::fs::symlink("gone", fixture.path("dangling")).unwrap();
+        std::fs::hard_link(fixture.path("f"), fixture.path("second")).unwrap();
+        let engine = &fixture.engine;
+        let target = engine.metadata(fixture.path("link")).await.unwrap();
         assert_eq!((target.len(), target.kind()), (5, FileKind::File));
         assert_eq!(target.links(), 2);
-        let link = engine.symlink_metadata(ground.path("link")).await.unwrap();
+        let link = engine.symlink_metadata(fixture.path("link")).await.unwrap();
         assert_eq!((link.len(), link.kind()), (1, FileKind::Symlink));
-        let dangling = ground.path("dangling");
+        let dangling = fixture.path("dangling");
         let error = engine.metadata(&dangling).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
         let link = engine.symlink_metadata(&dangling).await.unwrap();
@@ -93,15 +93,15 @@ fn links_are_followed_or_examined_as_requested() {
 
 #[test]
 fn the_length_follows_what_is_done_to_the_file() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"").await;
         let length = async || file.metadata().await.unwrap().len();
         assert_eq!(length().await, 0);
         file.write_all_at(bytes(2, 10_000), 0).await.unwrap();
         assert_eq!(length().await, 10_000);
         file.set_len(10).await.unwrap();
         assert_eq!(length().await, 10);
-        assert_eq!(ground.contents("f").unwrap(), bytes(2, 10));
+        assert_eq!(fixture.contents("f").unwrap(), bytes(2, 10));
         file.set_len(1 << 33).await.unwrap();
         assert_eq!(length().await, 1 << 33);
         let hole = file.read_exact_at(vec![1; 100], 1 << 32).await.unwrap();
@@ -113,8 +113,8 @@ fn the_length_follows_what_is_done_to_the_file() {
 
 #[test]
 fn storage_is_reserved_zeroed_and_released() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(3, 65_536)).await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(3, 65_536)).await;
         file.sync_all().await.unwrap();
         let stat = async || file.metadata().await.unwrap();
         file.allocate(AllocateMode::KeepLength, 65_536, 65_536)
@@ -138,7 +138,7 @@ fn storage_is_reserved_zeroed_and_released() {
         expected[4096..12_288].fill(0);
         expected[20_480..24_576].fill(0);
         expected.resize(1 << 20, 0);
-        assert!(ground.contents("f").unwrap() == expected);
+        assert!(fixture.contents("f").unwrap() == expected);
         let error = file.allocate(AllocateMode::Extend, 0, 0).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     });

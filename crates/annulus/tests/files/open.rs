@@ -6,7 +6,7 @@ use std::path::Path;
 
 use annulus::{Engine, OpenOptions};
 
-use crate::grounds::for_each_backend;
+use crate::fixtures::for_each_backend;
 
 const BEFORE: &[u8] = b"0123456789";
 
@@ -93,7 +93,7 @@ async fn with_ours(engine: &Engine, switches: Switches, path: &Path) -> Outcome 
 
 #[test]
 fn every_combination_of_options_does_what_stds_does() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let std_dir = tempfile::tempdir().unwrap();
         for (number, switches) in Switches::all().enumerate() {
             for present in [false, true] {
@@ -101,11 +101,11 @@ fn every_combination_of_options_does_what_stds_does() {
                 let std_path = std_dir.path().join(&name);
                 if present {
                     std::fs::write(&std_path, BEFORE).unwrap();
-                    ground.put(&name, BEFORE);
+                    fixture.put(&name, BEFORE);
                 }
                 let theirs = with_std(switches, &std_path);
-                let mut ours = with_ours(&ground.engine, switches, &ground.path(&name)).await;
-                ours.contents = ground.contents(&name).ok();
+                let mut ours = with_ours(&fixture.engine, switches, &fixture.path(&name)).await;
+                ours.contents = fixture.contents(&name).ok();
                 assert_eq!(ours, theirs, "{switches:?}, file there: {present}");
             }
         }
@@ -114,11 +114,11 @@ fn every_combination_of_options_does_what_stds_does() {
 
 #[test]
 fn refused_options_name_the_missing_one() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let open = async |options: &OpenOptions| {
-            let error = ground
+            let error = fixture
                 .engine
-                .open_with(options, ground.path("f"))
+                .open_with(options, fixture.path("f"))
                 .await
                 .unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -130,18 +130,18 @@ fn refused_options_name_the_missing_one() {
         assert!(create.contains("need write or append"), "{create}");
         let both = open(OpenOptions::new().append(true).truncate(true)).await;
         assert!(both.contains("append and truncate"), "{both}");
-        assert!(ground.contents("f").is_err(), "nothing was made");
+        assert!(fixture.contents("f").is_err(), "nothing was made");
     });
 }
 
 #[test]
 fn create_creates_a_file_or_truncates_an_existing_one() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         for _ in 0..2 {
-            let file = ground.engine.create(ground.path("f")).await.unwrap();
+            let file = fixture.engine.create(fixture.path("f")).await.unwrap();
             assert_eq!(file.metadata().await.unwrap().len(), 0);
             file.write_all_at("new", 0).await.unwrap();
-            assert_eq!(ground.contents("f").unwrap(), b"new");
+            assert_eq!(fixture.contents("f").unwrap(), b"new");
             let error = file.read_at(vec![0; 1], 0).await.unwrap_err();
             assert_eq!(error.error().raw_os_error(), Some(libc::EBADF));
         }
@@ -150,33 +150,33 @@ fn create_creates_a_file_or_truncates_an_existing_one() {
 
 #[test]
 fn create_new_has_one_winner() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
-        let path = ground.path("f");
-        let first = ground.engine.open_with(&options, &path).await.unwrap();
+        let path = fixture.path("f");
+        let first = fixture.engine.open_with(&options, &path).await.unwrap();
         first.write_all_at("mine", 0).await.unwrap();
-        let error = ground.engine.open_with(&options, &path).await.unwrap_err();
+        let error = fixture.engine.open_with(&options, &path).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
-        assert_eq!(ground.contents("f").unwrap(), b"mine");
+        assert_eq!(fixture.contents("f").unwrap(), b"mine");
     });
 }
 
 #[test]
 fn appended_writes_go_to_the_end_whatever_their_offset() {
-    for_each_backend(async |ground| {
-        ground.put("f", b"0123");
+    for_each_backend(async |fixture| {
+        fixture.put("f", b"0123");
         let mut options = OpenOptions::new();
         options.append(true).read(true);
-        let file = ground
+        let file = fixture
             .engine
-            .open_with(&options, ground.path("f"))
+            .open_with(&options, fixture.path("f"))
             .await
             .unwrap();
         file.write_all_at("45", 0).await.unwrap();
         file.write_all_at("67", 1 << 30).await.unwrap();
         file.write_vectored_all_at(vec!["8", "9"], 0).await.unwrap();
-        assert_eq!(ground.contents("f").unwrap(), b"0123456789");
+        assert_eq!(fixture.contents("f").unwrap(), b"0123456789");
         let (n, _) = file.read_at(vec![0; 20], 0).await.unwrap();
         assert_eq!(n, 10);
     });
@@ -184,19 +184,19 @@ fn appended_writes_go_to_the_end_whatever_their_offset() {
 
 #[test]
 fn the_mode_is_given_to_a_new_file_less_the_umask_and_to_no_old_one() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         for mode in [0o600, 0o640, 0o755, 0o777, 0o000] {
             let name = format!("{mode:o}");
             let mut options = OpenOptions::new();
             options.write(true).create(true).mode(mode);
-            let file = ground
+            let file = fixture
                 .engine
-                .open_with(&options, ground.path(&name))
+                .open_with(&options, fixture.path(&name))
                 .await
                 .unwrap();
             let got = file.metadata().await.unwrap().mode();
-            if ground.is_real() {
-                let std_path = ground.path(&format!("{name}-std"));
+            if fixture.is_real() {
+                let std_path = fixture.path(&format!("{name}-std"));
                 let mut options = std::fs::OpenOptions::new();
                 let theirs = options.write(true).create(true).mode(mode).open(std_path);
                 let theirs = theirs.unwrap().metadata().unwrap().permissions().mode() & 0o7777;
@@ -204,9 +204,9 @@ fn the_mode_is_given_to_a_new_file_less_the_umask_and_to_no_old_one() {
             } else {
                 assert_eq!(got, mode & !0o022, "{mode:o}");
             }
-            let again = ground
+            let again = fixture
                 .engine
-                .open_with(options.mode(0o444), ground.path(&name));
+                .open_with(options.mode(0o444), fixture.path(&name));
             assert_eq!(again.await.unwrap().metadata().await.unwrap().mode(), got);
         }
     });
@@ -214,34 +214,34 @@ fn the_mode_is_given_to_a_new_file_less_the_umask_and_to_no_old_one() {
 
 #[test]
 fn custom_flags_are_passed_on_except_the_access_mode() {
-    for_each_backend(async |ground| {
-        ground.put("f", BEFORE);
+    for_each_backend(async |fixture| {
+        fixture.put("f", BEFORE);
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_RDWR);
-        let file = ground
+        let file = fixture
             .engine
-            .open_with(&options, ground.path("f"))
+            .open_with(&options, fixture.path("f"))
             .await
             .unwrap();
         let error = file.write_at("x", 0).await.unwrap_err();
         assert_eq!(error.error().raw_os_error(), Some(libc::EBADF));
         options.custom_flags(libc::O_DIRECTORY);
-        let error = ground
+        let error = fixture
             .engine
-            .open_with(&options, ground.path("f"))
+            .open_with(&options, fixture.path("f"))
             .await
             .unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
-        if !ground.machine_has("symbolic links") {
+        if !fixture.machine_has("symbolic links") {
             return;
         }
-        std::os::unix::fs::symlink("f", ground.path("link")).unwrap();
-        let file = ground.engine.open(ground.path("link")).await.unwrap();
+        std::os::unix::fs::symlink("f", fixture.path("link")).unwrap();
+        let file = fixture.engine.open(fixture.path("link")).await.unwrap();
         assert_eq!(file.read_at(vec![0; 10], 0).await.unwrap().1, BEFORE);
         options.custom_flags(libc::O_NOFOLLOW);
-        let error = ground
+        let error = fixture
             .engine
-            .open_with(&options, ground.path("link"))
+            .open_with(&options, fixture.path("link"))
             .await
             .unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
@@ -250,34 +250,34 @@ fn custom_flags_are_passed_on_except_the_access_mode() {
 
 #[test]
 fn a_file_that_std_opened_can_be_taken_over() {
-    for_each_backend(async |ground| {
-        ground.put("f", BEFORE);
-        if !ground.is_real() {
+    for_each_backend(async |fixture| {
+        fixture.put("f", BEFORE);
+        if !fixture.is_real() {
             let dir = tempfile::tempdir().unwrap();
             let file = std::fs::File::create(dir.path().join("f")).unwrap();
-            let error = ground.engine.file(file).unwrap_err();
+            let error = fixture.engine.file(file).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);
             return;
         }
-        let file = std::fs::File::open(ground.path("f")).unwrap();
-        let file = ground.engine.file(file).unwrap();
+        let file = std::fs::File::open(fixture.path("f")).unwrap();
+        let file = fixture.engine.file(file).unwrap();
         let (n, buf) = file.read_at(vec![0; 4], 2).await.unwrap();
         assert_eq!((n, buf.as_slice()), (4, &b"2345"[..]));
         assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
-        assert_eq!(ground.descriptors("f"), 0);
+        assert_eq!(fixture.descriptors("f"), 0);
     });
 }
 
 #[test]
 fn an_unnamed_file_has_a_mode_too() {
-    for_each_backend(async |ground| {
-        if !ground.machine_has("unnamed files") {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("unnamed files") {
             return;
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
         options.custom_flags(libc::O_TMPFILE);
-        match ground.engine.open_with(&options, ground.path("")).await {
+        match fixture.engine.open_with(&options, fixture.path("")).await {
             Ok(file) => assert_eq!(file.metadata().await.unwrap().mode(), 0o600),
             // Not every file system has unnamed files.
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),

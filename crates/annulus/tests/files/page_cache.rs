@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::thread;
 use std::time::Duration;
 
-use crate::grounds::uncache;
+use crate::fixtures::uncache;
 
 /// The number of attempts to drop a page before it counts as permanent.
 const ATTEMPTS: u32 = 2000;

@@ -8,7 +8,7 @@ use annulus::fs::NotPolled;
 use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions, SetupError};
 use annulus_testing::skip::skip;
 
-use crate::grounds::bytes;
+use crate::fixtures::bytes;
 use crate::wait::DEADLINE;
 
 /// Builds the engine. Returns `None` after a skip if there is no io_uring at all.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use annulus::buf::AlignedBuf;
 use annulus::{EngineBackend, IoBuf, OpenOptions};
 
-use crate::grounds::{bytes, for_each_backend, uncache};
+use crate::fixtures::{bytes, for_each_backend, uncache};
 
 #[test]
 fn a_read_returns_the_bytes_at_its_offset_cached_or_not() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(1, 40_960);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         for (offset, count) in [(0, 4096), (1, 1), (4095, 2), (12_345, 20_000), (0, 40_960)] {
             for _ in 0..2 {
                 uncache(&file).await;
@@ -30,9 +30,9 @@ fn a_read_returns_the_bytes_at_its_offset_cached_or_not() {
 
 #[test]
 fn a_read_at_the_end_is_short_and_leaves_the_rest_of_the_buffer_alone() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(2, 10_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let (n, buf) = file.read_at(vec![0xee; 4096], 9_000).await.unwrap();
         assert_eq!((n, buf.len()), (1000, 4096));
         assert_eq!(buf[..n], contents[9_000..]);
@@ -46,9 +46,9 @@ fn a_read_at_the_end_is_short_and_leaves_the_rest_of_the_buffer_alone() {
 
 #[test]
 fn an_exact_read_that_reaches_the_end_reports_how_much_it_read() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(3, 10_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         let error = file.read_exact_at(vec![0; 4096], 9_000).await.unwrap_err();
         assert_eq!(error.error().kind(), ErrorKind::UnexpectedEof);
         assert!(error.to_string().contains("1000 of 4096"), "{error}");
@@ -60,20 +60,20 @@ fn an_exact_read_that_reaches_the_end_reports_how_much_it_read() {
 
 #[test]
 fn zero_bytes_are_written_without_effect() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"abc").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"abc").await;
         assert_eq!(file.write_at(Vec::new(), 99).await.unwrap(), (0, vec![]));
         assert_eq!(file.write_all_at("", 99).await.unwrap(), "");
         assert_eq!(file.write_all_durable_at("", 99).await.unwrap(), "");
-        assert_eq!(ground.contents("f").unwrap(), b"abc");
+        assert_eq!(fixture.contents("f").unwrap(), b"abc");
     });
 }
 
 #[test]
 fn an_empty_vec_lends_its_capacity_and_a_filled_one_its_length() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(4, 5000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         for _ in 0..2 {
             let empty = Vec::with_capacity(1000);
             let room = empty.capacity();
@@ -102,8 +102,8 @@ fn an_empty_vec_lends_its_capacity_and_a_filled_one_its_length() {
 
 #[test]
 fn every_kind_of_owned_buffer_can_be_written() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"").await;
         let mut aligned = AlignedBuf::with_len(4, 512);
         aligned.copy_from_slice(b"6666");
         let shared: Arc<[u8]> = Arc::from(*b"2222");
@@ -120,7 +120,7 @@ fn every_kind_of_owned_buffer_can_be_written() {
             .await
             .unwrap();
         assert_eq!(
-            ground.contents("f").unwrap(),
+            fixture.contents("f").unwrap(),
             b"000011112222333344445555666677778888"
         );
         assert_eq!(Arc::strong_count(&shared), 1, "the engine let go of it");
@@ -129,9 +129,9 @@ fn every_kind_of_owned_buffer_can_be_written() {
 
 #[test]
 fn every_kind_of_writable_buffer_can_be_read_into() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(5, 1000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         for _ in 0..2 {
             uncache(&file).await;
             let boxed: Box<[u8]> = vec![0; 300].into();
@@ -148,8 +148,8 @@ fn every_kind_of_writable_buffer_can_be_read_into() {
 
 #[test]
 fn a_slice_is_read_and_written_without_touching_its_surroundings() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"abcdefghij").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"abcdefghij").await;
         for _ in 0..2 {
             let part = vec![b'-'; 8].subslice(2..5);
             assert_eq!((part.begin(), part.end()), (2, 5));
@@ -161,7 +161,7 @@ fn a_slice_is_read_and_written_without_touching_its_surroundings() {
         let part = b"0123456789".to_vec().subslice(4..7);
         let (n, part) = file.write_at(part, 0).await.unwrap();
         assert_eq!((n, part.into_inner().len()), (3, 10));
-        assert_eq!(ground.contents("f").unwrap(), b"456defghij");
+        assert_eq!(fixture.contents("f").unwrap(), b"456defghij");
         let nested = vec![b'-'; 8].subslice(2..7).subslice(1..3);
         let nested = file.read_exact_at(nested, 0).await.unwrap();
         assert_eq!(nested.into_inner().into_inner(), b"---45---");
@@ -170,9 +170,9 @@ fn a_slice_is_read_and_written_without_touching_its_surroundings() {
 
 #[test]
 fn a_borrowed_slice_is_filled_cached_or_not() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(6, 300_000);
-        let file = ground.file("f", &contents).await;
+        let file = fixture.file("f", &contents).await;
         for (offset, count, expected) in [
             (0, 1, 1),
             (10, 4096, 4096),
@@ -194,25 +194,25 @@ fn a_borrowed_slice_is_filled_cached_or_not() {
 
 #[test]
 fn a_write_is_visible_to_std_immediately_and_a_gap_reads_as_zeroes() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"").await;
         let (n, buf) = file.write_at(b"abc".to_vec(), 0).await.unwrap();
         assert_eq!((n, buf.as_slice()), (3, &b"abc"[..]));
-        assert_eq!(ground.contents("f").unwrap(), b"abc");
+        assert_eq!(fixture.contents("f").unwrap(), b"abc");
         file.write_all_at("xyz", 10_000).await.unwrap();
-        let contents = ground.contents("f").unwrap();
+        let contents = fixture.contents("f").unwrap();
         assert_eq!(contents.len(), 10_003);
         assert!(contents[3..10_000].iter().all(|&byte| byte == 0));
         assert_eq!(contents[10_000..], *b"xyz");
         file.write_all_at("B", 1).await.unwrap();
-        assert_eq!(ground.contents("f").unwrap()[..4], *b"aBc\0");
+        assert_eq!(fixture.contents("f").unwrap()[..4], *b"aBc\0");
     });
 }
 
 #[test]
 fn a_durable_write_and_both_syncs_leave_the_bytes_in_the_file() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", b"").await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", b"").await;
         let contents = bytes(7, 10_000);
         let back = file
             .write_all_durable_at(contents.clone(), 0)
@@ -221,19 +221,23 @@ fn a_durable_write_and_both_syncs_leave_the_bytes_in_the_file() {
         assert_eq!(back, contents);
         file.sync_data().await.unwrap();
         file.sync_all().await.unwrap();
-        assert_eq!(ground.contents("f").unwrap(), contents);
+        assert_eq!(fixture.contents("f").unwrap(), contents);
     });
 }
 
 #[test]
 fn only_durable_writes_of_buffered_files_run_on_blocking_threads() {
-    for_each_backend(async |ground| {
-        let without_rings = matches!(ground.engine.backend(), EngineBackend::Blocking { .. });
-        let file = ground.file("f", b"").await;
+    for_each_backend(async |fixture| {
+        let without_rings = matches!(fixture.engine.backend(), EngineBackend::Blocking { .. });
+        let file = fixture.file("f", b"").await;
         let mut options = OpenOptions::new();
         let direct = options.write(true).direct(true);
-        let direct = if ground.is_real() {
-            ground.engine.open_with(direct, ground.path("f")).await.ok()
+        let direct = if fixture.is_real() {
+            fixture
+                .engine
+                .open_with(direct, fixture.path("f"))
+                .await
+                .ok()
         } else {
             None
         };
@@ -241,16 +245,16 @@ fn only_durable_writes_of_buffered_files_run_on_blocking_threads() {
         let mut page = file.write_all_at(page, 0).await.unwrap();
         for (file, buffered) in [(Some(&file), true), (direct.as_ref(), false)] {
             let Some(file) = file else { continue };
-            let before = ground.engine.metrics().blocking;
+            let before = fixture.engine.metrics().blocking;
             for offset in [0, 4096, 8192] {
                 page = file.write_all_durable_at(page, offset).await.unwrap();
             }
-            let by_threads = ground.engine.metrics().blocking - before;
-            let expected = without_rings || (buffered && ground.is_real());
+            let by_threads = fixture.engine.metrics().blocking - before;
+            let expected = without_rings || (buffered && fixture.is_real());
             assert_eq!(by_threads, 3 * u64::from(expected), "buffered: {buffered}");
-            let before = ground.engine.metrics().blocking;
+            let before = fixture.engine.metrics().blocking;
             page = file.write_all_at(page, 0).await.unwrap();
-            let by_threads = ground.engine.metrics().blocking - before;
+            let by_threads = fixture.engine.metrics().blocking - before;
             assert_eq!(by_threads, u64::from(without_rings), "not durable");
         }
     });
@@ -258,11 +262,11 @@ fn only_durable_writes_of_buffered_files_run_on_blocking_threads() {
 
 #[test]
 fn transfers_of_many_megabytes_arrive_whole() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(8, (5 << 20) + 3);
-        let file = ground.file("f", b"").await;
+        let file = fixture.file("f", b"").await;
         let contents = file.write_all_at(contents, 1).await.unwrap();
-        assert_eq!(ground.contents("f").unwrap()[1..], contents);
+        assert_eq!(fixture.contents("f").unwrap()[1..], contents);
         uncache(&file).await;
         for _ in 0..2 {
             let buf = vec![0; contents.len()];
@@ -277,10 +281,10 @@ fn transfers_of_many_megabytes_arrive_whole() {
 
 #[test]
 fn a_nop_completes_and_is_counted() {
-    for_each_backend(async |ground| {
-        let before = ground.engine.metrics().completed;
-        ground.engine.nop().await.unwrap();
-        let metrics = ground.engine.metrics();
+    for_each_backend(async |fixture| {
+        let before = fixture.engine.metrics().completed;
+        fixture.engine.nop().await.unwrap();
+        let metrics = fixture.engine.metrics();
         assert!(metrics.completed > before, "{metrics:?}");
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use annulus::{Engine, File};
 
 use crate::executors::on_this_thread;
-use crate::grounds::{bytes, for_each_ground};
+use crate::fixtures::{bytes, for_each_ground};
 
 const READS: u64 = 40;
 
@@ -52,14 +52,14 @@ thread_local! {
 fn destructors_of_thread_locals_read_files_before_and_after_the_rings_are_dropped() {
     for_each_ground(
         |builder| builder,
-        |ground| {
+        |fixture| {
             let contents = bytes(1, 10 * READS as usize);
-            let file = pollster::block_on(ground.file("f", &contents));
+            let file = pollster::block_on(fixture.file("f", &contents));
             let expected = [&contents[..10], &contents[..]].concat();
             for used_before in [false, true] {
                 let (sender, receiver) = channel();
                 let reads = Reads {
-                    engine: ground.engine.clone(),
+                    engine: fixture.engine.clone(),
                     file: file.clone(),
                     sender,
                 };

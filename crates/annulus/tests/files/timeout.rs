@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use annulus::EngineError;
 
-use crate::grounds::{bytes, for_each_backend};
+use crate::fixtures::{bytes, for_each_backend};
 use crate::wait::DEADLINE;
 
 #[test]
 fn operations_within_their_time_are_not_disturbed() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         let contents = bytes(1, 10_000);
-        ground.put("f", &contents);
-        let engine = &ground.engine;
+        fixture.put("f", &contents);
+        let engine = &fixture.engine;
         let file = engine
-            .open(ground.path("f"))
+            .open(fixture.path("f"))
             .timeout(DEADLINE)
             .await
             .unwrap();
@@ -37,11 +37,11 @@ fn operations_within_their_time_are_not_disturbed() {
 
 #[test]
 fn a_sleep_is_at_least_as_long_as_requested() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         for milliseconds in [0, 1, 7] {
             let time = Duration::from_millis(milliseconds);
             let start = Instant::now();
-            ground.engine.sleep(time).await.unwrap();
+            fixture.engine.sleep(time).await.unwrap();
             assert!(start.elapsed() >= time);
         }
     });
@@ -49,12 +49,12 @@ fn a_sleep_is_at_least_as_long_as_requested() {
 
 #[test]
 fn a_future_that_never_completes_times_out() {
-    for_each_backend(async |ground| {
+    for_each_backend(async |fixture| {
         for time in [Duration::ZERO, Duration::from_millis(3)] {
-            let result = ground.engine.timeout(time, pending::<()>()).await;
+            let result = fixture.engine.timeout(time, pending::<()>()).await;
             assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
         }
-        ground.engine.nop().await.unwrap();
+        fixture.engine.nop().await.unwrap();
     });
 }
 
@@ -70,8 +70,8 @@ fn assert_timed_out(error: &std::io::Error) {
 
 #[test]
 fn a_zero_timeout_still_has_one_result() {
-    for_each_backend(async |ground| {
-        let file = ground.file("f", &bytes(2, 4096)).await;
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(2, 4096)).await;
         for _ in 0..20 {
             let read = file.read_at(vec![0; 4096], 0).timeout(Duration::ZERO);
             match read.await {

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -18,11 +18,15 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Waits until `holds`, on a thread that may be the one that drives the ring.
-pub(crate) async fn eventually_on(ground: &Ground, what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn eventually_on(fixture: &Fixture, what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + DEADLINE;
     while !holds() {
         assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
-        ground.engine.sleep(Duration::from_millis(1)).await.unwrap();
+        fixture
+            .engine
+            .sleep(Duration::from_millis(1))
+            .await
+            .unwrap();
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::dropped::polled;
 use crate::echo::connection;
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// Returns `head` with exactly `spare` bytes of spare capacity.
 fn with_spare(head: &[u8], spare: usize) -> BytesMut {

@@ -5,7 +5,7 @@ use annulus::runtime::spawn;
 
 use crate::bytes::{ask, bytes};
 use crate::echo::{echo_all, listen};
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 const CLIENTS: usize = 20;
 

@@ -6,7 +6,7 @@ use annulus_testing::skip;
 
 use crate::bytes::{ask, bytes};
 use crate::echo::{listen, serve};
-use crate::grounds::{BACKENDS, for_each_way};
+use crate::fixtures::{BACKENDS, for_each_way};
 use crate::kernel::{all_but, all_gone, close_wait};
 
 /// Makes `count` connections with one request each, `abreast` at a time.

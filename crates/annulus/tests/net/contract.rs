@@ -7,7 +7,7 @@ use annulus::{BufError, IoBuf};
 use annulus_testing::broken_buffer::BrokenBuffer;
 
 use crate::echo::connection;
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// Returns the buffer of a refused operation.
 #[track_caller]

@@ -14,7 +14,7 @@ use annulus::runtime::{RuntimeBuilder, spawn, yield_now};
 use annulus::time::sleep;
 use annulus_testing::skip::skip;
 
-use crate::grounds::{BACKENDS, PATIENCE, Way, for_each_way};
+use crate::fixtures::{BACKENDS, PATIENCE, Way, for_each_way};
 use crate::kernel::all_gone;
 
 /// More than both socket buffers hold.

@@ -7,7 +7,7 @@ use annulus::net::{UdpSocket, UnixDatagram};
 use annulus::runtime::{Runtime, spawn};
 use annulus::time::{sleep, timeout};
 
-use crate::grounds::{Way, for_each_way};
+use crate::fixtures::{Way, for_each_way};
 
 const ANY: &str = "127.0.0.1:0";
 

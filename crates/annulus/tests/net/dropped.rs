@@ -11,7 +11,7 @@ use annulus::runtime::{spawn, yield_now};
 
 use crate::bytes::{Expected, ask, bytes};
 use crate::echo::{connection, listen, serve};
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 use crate::kernel::all_but;
 
 /// Polls `future` at most `polls` times, lets the core poll in between, and drops it.

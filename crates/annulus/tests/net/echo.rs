@@ -7,7 +7,7 @@ use annulus::net::{TcpListener, TcpStream, UnixStream};
 use annulus::runtime::spawn;
 
 use crate::bytes::{Expected, ask, bytes};
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// Returns a listener on a free port.
 pub(crate) fn listen() -> (TcpListener, SocketAddr) {

@@ -11,7 +11,7 @@ use annulus::runtime::{spawn, yield_now};
 
 use crate::bytes::{Expected, ask, bytes, receive_all};
 use crate::echo::{connection, listen, serve};
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 use crate::kernel::{all_but, close_wait};
 
 #[test]

@@ -12,7 +12,7 @@ use annulus::time::timeout;
 
 use crate::bytes::{ask, bytes, receive_all};
 use crate::echo::{connection, echo_all};
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// More than both socket buffers hold.
 const BYTES: usize = 24 << 20;

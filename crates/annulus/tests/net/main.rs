@@ -14,7 +14,7 @@ mod dropped;
 mod echo;
 mod ends;
 mod file;
-mod grounds;
+mod fixtures;
 mod groups;
 mod kernel;
 mod options;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use annulus::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use annulus_testing::skip;
 
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 #[test]
 fn options_set_on_a_stream_are_read_back() {

@@ -10,7 +10,7 @@ use annulus::net::{Descriptor, UnixStream};
 use annulus::runtime::spawn;
 use annulus::time::{sleep, timeout};
 
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 #[test]
 fn a_pipe_is_readable_when_something_has_been_written() {

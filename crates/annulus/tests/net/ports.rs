@@ -16,7 +16,7 @@ use annulus::time::{sleep, timeout};
 use annulus_testing::skip::skip;
 
 use crate::dropped::polled;
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 const ANY: &str = "127.0.0.1:0";
 const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Fallback];

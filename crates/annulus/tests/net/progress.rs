@@ -6,7 +6,7 @@ use annulus::runtime::{spawn, yield_now};
 
 use crate::bytes::bytes;
 use crate::echo::connection;
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// More than the sockets hold with small buffers.
 const BYTES: usize = 4 << 20;

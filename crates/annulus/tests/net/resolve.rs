@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use annulus::net::{TcpListener, TcpStream, UdpSocket};
 
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// Returns a listener on the loopback interface, and its address.
 fn listener() -> io::Result<(TcpListener, SocketAddr)> {

@@ -11,7 +11,7 @@ use annulus::time::sleep;
 
 use crate::bytes::{Expected, ask, bytes, receive_all};
 use crate::echo::{connection, echo_all};
-use crate::grounds::for_each_builder;
+use crate::fixtures::for_each_builder;
 
 const COUNTS: [u16; 3] = [1, 2, 4];
 

@@ -9,7 +9,7 @@ use annulus::runtime::{spawn, spawn_blocking};
 
 use crate::bytes::{bytes, receive_all};
 use crate::echo::{connection, listen};
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// More than both socket buffers hold.
 const BYTES: usize = 16 << 20;

@@ -9,7 +9,7 @@ use annulus::runtime::{spawn, yield_now};
 use annulus::time::timeout;
 
 use crate::dropped::polled;
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// Fills the receiver's queue. Returns the number of datagrams that it took.
 async fn fill(sender: &UnixDatagram) -> u32 {

@@ -11,7 +11,7 @@ use annulus::runtime::{JoinHandle, spawn, yield_now};
 
 use crate::bytes::{Expected, ask, bytes};
 use crate::echo::{connection, echo_all};
-use crate::grounds::{Way, for_each_way};
+use crate::fixtures::{Way, for_each_way};
 
 /// The size of one send.
 const PIECE_BYTES: usize = 64 << 10;

@@ -14,7 +14,7 @@ use annulus::time::sleep;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::echo::connection;
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 31 + i / 251) as u8).collect()

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 use crate::kernel::all_but;
 use crate::storm::{Storm, Tally, run};
 

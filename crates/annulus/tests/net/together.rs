@@ -13,7 +13,7 @@ use annulus::runtime::{JoinHandle, spawn, yield_now};
 
 use crate::dropped::polled;
 use crate::echo::{connection, listen};
-use crate::grounds::for_each_way;
+use crate::fixtures::for_each_way;
 
 /// Lets spawned tasks run until they wait, and the core process events.
 async fn run_others() {

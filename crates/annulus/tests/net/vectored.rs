@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use annulus::net::UnixStream;
 use annulus::runtime::spawn;
 
-use crate::grounds::{Way, for_each_way};
+use crate::fixtures::{Way, for_each_way};
 
 async fn read_all(stream: UnixStream) -> Vec<u8> {
     let mut all = Vec::new();

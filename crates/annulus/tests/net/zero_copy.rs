@@ -6,7 +6,7 @@ use std::sync::Arc;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{spawn, yield_now};
 
-use crate::grounds::{Way, for_each_way};
+use crate::fixtures::{Way, for_each_way};
 
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -188,7 +188,7 @@ fn options(bits: u64) -> OpenOptions {
 }
 
 /// The real or the simulated file system for a script.
-struct Ground {
+struct Fixture {
     engine: Engine,
     root: PathBuf,
     files: Vec<File>,
@@ -204,7 +204,7 @@ fn describe<T: std::fmt::Debug>(result: std::io::Result<T>) -> String {
     }
 }
 
-impl Ground {
+impl Fixture {
     fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -320,14 +320,14 @@ fn the_simulated_file_system_behaves_like_linux() {
         let root = dir.path().join("root");
         std::fs::create_dir(&root).unwrap();
         let sim = Sim::new(SimConfig::new(seed));
-        let mut linux = Ground {
+        let mut linux = Fixture {
             engine: real.clone(),
             root,
             files: Vec::new(),
         };
         sim.run(async |engine| {
             engine.create_dir("/root").await.unwrap();
-            let mut simulated = Ground {
+            let mut simulated = Fixture {
                 engine,
                 root: Path::new("/root").to_owned(),
                 files: Vec::new(),

@@ -37,7 +37,7 @@ const WAYS: &[Way] = &[
 ];
 
 /// An engine, with a directory for the test.
-pub(crate) struct Ground {
+pub(crate) struct Fixture {
     pub(crate) engine: Engine,
     backing: Backing,
 }
@@ -48,9 +48,9 @@ enum Backing {
     Sim(Sim),
 }
 
-impl Ground {
-    /// Creates a ground. Returns `None` after a skip if this backend cannot run here.
-    fn new(way: Way, change: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Option<Ground> {
+impl Fixture {
+    /// Creates a fixture. Returns `None` after a skip if this backend cannot run here.
+    fn new(way: Way, change: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Option<Fixture> {
         let builder = Engine::builder();
         let builder = match way {
             Way::Uring(setup_mode) => builder.backend(Backend::Uring).setup_mode(setup_mode),
@@ -65,11 +65,11 @@ impl Ground {
                 let sim = Sim::new(SimConfig::new(1));
                 let engine = sim.engine(&change(builder)).unwrap();
                 let backing = Backing::Sim(sim);
-                return Some(Ground { engine, backing });
+                return Some(Fixture { engine, backing });
             }
         };
         match change(builder).build() {
-            Ok(engine) => Some(Ground {
+            Ok(engine) => Some(Fixture {
                 engine,
                 backing: Backing::Disk(tempfile::tempdir().unwrap()),
             }),
@@ -172,23 +172,23 @@ impl Ground {
 }
 
 /// Runs a test on every backend.
-pub(crate) fn for_each_backend(test: impl AsyncFn(&Ground)) {
+pub(crate) fn for_each_backend(test: impl AsyncFn(&Fixture)) {
     for_each_backend_with(|builder| builder, test);
 }
 
 /// Runs a test on every backend with a changed configuration.
 pub(crate) fn for_each_backend_with(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
-    test: impl AsyncFn(&Ground),
+    test: impl AsyncFn(&Fixture),
 ) {
     for &way in WAYS {
-        on_ground(way, &change, |ground| match way {
-            Way::Own => ground
+        on_ground(way, &change, |fixture| match way {
+            Way::Own => fixture
                 .engine
                 .current_thread_driver()
                 .unwrap()
-                .block_on(test(ground)),
-            _ => pollster::block_on(test(ground)),
+                .block_on(test(fixture)),
+            _ => pollster::block_on(test(fixture)),
         });
     }
 }
@@ -196,7 +196,7 @@ pub(crate) fn for_each_backend_with(
 /// Runs a test that uses its own executor on every backend.
 pub(crate) fn for_each_ground(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
-    test: impl Fn(&Ground),
+    test: impl Fn(&Fixture),
 ) {
     for &way in WAYS.iter().filter(|&&way| way != Way::Own) {
         on_ground(way, &change, &test);
@@ -206,14 +206,14 @@ pub(crate) fn for_each_ground(
 fn on_ground(
     way: Way,
     change: impl Fn(EngineBuilder) -> EngineBuilder,
-    test: impl FnOnce(&Ground),
+    test: impl FnOnce(&Fixture),
 ) {
-    let Some(ground) = Ground::new(way, change) else {
+    let Some(fixture) = Fixture::new(way, change) else {
         return;
     };
-    println!("on {}", ground.engine.backend());
-    test(&ground);
-    let metrics = ground.engine.metrics();
+    println!("on {}", fixture.engine.backend());
+    test(&fixture);
+    let metrics = fixture.engine.metrics();
     assert_eq!(metrics.stale, 0, "{way:?}: a CQE named no operation");
 }
 

@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 use annulus::fs::Merge;
 use annulus::{Engine, File, Operation};
 
-use crate::fixtures::{Fixture, bytes, for_each_backend, for_each_ground};
+use crate::fixtures::{Fixture, bytes, for_each_backend, for_each_fixture};
 use crate::wait::{DEADLINE, in_time};
 
 /// Writes a file and reads it back in three ways. Returns the number of bytes that differ.
@@ -79,7 +79,7 @@ pub(crate) fn on_this_thread<F: Future>(future: F) -> F::Output {
 }
 
 fn for_each(test: impl Fn(&Fixture)) {
-    for_each_ground(|builder| builder, test);
+    for_each_fixture(|builder| builder, test);
 }
 
 #[test]

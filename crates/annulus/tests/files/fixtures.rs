@@ -182,7 +182,7 @@ pub(crate) fn for_each_backend_with(
     test: impl AsyncFn(&Fixture),
 ) {
     for &way in WAYS {
-        on_ground(way, &change, |fixture| match way {
+        on_fixture(way, &change, |fixture| match way {
             Way::Own => fixture
                 .engine
                 .current_thread_driver()
@@ -194,16 +194,16 @@ pub(crate) fn for_each_backend_with(
 }
 
 /// Runs a test that uses its own executor on every backend.
-pub(crate) fn for_each_ground(
+pub(crate) fn for_each_fixture(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
     test: impl Fn(&Fixture),
 ) {
     for &way in WAYS.iter().filter(|&&way| way != Way::Own) {
-        on_ground(way, &change, &test);
+        on_fixture(way, &change, &test);
     }
 }
 
-fn on_ground(
+fn on_fixture(
     way: Way,
     change: impl Fn(EngineBuilder) -> EngineBuilder,
     test: impl FnOnce(&Fixture),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use annulus::{Engine, File};
 
 use crate::executors::on_this_thread;
-use crate::fixtures::{bytes, for_each_ground};
+use crate::fixtures::{bytes, for_each_fixture};
 
 const READS: u64 = 40;
 
@@ -50,7 +50,7 @@ thread_local! {
 
 #[test]
 fn destructors_of_thread_locals_read_files_before_and_after_the_rings_are_dropped() {
-    for_each_ground(
+    for_each_fixture(
         |builder| builder,
         |fixture| {
             let contents = bytes(1, 10 * READS as usize);

@@ -68,15 +68,14 @@ pub(crate) fn files(repo: &Repo, found: &mut Findings) {
             found.add(path, line, says);
         }
         if path.starts_with("crates/annulus/src/") && !source.header().contains("# Safety") {
-            let says =
-                "allows unsafe code; write its invariants in the header, under `//! # Safety`";
+            let says = "allows unsafe code; write its invariants under `//! # Safety`";
             found.add(path, line, says);
         }
     }
-    for entry in MAY_ALLOW_UNSAFE
+    let files = MAY_ALLOW_UNSAFE
         .iter()
-        .filter(|entry| entry.ends_with(".rs"))
-    {
+        .filter(|entry| entry.ends_with(".rs"));
+    for entry in files {
         let source = repo.source(entry);
         if !source.is_some_and(|source| source.code.contains("(unsafe_code)")) {
             let says = "has no unsafe code (any more); remove it from MAY_ALLOW_UNSAFE";
@@ -101,8 +100,7 @@ pub(crate) fn forbidden(repo: &Repo, found: &mut Findings) {
 pub(crate) fn notes(repo: &Repo, found: &mut Findings) {
     let invariants = invariants(repo.text(INVARIANTS));
     if invariants.is_empty() {
-        let says =
-            "names no invariant; give each one a heading `### Name` under `## The invariants`";
+        let says = "names no invariant; write `### Name` under `## The invariants`";
         return found.add(INVARIANTS, 1, says);
     }
     for (path, _, source) in repo.library() {
@@ -113,8 +111,7 @@ pub(crate) fn notes(repo: &Repo, found: &mut Findings) {
             let line = line_of(&source.shipped, at);
             let note = note_above(source, line);
             if find_word(&note, "SAFETY").is_empty() {
-                let says =
-                    "no `// SAFETY:` note directly above; name the invariant and why it holds here";
+                let says = "no `// SAFETY:` note above; name the invariant and the reason";
                 found.add(path, line, says);
             } else if !invariants
                 .iter()

@@ -21,7 +21,7 @@ use crate::sys;
 /// A flag that `EPOLL_CTL_MOD` rejects.
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
-/// The arguments of `epoll_ctl`.
+/// The arguments of `epoll_ctl`. A removal has no events and no data.
 #[derive(Clone, Copy)]
 pub(crate) struct CtlRequest {
     pub(crate) operation: i32,
@@ -67,7 +67,10 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
     if elsewhere {
         return control_in_second_set(set, guard, entry, fd, request);
     }
-    guard.forget_reported(fd, request.data);
+    match request.operation {
+        libc::EPOLL_CTL_DEL => guard.forget_reported_fd(fd),
+        _ => guard.forget_reported(fd, request.data),
+    }
     let result = match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
         Kind::Served => served(&mut guard, fd, request),

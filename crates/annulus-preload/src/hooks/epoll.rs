@@ -63,11 +63,12 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
         && (may_be_mapped(event) || operation == libc::EPOLL_CTL_DEL)
         && set != fd
     {
-        let (events, data) = if may_be_mapped(event) {
+        // The kernel does not read the event of a removal; CPython leaves it uninitialised.
+        let (events, data) = if operation == libc::EPOLL_CTL_DEL {
+            (0, 0)
+        } else {
             let event = unsafe { event.read_unaligned() };
             (event.events, event.u64)
-        } else {
-            (0, 0)
         };
         let request = CtlRequest {
             operation,

@@ -124,6 +124,22 @@ static void a_hang_up_of_unix_sockets_is_reported(void) {
     print_wait(set, 5000);
 }
 
+/* CPython's `epoll.unregister` passes an event that it has not initialised. */
+static void the_event_of_a_removal_is_ignored(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    char *unmapped = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct epoll_event urgent = {EPOLLPRI, {.u64 = 1}}, *ignored[] = {&urgent, (void *)unmapped, (void *)-4096L, NULL};
+    for (int i = 0; i < 4; i++) {
+        struct pair pair = pair_on(listener, port, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        add(set, pair.app, EPOLLIN, 1);
+        exchange(set, &pair);
+        GOT(epoll_ctl(set, EPOLL_CTL_DEL, pair.app, ignored[i]));
+        GOT(epoll_ctl(set, EPOLL_CTL_DEL, pair.app, ignored[i]));
+        MUST(close(pair.app));
+        peer_gets_the_end(&pair);
+    }
+}
+
 static void sets_can_be_members_of_sets(void) {
     int inner = new_set(), outer = new_set();
     struct pair pair = added(inner, EPOLLIN);
@@ -491,6 +507,7 @@ static const struct app_case cases[] = {
     CASE(wait_errors_are_unchanged, ""),
     CASE(members_of_all_kinds_are_reported_together, "served:read served:epoll_wait passed:not_a_stream"),
     CASE(a_hang_up_of_unix_sockets_is_reported, "passed:not_a_stream"),
+    CASE(the_event_of_a_removal_is_ignored, "served:read passed:unknown_option<=0 back:unknown_flags<=0"),
     CASE(sets_can_be_members_of_sets, "back:polled_otherwise"),
     CASE(a_set_can_be_polled, "back:polled_otherwise"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),

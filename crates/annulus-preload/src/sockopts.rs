@@ -4,13 +4,29 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::connection;
 use crate::fd_table::{BY_OPTION, Entry, Kind, NEVER_SERVED};
 use crate::sockopt_effects::{self, Effect};
 use crate::sys;
 
-/// Returns whether a served connection can stay served when this option is set.
-pub(crate) fn is_harmless(level: c_int, name: c_int) -> bool {
-    sockopt_effects::effect(level, name) == Some(Effect::None)
+/// Returns whether a served connection can stay served when this option is set. `value` is `None` if the argument is not
+/// an `int`.
+pub(crate) fn is_harmless(level: c_int, name: c_int, value: Option<c_int>) -> bool {
+    match sockopt_effects::effect(level, name) {
+        Some(Effect::None) => true,
+        Some(Effect::Differs { unless }) => value == Some(unless),
+        Some(Effect::DiffersUnqueryable) | None => false,
+    }
+}
+
+/// Returns the events that the kernel reports once more to edge-triggered members when this option is set.
+pub(crate) fn edges_of(level: c_int, name: c_int) -> u32 {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => connection::IN,
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE)
+        | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => connection::OUT,
+        _ => 0,
+    }
 }
 
 /// Returns whether an option makes the results of a ring differ from those of the kernel.
@@ -24,9 +40,9 @@ pub(crate) fn changes_data(level: c_int, name: c_int) -> bool {
 /// The program has set SO_LINGER, or inherited a listener with it.
 static LINGER_SET: AtomicBool = AtomicBool::new(false);
 
-/// Records that the program sets an option.
-pub(crate) fn on_set(level: c_int, name: c_int) {
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+/// Records that the program sets an option. `on` is the first word of the argument.
+pub(crate) fn on_set(level: c_int, name: c_int, on: Option<c_int>) {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) && on != Some(0) {
         LINGER_SET.store(true, Ordering::Relaxed);
     }
 }

@@ -173,7 +173,9 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
     }
     let by_signals = match command {
         libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
-        _ => matches!(command, libc::F_SETOWN | F_SETSIG | F_SETOWN_EX),
+        // 0 is the default.
+        libc::F_SETOWN | F_SETSIG => argument as c_int != 0,
+        _ => command == F_SETOWN_EX,
     };
     if by_signals {
         on_signal_driven_io(fd);
@@ -224,7 +226,12 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
         return -1;
     }
     match request {
-        FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => on_signal_driven_io(fd),
+        FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => {
+            let pointer = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
+            if may_be_mapped(pointer) && unsafe { pointer.read_unaligned() } != 0 {
+                on_signal_driven_io(fd);
+            }
+        }
         SIOCATMARK => {
             let pointer = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
             if let Some(at_mark) = at_mark(fd)

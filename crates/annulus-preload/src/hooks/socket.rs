@@ -18,6 +18,7 @@ use super::blocking::{before_accept, before_connect};
 use super::io::{flush, hand_back, read_buffered};
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::classify;
+use crate::connection;
 use crate::counters::{self, Call, Why};
 use crate::epoll_set::Set;
 use crate::errno::{self, CallResult, into_return_int};
@@ -139,8 +140,11 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     bytes: socklen_t,
 ) -> c_int {
-    sockopts::on_set(level, name);
-    let is_harmless = sockopts::is_harmless(level, name);
+    let word = unsafe { first_word(value.cast(), bytes) };
+    sockopts::on_set(level, name, word);
+    // A longer argument has more fields, whose defaults are unknown here.
+    let int = word.filter(|_| bytes as usize == size_of::<c_int>());
+    let is_harmless = sockopts::is_harmless(level, name, int);
     match fd_state(fd) {
         FdState::Closed => {
             errno::set(libc::EBADF);
@@ -183,9 +187,35 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             }
             return ret;
         }
+        FdState::Connection(entry) if sockopts::edges_of(level, name) != 0 => {
+            let ret = unsafe { real::setsockopt(fd, level, name, value, bytes) };
+            if ret == 0 {
+                catch_panic(|| report_edge(entry, fd, sockopts::edges_of(level, name)));
+            }
+            return ret;
+        }
         _ => {}
     }
     unsafe { real::setsockopt(fd, level, name, value, bytes) }
+}
+
+/// Returns the first word of an argument. `None`: it is shorter, or not in the program's memory.
+unsafe fn first_word(value: *const c_int, bytes: socklen_t) -> Option<c_int> {
+    let has_word = bytes as usize >= size_of::<c_int>() && may_be_mapped(value);
+    has_word.then(|| unsafe { value.read_unaligned() })
+}
+
+/// Reports those of the events `key` that are pending, also if they were reported before.
+fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult> {
+    let mut guard = send::served(entry, fd).ok()?;
+    guard.forget_reported_fd(fd);
+    let connection = guard.connection(fd)?;
+    // Of a connection that was handed back, the kernel reports everything but buffered bytes.
+    let has_buffered = connection.buffered() > 0 && key == connection::IN;
+    if connection.mask() & key != 0 && (entry.kind() == Kind::Served || has_buffered) {
+        guard.notify(fd, connection, key);
+    }
+    None
 }
 
 /// The option level with which the kernel starts to encrypt or decrypt a stream, at the next byte that it has.

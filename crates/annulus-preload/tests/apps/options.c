@@ -238,21 +238,25 @@ static void a_low_water_mark_of_a_listener_holds_reports_back(void) {
 }
 
 static void an_option_is_an_edge_if_it_wakes(void) {
-    static const struct option options[] = {{IPPROTO_TCP, TCP_INQ, 1}, {SOL_SOCKET, SO_RCVLOWAT, 1}};
-    for (int way = 0; way < 6; way++) {
+    static const struct option options[] = {
+        {IPPROTO_TCP, TCP_INQ, 1},    {SOL_SOCKET, SO_RCVLOWAT, 2},        {SOL_SOCKET, SO_RCVLOWAT, 1},
+        {SOL_SOCKET, SO_SNDBUF, 8192}, {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0}, {SOL_SOCKET, SO_OOBINLINE, 0},
+    };
+    enum { COUNT = sizeof options / sizeof *options };
+    for (int way = 0; way < 3 * COUNT; way++) {
         int set = new_set();
         struct pair pair = connected();
         add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 1);
         print_now(set);
         print_now(set);
-        if (way >= 2) {
+        if (way >= COUNT) {
             peer_send(&pair, "abc");
             await_delivery(&pair);
             print_next(set);
-            print_read(pair.app, way < 4 ? 1 : 64);
+            print_read(pair.app, way < 2 * COUNT ? 1 : 64);
             print_now(set);
         }
-        set_option(pair.app, options[way % 2]);
+        set_option(pair.app, options[way % COUNT]);
         print_now(set);
         print_now(set);
     }
@@ -772,6 +776,35 @@ static void harmless_options_can_be_set_on_served_connections(void) {
     peer_gets(&pair, 6);
 }
 
+/* XNIO (Undertow, WildFly) sets SO_OOBINLINE to 0 on each connection. */
+static void options_set_to_their_default_change_nothing(void) {
+    static const struct option options[] = {
+        {SOL_SOCKET, SO_OOBINLINE, 0},      {SOL_SOCKET, SO_RCVLOWAT, 1},      {SOL_SOCKET, SO_PEEK_OFF, -1},
+        {SOL_SOCKET, SO_TIMESTAMP, 0},      {SOL_SOCKET, SO_TIMESTAMPNS, 0},   {SOL_SOCKET, SO_TIMESTAMPING, 0},
+        {SOL_SOCKET, TIMESTAMP_NEW, 0},     {SOL_SOCKET, TIMESTAMPNS_NEW, 0},  {SOL_SOCKET, TIMESTAMPING_NEW, 0},
+        {SOL_SOCKET, SO_ZEROCOPY, 0},       {SOL_SOCKET, SO_BUSY_POLL, 0},     {SOL_SOCKET, SO_PREFER_BUSY_POLL, 0},
+        {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0}, {IPPROTO_TCP, TCP_INQ, 0},        {IPPROTO_IP, IP_RECVERR, 0},
+    };
+    int set = new_set(), port, listener = listen_on(0, &port), zero = 0;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        print("%d %d\n", options[i].level, options[i].name);
+        set_option(listener, options[i]);
+        struct pair pair = accepted_from(listener, port);
+        set_option(pair.app, options[i]);
+        add(set, pair.app, EPOLLIN, 1);
+        exchange(set, &pair);
+        set_option(pair.app, options[i]);
+        exchange(set, &pair);
+        MUST(close(pair.app));
+    }
+    struct pair pair = member_from(set, listener, port, 1);
+    GOT(fcntl(pair.app, F_SETOWN, 0));
+    GOT(fcntl(pair.app, F_SETSIG, 0));
+    GOT(ioctl(pair.app, FIOSETOWN, &zero));
+    GOT(ioctl(pair.app, FIOASYNC, &zero));
+    exchange(set, &pair);
+}
+
 static void an_option_that_is_set_late_applies_from_then_on(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = member_from(set, listener, port, 1);
@@ -875,6 +908,8 @@ static const struct app_case cases[] = {
     CASE(unsent_bytes_are_counted, "served:write"),
     CASE(time_limits_are_for_calls_that_wait, "served:read served:write"),
     CASE(harmless_options_can_be_set_on_served_connections, "served:recvmsg served:read served:write"),
+    CASE(options_set_to_their_default_change_nothing,
+        "served:read served:write passed:unknown_option<=0 back:unknown_option<=0 back:unknown_flags<=0"),
     CASE(an_option_that_is_set_late_applies_from_then_on, "back:unknown_option"),
     CASE(an_option_that_was_set_late_applies_to_the_next_connection, "back:unknown_option passed:unknown_option"),
     CASE(a_stream_is_not_decrypted_behind_buffered_bytes, "back:unknown_option"),

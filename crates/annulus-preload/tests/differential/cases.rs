@@ -398,6 +398,7 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn unsent_bytes_are_counted;
     fn time_limits_are_for_calls_that_wait;
     fn harmless_options_can_be_set_on_served_connections;
+    fn options_set_to_their_default_change_nothing;
     fn an_option_that_is_set_late_applies_from_then_on;
     fn an_option_that_was_set_late_applies_to_the_next_connection;
     fn a_stream_is_not_decrypted_behind_buffered_bytes;

@@ -62,6 +62,8 @@ pub struct ReadMany<'a, B: IoBufMut, I> {
     /// Results that needed no driver: cached data, and rejected offsets and buffers.
     ready: VecDeque<Completed<B>>,
     timeout: Timeout<'a>,
+    /// The errno for all further reads, once the timeout has passed or the ring has failed.
+    gave_up: Option<i32>,
 }
 
 /// The time limit of a batch.
@@ -116,6 +118,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             staged: Vec::new(),
             ready: VecDeque::new(),
             timeout: Timeout::none(),
+            gave_up: None,
         }
     }
 
@@ -126,9 +129,9 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self
     }
 
-    /// Limits the batch to `timeout` from its first poll on. Reads that are incomplete by then fail with `TimedOut`,
-    /// without their buffers. Only reads that were [pushed](ReadMany::push) and still waited for the iterator to end
-    /// return theirs.
+    /// Limits the batch to `timeout` from its first poll on. Every read that is incomplete by then fails with
+    /// `TimedOut`, also those that the iterator has not returned yet, and those that are [pushed](ReadMany::push)
+    /// later. Reads that were not submitted return their buffers.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout.set(self.file, timeout);
         self
@@ -163,6 +166,11 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             offset,
         };
         self.next_index += 1;
+        if let Some(errno) = self.gave_up {
+            coop_budget::count(1, 0);
+            let unread = BufError::new(error_of(errno), Some(buf));
+            return self.ready.push_back(request.result(Err(unread)));
+        }
         let bytes = match check_read(&mut buf, offset) {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -270,21 +278,12 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
     }
 
-    /// Fails every incomplete read with `errno`.
+    /// Fails every incomplete read with `errno`. Reads that have not started fail in `add`.
     fn give_up(&mut self, errno: i32) {
-        self.exhausted = true;
+        self.gave_up = Some(errno);
         for request in self.batch.abandon(errno) {
             let lost = BufError::new(error_of(errno), None);
             self.ready.push_back(request.result(Err(lost)));
-        }
-        for (buf, offset) in self.pushed.drain(..) {
-            let request = ReadRequest {
-                index: self.next_index,
-                offset,
-            };
-            self.next_index += 1;
-            let unread = BufError::new(error_of(errno), Some(buf));
-            self.ready.push_back(request.result(Err(unread)));
         }
     }
 
@@ -302,6 +301,9 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             // meanwhile.
             coop_budget::reset();
             self.batch.flush();
+            if let Some(errno) = self.timeout.gives_up(&self.batch, context) {
+                self.give_up(errno);
+            }
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annulus::buf::AlignedBuf;
 use annulus::fs::{Advice, Completed};
-use annulus::{EngineError, File, OpenOptions};
+use annulus::{BufResult, EngineError, File, OpenOptions};
 
 use crate::fixtures::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
@@ -180,13 +180,11 @@ fn reads_that_are_queued_behind_an_iterator_time_out() {
         for (buf, offset) in reads(7) {
             batch.push(buf, offset);
         }
-        let (mut completed, mut last) = (0, 0);
+        let mut seen = [false; 107];
         while let Some(done) = batch.next().await {
-            completed += 1;
-            last = last.max(done.index);
+            assert!(!std::mem::replace(&mut seen[done.index], true));
         }
-        assert_eq!(completed, last + 1, "no index is left out");
-        assert!(completed >= 7);
+        assert_eq!(seen, [true; 107]);
     });
 }
 
@@ -303,19 +301,30 @@ fn a_batch_within_its_time_completes() {
 #[test]
 fn a_batch_without_time_completes_or_times_out_every_read() {
     for_each_backend(async |fixture| {
-        let contents = bytes(9, 100 * BLOCK);
+        let contents = bytes(9, 3000 * BLOCK);
         let file = fixture.file("f", &contents).await;
         uncache(&file).await;
-        let batch = file.read_many_at(reads(100)).timeout(Duration::ZERO);
-        for (outcome, (_, offset)) in batch.await.into_iter().zip(reads(100)) {
-            match outcome {
-                Ok((_, buf)) => assert_eq!(buf, block(&contents, offset)),
-                Err(error) => assert_eq!(
-                    EngineError::of(error.error()),
-                    Some(EngineError::TimedOut),
-                    "{error:?}"
-                ),
+        let check = |outcome: BufResult<usize, Vec<u8>>, offset| match outcome {
+            Ok((_, buf)) => assert_eq!(buf, block(&contents, offset)),
+            Err(error) => assert_eq!(
+                EngineError::of(error.error()),
+                Some(EngineError::TimedOut),
+                "{error:?}"
+            ),
+        };
+        let batch = || file.read_many_at(reads(3000)).timeout(Duration::ZERO);
+        let outcomes = batch().await;
+        assert_eq!(outcomes.len(), 3000);
+        for (outcome, (_, offset)) in outcomes.into_iter().zip(reads(3000)) {
+            check(outcome, offset);
+        }
+        for window in [4, 1 << 20] {
+            let (mut batch, mut seen) = (batch().window(window), vec![false; 3000]);
+            while let Some(done) = batch.next().await {
+                assert!(!std::mem::replace(&mut seen[done.index], true));
+                check(done.result, done.offset);
             }
+            assert!(seen.iter().all(|&seen| seen), "window {window}");
         }
     });
 }

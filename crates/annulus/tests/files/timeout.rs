@@ -161,6 +161,28 @@ mod simulated {
     }
 
     #[test]
+    fn reads_that_were_not_submitted_when_the_time_passed_return_their_buffers() {
+        let sim = slow(SimConfig::new(1).late(1000, Duration::from_secs(20)));
+        sim.run(async |engine| {
+            let file = engine.open("/f").await.unwrap();
+            let reads = (0..2000).map(|n| (vec![0; 100], n));
+            let mut batch = file.read_many_at(reads).window(4).timeout(SHORT);
+            for index in 0..2001 {
+                if index == 2000 {
+                    batch.push(vec![0; 100], 0);
+                }
+                let done = batch.next().await.unwrap();
+                assert_eq!(done.index, index);
+                let error = done.result.unwrap_err();
+                assert_timed_out(error.error());
+                assert_eq!(error.into_buf().is_some(), index >= 4, "read {index}");
+            }
+            assert!(batch.next().await.is_none());
+        });
+        assert_eq!(sim.report().slots_in_use, 0);
+    }
+
+    #[test]
     fn a_sleep_takes_simulated_time_and_no_real_time() {
         let sim = Sim::new(SimConfig::new(1));
         sim.run(async |engine| {

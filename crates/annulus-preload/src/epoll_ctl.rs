@@ -45,6 +45,7 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
         counters::passed(Why::InHandler);
         return None;
     };
+    guard.has_members |= request.operation == libc::EPOLL_CTL_ADD;
     let moves = request.operation == libc::EPOLL_CTL_ADD
         && matches!(entry.kind(), Kind::Served | Kind::HandedBack)
         && hand_back::may_move(entry, set);
@@ -60,7 +61,6 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
                 _ => None,
             };
         }
-        guard.kernel_has |= result.is_none();
         return result;
     }
     let elsewhere = entry.kind() == Kind::Served && !std::ptr::eq(entry.set(), guard.set_ptr);
@@ -71,7 +71,7 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
         libc::EPOLL_CTL_DEL => guard.forget_reported_fd(fd),
         _ => guard.forget_reported(fd, request.data),
     }
-    let result = match entry.kind() {
+    match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
         Kind::Served => served(&mut guard, fd, request),
         Kind::HandedBack => handed_back(set, &mut guard, entry, fd, request),
@@ -83,11 +83,7 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
             change_early_member(&mut guard, fd, request);
             None
         }
-    };
-    if result.is_none() && request.operation == libc::EPOLL_CTL_ADD {
-        guard.kernel_has = true;
     }
-    result
 }
 
 /// Makes a set pass through because its own descriptor is polled, and the poller must see its events. Returns whether
@@ -140,7 +136,6 @@ fn add(
             );
             if result.is_ok() {
                 guard.needs_ring = true;
-                guard.kernel_has = true;
                 // The number may have belonged to another member, which the program has closed.
                 guard.early_members.retain(|member| member.0 != fd);
                 guard.early_members.push((fd, request.events, request.data));
@@ -298,7 +293,6 @@ fn move_to_kernel_set(
     // The hand-back must not add it there as well.
     connection.clear(flag::MEMBER);
     hand_back::hand_back(guard, fd, Why::UnknownFlags);
-    guard.kernel_has = true;
     if let Some(mut connection) = guard.connection(fd) {
         (connection.events, connection.data) = (request.events, request.data);
         connection.mark(flag::MEMBER);
@@ -347,7 +341,6 @@ fn control_in_second_set(
     let generation = hand_back::generation(&other_set, fd);
     drop(other_set);
     let mut guard = set.take()?;
-    guard.kernel_has = true;
     add_shared_member(&mut guard, (fd, generation), request);
     None
 }
@@ -403,7 +396,6 @@ fn handed_back(
         } else {
             (connection.events, connection.data) = (request.events, request.data);
             connection.mark(flag::MEMBER);
-            guard.kernel_has = true;
             if connection.buffered() > 0 || connection.error != 0 {
                 guard.notify(fd, connection, 0);
             }

@@ -97,8 +97,10 @@ pub(crate) struct Inner {
     pub(crate) served: u32,
     /// Connections that were handed back and still have buffered bytes.
     pub(crate) handed_back_count: u32,
-    /// The kernel's set: whether it has members, whether the ring polls it, whether something is ready in it.
-    pub(crate) kernel_has: bool,
+    /// The program has added a member.
+    pub(crate) has_members: bool,
+    /// The kernel's set: whether the ring polls it, whether something is ready in it. It may have members that no hook
+    /// has noticed.
     pub(crate) kernel_polled: bool,
     pub(crate) kernel_ready: bool,
     pub(crate) round: u32,
@@ -430,7 +432,7 @@ impl Inner {
             deferred: Vec::new(),
             served: 0,
             handed_back_count: 0,
-            kernel_has: false,
+            has_members: false,
             kernel_polled: false,
             kernel_ready: false,
             round: 0,
@@ -469,6 +471,12 @@ impl Inner {
     pub(crate) fn forget_reported_fd(&mut self, fd: i32) {
         self.already_reported
             .retain(|already_reported| already_reported.fd != fd);
+    }
+
+    /// Returns whether the ring has to poll the kernel's set.
+    #[inline]
+    pub(crate) fn must_poll_kernel(&self) -> bool {
+        !self.kernel_polled && !self.kernel_ready
     }
 
     /// Reserves the lists, so that they rarely grow: a signal handler that writes or closes may interrupt `malloc`.

@@ -307,7 +307,7 @@ impl SetGuard {
             || !self.cancels.is_empty()
             || (self.listeners.iter())
                 .any(|listener| !listener.polled && listener.ready_events == 0)
-            || (self.kernel_has && !self.kernel_polled && !self.kernel_ready)
+            || self.must_poll_kernel()
     }
 }
 

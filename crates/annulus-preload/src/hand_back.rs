@@ -107,7 +107,6 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
         let (events, data) = (connection.events, connection.data);
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            inner.kernel_has = true;
             let silent = !connection.is(flag::EDGE) && !wakes;
             let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
             let pending = if edge { sys::poll_now(fd, events) } else { 0 };

@@ -25,6 +25,7 @@
 //!   on it.
 //! - `batching`, `accept_burst`: how long writes are held back, and how long a wait for connections may be.
 //! - `byte_queue`, `buffers`: buffered bytes of one connection; receive buffers and the send arena of a ring.
+//! - `program_rings`: rings that the program makes; that of libuv for `epoll_ctl` is refused.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
 //! - `reserved_fds`: descriptors that belong to the library.
 //! - `switch`: the operator's switch, which hands all connections back while the program runs, and serves them again.
@@ -65,6 +66,7 @@ mod lock;
 mod log;
 mod poll_cycle;
 mod process;
+mod program_rings;
 mod raw_libc;
 mod real;
 mod receive;

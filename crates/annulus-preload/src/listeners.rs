@@ -57,7 +57,6 @@ pub(crate) fn control(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Opt
         }
         libc::EPOLL_CTL_MOD => {
             remove(guard, nth);
-            guard.kernel_has = true;
             Some(sys::control(
                 guard.fd,
                 libc::EPOLL_CTL_ADD,
@@ -104,7 +103,6 @@ fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Op
             request.data,
         );
         if result.is_ok() {
-            guard.kernel_has = true;
             guard.listeners.push(listener);
         }
         return Some(result);
@@ -146,9 +144,7 @@ pub(crate) fn hand_back_all(guard: &mut SetGuard) {
         let Listener {
             fd, events, data, ..
         } = listener;
-        if sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            guard.kernel_has = true;
-        }
+        let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
     }
 }
 
@@ -166,7 +162,6 @@ pub(crate) fn on_close(fd: i32, duplicated: bool) {
                 guard.submit_cancels();
             }
             if duplicated {
-                guard.kernel_has = true;
                 let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
             }
         } else {

@@ -164,7 +164,7 @@ impl Inner {
                 );
             }
         }
-        if self.kernel_has && !self.kernel_polled && !self.kernel_ready {
+        if self.must_poll_kernel() {
             self.kernel_polled = true;
             push(
                 ring,

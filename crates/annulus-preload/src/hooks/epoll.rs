@@ -20,6 +20,7 @@ use crate::epoll_wait::{self, EventBuffer};
 use crate::errno::into_return_int;
 use crate::fd_table::{self, Kind};
 use crate::inherited_set;
+use crate::program_rings;
 use crate::real;
 use crate::ring_teardown;
 
@@ -37,6 +38,7 @@ fn adopt(fd: c_int) -> c_int {
     if fd >= 0 {
         catch_panic(|| {
             Set::adopt(fd);
+            program_rings::on_new_set(fd);
             None
         });
     }

@@ -23,12 +23,13 @@ use super::{
 use crate::epoll_set_list;
 use crate::errno;
 use crate::process as of;
+use crate::program_rings::{self, RingParams};
 use crate::raw_libc::{self as libc, timespec};
 use crate::real;
 use crate::sys;
 
 /// The calls that are dispatched to a hook.
-const WATCHED: [c_long; 54] = [
+const WATCHED: [c_long; 55] = [
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_preadv2,
@@ -67,6 +68,7 @@ const WATCHED: [c_long; 54] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
+    libc::SYS_io_uring_setup,
     libc::SYS_fork,
     libc::SYS_vfork,
     libc::SYS_clone,
@@ -402,10 +404,24 @@ unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
                 -1
             }
             libc::SYS_ioctl => descriptor::ioctl(fd, b as c_ulong, c as c_ulong),
+            libc::SYS_io_uring_setup if refuses_ring(a as c_uint, to(b as usize)) => {
+                // As where an administrator has disabled io_uring.
+                errno::set(libc::EPERM);
+                -1
+            }
             _ => return None,
         }
     };
     Some(c_long::from(ret))
+}
+
+/// Returns whether to refuse a ring that the program is about to make.
+unsafe fn refuses_ring(entries: c_uint, params: *const RingParams) -> bool {
+    let refuse = || {
+        let params = unsafe { params.read_unaligned() };
+        program_rings::refuses(entries, params).then_some(Ok(0))
+    };
+    may_be_mapped(params) && catch_panic(refuse).is_some()
 }
 
 /// Dispatches calls on processes, credentials and exit. Most of them pass through after the library's own preparation.

@@ -405,6 +405,14 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn bytes_that_are_mapped_are_the_streams;
 }
 
+cases! { PROGRAM_RINGS, PROGRAM_RINGS_CASES = c("program_rings"):
+    fn a_loop_without_its_ring_is_served;
+    fn a_loop_without_its_ring_of_newer_kernels_is_served;
+    fn a_loop_with_a_ring_for_files_only_is_served;
+    fn rings_for_other_purposes_are_made;
+    fn members_added_through_a_ring_are_reported;
+}
+
 cases! { PYTHON, PYTHON_CASES = python("loops"):
     fn asyncio_serves_itself;
     fn asyncio_keeps_its_timers;
@@ -421,7 +429,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, with the cases that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 19] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 20] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&SINGLE_THREAD, SINGLE_THREAD_CASES),
     (&MEMBERS, MEMBERS_CASES),
@@ -439,6 +447,7 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 19] = [
     (&ENTRY_POINTS, ENTRY_POINTS_CASES),
     (&LOOPS, LOOPS_CASES),
     (&OPTIONS, OPTIONS_CASES),
+    (&PROGRAM_RINGS, PROGRAM_RINGS_CASES),
     (&PYTHON, PYTHON_CASES),
     (&GO, GO_CASES),
 ];

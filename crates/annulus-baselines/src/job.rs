@@ -19,6 +19,8 @@ pub struct Job {
     /// The files, opened as the job requires: with `O_DIRECT` if `direct`, for writing if `writes`. Never empty. An
     /// operation refers to a file by its index.
     pub files: Arc<[File]>,
+    /// Handles with `O_DIRECT` of the same files, if the file system supports that for blocks of this length.
+    pub direct_files: Option<Arc<[File]>>,
     /// The offset of the part of each file that the job uses.
     pub offset_bytes: u64,
     /// The length of that part; a multiple of `block_bytes`.
@@ -205,6 +207,7 @@ mod tests {
     fn job() -> Job {
         Job {
             files: Arc::new([File::open("/dev/null").unwrap()]),
+            direct_files: None,
             offset_bytes: 0,
             size_bytes: 0,
             block_bytes: 4096,

@@ -9,8 +9,9 @@ use super::BenchWatchArgs;
 use super::MORE_OPTIONS;
 use super::TraceArgs;
 use super::job::JobArgs;
-use super::report::PictureArgs;
+use super::report::{Heatmap, PictureArgs};
 use super::value::{parse_bytes, parse_seconds};
+use crate::trace::labelled;
 
 /// The kind of operations and their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,6 +45,9 @@ pub(crate) enum LoadName {
     ManyFiles,
     /// Many tasks with a range each, also under Tokio: --bs 64k --depth 20000 --runtime 5 --buffered
     Ranges,
+    /// 32 tasks with 1,000 reads each of a large file, cold and cached: --bs 128k --depth 32
+    #[value(name = "tokio-8367")]
+    Tokio8367,
 }
 
 /// The time when writes are flushed.
@@ -95,7 +99,7 @@ Exit code:
   0 success; 1 a run failed (wrong result, no space, a variant that hangs); 2 the command line is
   wrong; 3 all runs succeeded, but a run of Annulus raised an --alert.";
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MORE_OPTIONS, after_long_help = FILE_HELP, next_help_heading = "Load")]
 #[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "fio_json"]))]
 pub(crate) struct FileArgs {
@@ -193,15 +197,14 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Runs")]
     pub(crate) repeat: usize,
 
-    /// Variants to measure: `default`, `all` or names from --list
+    /// Variants to measure: `default`, `all` or names from --list [default: those of the load]
     ///
     /// The variant `base` is always included.
     #[arg(
         long,
         help_heading = "Runs",
         value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "default"
+        value_delimiter = ','
     )]
     pub(crate) variants: Vec<String>,
 
@@ -250,4 +253,23 @@ pub(crate) struct FileArgs {
 
     #[command(flatten)]
     pub(crate) trace: TraceArgs,
+}
+
+impl FileArgs {
+    /// Returns the arguments for one of `count` comparisons. If there are several, its output files have `word` in
+    /// their names.
+    pub(crate) fn for_one_of(&self, count: usize, word: &str) -> FileArgs {
+        let mut args = self.clone();
+        let mut paths: Vec<&mut PathBuf> = Vec::new();
+        paths.extend(&mut args.json);
+        paths.extend(&mut args.pictures.html);
+        paths.extend(&mut args.trace.flamegraph);
+        if let Some(Heatmap::File(path)) = &mut args.pictures.heatmap {
+            paths.push(path);
+        }
+        for path in paths.into_iter().filter(|_| count > 1) {
+            *path = labelled(path, word);
+        }
+        args
+    }
 }

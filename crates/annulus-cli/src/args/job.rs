@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "fio job files")]
 pub(crate) struct JobArgs {
     /// Run FILE, an fio job file

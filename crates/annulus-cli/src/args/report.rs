@@ -25,7 +25,7 @@ impl FromStr for Heatmap {
 }
 
 /// Pictures of the results.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct PictureArgs {
     /// Write an HTML report to FILE

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tracing")]
 pub(crate) struct TraceArgs {
     /// After the measurement, count system calls by name in one more run of each variant (perf as root, or strace)

@@ -35,6 +35,15 @@ pub(crate) enum Cache {
 }
 
 impl Cache {
+    /// Returns the word for names of files.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Cache::Direct => "direct",
+            Cache::Cold => "cold",
+            Cache::Hot => "hot",
+        }
+    }
+
     pub(crate) fn label(self) -> &'static str {
         match self {
             Cache::Direct => "direct",
@@ -57,6 +66,10 @@ pub(crate) struct Plan {
     pub(crate) offset_bytes: u64,
     /// The total size of all files.
     pub(crate) size_bytes: Option<u64>,
+    /// The number of blocks of the tool's file, without a requested size.
+    pub(crate) own_blocks: Option<u64>,
+    /// A run ends once every block has been used, whatever the state of the page cache.
+    pub(crate) once: bool,
     pub(crate) files: usize,
     /// The memory limit of the process, page cache included.
     pub(crate) memory_bytes: Option<u64>,
@@ -74,14 +87,21 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(args: &FileArgs) -> Result<Plan, Fault> {
-        let load = preset(args.load);
-        let (cache, cache_requested) = match args {
-            _ if args.hot => (Cache::Hot, true),
-            _ if args.cold || args.buffered => (Cache::Cold, true),
-            _ if load.buffered && !args.direct => (Cache::Cold, true),
-            _ => (Cache::Direct, args.direct),
+    /// Returns a plan for each state of the page cache. There are several only if the load has several and no option
+    /// selects one.
+    pub(crate) fn all(args: &FileArgs) -> Result<Vec<Plan>, Fault> {
+        let (caches, requested) = match args {
+            _ if args.hot => (&[Cache::Hot][..], true),
+            _ if args.cold || args.buffered => (&[Cache::Cold][..], true),
+            _ if args.direct => (&[Cache::Direct][..], true),
+            _ => (preset(args.load).caches, false),
         };
+        let plan = |&cache| Plan::new(args, cache, requested || cache != Cache::Direct);
+        caches.iter().map(plan).collect()
+    }
+
+    fn new(args: &FileArgs, cache: Cache, cache_requested: bool) -> Result<Plan, Fault> {
+        let load = preset(args.load);
         let rw = args.rw.unwrap_or(load.rw);
         let mut plan = Plan {
             load: args.load,
@@ -97,6 +117,8 @@ impl Plan {
             block_bytes: args.bs.unwrap_or(load.block_bytes),
             offset_bytes: args.offset,
             size_bytes: args.size,
+            own_blocks: load.own_blocks,
+            once: load.once,
             files: args.files.unwrap_or(load.files),
             memory_bytes: args.memory,
             durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),

@@ -191,6 +191,9 @@ pub(crate) struct Sample {
     pub(crate) cpu_us_per_op: f64,
     /// Calls that submit or wait (for a ring: enters) per operation.
     pub(crate) calls_per_op: Option<f64>,
+    /// The most memory that was resident in this process during the run, mapped files included.
+    #[serde(default)]
+    pub(crate) peak_rss_bytes: Option<u64>,
     pub(crate) checks: Checks,
     /// The share of the file in the page cache before the run.
     pub(crate) resident_before: f64,

@@ -118,6 +118,11 @@ impl Limit {
         })
     }
 
+    /// Moves this process back to its own cgroup, which may fail if the cgroup is gone.
+    pub(crate) fn leave(&self) {
+        let _ = move_into(&self.controller.home);
+    }
+
     /// Returns a note on the limit for the heading.
     pub(crate) fn note(&self) -> String {
         let version = match self.controller.version {

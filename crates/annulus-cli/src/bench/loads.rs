@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::job::Cache;
 use crate::args::{LoadName, Rw};
 
 /// The options of a load.
@@ -18,10 +19,14 @@ pub(crate) struct Preset {
     pub(crate) files: usize,
     /// Every write is durable.
     pub(crate) durable: bool,
-    /// Use the page cache.
-    pub(crate) buffered: bool,
+    /// The states of the page cache. Each has a table.
+    pub(crate) caches: &'static [Cache],
+    /// The number of blocks of the tool's file, if it matters.
+    pub(crate) own_blocks: Option<u64>,
+    /// Use each block once, and end the run then.
+    pub(crate) once: bool,
     pub(crate) runtime: Duration,
-    /// Variants that the load adds to the requested ones.
+    /// The variants.
     pub(crate) variants: &'static [&'static str],
 }
 
@@ -33,16 +38,18 @@ pub(crate) const PLAIN: Preset = Preset {
     threads: None,
     files: 1,
     durable: false,
-    buffered: false,
+    caches: &[Cache::Direct],
+    own_blocks: None,
+    once: false,
     runtime: Duration::from_secs(1),
-    variants: &[],
+    variants: &["default"],
 };
 
 /// Blocks of 16 KiB, 64 outstanding, through the page cache, so that `mmap` can take part.
 const MAPPED: Preset = Preset {
     block_bytes: 16 << 10,
     depths: &[64],
-    buffered: true,
+    caches: &[Cache::Cold],
     ..PLAIN
 };
 
@@ -64,22 +71,40 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
             rw: Rw::Readwrite,
             depths: &[2048],
             threads: Some(32),
-            variants: &["mmap-sync"],
+            variants: &["default", "mmap-sync"],
             ..MAPPED
         },
         Some(LoadName::ManyFiles) => Preset {
             depths: &[8, 32, 512],
             files: 128,
-            buffered: true,
+            caches: &[Cache::Cold],
             ..PLAIN
         },
         Some(LoadName::Ranges) => Preset {
             block_bytes: 64 << 10,
             depths: &[20_000],
-            buffered: true,
+            caches: &[Cache::Cold],
             // At this depth, an operation takes nearly a second.
             runtime: Duration::from_secs(5),
-            variants: &["annulus-tokio", "annulus-tokio-mt"],
+            variants: &["default", "annulus-tokio", "annulus-tokio-mt"],
+            ..PLAIN
+        },
+        // 32 tasks with 1,000 reads each.
+        Some(LoadName::Tokio8367) => Preset {
+            block_bytes: 128 << 10,
+            depths: &[32],
+            caches: &[Cache::Cold, Cache::Hot],
+            own_blocks: Some(32_000),
+            once: true,
+            // The limit for a slow disk.
+            runtime: Duration::from_secs(120),
+            variants: &[
+                "default",
+                "annulus-tokio-mt",
+                "annulus-arena-direct",
+                "annulus-tokio-arena-direct",
+                "pread-direct",
+            ],
             ..PLAIN
         },
     }
@@ -106,7 +131,7 @@ mod tests {
         let BenchTarget::File(args) = bench.target else {
             unreachable!()
         };
-        Plan::new(&args).unwrap()
+        Plan::all(&args).unwrap().remove(0)
     }
 
     #[test]
@@ -114,11 +139,11 @@ mod tests {
         for load in LoadName::value_variants() {
             let name = load.to_possible_value().unwrap();
             let plan = plan(&["--load", name.get_name()]);
-            assert_eq!(plan.cache, Cache::Cold, "{load:?}");
+            assert_eq!(plan.cache, preset(Some(*load)).caches[0], "{load:?}");
             let names: Vec<String> = (preset(Some(*load)).variants.iter())
                 .map(|name| name.to_string())
                 .collect();
-            assert!(names.is_empty() || crate::bench::variant::choose(&names).is_ok());
+            assert!(crate::bench::variant::choose(&names).is_ok(), "{load:?}");
         }
     }
 

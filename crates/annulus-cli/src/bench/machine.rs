@@ -128,6 +128,18 @@ pub(crate) fn memory_available_bytes() -> Option<u64> {
     kib_of_meminfo("MemAvailable").map(|kib| kib << 10)
 }
 
+/// Makes the current resident memory the peak of this process. Without `/proc`, the peak stays as it is.
+pub(crate) fn reset_peak_rss() {
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// Returns the peak of the resident memory of this process since the last reset.
+pub(crate) fn peak_rss_bytes() -> Option<u64> {
+    let text = line_value("/proc/self/status", "VmHWM")?;
+    let kib: u64 = text.trim_end_matches(" kB").trim().parse().ok()?;
+    Some(kib << 10)
+}
+
 fn kib_of_meminfo(key: &str) -> Option<u64> {
     line_value("/proc/meminfo", key)?
         .trim_end_matches(" kB")

@@ -11,6 +11,7 @@ use crate::args::FileArgs;
 use crate::fault::Fault;
 use crate::report::Pictures;
 use crate::signals::{self, Signal};
+use crate::watching::Judge;
 
 mod cache;
 mod check;
@@ -77,72 +78,130 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
 }
 
 fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
-    let plan = Plan::new(args)?;
-    let variants = chosen(args)?;
-    let judge = watching::of_file(&args.watch.alert, &plan)?;
-    let destination = args
-        .json
-        .as_deref()
-        .map(|path| Destination::new(path, args.replace))
-        .transpose()?;
-    let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
-    let trace = traced::TraceRequest::new(args, &plan, &variants)?;
-    let started = SystemTime::now();
+    let plans = Plan::all(args)?;
+    let variants = variant::choose(&requested(args))?;
+    let cells: Vec<Cell> = (plans.iter())
+        .map(|plan| {
+            Cell::new(
+                &args.for_one_of(plans.len(), plan.cache.word()),
+                plan,
+                &variants,
+            )
+        })
+        .collect::<Result<_, Fault>>()?;
+    let first = &plans[0];
     machine::allow_many_open_files();
-    let limit = plan.memory_bytes.map(Limit::make).transpose()?;
-    let mut file = TestFile::open(&plan)?;
-    cache::check_fits(&plan, &file)?;
-    add_notes(&plan, limit.as_ref(), &mut file);
-    let machine = Machine::of(Some(&file.buffered[0]));
-    print_text(&heading(&plan, &file, &machine))?;
-    if let Some(limit) = &limit {
-        limit.enter()?;
+    let limit = first.memory_bytes.map(Limit::make).transpose()?;
+    let mut file = TestFile::open(first)?;
+    for plan in &plans {
+        cache::check_fits(plan, &file)?;
     }
-    let (runs, hung) = measure(&plan, &file, &variants)?;
-    let interrupted = signals::received();
-    let traced = match hung || interrupted.is_some() {
-        true => Vec::new(),
-        false => trace.runs(&plan, &file, &variants)?,
-    };
-    let mut report = report(&plan, &file, machine, &variants, runs, started);
-    report.traced = traced;
-    let peak = limit.as_ref().and_then(Limit::peak_note);
-    // Writing and printing the report must not count towards the limit.
-    drop(limit);
-    let planned = plan.depths.len() * plan.repeat * variants.len();
-    let ended = interrupted.map(|signal| interruption(signal, report.runs.len(), planned));
-    report.interrupted = interrupted.is_some();
-    let later: Vec<String> = peak.into_iter().chain(ended).collect();
-    report.notes.extend(later.iter().cloned());
-    let mut text = summary(&plan, &report);
-    for note in later {
-        text += &format!("note: {note}\n");
+    let mut worst = ExitCode::SUCCESS;
+    for (nth, cell) in cells.iter().enumerate() {
+        if nth > 0 {
+            file.cache = cell.plan.cache;
+            print_text("\n")?;
+        }
+        let code = cell.compare(&file, limit.as_ref(), &variants)?;
+        if worst == ExitCode::SUCCESS {
+            worst = code;
+        }
+        if signals::received().is_some() {
+            break;
+        }
     }
-    text += &traced::text(&report.traced);
-    // Keep the error of printing, and write the files first.
-    let printed = print_text(&text);
-    if let Some(destination) = &destination {
-        destination.write(&report, args.timeline)?;
+    Ok(worst)
+}
+
+/// A comparison with one state of the page cache.
+struct Cell<'c> {
+    plan: &'c Plan,
+    judge: Judge,
+    destination: Option<Destination>,
+    pictures: Pictures,
+    timeline: bool,
+    trace: traced::TraceRequest,
+}
+
+impl Cell<'_> {
+    fn new<'c>(
+        args: &FileArgs,
+        plan: &'c Plan,
+        variants: &[AnyVariant],
+    ) -> Result<Cell<'c>, Fault> {
+        Ok(Cell {
+            plan,
+            judge: watching::of_file(&args.watch.alert, plan)?,
+            destination: (args.json.as_deref())
+                .map(|path| Destination::new(path, args.replace))
+                .transpose()?,
+            pictures: Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?,
+            timeline: args.timeline,
+            trace: traced::TraceRequest::new(args, plan, variants)?,
+        })
     }
-    pictures.of_files(&report)?;
-    printed?;
-    let alerts = watching::judge_file(&judge, &report.runs);
-    match interrupted {
-        Some(signal) => Ok(ExitCode::from(signal.exit_code())),
-        None => {
-            traced::verdict_on(&report.traced)?;
-            verdict_on(&report, hung).map(|code| alerts.exit_code(code))
+
+    fn compare(
+        &self,
+        file: &TestFile,
+        limit: Option<&Limit>,
+        variants: &[AnyVariant],
+    ) -> Result<ExitCode, Fault> {
+        let plan = self.plan;
+        let started = SystemTime::now();
+        let mut notes = file.notes.clone();
+        add_notes(plan, limit, file, &mut notes);
+        let machine = Machine::of(Some(&file.buffered[0]));
+        print_text(&heading(plan, file, &notes, &machine))?;
+        if let Some(limit) = limit {
+            limit.enter()?;
+        }
+        let (runs, hung) = measure(plan, file, variants)?;
+        let interrupted = signals::received();
+        let traced = match hung || interrupted.is_some() {
+            true => Vec::new(),
+            false => self.trace.runs(plan, file, variants)?,
+        };
+        let mut report = report(plan, file, machine, variants, runs, started);
+        report.traced = traced;
+        let peak = limit.and_then(Limit::peak_note);
+        // Writing and printing the report must not count towards the limit.
+        limit.inspect(|limit| limit.leave());
+        let planned = plan.depths.len() * plan.repeat * variants.len();
+        let ended = interrupted.map(|signal| interruption(signal, report.runs.len(), planned));
+        report.interrupted = interrupted.is_some();
+        let later: Vec<String> = peak.into_iter().chain(ended).collect();
+        report.notes = notes.into_iter().chain(later.iter().cloned()).collect();
+        let mut text = summary(plan, &report);
+        for note in later {
+            text += &format!("note: {note}\n");
+        }
+        text += &traced::text(&report.traced);
+        // Keep the error of printing, and write the files first.
+        let printed = print_text(&text);
+        if let Some(destination) = &self.destination {
+            destination.write(&report, self.timeline)?;
+        }
+        self.pictures.of_files(&report)?;
+        printed?;
+        let alerts = watching::judge_file(&self.judge, &report.runs);
+        match interrupted {
+            Some(signal) => Ok(ExitCode::from(signal.exit_code())),
+            None => {
+                traced::verdict_on(&report.traced)?;
+                verdict_on(&report, hung).map(|code| alerts.exit_code(code))
+            }
         }
     }
 }
 
-/// Returns the requested variants and those that the load adds.
-fn chosen(args: &FileArgs) -> Result<Vec<AnyVariant>, Fault> {
-    let more = loads::preset(args.load).variants;
-    let names: Vec<String> = (args.variants.iter().cloned())
-        .chain(more.iter().map(|name| name.to_string()))
-        .collect();
-    variant::choose(&names)
+/// Returns the names of the requested variants, or those of the load.
+fn requested(args: &FileArgs) -> Vec<String> {
+    if !args.variants.is_empty() {
+        return args.variants.clone();
+    }
+    let names = loads::preset(args.load).variants.iter();
+    names.map(|name| name.to_string()).collect()
 }
 
 /// Returns a note on an interrupted comparison.
@@ -199,23 +258,23 @@ fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
 }
 
 /// Adds notes on a memory limit and on large buffers to the heading.
-fn add_notes(plan: &Plan, limit: Option<&Limit>, file: &mut TestFile) {
+fn add_notes(plan: &Plan, limit: Option<&Limit>, file: &TestFile, notes: &mut Vec<String>) {
     let buffers = plan.depth_max() as u64 * plan.block_bytes;
     if buffers >= MANY_BUFFER_BYTES {
-        file.notes.push(format!(
+        notes.push(format!(
             "{} operations of {} bytes: {buffers} bytes of buffers",
             plan.depth_max(),
             plan.block_bytes
         ));
     }
     let Some(limit) = limit else { return };
-    file.notes.push(limit.note());
+    notes.push(limit.note());
     if file.cache == Cache::Cold && plan.forgets(file.total_bytes()) {
-        file.notes.push(
+        notes.push(
             "the data does not fit into that memory: a run that has used every block starts another pass".into(),
         );
     } else if file.cache == Cache::Cold {
-        file.notes.push(format!(
+        notes.push(format!(
             "the data ({} bytes) is less than twice the memory limit: a run ends once every block has been used",
             file.total_bytes()
         ));
@@ -290,7 +349,7 @@ fn warm_up(
     }
 }
 
-fn heading(plan: &Plan, file: &TestFile, machine: &Machine) -> String {
+fn heading(plan: &Plan, file: &TestFile, notes: &[String], machine: &Machine) -> String {
     let mut text = format!(
         "{} {}, blocks of {} bytes, {}; {} s × {} repeats; seed {}\n{}\n",
         plan.description(),
@@ -302,7 +361,7 @@ fn heading(plan: &Plan, file: &TestFile, machine: &Machine) -> String {
         plan.seed,
         machine.line(),
     );
-    for note in &file.notes {
+    for note in notes {
         text += &format!("note: {note}\n");
     }
     text
@@ -411,7 +470,7 @@ fn report(
         warnings: verdict::warnings(plan, &runs, &rows),
         verdict: verdict::verdict(&rows, &plan.depths),
         interrupted: false,
-        notes: file.notes.clone(),
+        notes: Vec::new(),
         runs,
         rows,
         traced: Vec::new(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use annulus_baselines::{Bench, Failure, Finished, Job, Variant};
 
 use super::check::Contents;
-use super::machine::Usage;
+use super::machine::{self, Usage};
 use super::order::Order;
 use super::timeline::CallSamples;
 use super::worker::{BenchWorker, Tally};
@@ -33,6 +33,8 @@ pub(crate) struct RunSpec {
     pub(crate) contents: Contents,
     pub(crate) write_percent: u8,
     pub(crate) runtime: Duration,
+    /// Measure from the first operation to the last, of an order that ends.
+    pub(crate) once: bool,
     pub(crate) seed: u64,
     /// The number of the run, which written data carries.
     pub(crate) stamp: u64,
@@ -52,6 +54,8 @@ pub(crate) struct RunOutcome {
     pub(crate) cut_short: bool,
     /// CPU time of this process per measured operation.
     pub(crate) cpu_ns_per_op: f64,
+    /// The most memory that was resident in this process during the run, mapped files included.
+    pub(crate) peak_rss_bytes: Option<u64>,
     /// Processors used by others, and withheld by the hypervisor, on average over the measured time.
     pub(crate) others_busy: f64,
     pub(crate) stolen: f64,
@@ -72,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) measured_from_ns: AtomicU64,
     pub(crate) end_ns: AtomicU64,
     ran_out: AtomicU64,
+    /// The time of the last completion.
+    last_ns: AtomicU64,
     pub(crate) order: Order,
     pub(crate) contents: Contents,
     pub(crate) files: usize,
@@ -85,6 +91,7 @@ pub(crate) struct Shared {
     pub(crate) stamp: u64,
     pub(crate) calls: CallSamples,
     runtime: Duration,
+    once: bool,
 }
 
 impl Shared {
@@ -97,10 +104,13 @@ impl Shared {
         self.runtime.as_nanos() as u64
     }
 
-    /// Ends the run for all workers, because no block is left.
+    /// Ends the run for all workers, because no block is left. A run that uses each block once ends with its last
+    /// completion instead.
     #[cold]
     pub(crate) fn ran_out(&self, now_ns: u64) {
-        self.end_ns.fetch_min(now_ns, Relaxed);
+        if !self.once {
+            self.end_ns.fetch_min(now_ns, Relaxed);
+        }
         self.ran_out.store(1, Relaxed);
     }
 
@@ -133,7 +143,10 @@ impl Bench for Harness {
     }
 
     fn go(&self) {
-        let ramp = RAMP.min(self.shared.runtime / 5);
+        let ramp = match self.shared.once {
+            true => Duration::ZERO,
+            false => RAMP.min(self.shared.runtime / 5),
+        };
         let from = self.shared.now_ns() + ramp.as_nanos() as u64;
         let end = from + self.shared.runtime.as_nanos() as u64;
         // A swap, not a store: if a signal has already set an end, this synchronizes with it.
@@ -146,6 +159,7 @@ impl Bench for Harness {
     }
 
     fn done(&self, worker: BenchWorker) {
+        self.shared.last_ns.fetch_max(worker.now_ns(), Relaxed);
         self.tally
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -177,6 +191,7 @@ pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, Run
             measured_from_ns: AtomicU64::new(0),
             end_ns: AtomicU64::new(u64::MAX),
             ran_out: AtomicU64::new(0),
+            last_ns: AtomicU64::new(0),
             order: spec.order,
             contents: spec.contents,
             files: spec.job.files.len(),
@@ -189,6 +204,7 @@ pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, Run
             stamp: spec.stamp,
             calls: CallSamples::default(),
             runtime: spec.runtime,
+            once: spec.once,
         }),
         workers: AtomicU64::new(1),
         tally: Mutex::new(Tally::new()),
@@ -236,11 +252,13 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
         }
         Some(Event::Stop) | None => return Err(events.hangs("to set itself up")),
     }
+    machine::reset_peak_rss();
     let until = |ns: u64| Duration::from_nanos(ns.saturating_sub(shared.now_ns()));
     let mut early = events.wait(until(shared.measured_from_ns.load(Relaxed)));
     let (before, before_ns) = (Usage::now(), shared.now_ns());
     early = early.or_else(|| events.wait(until(shared.end_ns.load(Relaxed))));
     let (after, after_ns) = (Usage::now(), shared.now_ns());
+    let peak_rss_bytes = machine::peak_rss_bytes();
     let finished = match early.or_else(|| events.patiently()) {
         Some(Event::Finished(Ok(finished))) => finished,
         Some(Event::Finished(Err(failure))) => return Err(RunFailure::Variant(failure)),
@@ -253,12 +271,15 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
     };
     let mut tally = harness.tally.lock().unwrap_or_else(PoisonError::into_inner);
     let tally = std::mem::replace(&mut *tally, Tally::new());
-    let (from_ns, end_ns) = (
+    let ran_out = shared.ran_out.load(Relaxed) != 0;
+    let (from_ns, mut end_ns) = (
         shared.measured_from_ns.load(Relaxed),
         shared.end_ns.load(Relaxed),
     );
+    if shared.once && ran_out {
+        end_ns = end_ns.min(shared.last_ns.load(Relaxed));
+    }
     let measured_ns = end_ns.saturating_sub(from_ns);
-    let ran_out = shared.ran_out.load(Relaxed) != 0;
     // The thread may have woken late, so scale the usage to the measured time. If the run ended early, the process
     // was idle until the wake-up, and there is nothing to scale.
     let window_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
@@ -271,6 +292,7 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
     let used = after.since(&before);
     Ok(RunOutcome {
         cpu_ns_per_op: used.own_cpu_ns * scale / tally.measured.max(1) as f64,
+        peak_rss_bytes,
         others_busy: (used.machine_busy_ns - used.own_cpu_ns).max(0.0) / window_ns,
         stolen: used.stolen_ns / window_ns,
         measured: Duration::from_nanos(measured_ns),

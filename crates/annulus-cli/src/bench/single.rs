@@ -92,9 +92,10 @@ fn once(
         seed,
         random: plan.random(),
         // The null variant reads nothing, so it warms no block.
-        endless: file.cache != Cache::Cold
-            || plan.forgets(file.total_bytes())
-            || side(variant.name()) == Side::Null,
+        endless: !plan.once
+            && (file.cache != Cache::Cold
+                || plan.forgets(file.total_bytes())
+                || side(variant.name()) == Side::Null),
         workers: depth,
     });
     let spec = RunSpec {
@@ -103,6 +104,7 @@ fn once(
         contents: file.contents,
         write_percent: plan.write_percent,
         runtime: plan.runtime,
+        once: plan.once,
         seed,
         stamp,
     };
@@ -132,6 +134,7 @@ fn once(
 fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
     Job {
         files: file.handles(),
+        direct_files: file.direct_handles(),
         offset_bytes: file.offset_bytes,
         size_bytes: file.file_bytes,
         block_bytes: plan.block_bytes as usize,
@@ -250,6 +253,7 @@ fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: 
             .finished
             .calls
             .map(|calls| calls as f64 / tally.completions.max(1) as f64),
+        peak_rss_bytes: ended.peak_rss_bytes,
         checks: Checks {
             completions: tally.completions,
             correct: tally.checked,

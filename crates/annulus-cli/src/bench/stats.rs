@@ -89,6 +89,8 @@ pub(crate) struct Medians {
     pub(crate) max_us: f64,
     pub(crate) cpu_us_per_op: f64,
     pub(crate) calls_per_op: Option<f64>,
+    #[serde(default)]
+    pub(crate) peak_rss_bytes: Option<f64>,
     /// Operations per second relative to the best baseline in the same repeat.
     pub(crate) ratio_to_best_baseline: Option<Spread>,
     /// Operations per second relative to the fastest hand-written ring in the same repeat.
@@ -269,10 +271,10 @@ fn medians(
             .collect::<Vec<f64>>()
     };
     let us = |of: fn(&Sample) -> f64| median(&column(of)).map(|ns| ns / 1000.0);
-    let calls: Vec<f64> = samples
-        .iter()
-        .filter_map(|sample| sample.calls_per_op)
-        .collect();
+    let some = |of: fn(&Sample) -> Option<f64>| {
+        let values: Vec<f64> = samples.iter().filter_map(|sample| of(sample)).collect();
+        median(&values)
+    };
     Some(Medians {
         ops_per_second: Spread::of(&column(|sample| sample.ops_per_second))?,
         megabytes_per_second: median(&column(|sample| sample.megabytes_per_second))?,
@@ -284,7 +286,8 @@ fn medians(
         p99_99_us: us(|sample| sample.latency_ns.p99_99 as f64)?,
         max_us: us(|sample| sample.latency_ns.max as f64)?,
         cpu_us_per_op: median(&column(|sample| sample.cpu_us_per_op))?,
-        calls_per_op: median(&calls),
+        calls_per_op: some(|sample| sample.calls_per_op),
+        peak_rss_bytes: some(|sample| sample.peak_rss_bytes.map(|bytes| bytes as f64)),
         ratio_to_best_baseline,
         ratio_to_base,
     })

@@ -13,9 +13,10 @@ pub(crate) const HEADINGS: [&str; COLUMNS] = [
     "p99.9",
     "max",
     "enters/op",
+    "RSS MB",
     "Annulus",
 ];
-const COLUMNS: usize = 10;
+const COLUMNS: usize = 11;
 const GAP: &str = "  ";
 
 /// Formats the rows, with a heading line.
@@ -109,6 +110,9 @@ pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; COLUMNS] {
         medians
             .calls_per_op
             .map_or_else(dash, |calls| format!("{calls:.3}")),
+        medians
+            .peak_rss_bytes
+            .map_or_else(dash, |bytes| grouped(bytes / 1e6)),
         lost(&row.annulus_loses),
     ]
 }

@@ -74,6 +74,11 @@ impl TestFile {
         self.file_bytes * self.buffered.len() as u64
     }
 
+    /// Returns the handles that bypass the page cache, for variants that read directly in any case.
+    pub(crate) fn direct_handles(&self) -> Option<Arc<[File]>> {
+        self.direct.clone()
+    }
+
     /// Returns the handles for the runs.
     pub(crate) fn handles(&self) -> Arc<[File]> {
         match (self.cache, &self.direct) {
@@ -366,6 +371,9 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
         }
         Cache::Direct | Cache::Hot => OWN_BYTES,
     };
+    let preferred = plan
+        .own_blocks
+        .map_or(preferred, |blocks| blocks * plan.block_bytes);
     // A deep queue needs several rounds, and the data must exceed the memory limit.
     let preferred = preferred
         .max(plan.block_bytes * plan.depth_max() as u64 * OWN_ROUNDS)
@@ -429,8 +437,10 @@ fn choose_direct(
             ));
             Ok(())
         }
-        (_, direct) => {
-            file.direct = direct.ok();
+        (why, direct) => {
+            let aligned = alignment(&file.buffered[0])
+                .is_none_or(|align| align > 0 && plan.block_bytes.is_multiple_of(align));
+            file.direct = direct.ok().filter(|_| why.is_none() && aligned);
             Ok(())
         }
     }

@@ -89,7 +89,7 @@ fn plan(line: &[&str], dir: &Path, runtime: &str) -> Plan {
     let BenchTarget::File(args) = bench.target else {
         panic!("{line:?}")
     };
-    Plan::new(&args).unwrap()
+    Plan::all(&args).unwrap().remove(0)
 }
 
 /// Repeats a run with a longer time until it has enough completions to judge. On a busy machine a short run may have

@@ -39,8 +39,9 @@ impl TraceRequest {
         let trace = Trace::new(&args.trace, args.replace)?;
         // The base is always measured, but its graph is drawn only if it is named.
         let sets = ["all", "default"];
-        let every = args.variants.iter().any(|name| sets.contains(&name.trim()));
-        let named = |name: &str| every || args.variants.iter().any(|listed| listed.trim() == name);
+        let listed = super::requested(args);
+        let every = listed.iter().any(|name| sets.contains(&name.trim()));
+        let named = |name: &str| every || listed.iter().any(|listed| listed.trim() == name);
         let mut requested = Vec::new();
         for &depth in &plan.depths {
             let names = variants.iter().map(|variant| variant.name());

@@ -98,7 +98,9 @@ pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
     list.extend(spread(plan, rows));
     list.extend(disturbed(&samples));
     list.extend(stolen(&samples));
-    list.extend(ran_out(&samples));
+    if !plan.once {
+        list.extend(ran_out(&samples));
+    }
     list.extend(short_tail(plan, &samples));
     if !rows
         .iter()

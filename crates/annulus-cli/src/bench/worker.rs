@@ -112,6 +112,11 @@ impl BenchWorker {
         self.tally
     }
 
+    /// Returns the time of the last completion.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     /// Reads the start of the measured time. Returns `false` if the run has not been started.
     #[cold]
     fn begin(&mut self) -> bool {

@@ -12,6 +12,7 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Returns the job of a variant.
 pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
     Job {
+        direct_files: None,
         files: Arc::new([file]),
         offset_bytes: 0,
         size_bytes: bytes - bytes % BLOCK_BYTES as u64,

@@ -18,6 +18,7 @@ const MEANINGS: [&str; table::HEADINGS.len()] = [
     "999 of 1,000 took at most N µs",
     "the longest latency, µs",
     "calls that submit or wait, per operation; for a ring, enters",
+    "the most memory that was resident in the process during a run, mapped files included",
     "the figures in which the fastest form of Annulus loses to this row: speed, processor time, or both",
 ];
 

@@ -118,7 +118,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Returns the path with `-label` inserted before the extension.
-fn labelled(path: &Path, label: &str) -> std::path::PathBuf {
+pub(crate) fn labelled(path: &Path, label: &str) -> std::path::PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push(format!("-{label}"));
     if let Some(ending) = path.extension() {

@@ -226,6 +226,46 @@ fn a_named_load_sets_the_options_that_were_not_given() {
     assert_eq!(load["depths"], serde_json::json!([4]));
 }
 
+#[test]
+fn tokio_8367_reads_each_block_once_cold_and_cached_and_shows_resident_memory() {
+    let workspace = Workspace::new();
+    let args = [
+        "--load",
+        "tokio-8367",
+        "--size",
+        "64M",
+        "--depth",
+        "4",
+        "--repeat",
+        "1",
+        "--variants",
+        "annulus,annulus-arena-direct,pread,pread-direct,mmap",
+        "--json",
+        "report.json",
+    ];
+    let output = workspace.run_patiently(&args);
+    if output.out.contains(NOT_COLD) {
+        return skip("the page cache cannot be evicted here");
+    }
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    for word in ["cold", "hot"] {
+        let path = workspace.path().join(format!("report-{word}.json"));
+        let report: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        assert_eq!(report["load"]["cache"], format!("buffered, {word}"));
+        assert_correct(&report, &[]);
+        let outcomes = outcomes(&report);
+        for (variant, _, outcome) in outcomes.iter().filter(|one| one.1 == "measured") {
+            assert_eq!(outcome["ops"], 512, "{variant}: {outcome}");
+            assert_eq!(outcome["checks"]["completions"], 512, "{variant}");
+        }
+        let rss = |name: &str| of(&outcomes, name).2["peak_rss_bytes"].as_u64().unwrap();
+        assert!(rss("mmap") >= 64 << 20, "{}", rss("mmap"));
+        assert!(rss("pread") < rss("mmap"), "{}", rss("pread"));
+        let warnings = report["warnings"].to_string();
+        assert!(!warnings.contains("every block"), "{warnings}");
+    }
+}
+
 /// Returns the tool's cgroups anywhere under the mounts.
 fn cgroups() -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -170,6 +170,7 @@ impl Clone {
         Ok(Clone {
             job: index,
             baseline_job: annulus_baselines::Job {
+                direct_files: None,
                 offset_bytes: clone_files.offset,
                 size_bytes: clone_files.bytes,
                 block_bytes: options.block_most() as usize,

@@ -10,6 +10,7 @@ use super::run::{AnyVariant, Harness};
 use crate::fault::Fault;
 
 mod annulus;
+mod direct;
 mod null;
 mod submit;
 mod tokio;
@@ -34,6 +35,9 @@ const DEFAULT: [&str; 13] = [
     "tokio-blocking",
     "null",
 ];
+
+/// The variants that have a form with `O_DIRECT` for comparisons through the page cache.
+const DIRECT: [&str; 3] = ["annulus-arena", "annulus-tokio-arena", "pread"];
 
 /// The side of a variant, which decides what it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -69,6 +73,16 @@ pub(crate) fn all() -> Vec<AnyVariant> {
         list.push(Arc::new(form));
     }
     list.extend(baselines::<Harness>());
+    list.extend(
+        DIRECT
+            .iter()
+            .filter_map(|name| {
+                let inner = list.iter().find(|variant| variant.name() == *name)?;
+                let direct: AnyVariant = Arc::new(direct::Direct::of(Arc::clone(inner)));
+                Some(direct)
+            })
+            .collect::<Vec<_>>(),
+    );
     list.push(Arc::new(null::Null));
     list
 }

@@ -4,7 +4,7 @@ mod builder;
 mod current_thread;
 mod polling;
 
-pub use builder::{EngineBackend, EngineBuilder};
+pub use builder::{EngineBackend, EngineBuilder, ThreadRingRefusal};
 pub use current_thread::CurrentThreadDriver;
 pub use polling::PollingInUse;
 

@@ -21,9 +21,9 @@
 //! # Ok(()) }) }
 //! ```
 //!
-//! The example runs on any executor. A background thread drives the ring. There are three alternatives:
+//! The example runs on any executor. With the feature `tokio`, each thread of a Tokio runtime gets a ring
+//! ([`tokio`](tokio/index.html)). On other executors, a background thread drives the ring. There are two alternatives:
 //!
-//! - On Tokio, the feature `tokio` gives each runtime thread a ring ([`tokio`](tokio/index.html)).
 //! - A thread that only does file I/O can drive a ring itself ([`Engine::current_thread_driver`]).
 //! - Sockets need the feature `net` and its runtime, with one ring per core ([`runtime`](runtime/index.html)).
 //!

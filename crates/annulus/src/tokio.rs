@@ -1,6 +1,23 @@
-//! Rings on the threads of a Tokio runtime.
+//! Rings on the threads of Tokio runtimes.
 //!
-//! To enable them, build the runtime with [`Rings::build_with_rings`].
+//! Inside a Tokio runtime that was built with I/O enabled, as with `#[tokio::main]`, each thread gets a ring with its
+//! first operation. The runtime's reactor watches it. A program does nothing for this, except to enable the feature
+//! `tokio` of this crate.
+//!
+//! ```
+//! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
+//! #[tokio::main]
+//! async fn read(path: &std::path::Path) -> std::io::Result<usize> {
+//!     let engine = annulus::Engine::new()?;
+//!     let file = engine.open(path).await?;
+//!     Ok(file.read_at(vec![0; 4096], 0).await?.0)
+//! }
+//! # assert_eq!(read(&path)?, 4096);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! A runtime that is built with [`Rings::build_with_rings`] needs fewer system calls, because its threads call hooks
+//! before they sleep.
 //!
 //! ```
 //! use annulus::tokio::Rings;
@@ -18,43 +35,47 @@
 //! # }
 //! ```
 //!
-//! With `#[tokio::main]`, call [`adopt`] instead.
-//!
-//! ```
-//! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
-//! #[tokio::main]
-//! async fn read(path: &std::path::Path) -> std::io::Result<usize> {
-//!     annulus::tokio::adopt(&tokio::runtime::Handle::current(), false)?;
-//!     let engine = annulus::Engine::new()?;
-//!     let file = engine.open(path).await?;
-//!     Ok(file.read_at(vec![0; 4096], 0).await?.0)
-//! }
-//! # assert_eq!(read(&path)?, 4096);
-//! # Ok::<(), std::io::Error>(())
-//! ```
-//!
-//! Every thread of such a runtime gets a ring with its first operation: the workers, the threads of `spawn_blocking`,
-//! and threads inside `block_on`. Engines and files are used as before. Threads outside the runtime submit to the
-//! engine's drivers. A program that only reads from such a runtime starts no thread of the library.
+//! The threads of a runtime are its workers, the threads of `spawn_blocking`, and threads inside `block_on`. Engines
+//! and files are used as on any executor. Threads outside of a runtime submit to the engine's drivers. To use the
+//! drivers everywhere, see [`EngineBuilder::thread_rings`](crate::EngineBuilder::thread_rings).
 //!
 //! # How it works
 //!
-//! Operations are queued on the thread that polls them. They are submitted a few at a time, or when the thread is about
-//! to park. Tokio's reactor watches the descriptor of each ring, and completes operations on the thread that runs the
+//! Operations are queued on the thread that polls them. They are submitted a few at a time, or before the thread
+//! parks. Tokio's reactor watches the descriptor of each ring, and completes operations on the thread that runs the
 //! reactor. So a task may move to another worker with reads in flight, and a worker may sleep with reads in flight.
 //!
-//! When the runtime shuts down, operations in flight are cancelled where the kernel can. The shutdown waits for the
-//! rest.
+//! Without hooks, only tasks that were woken together queue their operations, and a lone operation is submitted
+//! immediately.
 //!
-//! An operation that was started inside a current-thread runtime completes only while that runtime runs, like an
-//! operation on its sockets.
+//! When the runtime shuts down, operations in flight are cancelled where the kernel can, and submitted again to the
+//! engine's drivers. The shutdown waits for the rest.
 //!
-//! Without io_uring, or if a thread's ring is refused, operations go to the engine's drivers or blocking threads.
-//! [`Engine::thread_ring_refusal`](crate::Engine::thread_ring_refusal) returns the reason.
+//! # When the drivers are used instead
+//!
+//! Operations go to the engine's drivers or blocking threads
+//!
+//! - without io_uring, or if a thread's ring is refused;
+//! - if the runtime was built without I/O. To find out, the first operation in a runtime starts a thread that tries to
+//!   register a descriptor, once, and a panic hook keeps the panic of that thread silent;
+//! - on a thread that has only entered a current-thread runtime, with `Handle::enter` or `spawn_blocking`;
+//! - in a runtime whose threads were all blocked three times for more than a quarter of a second with completed
+//!   operations, for example by `block_on` of another executor inside a task. A thread named `annulus-watch` notices
+//!   this and completes them. It is not started for runtimes with hooks.
+//!
+//! [`Engine::thread_ring_refusal`](crate::Engine::thread_ring_refusal) returns the reason, and
+//! [`Engine::backend`](crate::Engine::backend) shows it.
+//!
+//! An operation that was started inside a current-thread runtime completes while that runtime runs, like an operation
+//! on its sockets.
+
+mod io_probe;
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -87,39 +108,35 @@ impl Rings for Builder {
     }
 }
 
-/// Adds rings to the threads of an existing runtime that was built with I/O enabled.
-///
-/// `has_hooks` states whether the hooks of the runtime call [`before_park`] and [`after_unpark`]. Without the hooks, as
-/// with `#[tokio::main]`, each operation is submitted separately.
+/// Declares that the hooks of an existing runtime call [`before_park`] and [`after_unpark`], if `has_hooks`. Without
+/// hooks, this only checks that the threads of the runtime can have rings.
 ///
 /// # Errors
 ///
-/// Fails with `AlreadyExists` if another executor drives the rings of this process.
-///
-/// # Panics
-///
-/// Panics if the runtime was built without I/O.
+/// Fails with `AlreadyExists` if another executor drives the rings of this process, and with `Unsupported` if the
+/// runtime was built without I/O.
 pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
     static NAMED: OnceLock<bool> = OnceLock::new();
     if !NAMED.get_or_init(|| thread_rings::set_ring_executor(&Tokio)) {
         let what = "cannot add rings to this runtime: another executor already drives the rings of this process";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
-    {
-        // Panics here, and not at the first read, if the runtime has no I/O.
-        let _inside = runtime.enter();
-        drop(tokio::net::UnixStream::pair()?);
+    if io_probe::has_io(runtime) == Some(false) {
+        let what = "cannot add rings to this runtime: it was built without I/O; call `enable_io` on its builder";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    let mut adopted = ADOPTED.write().unwrap_or_else(PoisonError::into_inner);
-    adopted
-        .get_or_insert_default()
-        .insert(runtime.id(), has_hooks);
+    set_mode(runtime.id(), Mode::Rings { has_hooks });
     Ok(())
+}
+
+/// Makes Tokio the executor whose threads get rings, unless the program names another one.
+pub(crate) fn make_default() {
+    thread_rings::set_default_executor(&Tokio);
 }
 
 /// Submits the operations that wait in this thread's rings. To be called from `on_thread_park`.
 pub fn before_park() {
-    if let Some((number, _)) = inside() {
+    if let Some(number) = inside_with_hooks() {
         PARKS_IN.set(number);
         thread_rings::before_park(number);
     }
@@ -128,38 +145,149 @@ pub fn before_park() {
 /// Completes finished operations of this thread's rings, and marks the thread as one that calls the hooks. To be called
 /// from `on_thread_unpark`.
 pub fn after_unpark() {
-    if let Some((number, _)) = inside() {
+    if let Some(number) = inside_with_hooks() {
         PARKS_IN.set(number);
         thread_rings::after_unpark(number);
     }
 }
 
-/// Returns the number and the flavor of the adopted runtime that the calling thread is in, if any.
-fn inside() -> Option<(u64, RuntimeFlavor)> {
-    let handle = Handle::try_current().ok()?;
-    let id = handle.id();
-    let number = match LAST_RUNTIME.get() {
-        Some((known, number)) if known == id => number,
-        _ => {
-            let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
-            adopted.as_ref()?.get(&id)?;
-            drop(adopted);
-            let number = number_of(id);
-            LAST_RUNTIME.set(Some((id, number)));
-            number
-        }
-    };
-    Some((number, handle.runtime_flavor()))
+/// Returns the number of the runtime that the calling thread is in, if it has been declared to have hooks.
+fn inside_with_hooks() -> Option<u64> {
+    let (number, mode) = known(&Handle::try_current().ok()?)?;
+    (mode == Mode::Rings { has_hooks: true }).then_some(number)
 }
 
-/// The adopted runtimes, and whether they have hooks. Tokio never reuses their numbers.
-static ADOPTED: RwLock<Option<HashMap<Id, bool>>> = RwLock::new(None);
+/// The way in which the operations of a runtime's threads are submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// To rings of these threads. `has_hooks`: the hooks of the runtime call `before_park` and `after_unpark`.
+    Rings { has_hooks: bool },
+    /// To the engine's drivers, for this reason.
+    Drivers(&'static str),
+}
+
+const NO_IO: &str =
+    "the Tokio runtime was built without I/O; call `enable_io` or `enable_all` on its builder";
+const NOT_PROBED: &str = "no thread could be started to find out whether the Tokio runtime has I/O";
+const BLOCKED: &str = "all threads of the Tokio runtime were blocked with operations in flight, for example by `block_on` of another executor inside a task; use `spawn_blocking` or await the operation";
+
+/// The number of times that the completions of a runtime's rings may stay unnoticed before its operations go to the
+/// engine's drivers.
+const MISSES_MAX: u32 = 3;
+
+/// The runtime that a thread is in.
+struct Inside {
+    handle: Handle,
+    number: u64,
+    mode: Mode,
+}
+
+/// Returns the runtime that the calling thread is in, if any. The first call in a runtime finds its mode out.
+fn inside() -> Option<Inside> {
+    let handle = Handle::try_current().ok()?;
+    let (number, mode) = known(&handle).unwrap_or_else(|| {
+        let mode = match io_probe::has_io(&handle) {
+            Some(true) => Mode::Rings { has_hooks: false },
+            Some(false) => Mode::Drivers(NO_IO),
+            None => Mode::Drivers(NOT_PROBED),
+        };
+        let mut modes = MODES.write().unwrap_or_else(PoisonError::into_inner);
+        let mode = *modes
+            .get_or_insert_default()
+            .entry(handle.id())
+            .or_insert(mode);
+        (number_of(handle.id()), mode)
+    });
+    Some(Inside {
+        handle,
+        number,
+        mode,
+    })
+}
+
+/// Returns the number and the mode of a runtime, if its mode is known.
+fn known(runtime: &Handle) -> Option<(u64, Mode)> {
+    let id = runtime.id();
+    let changes = CHANGES.load(Ordering::Relaxed);
+    if let Some(last) = LAST_RUNTIME.get()
+        && last.id == id
+        && last.changes == changes
+    {
+        return Some((last.number, last.mode));
+    }
+    let modes = MODES.read().unwrap_or_else(PoisonError::into_inner);
+    let mode = *modes.as_ref()?.get(&id)?;
+    drop(modes);
+    let number = number_of(id);
+    LAST_RUNTIME.set(Some(LastRuntime {
+        id,
+        number,
+        mode,
+        changes,
+    }));
+    Some((number, mode))
+}
+
+fn set_mode(id: Id, mode: Mode) {
+    let mut modes = MODES.write().unwrap_or_else(PoisonError::into_inner);
+    modes.get_or_insert_default().insert(id, mode);
+    drop(modes);
+    CHANGES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The runtimes in which there was an operation. Tokio never reuses their numbers.
+static MODES: RwLock<Option<HashMap<Id, Mode>>> = RwLock::new(None);
+/// The number of changes of a known mode.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+/// The number of times that completions stayed unnoticed, by runtime.
+static MISSES: Mutex<Option<HashMap<u64, u32>>> = Mutex::new(None);
+
+/// The runtime that a thread last ran in.
+#[derive(Clone, Copy)]
+struct LastRuntime {
+    id: Id,
+    number: u64,
+    mode: Mode,
+    /// The number of changes when this was stored.
+    changes: u32,
+}
 
 thread_local! {
-    /// The adopted runtime that this thread last ran in, and its number.
-    static LAST_RUNTIME: Cell<Option<(Id, u64)>> = const { Cell::new(None) };
+    static LAST_RUNTIME: Cell<Option<LastRuntime>> = const { Cell::new(None) };
     /// The number of the runtime whose hook ran last on this thread; 0 if none.
     static PARKS_IN: Cell<u64> = const { Cell::new(0) };
+    /// The number of the current-thread runtime whose scheduler has run on this thread; 0 if none.
+    static SCHEDULED_IN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Wakes `waker` when the scheduler of the calling thread has no task that is ready, and immediately if no scheduler
+/// runs on this thread.
+fn defer(waker: &Waker) {
+    let mut yielding = pin!(tokio::task::yield_now());
+    let _ = yielding.as_mut().poll(&mut Context::from_waker(waker));
+}
+
+/// Returns whether the scheduler of a current-thread runtime runs on this thread, or has run on it.
+fn is_scheduled(number: u64) -> bool {
+    /// Notes that it has been woken.
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    if SCHEDULED_IN.get() == number {
+        return true;
+    }
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    defer(&Waker::from(Arc::clone(&woken)));
+    let scheduled = !woken.0.load(Ordering::Relaxed);
+    if scheduled {
+        SCHEDULED_IN.set(number);
+    }
+    scheduled
 }
 
 /// The Tokio runtimes of this process, as a ring executor.
@@ -167,21 +295,54 @@ struct Tokio;
 
 impl RingExecutor for Tokio {
     fn presence(&self) -> Presence {
-        match inside() {
-            None => Presence::Absent,
+        let Some(inside) = inside() else {
+            return Presence::Absent;
+        };
+        let number = inside.number;
+        match (inside.mode, inside.handle.runtime_flavor()) {
+            (Mode::Drivers(reason), _) => Presence::Unusable(reason),
             // A worker belongs to its runtime until it ends, and no other thread calls this runtime's hook.
-            Some((number, RuntimeFlavor::MultiThread)) if PARKS_IN.get() == number => {
+            (_, RuntimeFlavor::MultiThread) if PARKS_IN.get() == number => {
                 Presence::Resident(number)
             }
-            Some((number, _)) => Presence::Visiting(number),
+            (Mode::Rings { has_hooks: false }, RuntimeFlavor::CurrentThread)
+                if !is_scheduled(number) =>
+            {
+                Presence::Absent
+            }
+            _ => Presence::Visiting(number),
+        }
+    }
+
+    fn has_hooks(&self) -> bool {
+        inside().is_some_and(|inside| inside.mode == Mode::Rings { has_hooks: true })
+    }
+
+    fn defer(&self, flush: &Waker) {
+        defer(flush);
+    }
+
+    fn missed_completions(&self, executor: u64) {
+        let mut misses = MISSES.lock().unwrap_or_else(PoisonError::into_inner);
+        let misses = misses
+            .get_or_insert_default()
+            .entry(executor)
+            .and_modify(|misses| *misses += 1)
+            .or_insert(1);
+        if *misses < MISSES_MAX {
+            return;
+        }
+        let modes = MODES.read().unwrap_or_else(PoisonError::into_inner);
+        let mut ids = modes.iter().flat_map(HashMap::keys);
+        let blocked = ids.find(|&&id| number_of(id) == executor).copied();
+        drop(modes);
+        if let Some(id) = blocked {
+            set_mode(id, Mode::Drivers(BLOCKED));
         }
     }
 
     fn register(&self, ring: ThreadRing) -> io::Result<()> {
-        let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
-        let id = Handle::current().id();
-        let has_hooks = adopted.as_ref().and_then(|ids| ids.get(&id)).copied();
-        drop(adopted);
+        let has_hooks = self.has_hooks();
         #[expect(
             deprecated,
             reason = "sound because this descriptor never changes; the new form is unsafe"
@@ -189,7 +350,7 @@ impl RingExecutor for Tokio {
         let ring = AsyncFd::with_interest(ring, Interest::READABLE)?;
         let ring_task = Arc::new(RingTask {
             ring: Mutex::new(Some(Arc::new(ring))),
-            has_hooks: has_hooks.unwrap_or(false),
+            has_hooks,
         });
         if ring_task.has_hooks {
             // A thread that runs tasks calls the hook before it sleeps. A thread that is never idle would not be

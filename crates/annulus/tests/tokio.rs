@@ -402,14 +402,7 @@ fn a_future_outlives_the_runtime_that_started_it() {
     let result = runtime.block_on(begin(&mut read));
     drop(runtime);
     let result = result.unwrap_or_else(|| pollster::block_on(read));
-    match result {
-        Ok((_, buf)) => assert!(is_block(&buf, 9)),
-        Err(error) => assert_eq!(
-            error.error().raw_os_error(),
-            Some(125),
-            "cancelled with its runtime"
-        ),
-    }
+    assert!(is_block(&result.unwrap().1, 9));
     fixture.settled();
 }
 

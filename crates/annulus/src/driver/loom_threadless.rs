@@ -262,6 +262,50 @@ fn operations_queued_around_a_park_are_submitted() {
     });
 }
 
+/// Finds: a driver whose owner counts as awake after its flush, so that later submissions and cancels are not polled.
+#[test]
+fn operations_queued_until_a_flush_are_submitted() {
+    check(|| {
+        let stage = Stage::new(true);
+        stage.driver.batch_by_wakeups();
+        let first = stage.submit();
+        assert!(stage.driver.begin_batch());
+        let second = stage.submit();
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || {
+            other.driver.flush();
+            // It sleeps indefinitely.
+        });
+        drop(first);
+        while stage.drops.count.load(SeqCst) < 1 {
+            stage.drops.one_more.wait();
+        }
+        drop(second);
+        let third = stage.submit();
+        drop(third);
+        while stage.drops.count.load(SeqCst) < 3 {
+            stage.drops.one_more.wait();
+        }
+        thread.join().unwrap();
+        stage.ends(3);
+    });
+}
+
+/// Finds: a thread that looks for missed work and does not check for marks after unlocking.
+#[test]
+fn a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken() {
+    check(|| {
+        let stage = Stage::new(false);
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || {
+            other.driver.look();
+        });
+        assert_eq!(stage.awaits(), 0);
+        thread.join().unwrap();
+        stage.ends(1);
+    });
+}
+
 /// Finds: a driver that publishes that nothing is in flight and does not check the inbox afterwards.
 #[test]
 fn an_operation_left_to_a_completion_that_has_already_come_is_submitted() {

@@ -30,6 +30,7 @@ pub(crate) mod many;
 pub(crate) mod operation;
 mod payload;
 mod pending;
+mod ring_watch;
 #[cfg(feature = "test-util")]
 pub(crate) mod simulated;
 pub(crate) mod sleeper;

@@ -20,6 +20,7 @@ use crate::narrow::to_ns;
 use crate::op::{Op, Resume, SyncAttempt};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
+use crate::sys::errno::ECANCELED;
 use crate::sys::forked;
 use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
@@ -93,8 +94,10 @@ pub(crate) struct Submitter {
     own: OnceLock<Box<[OnceLock<Arc<DriverHandle>>]>>,
     /// The configuration of threads' rings; `None` if threads have none.
     pub(crate) thread_ring_config: Option<ThreadRingConfig>,
+    /// True if threads of executors get rings without a `CurrentThreadDriver`.
+    pub(crate) executors_make_rings: bool,
     /// The first reason why a thread has no ring although its executor would drive it.
-    refusal: OnceLock<SetupError>,
+    refusal: Arc<OnceLock<SetupError>>,
     /// True if the engine is being drained.
     ended: AtomicBool,
     /// The deadline of the drain, ns; 0 before it starts.
@@ -178,7 +181,8 @@ impl Submitter {
             process: forked::process(),
             own: OnceLock::new(),
             thread_ring_config: None,
-            refusal: OnceLock::new(),
+            executors_make_rings: false,
+            refusal: Arc::default(),
             ended: AtomicBool::new(false),
             drain_until_ns: AtomicU64::new(0),
             helpers: OnceLock::new(),
@@ -267,7 +271,9 @@ impl Submitter {
         res: i32,
         opcode: u8,
     ) -> Option<&DriverHandle> {
-        match EngineError::of_code(-res).is_some() && handle.stopping() {
+        // A driver that ends cancels what is in the kernel. Such an operation has had no effect.
+        let undone = res == -ECANCELED || EngineError::of_code(-res).is_some();
+        match undone && handle.stopping() {
             true => self.other_handle(handle, opcode),
             false => None,
         }
@@ -318,7 +324,7 @@ impl Submitter {
     /// Returns whether threads may have rings.
     pub(super) fn makes_rings(&self) -> bool {
         let over = self.ended.load(Ordering::Acquire) || self.process != forked::process();
-        self.thread_ring_config.is_some() && !over
+        self.executors_make_rings && !over
     }
 
     /// Returns a driver that `make_own` has created, or that `core_handle` names.
@@ -389,6 +395,18 @@ impl Submitter {
     /// Notes the reason why a thread has no ring.
     pub(super) fn refused(&self, error: SetupError) {
         let _ = self.refusal.set(error);
+    }
+
+    /// Notes the reason why the executor of a thread cannot drive a ring.
+    pub(super) fn no_thread_ring(&self, reason: &str) {
+        if self.refusal.get().is_none() {
+            self.refused(SetupError::Config(reason.to_owned()));
+        }
+    }
+
+    /// Returns the cell with the first reason why a thread has no ring.
+    pub(crate) fn refusal_cell(&self) -> &Arc<OnceLock<SetupError>> {
+        &self.refusal
     }
 
     /// Returns the first reason why a thread has no ring.

@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 
 use super::threadless::ThreadlessDriver;
-use super::{DriverHandle, Submitter};
+use super::{DriverHandle, Submitter, ring_watch};
 use crate::error::SetupError;
 use crate::sys::ring::Ring;
 
@@ -32,6 +32,23 @@ pub trait RingExecutor: Send + Sync {
     ///
     /// Fails with any error that prevents the registration. The thread's operations then go to the engine's drivers.
     fn register(&self, ring: ThreadRing) -> io::Result<()>;
+
+    /// Returns whether the executor that the calling thread is in calls [`before_park`] and [`after_unpark`].
+    fn has_hooks(&self) -> bool {
+        true
+    }
+
+    /// Wakes `flush` on the calling thread after the tasks that are ready have run, and before the thread sleeps; or
+    /// immediately. Called if there are no hooks.
+    fn defer(&self, flush: &Waker) {
+        flush.wake_by_ref();
+    }
+
+    /// Reports that completions of a ring stayed unnoticed although the executor with this number should have polled
+    /// it, for example because all of its threads were blocked. The caller has polled the ring.
+    fn missed_completions(&self, executor: u64) {
+        let _ = executor;
+    }
 }
 
 /// A thread's part in an executor.
@@ -40,6 +57,8 @@ pub trait RingExecutor: Send + Sync {
 pub enum Presence {
     /// The thread is not in an executor.
     Absent,
+    /// The thread is in an executor that cannot drive rings, for this reason.
+    Unusable(&'static str),
     /// The thread is temporarily in the executor with this number (for example inside `block_on`).
     Visiting(u64),
     /// The thread belongs to the executor with this number until it ends.
@@ -47,6 +66,8 @@ pub enum Presence {
 }
 
 static EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
+/// The executor that is used unless another one is registered.
+static DEFAULT_EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
 
 /// Registers the executor that drives rings on its threads, for all engines of the process. Only the first registration
 /// takes effect.
@@ -56,6 +77,16 @@ static EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
 /// Returns `false` if an executor was already registered.
 pub fn set_ring_executor(ring_executor: &'static dyn RingExecutor) -> bool {
     EXECUTOR.set(ring_executor).is_ok()
+}
+
+/// Registers the executor that is used unless [`set_ring_executor`] names another one.
+#[cfg(feature = "tokio")]
+pub(crate) fn set_default_executor(ring_executor: &'static dyn RingExecutor) {
+    let _ = DEFAULT_EXECUTOR.set(ring_executor);
+}
+
+fn executor() -> Option<&'static dyn RingExecutor> {
+    EXECUTOR.get().or_else(|| DEFAULT_EXECUTOR.get()).copied()
 }
 
 /// A ring of one thread, for the executor that drives it. Dropping it cancels the operations in flight as far as
@@ -113,8 +144,37 @@ struct Entry {
     engine: u64,
     /// The number of the executor.
     executor: u64,
-    /// The index of the driver handle in the engine, and the driver; `None` if the ring could not be created.
-    ring: Option<(usize, Arc<ThreadlessDriver<Ring>>)>,
+    /// `None` if the ring could not be created.
+    ring: Option<OwnRing>,
+}
+
+/// A ring that its thread can use.
+struct OwnRing {
+    /// The index of the driver handle in the engine.
+    index: usize,
+    driver: Arc<ThreadlessDriver<Ring>>,
+    /// True if the executor calls `before_park`.
+    has_hooks: bool,
+}
+
+/// The waker that an executor without hooks wakes before a thread sleeps. It submits what is queued, also when it is
+/// dropped, because an executor that ends may not wake it.
+struct Flush(Arc<ThreadlessDriver<Ring>>);
+
+impl Wake for Flush {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.flush();
+    }
+}
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        self.0.flush();
+    }
 }
 
 /// All rings of a thread. When the thread ends, they are drained.
@@ -123,8 +183,8 @@ struct ThreadRings(RefCell<Vec<Entry>>);
 impl Drop for ThreadRings {
     fn drop(&mut self) {
         for entry in self.0.take() {
-            if let Some((_, driver)) = entry.ring {
-                driver.drain();
+            if let Some(ring) = entry.ring {
+                ring.driver.drain();
             }
         }
         // Destructors that run later use the engine's drivers. Another thread may use the handle by then.
@@ -154,8 +214,7 @@ pub(super) fn handle(submitter: &Submitter) -> Option<&DriverHandle> {
     {
         return Some(handle);
     }
-    let ring_executor = EXECUTOR.get()?;
-    look(submitter, *ring_executor)
+    look(submitter, executor()?)
 }
 
 fn look<'a>(
@@ -167,6 +226,10 @@ fn look<'a>(
     }
     let (executor, resident) = match ring_executor.presence() {
         Presence::Absent => return None,
+        Presence::Unusable(reason) => {
+            submitter.no_thread_ring(reason);
+            return None;
+        }
         Presence::Visiting(executor) => (executor, false),
         Presence::Resident(executor) => (executor, true),
     };
@@ -174,32 +237,45 @@ fn look<'a>(
     let existing = THREAD_RINGS
         .try_with(|rings| find(&rings.0, engine, executor))
         .ok()?;
-    let index = match existing {
-        Some(index) => index?,
-        None => make(submitter, ring_executor, executor)?,
+    let (index, flush) = match existing {
+        Some(existing) => existing?,
+        None => (make(submitter, ring_executor, executor)?, None),
     };
+    if let Some(flush) = flush {
+        ring_executor.defer(&Waker::from(Arc::new(flush)));
+    }
     if resident {
         CURRENT.set((engine, index));
     }
     submitter.own_handle(index)
 }
 
+/// The index of a ring's driver handle, and what to defer before the next operation is submitted, if anything.
+type UsableRing = (usize, Option<Flush>);
+
 /// Looks a ring up. `Some(None)` if it could not be created.
-fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Option<usize>> {
-    let mut entry = rings.try_borrow_mut().ok()?;
+fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Option<UsableRing>> {
+    let mut entries = rings.try_borrow_mut().ok()?;
     let is_over = |entry: &mut Entry| {
         let ring = entry.ring.as_ref();
-        ring.is_some_and(|(_, driver)| driver.is_over())
+        ring.is_some_and(|ring| ring.driver.is_over())
     };
-    let gone: Vec<_> = entry.extract_if(.., is_over).collect();
-    drop(entry);
+    let gone: Vec<_> = entries.extract_if(.., is_over).collect();
+    drop(entries);
     // With nothing borrowed: dropping the last reference drops the executor's waker, which is foreign code.
     drop(gone);
-    let entry = rings.try_borrow().ok()?;
-    let existing = entry
+    let entries = rings.try_borrow().ok()?;
+    let existing = entries
         .iter()
         .find(|entry| entry.engine == engine && entry.executor == executor)?;
-    Some(existing.ring.as_ref().map(|&(index, _)| index))
+    Some(existing.ring.as_ref().map(|ring| {
+        if ring.has_hooks {
+            return (ring.index, None);
+        }
+        ring_watch::note_submission();
+        let begins = ring.driver.begin_batch();
+        (ring.index, begins.then(|| Flush(Arc::clone(&ring.driver))))
+    }))
 }
 
 #[cold]
@@ -219,7 +295,16 @@ fn make(
                 what: "registering a ring with the executor",
                 error,
             })?;
-        Ok((index, driver))
+        let has_hooks = ring_executor.has_hooks();
+        if !has_hooks {
+            driver.batch_by_wakeups();
+            ring_watch::add(&driver, ring_executor, executor);
+        }
+        Ok(OwnRing {
+            index,
+            driver,
+            has_hooks,
+        })
     });
     let ring = match made {
         Ok(ring) => Some(ring),
@@ -228,7 +313,7 @@ fn make(
             None
         }
     };
-    let index = ring.as_ref().map(|&(index, _)| index);
+    let index = ring.as_ref().map(|ring| ring.index);
     let entry = Entry {
         engine: submitter.number(),
         executor,
@@ -247,7 +332,7 @@ fn each(executor: u64, act: impl Fn(&ThreadlessDriver<Ring>)) {
                 let ring = entry.ring.as_ref();
                 ring.filter(|_| entry.executor == executor)
             });
-            ring.map(|ring| ring.map(|(_, driver)| Arc::clone(driver)))
+            ring.map(|ring| ring.map(|ring| Arc::clone(&ring.driver)))
         });
         entry.ok().flatten()
     };

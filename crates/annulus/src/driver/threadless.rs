@@ -12,19 +12,33 @@
 //! handle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{
+    AtomicBool as StdAtomicBool, AtomicU32 as StdAtomicU32, Ordering::Relaxed,
+};
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
 
 use super::finish::{Done, contain};
 use super::threadless_state::{Drive, ThreadlessState};
 use super::uring::{Driver, Tuning};
-use super::{DriverHandle, Limits, Wake, leak};
+use super::{DriverHandle, Limits, Wake, leak, ring_watch};
 use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TryMutex, broken, fence};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
 /// The maximum number of rounds of one poll before completions are delivered.
 const ROUNDS_MAX: u32 = 16;
+
+/// The state of a driver, for a thread that does not drive it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// The number of polls so far.
+    pub(super) polls: u32,
+    /// True if something is queued, or completions have arrived.
+    pub(super) due: bool,
+    /// True if operations or timers are pending.
+    pub(super) busy: bool,
+}
 
 /// The driver, its handle and its lock.
 pub(crate) struct ThreadlessDriver<K> {
@@ -39,6 +53,12 @@ pub(crate) struct ThreadlessDriver<K> {
     interrupt: Box<dyn Wake>,
     /// True if the owner thread is awake, and polls the driver before it sleeps.
     owner_awake: AtomicBool,
+    /// True if the owner's executor has no hooks, so that only operations of tasks that were woken together are queued.
+    batches_by_wakeups: StdAtomicBool,
+    /// True if all woken tasks have run, so that no further operation is expected.
+    all_ran: StdAtomicBool,
+    /// The number of polls; wraps.
+    polls: StdAtomicU32,
     /// True if the driver has ended, or must end.
     over: AtomicBool,
     /// The process that created it: a child of a fork must not use the ring (trap 54).
@@ -67,6 +87,9 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             asleep: AtomicBool::new(false),
             interrupt,
             owner_awake: AtomicBool::new(false),
+            batches_by_wakeups: StdAtomicBool::new(false),
+            all_ran: StdAtomicBool::new(false),
+            polls: StdAtomicU32::new(0),
             over: AtomicBool::new(false),
             process: forked::process(),
             end_waker: AtomicWaker::new(),
@@ -93,6 +116,10 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 }
             };
             let Some(driver) = guard.as_mut() else { return };
+            self.polls.fetch_add(1, Relaxed);
+            if self.all_ran.swap(false, Relaxed) {
+                driver.forget_woken();
+            }
             self.work(driver);
             let done = self.collect(driver);
             drop(guard);
@@ -189,7 +216,11 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             self.over.store(true, Ordering::Release);
         }
         if let Some(state) = &self.handle.threadless {
-            state.publish(driver.in_flight(), driver.chunk());
+            let chunk = match self.batches_by_wakeups.load(Relaxed) {
+                true => driver.chunk_of_woken(),
+                false => driver.chunk(),
+            };
+            state.publish(driver.in_flight(), chunk);
         }
         if driver.in_flight() == 0 {
             // A thread that submitted meanwhile may rely on a completion that has already arrived.
@@ -228,6 +259,62 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         if spun || self.again.load(Ordering::Relaxed) {
             self.poll();
         }
+    }
+
+    /// Makes the owner queue operations only if `begin_batch` allows it.
+    pub(super) fn batch_by_wakeups(&self) {
+        self.batches_by_wakeups.store(true, Relaxed);
+    }
+
+    /// Called by the owner before it submits an operation. Returns `true` if the operation is worth queueing: several
+    /// tasks were woken by the last completions and are about to submit, and an operation in flight guarantees another
+    /// poll. The caller must then make sure that the owner calls `flush` before it sleeps.
+    pub(super) fn begin_batch(&self) -> bool {
+        let begins = !self.owner_awake.load(Ordering::Relaxed)
+            && (self.handle.threadless.as_ref()).is_some_and(ThreadlessState::expects_several);
+        if begins {
+            self.owner_awake.store(true, Ordering::Release);
+            if !self.over.load(Ordering::Acquire) {
+                self.handle.sleeper.awake();
+            }
+        }
+        begins
+    }
+
+    /// Submits what the owner has queued since `begin_batch`, unless that has been done.
+    pub(super) fn flush(&self) {
+        if self
+            .owner_awake
+            .swap(broken(Mutation::FlushedAwake), Ordering::AcqRel)
+        {
+            self.all_ran.store(true, Relaxed);
+            self.poll();
+        }
+    }
+
+    /// Looks for work that no thread has polled for. Never blocks.
+    pub(super) fn look(&self) -> Look {
+        let polls = self.polls.load(Relaxed);
+        let Ok(mut guard) = self.driver.try_lock() else {
+            // The holder of the lock polls.
+            return Look {
+                polls,
+                due: false,
+                busy: true,
+            };
+        };
+        let look = Look {
+            polls,
+            due: guard.as_mut().is_some_and(Driver::is_due),
+            busy: guard.as_ref().is_some_and(Driver::is_busy),
+        };
+        drop(guard);
+        // Pairs with `look_again`, as in `poll`.
+        fence(Ordering::SeqCst);
+        if self.again.load(Ordering::Relaxed) && !broken(Mutation::LookOverlooks) {
+            self.poll();
+        }
+        look
     }
 
     /// Busy-polls for a limited time, if that is configured and has paid recently. Returns whether there is work.
@@ -385,6 +472,9 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             state.vacate(!leaks && self.handle.failed.load(Ordering::Acquire) == 0);
         }
         contain(|| self.end_waker.wake());
+        if self.batches_by_wakeups.load(Relaxed) {
+            ring_watch::note_end();
+        }
     }
 }
 

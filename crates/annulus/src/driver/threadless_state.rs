@@ -95,6 +95,11 @@ impl ThreadlessState {
         self.chunk.load(Ordering::Relaxed) as usize
     }
 
+    /// Returns whether several operations are expected, and one is in flight whose completion would submit them.
+    pub(super) fn expects_several(&self) -> bool {
+        self.chunk.load(Ordering::Relaxed) > 1 && self.in_flight.load(Ordering::Relaxed) > 0
+    }
+
     /// Counts `operations` queued operations. Returns whether they must be submitted now: they are enough, or nothing
     /// is in flight whose completion would submit them.
     #[inline]

@@ -55,6 +55,8 @@ const CHUNKS: [(u32, u32); 2] = [(64, 2), (u32::MAX, 8)];
 /// The chunks for a thread that both submits and drives.
 const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
 const CHUNK_MAX: u32 = 32;
+/// The load from which on operations are queued whether or not others are known to follow.
+const CHUNK_LOAD: u32 = 3;
 /// The number of enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) after which the driver
 /// pauses instead of retrying immediately.
 const REFUSALS_MAX: u32 = 64;
@@ -250,6 +252,31 @@ impl<K: Kernel> Driver<K> {
     pub(super) fn owes(&self) -> bool {
         let refused = self.refusals > 0 && self.kernel.unsubmitted() > 0;
         !self.keeps_rest && (refused || self.is_stuck() || !self.handle.inbox.is_empty())
+    }
+
+    /// Returns the number of SQEs to push before they are submitted, if a flush has to be scheduled for those that wait.
+    /// At a low load, that pays only for tasks that were woken together.
+    pub(super) fn chunk_of_woken(&self) -> u32 {
+        let is_low = self.tuning.chunk.is_none() && self.load < CHUNK_LOAD;
+        match is_low {
+            true => self.chunk().min(self.due).max(1),
+            false => self.chunk(),
+        }
+    }
+
+    /// Notes that the woken tasks have run.
+    pub(super) fn forget_woken(&mut self) {
+        self.due = 0;
+    }
+
+    /// Returns whether a poll would find completions or queued operations.
+    pub(super) fn is_due(&mut self) -> bool {
+        self.kernel.ready() || self.is_stuck() || !self.handle.inbox.is_empty()
+    }
+
+    /// Returns whether operations or timers are pending.
+    pub(super) fn is_busy(&self) -> bool {
+        self.in_flight > 0 || self.deadlines.next_ns().is_some() || !self.handle.inbox.is_empty()
     }
 
     /// Registers the engine's arenas, if there are new ones.

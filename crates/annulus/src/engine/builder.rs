@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub enum EngineBackend {
         sq_entries: u32,
         /// The state of the requested polling.
         polling: PollingInUse,
+        /// The first reason why a thread of an executor has no ring.
+        thread_ring_refusal: ThreadRingRefusal,
     },
     /// Blocking threads.
     Blocking {
@@ -78,11 +80,12 @@ impl fmt::Display for EngineBackend {
                 threads,
                 sq_entries,
                 polling,
+                thread_ring_refusal,
             } => {
                 let plural = if *threads == 1 { "thread" } else { "threads" };
                 write!(
                     f,
-                    "io_uring ({}; {threads} driver {plural}, {sq_entries} entries{polling})",
+                    "io_uring ({}; {threads} driver {plural}, {sq_entries} entries{polling}{thread_ring_refusal})",
                     setup_mode.describe()
                 )
             }
@@ -114,6 +117,27 @@ impl fmt::Display for EngineBackend {
     }
 }
 
+/// The first reason why a thread of an executor has no ring; empty while there is none. Such a thread submits
+/// to the engine's drivers.
+#[derive(Debug)]
+pub struct ThreadRingRefusal(Arc<OnceLock<SetupError>>);
+
+impl ThreadRingRefusal {
+    /// Returns the reason.
+    pub fn get(&self) -> Option<&SetupError> {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for ThreadRingRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.get() {
+            None => Ok(()),
+            Some(reason) => write!(f, "; threads without their own rings: {reason}"),
+        }
+    }
+}
+
 /// Settings for a new [`Engine`], returned by [`Engine::builder`].
 ///
 /// "io_uring only" marks settings that the fallback ignores.
@@ -140,6 +164,7 @@ pub struct EngineBuilder {
     ring: RingConfig,
     tuning: Tuning,
     busy_poll_ns: u64,
+    thread_rings: bool,
     pub(super) sqpoll: Option<SqPoll>,
     pub(super) iopoll: bool,
 }
@@ -175,6 +200,7 @@ impl Default for EngineBuilder {
                 poll: RingPoll::Nothing,
             },
             busy_poll_ns: 0,
+            thread_rings: true,
             tuning: Tuning {
                 chunk: None,
                 alone: false,
@@ -268,6 +294,13 @@ impl EngineBuilder {
     /// [`CurrentThreadDriver`]: crate::engine::CurrentThreadDriver
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.busy_poll_ns = to_ns(time);
+        self
+    }
+
+    /// Sets whether threads of an executor that can drive rings get their own rings; true by default. Such threads are
+    /// those of a Tokio runtime, with the feature `tokio`. Otherwise they submit to the drivers. io_uring only.
+    pub fn thread_rings(mut self, own: bool) -> Self {
+        self.thread_rings = own;
         self
     }
 
@@ -374,6 +407,7 @@ impl EngineBuilder {
             threads: self.threads,
             sq_entries: facts.sq_entries,
             polling,
+            thread_ring_refusal: ThreadRingRefusal(Arc::clone(submitter.refusal_cell())),
         };
         Ok(Engine::of(submitter, backend))
     }
@@ -413,6 +447,11 @@ impl EngineBuilder {
         };
         let mut submitter = Submitter::new(handles, facts.opcodes, self.blocking_config());
         submitter.thread_ring_config = Some(self.thread_ring_config(ring));
+        submitter.executors_make_rings = self.thread_rings;
+        #[cfg(feature = "tokio")]
+        if self.thread_rings {
+            crate::tokio::make_default();
+        }
         Ok((submitter, facts))
     }
 }

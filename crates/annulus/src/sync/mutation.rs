@@ -74,6 +74,10 @@ mutations! {
     UnlockUnfenced => "a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder",
     /// A thread that parks still counts as awake.
     ParkedAwake => "operations_queued_around_a_park_are_submitted",
+    /// An owner without hooks counts as awake after its flush.
+    FlushedAwake => "operations_queued_until_a_flush_are_submitted",
+    /// A thread that looks for missed work does not check for marks after it has held the lock.
+    LookOverlooks => "a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken",
     /// A thread that parks does not check for marks after it has held the lock to busy-poll.
     SpinUnfenced => "operations_queued_around_a_park_are_submitted",
     /// A thread that drops an arena does not check for marks after it has held the lock.

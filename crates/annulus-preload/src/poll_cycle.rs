@@ -74,6 +74,7 @@ pub(crate) fn listener_token(listener: &Listener) -> u64 {
 
 /// Creates a set's ring, for the calling thread.
 pub(crate) fn make() -> Result<Box<RingContext>, String> {
+    process::check_inherited_filter()?;
     let polled = process::may_use_sqpoll().then(annulus::engine::SqPoll::new);
     let made = reserved_fds::make_high(|| ServerRing::new(ENTRIES, RING_SLOTS, polled.as_ref()));
     let mut ring = made.map_err(|error| error.to_string())?;

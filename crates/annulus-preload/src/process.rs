@@ -8,6 +8,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use annulus::preload::ServerRing;
+
 use crate::config;
 use crate::counters::{self, Why};
 use crate::epoll_set;
@@ -239,6 +241,23 @@ pub(crate) fn may_make_rings() -> bool {
         FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
     }
     !filtered
+}
+
+/// Fails with the reason if a filter that the process inherited would end it for a ring. Filters are never removed, all
+/// threads inherit those from before the start, and no ring is made after another one is set. So one probe is enough for
+/// the process and its children.
+pub(crate) fn check_inherited_filter() -> Result<(), String> {
+    static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
+    if !sys::has_filter() {
+        return Ok(());
+    }
+    if let Some(probed) = PROBED.get() {
+        return probed.clone();
+    }
+    // Not within `get_or_init`: another thread may fork meanwhile.
+    let probed = ServerRing::check_filter().map_err(|error| error.to_string());
+    let _ = PROBED.set(probed.clone());
+    probed
 }
 
 pub(crate) fn before_credential_change() {

@@ -11,6 +11,7 @@ use std::thread;
 use crate::error::SetupError;
 use crate::op::{self, OpInfo};
 use crate::sys::feature_probe::{self, FEATURES, OPCODES, ProbedRing};
+use crate::sys::filter_probe;
 use crate::sys::kernel_quirks;
 use crate::sys::poll_queue;
 use crate::sys::probe;
@@ -122,6 +123,9 @@ impl Support {
     /// The probes run on a thread that ends before this returns, because some registrations belong to the thread.
     /// Filters and limits of the calling thread apply to it.
     pub fn detect() -> Support {
+        if let Err(error) = filter_probe::check() {
+            return Support::around(Err(error));
+        }
         thread::scope(|scope| {
             let named = thread::Builder::new().name("annulus-support".to_owned());
             let detected = named

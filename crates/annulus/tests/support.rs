@@ -12,7 +12,7 @@ use annulus::engine::SetupMode;
 use annulus::support::{KernelVersion, Mechanism, Probe, Support};
 use annulus::{Backend, Engine, SetupError};
 use io_uring::IoUring;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, WaitOptions, getrlimit, wait};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -235,17 +235,25 @@ fn under_a_filter(calls: &[i64], errno: i32) -> Support {
     filtered(calls.iter().map(|&call| (call, Vec::new())), errno)
 }
 
-/// Detects on a thread where calls that match these rules fail with `errno`. Filters apply to a thread and those it
-/// starts.
+/// Detects on a thread where calls that match these rules fail with `errno`.
 fn filtered(rules: impl Iterator<Item = (i64, Vec<SeccompRule>)>, errno: i32) -> Support {
+    on_a_filtered_thread(rules, SeccompAction::Errno(errno as u32), Support::detect)
+}
+
+/// Runs `body` on a thread where calls that match these rules lead to `action`. Filters apply to a thread and those it
+/// starts.
+fn on_a_filtered_thread<T: Send + 'static>(
+    rules: impl Iterator<Item = (i64, Vec<SeccompRule>)>,
+    action: SeccompAction,
+    body: fn() -> T,
+) -> T {
     let rules = rules.collect();
-    let result = SeccompAction::Errno(errno as u32);
     let machine = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, result, machine).unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, machine).unwrap();
     let filter: BpfProgram = filter.try_into().unwrap();
     let filtered = thread::spawn(move || {
         apply_filter(&filter).unwrap();
-        Support::detect()
+        body()
     });
     filtered.join().unwrap()
 }
@@ -309,6 +317,61 @@ fn a_seccomp_filter_is_reported_as_the_cause_with_a_hint() {
         !Support::detect().seccomp_filter(),
         "the filter was another thread's"
     );
+}
+
+/// Without a probe in a child, the filter would end this test.
+#[test]
+fn a_filter_that_kills_is_reported_and_triggered_in_a_child_only() {
+    let _alone = alone();
+    for action in [
+        SeccompAction::KillProcess,
+        SeccompAction::KillThread,
+        SeccompAction::Trap,
+    ] {
+        for fatal in [
+            &[SETUP, ENTER, REGISTER][..],
+            &[SETUP],
+            &[ENTER],
+            &[REGISTER],
+        ] {
+            let rules = fatal.iter().map(|&call| (call, Vec::new()));
+            let (support, engine) = on_a_filtered_thread(rules, action.clone(), || {
+                (Support::detect(), Engine::new().unwrap())
+            });
+            let Err(SetupError::Refused { by, .. }) = support.ring() else {
+                panic!("{fatal:?}: {:?}", support.ring());
+            };
+            assert!(by.contains("kills the process"), "{by}");
+            let calls = [SETUP, ENTER, REGISTER];
+            for (call, probe) in calls.iter().zip(support.calls()) {
+                assert_eq!(probe.kills, fatal.contains(call), "{probe:?}");
+            }
+            let backend = engine.backend().to_string();
+            assert!(backend.contains("kills the process"), "{backend}");
+        }
+    }
+    // The children are gone, and no parent needs to wait for them.
+    let all = WaitOptions::from_bits_retain(libc::__WALL as u32) | WaitOptions::NOHANG;
+    assert_eq!(wait(all).unwrap_err(), rustix::io::Errno::CHILD);
+}
+
+#[test]
+fn a_thread_that_gets_a_filter_later_is_probed_again() {
+    let _alone = alone();
+    let allowed = [(libc::SYS_acct, Vec::new())].into_iter();
+    on_a_filtered_thread(allowed, SeccompAction::Errno(1), || {
+        let ring = || Engine::builder().backend(Backend::Uring).build();
+        if let Err(error) = ring() {
+            return println!("skip: {error}");
+        }
+        let fatal = [(SETUP, Vec::new())].into_iter().collect();
+        let machine = std::env::consts::ARCH.try_into().unwrap();
+        let action = SeccompAction::KillProcess;
+        let filter = SeccompFilter::new(fatal, SeccompAction::Allow, action, machine).unwrap();
+        apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        let error = ring().unwrap_err().to_string();
+        assert!(error.contains("kills the process"), "{error}");
+    });
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub(crate) enum Cause {
     NotBuiltIn,
     SeccompSaysMissing,
     SeccompRefuses,
+    /// A filter ends the process for one of the calls.
+    SeccompKills,
     /// A filter allows the set-up call and refuses another one.
     SeccompRefusesPart,
     SysctlForbids,
@@ -40,6 +42,9 @@ pub(crate) fn causes(env: &Environment) -> Vec<Cause> {
     let Some(refusal) = &env.ring.refusal else {
         return Vec::new();
     };
+    if env.ring.calls.iter().any(|call| call.kills) {
+        return vec![Cause::SeccompKills];
+    }
     let errno = |call| env.errno(call).map(Errno::from_raw_os_error);
     let set_up = errno("io_uring_setup");
     let others = [errno("io_uring_enter"), errno("io_uring_register")];

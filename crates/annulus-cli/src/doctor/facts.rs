@@ -69,6 +69,8 @@ pub(crate) struct Call {
     pub(crate) name: String,
     /// The error that it returned; absent if it works.
     pub(crate) errno: Option<i32>,
+    /// True if a seccomp filter ends the process for it.
+    pub(crate) kills: bool,
 }
 
 /// The error of the library.

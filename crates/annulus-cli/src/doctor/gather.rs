@@ -46,6 +46,7 @@ fn ring(support: &Support) -> RingFacts {
             .map(|call| Call {
                 name: call.name.to_owned(),
                 errno: call.errno,
+                kills: call.kills,
             })
             .collect(),
         refusal: support.ring().err().map(refusal),

@@ -175,6 +175,7 @@ fn servers(env: &Environment) -> String {
 
 fn calls(ring: &RingFacts) -> String {
     let one = |call: &super::facts::Call| match call.errno {
+        None if call.kills => format!("{}: a filter kills the process", call.name),
         None => format!("{} is allowed", call.name),
         Some(errno) => format!(
             "{}: {}",

@@ -20,9 +20,16 @@ const USER: u32 = 54_321;
 
 /// Runs `body` on a thread with a seccomp filter, which its child processes inherit.
 fn filtered<T: Send>(calls: &[i64], errno: u32, body: impl FnOnce() -> T + Send) -> T {
+    with_action(calls, SeccompAction::Errno(errno), body)
+}
+
+fn with_action<T: Send>(
+    calls: &[i64],
+    action: SeccompAction,
+    body: impl FnOnce() -> T + Send,
+) -> T {
     let rules = calls.iter().map(|&call| (call, Vec::new())).collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let action = SeccompAction::Errno(errno);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch).unwrap();
     let filter = BpfProgram::try_from(filter).unwrap();
     thread::scope(|scope| {
@@ -61,6 +68,17 @@ fn a_filter_that_refuses_is_distinguished_from_one_that_imitates_an_old_kernel()
     // Old kernels have no io_uring that a filter could hide.
     if refuses["environment"]["kernel"]["version"][0].as_u64() >= Some(6) {
         assert_blocked_by(&of(&all, ENOSYS), "seccomp-says-missing");
+    }
+}
+
+#[test]
+fn a_filter_that_kills_is_reported_and_ends_only_a_child() {
+    for calls in [&[SETUP, ENTER, REGISTER][..], &[ENTER]] {
+        let killed = with_action(calls, SeccompAction::KillProcess, || {
+            report(command(&["--quick", "--json"]))
+        });
+        assert_blocked_by(&killed, "seccomp-kills");
+        assert_eq!(killed["causes"], serde_json::json!(["seccomp-kills"]));
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use annulus_testing::skip;
 
 use crate::command::{MARK, compiled, folder, library, output, run};
-use crate::remarks::without_io_uring;
+use crate::remarks::{KILLS, REFUSES, filtered};
 
 const PROGRAM: &str = "int main(void) { return 7; }\n";
 
@@ -73,12 +73,12 @@ fn the_obstacle_is_in_the_first_line_of_the_report() {
         assert!(first.contains(" will not be served: "), "{report}");
         assert!(first.contains(reason), "{reason}: {report}");
     }
-    let (report, code) = without_io_uring(|| explained(&sh, &[]));
-    assert_eq!(code, 3, "{report}");
-    assert!(
-        report.lines().next().unwrap().contains("seccomp"),
-        "{report}"
-    );
+    for (action, reason) in [(REFUSES, "filter (EPERM)"), (KILLS, "kills the process")] {
+        let (report, code) = filtered(action, || explained(&sh, &[]));
+        assert_eq!(code, 3, "{report}");
+        let first = report.lines().next().unwrap();
+        assert!(first.contains(reason), "{report}");
+    }
 }
 
 #[test]

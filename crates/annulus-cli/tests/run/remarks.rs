@@ -172,13 +172,16 @@ fn a_program_for_another_processor_does_not_get_the_library() {
     );
 }
 
-/// Runs `body` on a thread with a filter that refuses io_uring, which its child processes inherit.
-pub(crate) fn without_io_uring<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+/// A filter that makes the calls of io_uring fail.
+pub(crate) const REFUSES: SeccompAction = SeccompAction::Errno(1);
+/// A filter that ends a process which makes one of these calls.
+pub(crate) const KILLS: SeccompAction = SeccompAction::KillProcess;
+
+/// Runs `body` on a thread with a filter on the calls of io_uring, which its child processes inherit.
+pub(crate) fn filtered<T: Send>(action: SeccompAction, body: impl FnOnce() -> T + Send) -> T {
     const CALLS: [i64; 3] = [425, 426, 427];
-    const EPERM: u32 = 1;
     let rules = CALLS.into_iter().map(|call| (call, Vec::new())).collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let action = SeccompAction::Errno(EPERM);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch).unwrap();
     let filter = BpfProgram::try_from(filter).unwrap();
     thread::scope(|scope| {
@@ -197,7 +200,11 @@ fn without_io_uring_the_reason_is_printed_and_the_program_runs_unchanged() {
     compiled(&program, PROGRAM, &[]);
     let user = rustix::process::geteuid().as_raw();
     let parts = ["runs unchanged", "io_uring", "seccomp"];
-    without_io_uring(|| remarked(&program, &parts, &format!("unset {user}\n")));
+    for action in [REFUSES, KILLS] {
+        filtered(action, || {
+            remarked(&program, &parts, &format!("unset {user}\n"))
+        });
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
+use crate::process;
 use crate::real;
 use crate::sys;
 
@@ -164,6 +165,8 @@ macro_rules! single_threaded {
                 before_blocking();
                 catch_panic(|| {
                     flush_thread::stop_and_wait();
+                    // The next child may become the first process of a namespace, which must not be a probe.
+                    let _ = process::check_inherited_filter();
                     None
                 });
                 let ret = unsafe { real::$name($($arg),*) };

@@ -417,12 +417,12 @@ static void a_program_may_move_to_an_empty_root(void) {
     exchange(set, &late);
 }
 
-/* Makes io_uring calls end with `action`, by prctl, as sandboxed programs do. */
-static void forbid_rings(uint32_t action) {
+/* Makes the calls from `first` to `last` end with `action`, by prctl, as sandboxed programs do. */
+static void forbid(int first, int last, uint32_t action) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_io_uring_setup, 0, 2),
-        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first, 0, 2),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, last, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, action),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -430,6 +430,8 @@ static void forbid_rings(uint32_t action) {
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0));
 }
+
+static void forbid_rings(uint32_t action) { forbid(SYS_io_uring_setup, SYS_io_uring_register, action); }
 
 static void under_a_filter(bool early, uint32_t action) {
     if (early)
@@ -480,6 +482,110 @@ static void filtered_program(void) { under_a_filter(false, SECCOMP_RET_ALLOW); }
 static void a_program_runs_under_an_earlier_filter(void) {
     forbid_rings(SECCOMP_RET_ERRNO | EPERM);
     execl("/proc/self/exe", "processes", "filtered", (char *)NULL);
+}
+
+static volatile sig_atomic_t child_signals;
+
+static void on_child(int signal) { child_signals++; }
+
+/* Returns the page faults of all children that the process has waited for. It grows with each child. */
+static long faults_of_children(void) {
+    struct rusage usage;
+    MUST(getrusage(RUSAGE_CHILDREN, &usage));
+    return usage.ru_minflt;
+}
+
+static void *another_set(void *unused) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    return NULL;
+}
+
+/* A program whose filter was set before it started. It has no child, whatever the library does to examine the filter,
+ * and the filter is examined at most once. */
+static void inherited_filter_program(void) {
+    signal(SIGCHLD, on_child);
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    exchange(set, &pair);
+    GOT(waitpid(-1, NULL, WNOHANG));
+    long before = faults_of_children();
+    pthread_t thread;
+    MUST(-pthread_create(&thread, NULL, another_set, NULL));
+    MUST(-pthread_join(thread, NULL));
+    print("other children: %d, their signals: %d\n", faults_of_children() != before, child_signals);
+}
+
+/* Runs that program under a filter that `set_filter` sets, and prints how it ends. */
+static void run_under(void (*set_filter)(uint32_t), uint32_t action) {
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        /* A core dump of a program that dies here would be noise. */
+        MUST(setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}));
+        set_filter(action);
+        execl("/proc/self/exe", "processes", "inherited", (char *)NULL);
+    }
+    int status = -1;
+    MUST(waitpid(child, &status, 0));
+    print("it ends with %d, signal %d\n", WEXITSTATUS(status), WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+}
+
+/* As Docker's default profile: what only administrators and io_uring use fails with EPERM, and clone3 with ENOSYS. */
+static void docker_profile(uint32_t unused) {
+    static const int forbidden[] = {SYS_acct, SYS_add_key, SYS_bpf, SYS_delete_module, SYS_finit_module,
+        SYS_fanotify_init, SYS_init_module, SYS_kexec_load, SYS_keyctl, SYS_mount, SYS_move_mount, SYS_open_tree,
+        SYS_perf_event_open, SYS_pivot_root, SYS_quotactl, SYS_request_key, SYS_setns, SYS_swapon, SYS_umount2,
+        SYS_unshare, SYS_userfaultfd};
+    forbid(SYS_clone3, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
+    for (size_t i = 0; i < sizeof forbidden / sizeof *forbidden; i++)
+        forbid(forbidden[i], forbidden[i], SECCOMP_RET_ERRNO | EPERM);
+    forbid_rings(SECCOMP_RET_ERRNO | EPERM);
+}
+
+static void forbid_setup(uint32_t action) { forbid(SYS_io_uring_setup, SYS_io_uring_setup, action); }
+static void forbid_enter(uint32_t action) { forbid(SYS_io_uring_enter, SYS_io_uring_enter, action); }
+static void forbid_register(uint32_t action) { forbid(SYS_io_uring_register, SYS_io_uring_register, action); }
+
+static void a_profile_that_refuses_rings_lets_a_program_run(void) { run_under(docker_profile, 0); }
+
+static void a_profile_that_allows_rings_lets_a_program_be_served(void) {
+    run_under(forbid_rings, SECCOMP_RET_ALLOW);
+}
+
+static void a_profile_that_kills_for_rings_kills_no_program(void) {
+    static const uint32_t actions[] = {SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_KILL_THREAD, SECCOMP_RET_TRAP};
+    for (int i = 0; i < 3; i++)
+        run_under(forbid_rings, actions[i]);
+    run_under(forbid_setup, SECCOMP_RET_KILL_PROCESS);
+    run_under(forbid_enter, SECCOMP_RET_KILL_PROCESS);
+    run_under(forbid_register, SECCOMP_RET_KILL_PROCESS);
+}
+
+/* The first child of a process in a new namespace is its init process: if it ends, no other child can be created. */
+static void a_probe_of_a_filter_is_not_the_first_process_of_a_namespace(void) {
+    forbid_rings(SECCOMP_RET_ERRNO | EPERM);
+    execl("/proc/self/exe", "processes", "namespace", (char *)NULL);
+}
+
+static void namespace_program(void) {
+    MUST(unshare(CLONE_NEWPID));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    pid_t children[2];
+    for (int i = 0; i < 2; i++) {
+        children[i] = fork();
+        if (children[i] == 0)
+            for (;;)
+                pause();
+        print("a child: %s\n", children[i] < 0 ? strerrorname_np(errno) : "created");
+    }
+    for (int i = 1; i >= 0; i--)
+        if (children[i] > 0) {
+            MUST(kill(children[i], SIGKILL));
+            reap(children[i]);
+        }
 }
 
 /* With 0, 1 and 2 closed, the next files get these numbers, and output to stdout would go to a client. */
@@ -537,6 +643,10 @@ static const struct app_case cases[] = {
     CASE(a_filter_that_kills_for_rings_from_the_start_is_not_triggered, ""),
     CASE(a_later_filter_that_kills_for_rings_is_not_triggered, "back:filtered"),
     CASE(a_program_runs_under_an_earlier_filter, "passed:refused"),
+    CASE(a_profile_that_refuses_rings_lets_a_program_run, "passed:refused"),
+    CASE(a_profile_that_allows_rings_lets_a_program_be_served, "served:read served:write"),
+    CASE(a_profile_that_kills_for_rings_kills_no_program, "passed:refused"),
+    CASE(a_probe_of_a_filter_is_not_the_first_process_of_a_namespace, "root passed:refused"),
     CASE(a_program_without_a_stdout_is_not_written_to, ""),
 };
 
@@ -547,6 +657,14 @@ int main(int argc, char **argv) {
     }
     if (argc == 2 && !strcmp(argv[1], "filtered")) {
         filtered_program();
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "inherited")) {
+        inherited_filter_program();
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "namespace")) {
+        namespace_program();
         return 0;
     }
     return RUN(cases);

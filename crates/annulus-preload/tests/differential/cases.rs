@@ -309,6 +309,10 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_filter_that_kills_for_rings_from_the_start_is_not_triggered;
     fn a_later_filter_that_kills_for_rings_is_not_triggered;
     fn a_program_runs_under_an_earlier_filter;
+    fn a_profile_that_refuses_rings_lets_a_program_run;
+    fn a_profile_that_allows_rings_lets_a_program_be_served;
+    fn a_profile_that_kills_for_rings_kills_no_program;
+    fn a_probe_of_a_filter_is_not_the_first_process_of_a_namespace;
     fn a_program_without_a_stdout_is_not_written_to;
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod counter_storage;
 pub(crate) mod engine_error;
 pub(crate) mod errno;
 pub(crate) mod feature_probe;
+pub(crate) mod filter_probe;
 pub(crate) mod forked;
 #[cfg(feature = "net")]
 pub(crate) mod heap;

@@ -86,6 +86,13 @@ fn parse_seccomp(status: &str) -> bool {
     mode.is_some_and(|mode| mode.trim() == "2")
 }
 
+/// Returns the number of seccomp filters of this thread. `None` before Linux 5.9, and without `/proc`.
+pub(crate) fn seccomp_filters_count() -> Option<u32> {
+    let status = read_text("/proc/thread-self/status")?;
+    let line = (status.lines()).find_map(|line| line.strip_prefix("Seccomp_filters:"));
+    parse_number(line?)
+}
+
 /// Returns the processors that this thread may use.
 pub(crate) fn processors() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
@@ -160,6 +167,25 @@ pub(crate) fn explain_eperm() -> SetupError {
             by: "a security module (EPERM)".to_owned(),
             hint: "allow io_uring for this program in SELinux or AppArmor".to_owned(),
         },
+    }
+}
+
+/// Explains that a call of io_uring would end the process.
+pub(crate) fn explain_kill() -> SetupError {
+    SetupError::Refused {
+        by: "a seccomp filter that kills the process (SIGSYS)".to_owned(),
+        hint: SECCOMP_HINT.to_owned(),
+    }
+}
+
+/// Explains that the kernel created no child to test the filter in.
+pub(crate) fn explain_no_child(error: io::Error) -> SetupError {
+    SetupError::Refused {
+        by: format!(
+            "a seccomp filter that may kill the process, as no child could test it: {error}"
+        ),
+        hint: "raise the limit on processes (ulimit -u; systemd: TasksMax=), or remove the filter"
+            .to_owned(),
     }
 }
 

@@ -18,6 +18,7 @@ use io_uring::{IoUring, cqueue};
 use rustix::io_uring::IoringEnterFlags;
 
 use super::errno::{EACCES, EAGAIN, EBUSY, EINTR, EINVAL, ENOMEM, ENOSYS, EPERM, ETIME};
+use super::filter_probe;
 use super::forked::Queues;
 use super::kernel::{Entered, Kernel};
 use super::lent::Lent;
@@ -106,8 +107,15 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Creates a ring with the newest set-up mode that works, and smaller if memory is short.
+    /// Creates a ring with the newest set-up mode that works, and smaller if memory is short. Fails if a seccomp filter
+    /// would end the process for it.
     pub(crate) fn new(config: RingConfig) -> Result<Ring, SetupError> {
+        filter_probe::check()?;
+        Ring::with_probed_filter(config)
+    }
+
+    /// Creates a ring after [`filter_probe::check`].
+    pub(crate) fn with_probed_filter(config: RingConfig) -> Result<Ring, SetupError> {
         match &config.poll {
             RingPoll::Submissions(poller) => {
                 poller.share(|attach| Ring::make(config.clone(), attach))

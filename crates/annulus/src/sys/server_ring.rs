@@ -14,6 +14,7 @@ use rustix::io_uring::IoringEnterFlags;
 
 use super::counter_storage::futex_of;
 use super::errno::EBADFD;
+use super::filter_probe;
 use super::kernel::Kernel;
 use super::polling::RingPoll;
 use super::probe;
@@ -135,8 +136,19 @@ pub struct ServerRing {
 unsafe impl Send for ServerRing {}
 
 impl ServerRing {
+    /// Fails if a seccomp filter of the calling thread would end the process for a ring. Creates a child if there are
+    /// filters, so remember the result.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason and the remedy.
+    pub fn check_filter() -> Result<(), SetupError> {
+        filter_probe::check()
+    }
+
     /// Creates a ring for the calling thread, with a buffer group of `buffers` buffers. With `sq_poll`, a kernel thread
-    /// takes the pushed entries, and any thread may enter.
+    /// takes the pushed entries, and any thread may enter. The caller has probed the filters
+    /// ([`check_filter`](ServerRing::check_filter)).
     ///
     /// # Errors
     ///
@@ -152,7 +164,7 @@ impl ServerRing {
             None => RingPoll::Nothing,
         };
         let polled = sq_poll.is_some();
-        let mut ring = Ring::new(RingConfig {
+        let mut ring = Ring::with_probed_filter(RingConfig {
             sq_entries: entries,
             cq_entries: entries * 8,
             setup_mode: SetupMode::Deferred,

@@ -17,36 +17,47 @@ use rustix::io_uring::{
     io_uring_setup,
 };
 
+use super::filter_probe::{self, RING_CALLS};
+
 /// The result of probing one of io_uring's system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SyscallProbe {
     /// The name of the system call.
     pub name: &'static str,
-    /// The error number; `None` if the call works. The probe calls `io_uring_enter` and `io_uring_register` on a
+    /// The error number; `None` if the call works, or ends the process. The probe calls `io_uring_enter` and `io_uring_register` on a
     /// descriptor that is not a ring. The kernel's own error for that counts as working.
     pub errno: Option<i32>,
+    /// True if a seccomp filter ends the process for this call. The call was then made in a child only.
+    pub kills: bool,
 }
 
 /// The number of entries of the smallest ring that the engine accepts.
 const ENTRIES: u32 = 8;
 
-/// Makes each call once.
+/// A probe of a call, which returns the errno of a refusal.
+type Attempt = fn() -> Option<i32>;
+
+/// Makes each call once, except those for which a filter would end the process.
 pub(crate) fn probe_calls() -> [SyscallProbe; 3] {
-    [
+    let is_safe = filter_probe::check().is_ok();
+    let [set_up_call, enter_call, register_call] = RING_CALLS;
+    let attempts: [(&str, _, Attempt); 3] = [
+        ("io_uring_setup", set_up_call, || {
+            set_up().err().map(Errno::raw_os_error)
+        }),
+        ("io_uring_enter", enter_call, || refusal(enter())),
+        ("io_uring_register", register_call, || refusal(register())),
+    ];
+    attempts.map(|(name, call, attempt)| {
+        // Without a child to test it in, the call is not made either.
+        let kills = !is_safe && filter_probe::kills(&[call]).unwrap_or(true);
         SyscallProbe {
-            name: "io_uring_setup",
-            errno: set_up().err().map(Errno::raw_os_error),
-        },
-        SyscallProbe {
-            name: "io_uring_enter",
-            errno: refusal(enter()),
-        },
-        SyscallProbe {
-            name: "io_uring_register",
-            errno: refusal(register()),
-        },
-    ]
+            name,
+            errno: if kills { None } else { attempt() },
+            kills,
+        }
+    })
 }
 
 fn set_up() -> Result<(), Errno> {
@@ -94,7 +105,12 @@ mod tests {
             return println!("skip: needs io_uring: {error}");
         }
         for result in probe_calls() {
-            assert_eq!(result.errno, None, "{}", result.name);
+            assert_eq!(
+                (result.errno, result.kills),
+                (None, false),
+                "{}",
+                result.name
+            );
         }
     }
 }

@@ -35,6 +35,10 @@ pub(super) const RULES: &[Rule] = &[
         check: seccomp_says_missing,
     },
     Rule {
+        name: "seccomp-kills",
+        check: seccomp_kills,
+    },
+    Rule {
         name: "seccomp-refuses-part",
         check: seccomp_refuses_part,
     },
@@ -198,6 +202,24 @@ fn seccomp_says_missing(findings: &Findings<'_>) -> Option<RuleReport> {
         };
         let what = "a seccomp filter hides io_uring";
         RuleReport::new(Blocks, what, why).next(allow(env))
+    })
+}
+
+fn seccomp_kills(findings: &Findings<'_>) -> Option<RuleReport> {
+    when(findings, Cause::SeccompKills, |env| {
+        let fatal: Vec<&str> = (env.ring.calls.iter())
+            .filter(|call| call.kills)
+            .map(|call| &*call.name)
+            .collect();
+        RuleReport::new(
+            Blocks,
+            format!(
+                "a seccomp filter kills the process for {}",
+                fatal.join(" and ")
+            ),
+            "a child that made the call was ended by SIGSYS, so Annulus does not make it",
+        )
+        .next(allow(env))
     })
 }
 

@@ -30,7 +30,7 @@ pub(super) fn disk<'a>(env: &'a mut Environment, name: &str) -> &'a mut Device {
     on(env, "ext4").device.insert(device(name))
 }
 
-pub(super) const REFUSED: [Case; 13] = [
+pub(super) const REFUSED: [Case; 14] = [
     (
         "kernel-before-io-uring",
         |env, _| {
@@ -108,6 +108,17 @@ pub(super) const REFUSED: [Case; 13] = [
         "/proc/config.gz has CONFIG_IO_URING=y",
         Blocks,
         |env, _| no_ring(env, RefusalKind::Missing, [38; 3]),
+    ),
+    (
+        "seccomp-kills",
+        |env, _| {
+            no_ring(env, RefusalKind::Refused, [0; 3]);
+            env.policy.seccomp = Seccomp::Filter;
+            env.ring.calls[1].kills = true;
+        },
+        "kills the process for io_uring_enter:",
+        Blocks,
+        |env, _| no_ring(env, RefusalKind::Refused, [0, 1, 0]),
     ),
     (
         "seccomp-refuses-part",

@@ -60,6 +60,7 @@ fn ring() -> RingFacts {
     let call = |name: &str| Call {
         name: name.into(),
         errno: None,
+        kills: false,
     };
     RingFacts {
         calls: ["io_uring_setup", "io_uring_enter", "io_uring_register"]

@@ -22,7 +22,6 @@ pub mod slices;
 mod threads;
 mod tokio_blocking;
 mod tokio_fs;
-mod tokio_ring;
 mod usage;
 
 pub use failure::Failure;
@@ -38,7 +37,6 @@ pub use ring::{Registered, Ring, Setup, SubmitPolicy};
 pub use threads::on_owning_threads;
 pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;
-pub use tokio_ring::TokioRing;
 pub use usage::ThreadUsage;
 
 /// Returns all variants of this crate, in the order of the tool's list.
@@ -53,9 +51,6 @@ pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {
     }
     list.push(std::sync::Arc::new(LinuxAio::default()));
     list.push(std::sync::Arc::new(TokioFs));
-    for blocking in TokioBlocking::variants() {
-        list.push(std::sync::Arc::new(blocking));
-    }
-    list.push(std::sync::Arc::new(TokioRing));
+    list.push(std::sync::Arc::new(TokioBlocking));
     list
 }

@@ -13,7 +13,7 @@
 use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub(crate) use annulus::metrics::layout::preload::{Call, Event, Gauge, Served, Totals, Why};
 use annulus::metrics::{self, layout::switch::SwitchCounter};
@@ -39,6 +39,8 @@ static EARLY: Early = Early {
 
 /// The storage of threads that have created no ring.
 static OTHERS: AtomicPtr<Served> = AtomicPtr::new(ptr::null_mut());
+/// The descriptor by which `annulus top` finds the storage; -1: not published.
+static PUBLISHED: AtomicI32 = AtomicI32::new(-1);
 /// Storage that is free for reuse.
 static IDLE: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
 /// The number of storages that were created for rings.
@@ -209,6 +211,7 @@ fn begin_process() {
     match metrics::share_above(reserved_fds::lowest()) {
         Ok(descriptor) => {
             reserved_fds::remember(descriptor, Inode::Own);
+            PUBLISHED.store(descriptor, Ordering::Relaxed);
             switch::begin();
         }
         // Counting continues; only `annulus top` cannot attach.
@@ -240,9 +243,25 @@ fn begin_process() {
     }
 }
 
+/// Returns the descriptor by which `annulus top` finds the storage; -1: not published.
+pub(crate) fn descriptor() -> i32 {
+    PUBLISHED.load(Ordering::Relaxed)
+}
+
+/// Closes the descriptor of the storage. Counting continues; `annulus top` cannot attach any more. Returns whether there
+/// was one.
+pub(crate) fn unshare() -> bool {
+    let descriptor = PUBLISHED.swap(-1, Ordering::Relaxed);
+    if descriptor >= 0 {
+        reserved_fds::close(descriptor);
+    }
+    descriptor >= 0
+}
+
 /// Resets all counters in a child of a fork, which has one thread.
 pub(crate) fn reset() {
     OTHERS.store(ptr::null_mut(), Ordering::Release);
+    PUBLISHED.store(-1, Ordering::Relaxed);
     MADE.store(0, Ordering::Relaxed);
     if let Ok(mut idle) = IDLE.try_lock() {
         idle.clear();

@@ -9,13 +9,13 @@ use crate::counters::{self, Call, Why};
 use crate::descriptor;
 use crate::epoll_set::{Mode, Set, SetGuard, SharedMember};
 use crate::errno::CallResult;
+use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
 use crate::reserved_fds::{self, Inode};
-use crate::sockopts;
 use crate::switch;
 use crate::sys;
 
@@ -199,7 +199,6 @@ fn begin(
     entry.set_kind(Kind::Served, entry.flags());
     if let Some(mut connection) = guard.connection(fd) {
         connection.begin(events, data);
-        connection.set_narrow(sockopts::has_small_send_buffer(fd));
         connection.copied_out.append(buffered);
         hand_back::count_served(guard, fd);
         guard.arm(fd, connection);
@@ -213,6 +212,11 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if config::get().disabled || !crate::process::may_make_rings() {
         counters::passed(Why::Filtered);
         log::log_refused("the program has set a system call filter");
+        guard.mode = Mode::Passing;
+        return;
+    }
+    if fd_limit::is_short() {
+        counters::passed(Why::Descriptors);
         guard.mode = Mode::Passing;
         return;
     }
@@ -230,6 +234,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
             guard.batching = Batching::new(config::get().batch_from_start);
             guard.ring = Some(context);
             guard.mode = Mode::Serving;
+            fd_limit::on_ring();
             crate::flush_thread::begin_thread();
             listeners::watch_all(guard);
             serve_early_members(set, guard);

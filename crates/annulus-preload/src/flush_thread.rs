@@ -153,8 +153,7 @@ pub(crate) fn stop_and_wait() {
         if swap(ASLEEP).is_ok() || swap(RUNNING).is_ok() {
             writability::wake(&STATE);
         }
-        if STATE.load(Ordering::Acquire) == NONE && !sys::has_thread(THREAD.load(Ordering::Acquire))
-        {
+        if is_stopped() {
             return;
         }
         sys::pause_us(STOP_POLL_US);
@@ -314,6 +313,10 @@ pub(crate) fn stop_if_idle() {
     if !deferred_output::flush_all() && epoll_set_list::none_is_queued() {
         stop_and_wait();
     }
+}
+
+pub(crate) fn is_stopped() -> bool {
+    STATE.load(Ordering::Acquire) == NONE && !sys::has_thread(THREAD.load(Ordering::Acquire))
 }
 
 /// Resets the state in a child of a fork, which does not have the thread.

@@ -18,7 +18,7 @@
 //! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; the state of a connection;
 //!   an epoll set and its lock; the list of all sets.
 //! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `epoll_ctl`: the two calls with
-//!   these names. `receive`, `send`: reads and writes. `send_errors`: which errors of a send end a connection.
+//!   these names. `receive`, `send`: reads and writes.
 //! - `hand_back`, `descriptor`: handing back, removing, closing and duplicating descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
 //!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
@@ -27,7 +27,7 @@
 //! - `byte_queue`, `buffers`: buffered bytes of one connection; receive buffers and the send arena of a ring.
 //! - `program_rings`: rings that the program makes; that of libuv for `epoll_ctl` is refused.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
-//! - `reserved_fds`: descriptors that belong to the library.
+//! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none left.
 //! - `switch`: the operator's switch, which hands all connections back while the program runs, and serves them again.
 //! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `config`, `log`, `counters`,
 //!   `build_id`: settings, messages and counters.
@@ -55,6 +55,7 @@ mod epoll_set;
 mod epoll_set_list;
 mod epoll_wait;
 mod errno;
+mod fd_limit;
 mod fd_table;
 mod flush_thread;
 mod hand_back;
@@ -73,7 +74,6 @@ mod receive;
 mod reserved_fds;
 mod ring_teardown;
 mod send;
-mod send_errors;
 mod sockopt_effects;
 mod sockopts;
 mod switch;

@@ -4,6 +4,8 @@
 //! io_uring is unavailable (Lent: strings of this library, borrowed for the call).
 #![allow(unsafe_code)]
 
+use std::ffi::{CStr, c_int};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::build_id;
@@ -103,13 +105,11 @@ static OPENED: AtomicI32 = AtomicI32::new(-1);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-pub(crate) fn open() {
-    let Some(path) = &config::get().log else {
-        return;
-    };
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOCTTY;
+/// Opens the file of the log, whose name the operator has set, with additional flags.
+fn open_file(path: &CStr, flags: c_int) -> io::Result<i32> {
+    let flags = flags | libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY;
     // SAFETY: Lent: a string that ends.
-    let low = unsafe {
+    let fd = unsafe {
         libc::syscall(
             libc::SYS_openat,
             libc::AT_FDCWD,
@@ -118,16 +118,25 @@ pub(crate) fn open() {
             0o644,
         )
     };
-    if low < 0 {
-        let error = std::io::Error::last_os_error();
-        let path = path.to_string_lossy();
-        write(
-            2,
-            &format!("cannot open the log {path}: {error}; set ANNULUS_LOG to a writable file"),
-        );
+    i32::try_from(fd)
+        .ok()
+        .filter(|&fd| fd >= 0)
+        .ok_or_else(io::Error::last_os_error)
+}
+
+pub(crate) fn open() {
+    let Some(path) = &config::get().log else {
         return;
-    }
-    let low = low as i32;
+    };
+    let low = match open_file(path, libc::O_CREAT) {
+        Ok(low) => low,
+        Err(error) => {
+            let path = path.to_string_lossy();
+            let line =
+                format!("cannot open the log {path}: {error}; set ANNULUS_LOG to a writable file");
+            return write(2, &line);
+        }
+    };
     // A high number stays out of the program's way.
     let fd = match sys::dup_above(low, reserved_fds::lowest()) {
         Ok(high) => {
@@ -150,17 +159,49 @@ pub(crate) fn reserve_fd() {
     }
 }
 
-fn write_to_log(line: &str) -> bool {
-    let fd = OPENED.load(Ordering::Relaxed);
-    // A program that closes all numbers by raw system calls may have another file with this number.
+/// In place of a descriptor: the log was closed, and each line opens it.
+const CLOSED: i32 = -2;
+
+/// Returns the log's descriptor; negative: it is not open.
+pub(crate) fn descriptor() -> i32 {
+    OPENED.load(Ordering::Relaxed)
+}
+
+/// Writes a line and closes the log, as the process has no descriptor left. Returns whether it was open.
+pub(crate) fn close(last_line: &str) -> bool {
+    write_line(last_line);
+    let fd = OPENED.swap(CLOSED, Ordering::Relaxed);
+    if let Some(entry) = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Library) {
+        entry.forget();
+    }
+    if is_log(fd) {
+        let _ = sys::close(fd);
+    }
+    fd >= 0
+}
+
+/// Returns whether the number refers to the log. A program that closes all numbers by raw system calls may have another
+/// file with this number.
+fn is_log(fd: i32) -> bool {
     let logged_file = (
         DEVICE.load(Ordering::Relaxed),
         NUMBER.load(Ordering::Relaxed),
     );
-    if fd < 0 || sys::file_id(fd) != Some(logged_file) {
-        return false;
+    fd >= 0 && sys::file_id(fd) == Some(logged_file)
+}
+
+fn write_to_log(line: &str) -> bool {
+    let fd = OPENED.load(Ordering::Relaxed);
+    if is_log(fd) {
+        write(fd, line);
+        return true;
     }
+    let path = config::get().log.as_ref().filter(|_| fd == CLOSED);
+    let Some(Ok(fd)) = path.map(|path| open_file(path, 0)) else {
+        return false;
+    };
     write(fd, line);
+    let _ = sys::close(fd);
     true
 }
 

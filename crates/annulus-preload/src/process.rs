@@ -114,6 +114,7 @@ pub(crate) fn reset_in_child() {
     crate::draining::reset_in_child();
     crate::writability::reset();
     crate::descriptor::reset();
+    crate::fd_limit::reset();
     STATS_WRITTEN.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     reserved_fds::close_in_child();

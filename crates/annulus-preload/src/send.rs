@@ -16,7 +16,6 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::flush_thread;
 use crate::hand_back;
 use crate::process;
-use crate::send_errors::{self, SendFailure};
 use crate::sys;
 
 /// Writes of this size or more are not queued: a copy costs more than a call.
@@ -319,19 +318,23 @@ unsafe fn write_directly(
                 Ok(from_call)
             }
         }
+        Err(libc::EAGAIN) => {
+            drop_queued(inner, fd, connection, 0);
+            on_full(inner, fd, connection);
+            Err(libc::EAGAIN)
+        }
+        Err(
+            errno @ (libc::EFAULT
+            | libc::EINVAL
+            | libc::EINTR
+            | libc::ENOBUFS
+            | libc::ENOMEM
+            | libc::EMSGSIZE),
+        ) => Err(errno),
         Err(errno) => {
-            match send_errors::meaning(errno) {
-                SendFailure::Retry => {
-                    drop_queued(inner, fd, connection, 0);
-                    on_full(inner, fd, connection);
-                }
-                SendFailure::Call => {}
-                SendFailure::Ended => {
-                    drop_queued(inner, fd, connection, queued);
-                    on_broken(inner, fd, connection, errno);
-                    connection.error = 0;
-                }
-            }
+            drop_queued(inner, fd, connection, queued);
+            on_broken(inner, fd, connection, errno);
+            connection.error = 0;
             Err(errno)
         }
     }
@@ -391,7 +394,7 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
                 drop_queued(inner, fd, connection, sent);
                 on_full(inner, fd, connection);
             }
-            Err(errno) if send_errors::keeps_bytes(errno) => {
+            Err(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {
                 drop_queued(inner, fd, connection, 0);
                 on_full(inner, fd, connection);
             }
@@ -410,17 +413,6 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
 pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.mark(flag::FULL);
     wait_writable(inner, fd);
-}
-
-/// Queries whether the kernel reports a connection with a small send buffer as writable. If not, the ring polls for it,
-/// although the last write was taken.
-pub(crate) fn check_writable(inner: &mut Inner, fd: i32, connection: Conn) {
-    let is_asked = connection.is(flag::NARROW)
-        && !connection.is(flag::SHUT | flag::DEAD)
-        && fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
-    if is_asked && sys::poll_now(fd, OUT) & OUT == 0 {
-        on_full(inner, fd, connection);
-    }
 }
 
 /// Makes the ring poll for writability, if the set has one.
@@ -447,7 +439,11 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     while !connection.backlog.is_empty() {
         match sys::send(fd, connection.backlog.as_slice()) {
             Ok(sent) => connection.backlog.take(sent),
-            Err(errno) if send_errors::keeps_bytes(errno) => return wait_writable(inner, fd),
+            Err(libc::EINTR) => {}
+            Err(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => {
+                wait_writable(inner, fd);
+                return;
+            }
             Err(errno) => return on_broken(inner, fd, connection, errno),
         }
     }
@@ -457,11 +453,6 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     }
     if connection.is(flag::FULL) {
         connection.clear(flag::FULL);
-        // The bytes that were just sent may have filled the buffer again.
-        check_writable(inner, fd, connection);
-        if connection.is(flag::FULL) {
-            return;
-        }
         inner.notify(fd, connection, OUT);
         hand_back::report_writable(inner, fd, connection);
     }

@@ -40,6 +40,18 @@ pub(crate) fn forget(fd: i32) {
     let _ = sys::control(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
+/// Returns the kernel's set; -1: not created.
+pub(crate) fn descriptor() -> i32 {
+    SET.load(Ordering::Acquire)
+}
+
+/// Closes the set, which no thread uses. Returns whether there was one.
+pub(crate) fn release() -> bool {
+    let fds = [&SET, &WAKE].map(|fd| fd.swap(-1, Ordering::AcqRel));
+    let open = fds.into_iter().filter(|&fd| fd >= 0);
+    open.map(reserved_fds::close).count() > 0
+}
+
 fn set() -> Option<i32> {
     let set = SET.load(Ordering::Acquire);
     if set >= 0 {

@@ -205,7 +205,7 @@ fn limits(text: &mut Text) {
     text.row(
         "limits",
         &format!(
-            "{} descriptors (at most {}); the library uses about {OWN_DESCRIPTORS}",
+            "{} descriptors (at most {}); the library uses about {OWN_DESCRIPTORS}, and releases them near the limit",
             shown(files.current),
             shown(files.maximum)
         ),

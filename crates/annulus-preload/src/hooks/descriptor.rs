@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use super::blocking::before_blocking;
 use super::io::{flush, hand_back};
 use super::socket::{at_mark, on_signal_driven_io};
-use super::{FdState, catch_panic, close_deferred_numbers, fd_state, may_be_mapped};
+use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::descriptor as of;
 use crate::errno::{self, into_return_int};
@@ -86,8 +86,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = before_duplicate(fd);
-    close_deferred_numbers();
-    duplicated(fd, unsafe { real::dup(fd) }, shared)
+    duplicated(fd, create(|| unsafe { real::dup(fd) }), shared)
 }
 
 #[unsafe(no_mangle)]
@@ -161,8 +160,8 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
 ) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         let shared = before_duplicate(fd);
-        close_deferred_numbers();
-        return duplicated(fd, unsafe { real::fcntl(fd, command, argument) }, shared);
+        let to = create(|| unsafe { real::fcntl(fd, command, argument) });
+        return duplicated(fd, to, shared);
     }
     if let FdState::Closed = fd_state(fd) {
         errno::set(libc::EBADF);

@@ -13,7 +13,7 @@ use std::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 
 use super::blocking::before_blocking_on;
-use super::{catch_panic, may_be_mapped};
+use super::{catch_panic, create, may_be_mapped};
 use crate::epoll_ctl::{self, CtlRequest};
 use crate::epoll_set::Set;
 use crate::epoll_wait::{self, EventBuffer};
@@ -26,12 +26,12 @@ use crate::ring_teardown;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
-    adopt(unsafe { real::epoll_create(size) })
+    adopt(create(|| unsafe { real::epoll_create(size) }))
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
-    adopt(unsafe { real::epoll_create1(flags) })
+    adopt(create(|| unsafe { real::epoll_create1(flags) }))
 }
 
 fn adopt(fd: c_int) -> c_int {

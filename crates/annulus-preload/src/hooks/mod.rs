@@ -33,6 +33,7 @@ pub(crate) fn watch_syscalls() {
 }
 
 use crate::errno::{self, CallResult};
+use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind};
 
 /// The state of a descriptor, for a hook.
@@ -87,6 +88,27 @@ fn close_deferred_numbers() {
         crate::descriptor::close_deferred();
         None
     });
+}
+
+/// Makes a call that creates a descriptor. If the process has none left, the library releases its own, and the call is
+/// repeated.
+fn create(call: impl Fn() -> i32) -> i32 {
+    close_deferred_numbers();
+    let fd = call();
+    if fd >= 0 {
+        catch_panic(|| {
+            fd_limit::on_new_number(fd);
+            None
+        });
+        return fd;
+    }
+    if errno::get() != libc::EMFILE {
+        return fd;
+    }
+    match catch_panic(|| fd_limit::release_all().then_some(Ok(0))) {
+        Some(_) => call(),
+        None => fd,
+    }
 }
 
 /// Returns whether a pointer may be mapped in the program. If not, the kernel returns the error. A pointer that may be

@@ -16,7 +16,7 @@ use libc::{msghdr, sockaddr, socklen_t};
 
 use super::blocking::{before_accept, before_connect};
 use super::io::{flush, hand_back, read_buffered};
-use super::{FdState, catch_panic, fd_state, may_be_mapped};
+use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
 use crate::classify;
 use crate::connection;
 use crate::counters::{self, Call, Why};
@@ -35,9 +35,8 @@ pub(super) unsafe extern "C-unwind" fn accept(
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
 ) -> c_int {
-    super::close_deferred_numbers();
     before_accept(fd);
-    let ret = unsafe { real::accept(fd, from, from_bytes) };
+    let ret = create(|| unsafe { real::accept(fd, from, from_bytes) });
     accepted(fd, ret, false)
 }
 
@@ -48,9 +47,8 @@ pub(super) unsafe extern "C-unwind" fn accept4(
     from_bytes: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    super::close_deferred_numbers();
     before_accept(fd);
-    let ret = unsafe { real::accept4(fd, from, from_bytes, flags) };
+    let ret = create(|| unsafe { real::accept4(fd, from, from_bytes, flags) });
     accepted(fd, ret, flags & libc::SOCK_NONBLOCK != 0)
 }
 
@@ -60,8 +58,7 @@ pub(super) unsafe extern "C-unwind" fn socket(
     kind: c_int,
     protocol: c_int,
 ) -> c_int {
-    super::close_deferred_numbers();
-    let fd = unsafe { real::socket(domain, kind, protocol) };
+    let fd = create(|| unsafe { real::socket(domain, kind, protocol) });
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
         && let Some(entry) = fd_table::entry(fd)
     {
@@ -209,11 +206,7 @@ unsafe fn first_word(value: *const c_int, bytes: socklen_t) -> Option<c_int> {
 fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult> {
     let mut guard = send::served(entry, fd).ok()?;
     guard.forget_reported_fd(fd);
-    let mut connection = guard.connection(fd)?;
-    if entry.kind() == Kind::Served && key == connection::OUT {
-        connection.set_narrow(sockopts::has_small_send_buffer(fd));
-        send::check_writable(&mut guard, fd, connection);
-    }
+    let connection = guard.connection(fd)?;
     // Of a connection that was handed back, the kernel reports everything but buffered bytes.
     let has_buffered = connection.buffered() > 0 && key == connection::IN;
     if connection.mask() & key != 0 && (entry.kind() == Kind::Served || has_buffered) {

@@ -448,6 +448,107 @@ static void a_low_limit_from_the_start_is_enough(void) {
     print("numbers left: %d\n", count);
 }
 
+/* Serves clients until no number is left. All of them were opened before, by calls that no hook sees. */
+static void every_number_below_the_limit_is_the_programs(void) {
+    enum { CLIENTS = 8 };
+    int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), peers[CLIENTS + 1];
+    for (int i = 0; i <= CLIENTS; i++)
+        peers[i] = peer_connect(port);
+    rlim_t limit = (rlim_t)peers[CLIENTS] + 1 + CLIENTS;
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){limit, limit}));
+    add(set, listener, EPOLLIN, 0);
+    for (int i = 0; i < CLIENTS; i++) {
+        print_next(set);
+        struct pair pair = {.app = accept4(listener, NULL, NULL, SOCK_NONBLOCK), .peer = peers[i]};
+        print("client %d: %s\n", i, pair.app < 0 ? strerrorname_np(errno) : "accepted");
+        mod(set, listener, 0, 0);
+        add(set, pair.app, EPOLLIN, 1);
+        exchange(set, &pair);
+        mod(set, listener, EPOLLIN, 0);
+    }
+    print_now(set);
+    GOT(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+    GOT(socket(AF_INET, SOCK_STREAM, 0));
+    GOT(dup(0));
+    GOT(fcntl(0, F_DUPFD, 0));
+    GOT(epoll_create1(0));
+    GOT(open("/dev/null", O_RDONLY));
+}
+
+/* Opens the last files by a call that no hook sees. */
+static void files_get_the_last_numbers_of_a_busy_server(void) {
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1000, 1000}));
+    int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), count = 0;
+    struct pair pair = joined(set, EPOLLIN), other = {.peer = peer_connect(port)};
+    exchange(set, &pair);
+    while (dup(0) < 980)
+        count++;
+    exchange(set, &pair);
+    other.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+    add(set, other.app, EPOLLIN, 2);
+    exchange(set, &other);
+    while (dup(0) < 994)
+        count++;
+    while (open("/dev/null", O_RDONLY) >= 0)
+        count++;
+    print("files: %d\n", count);
+    exchange(set, &pair);
+    /* For the log. */
+    MUST(close(990));
+}
+
+/* Output that the peer reads late is sent by another thread, which needs descriptors. */
+static void numbers_for_deferred_output_are_free_afterwards(void) {
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){100, 100}));
+    int set = new_set(), count = 0;
+    struct pair pair = connected_narrow();
+    add(set, pair.app, EPOLLIN, 1);
+    poll_once(set);
+    unsigned char bytes[3000];
+    uint64_t sent = 0;
+    for (long done = 1; done > 0; sent += done > 0 ? (uint64_t)done : 0) {
+        fill(bytes, sizeof bytes, sent);
+        done = write(pair.app, bytes, sizeof bytes);
+    }
+    poll_once(set);
+    shutdown(pair.app, SHUT_WR);
+    struct reader reader;
+    reader_start(&reader, pair.peer, 0);
+    pthread_join(reader.thread, NULL);
+    print("whole: %d\n", reader.count == sent && reader.wrong_at < 0);
+    while (dup(0) >= 0)
+        count++;
+    print("numbers left: %d\n", count);
+}
+
+static void a_limit_that_is_raised_is_no_obstacle(void) {
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){40, 1000}));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1000, 1000}));
+    while (dup(0) < 100)
+        continue;
+    exchange(set, &pair);
+}
+
+/* The library has a log, too. The program frees a number at its end, for lines of the library. */
+static void a_low_limit_at_the_start_is_enough(void) {
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){12, 12}));
+    execl("/proc/self/exe", "descriptors", "limited", (char *)NULL);
+}
+
+static void limited_program(void) {
+    int set = new_set(), count = 0, last = -1, fd;
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    while ((fd = dup(0)) >= 0)
+        last = fd, count++;
+    print("numbers left: %d\n", count);
+    exchange(set, &pair);
+    MUST(close(last));
+}
+
 static void a_program_gets_the_same_numbers(void) {
     int first = (int)MUST(dup(0)), set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = pair_on(listener, port, SOCK_NONBLOCK), other = pair_on(listener, port, SOCK_NONBLOCK);
@@ -555,10 +656,21 @@ static const struct app_case cases[] = {
     CASE(a_socket_passed_on_brings_its_bytes, "back:passed_on"),
     CASE(a_socket_that_was_passed_to_us_is_served, ""),
     CASE(running_out_of_numbers_is_reported_and_survived, ""),
-    CASE(a_low_limit_from_the_start_is_enough, ""),
+    CASE(a_low_limit_from_the_start_is_enough, "served:read back:descriptors"),
+    CASE(a_low_limit_at_the_start_is_enough, "served:read back:descriptors"),
+    CASE(every_number_below_the_limit_is_the_programs, "served:read back:descriptors"),
+    CASE(files_get_the_last_numbers_of_a_busy_server, "served:read back:descriptors"),
+    CASE(numbers_for_deferred_output_are_free_afterwards, "served:write back:descriptors"),
+    CASE(a_limit_that_is_raised_is_no_obstacle, "served:read back:descriptors<=0"),
     CASE(a_program_gets_the_same_numbers, "served:epoll_wait"),
     CASE(any_low_number_can_be_chosen, "served:epoll_wait"),
     CASE(a_file_that_took_any_number_is_the_programs, "served:epoll_wait"),
 };
 
-int main(int argc, char **argv) { return RUN(cases); }
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "limited")) {
+        limited_program();
+        return 0;
+    }
+    return RUN(cases);
+}

@@ -135,7 +135,6 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn every_sending_call_keeps_its_order;
     fn an_address_is_ignored_by_a_stream;
     fn a_written_buffer_may_be_reused_immediately;
-    fn a_call_that_is_refused_ends_no_connection;
     fn empty_writes_return;
     fn parts_in_number_and_too_many;
     fn messages_in_number_and_too_many;
@@ -248,6 +247,11 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_socket_that_was_passed_to_us_is_served;
     fn running_out_of_numbers_is_reported_and_survived;
     fn a_low_limit_from_the_start_is_enough;
+    fn a_low_limit_at_the_start_is_enough;
+    fn every_number_below_the_limit_is_the_programs;
+    fn files_get_the_last_numbers_of_a_busy_server;
+    fn numbers_for_deferred_output_are_free_afterwards;
+    fn a_limit_that_is_raised_is_no_obstacle;
     fn a_program_gets_the_same_numbers;
     fn any_low_number_can_be_chosen;
     fn a_file_that_took_any_number_is_the_programs;
@@ -385,8 +389,7 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn an_option_is_an_edge_if_it_wakes;
     fn a_peek_offset_is_inherited_from_the_listener;
     fn writability_is_reported_below_the_mark_of_unsent_bytes;
-    fn writability_of_a_small_send_buffer_keeps_a_reserve;
-    fn writability_of_a_large_send_buffer_keeps_no_reserve;
+    fn writability_is_reported_until_a_write_fails;
     fn urgent_bytes_of_a_listener_that_wants_them_inline_are_inline;
     fn a_program_signalled_for_urgent_bytes_reads_them;
     fn urgent_bytes_are_kept_after_the_first_urgent_read;

@@ -91,6 +91,8 @@ named! {
         Disabled = "disabled",
         /// The operator requested at run time that everything is handed back.
         Released = "released",
+        /// The process has few descriptors left, so the library has released its own.
+        Descriptors = "descriptors",
     }
 }
 

@@ -1,0 +1,104 @@
+//! The limit on descriptors (`RLIMIT_NOFILE`). The library's own descriptors count towards it, so it releases them before
+//! the program has none left: the rings first, and the others, by which the operator sees the process, last. The process
+//! is not served again.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use crate::counters::{self, Why};
+use crate::epoll_set_list;
+use crate::flush_thread;
+use crate::hand_back;
+use crate::log;
+use crate::sys;
+use crate::writability;
+
+/// The numbers that are left when the rings are released; a quarter of a limit below 128. Calls that no hook sees, such
+/// as `open`, may take them.
+const LEFT_WITHOUT_RINGS: i32 = 32;
+/// The numbers that are left when all other descriptors are released.
+const LEFT_WITHOUT_OTHERS: i32 = 8;
+
+/// The next number at which something is released; `i32::MAX` without a ring.
+static NEAR: AtomicI32 = AtomicI32::new(i32::MAX);
+/// The program has had few descriptors left.
+static IS_SHORT: AtomicBool = AtomicBool::new(false);
+
+/// Returns the first of the last `left` numbers; of a small limit, the last quarter at most.
+fn number_with(left: i32) -> i32 {
+    let limit = i32::try_from(sys::fd_limit()).unwrap_or(i32::MAX);
+    limit - left.min(limit / 4)
+}
+
+/// Runs when a ring was created.
+pub(crate) fn on_ring() {
+    NEAR.store(number_with(LEFT_WITHOUT_RINGS), Ordering::Relaxed);
+}
+
+/// Returns whether the program was short of descriptors. Then no more rings are created.
+pub(crate) fn is_short() -> bool {
+    IS_SHORT.load(Ordering::Relaxed)
+}
+
+/// Runs when the program has got a number. All lower numbers are taken.
+#[inline]
+pub(crate) fn on_new_number(fd: i32) {
+    if fd >= NEAR.load(Ordering::Relaxed) {
+        check_limit(fd);
+    }
+}
+
+#[cold]
+fn check_limit(fd: i32) {
+    if fd >= number_with(LEFT_WITHOUT_OTHERS) {
+        release_all();
+    } else if fd >= number_with(LEFT_WITHOUT_RINGS) {
+        release_rings();
+    } else {
+        // The program has raised its limit.
+        on_ring();
+    }
+}
+
+/// Hands all sets back. Returns whether there was a ring with a number below the limit.
+fn release_rings() -> bool {
+    IS_SHORT.store(true, Ordering::Relaxed);
+    NEAR.store(number_with(LEFT_WITHOUT_OTHERS), Ordering::Relaxed);
+    let mut any = false;
+    epoll_set_list::for_each(|guard| {
+        let ring = guard.ring.as_ref();
+        let counts = ring.is_some_and(|context| context.ring.descriptors().into_iter().any(counts));
+        // A handler has interrupted a call that uses the ring.
+        if counts && !guard.in_signal_handler() {
+            hand_back::pass_through_set(guard, Why::Descriptors);
+            any = true;
+        }
+    });
+    any
+}
+
+/// Returns whether a descriptor takes a number from the program. Numbers from the limit on are no longer available: the
+/// program has lowered the limit.
+fn counts(fd: i32) -> bool {
+    u64::try_from(fd).is_ok_and(|fd| fd < sys::fd_limit())
+}
+
+/// Releases all descriptors of the library that it can do without. Returns whether there were any.
+#[cold]
+pub(crate) fn release_all() -> bool {
+    let had_ring = release_rings();
+    NEAR.store(i32::MAX, Ordering::Relaxed);
+    let had_set = counts(writability::descriptor()) && {
+        flush_thread::stop_if_idle();
+        flush_thread::is_stopped() && writability::release()
+    };
+    let had_counters = counts(counters::descriptor()) && counters::unshare();
+    let had_log = counts(log::descriptor())
+        && log::close("the process is running out of descriptors: closed the log and the counters");
+    had_ring || had_set || had_counters || had_log
+}
+
+/// Resets the state in a child of a fork, which has no ring.
+pub(crate) fn reset() {
+    NEAR.store(i32::MAX, Ordering::Relaxed);
+    IS_SHORT.store(false, Ordering::Relaxed);
+}

@@ -31,7 +31,7 @@ pub use libaio::LinuxAio;
 pub use memory::Memory;
 pub use mmap::MappedFile;
 pub use nop::{NopRing, context_switches};
-pub use pread::Pread;
+pub use pread::{Pread, Pread512};
 pub use residency::resident_bytes;
 pub use ring::{Registered, Ring, Setup, SubmitPolicy};
 pub use threads::on_owning_threads;
@@ -46,6 +46,7 @@ pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {
         list.push(std::sync::Arc::new(ring));
     }
     list.push(std::sync::Arc::new(Pread));
+    list.push(std::sync::Arc::new(Pread512));
     for map in MappedFile::variants() {
         list.push(std::sync::Arc::new(map));
     }

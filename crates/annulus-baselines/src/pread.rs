@@ -7,6 +7,29 @@ use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 /// Blocking positional calls on threads.
 pub struct Pread;
 
+/// [`Pread`] on as many threads as Tokio has for blocking calls, whatever the depth.
+pub struct Pread512;
+
+const THREADS: usize = 512;
+
+impl<B: Bench> Variant<B> for Pread512 {
+    fn name(&self) -> &str {
+        "pread-512"
+    }
+
+    fn about(&self) -> &str {
+        "pread on at most 512 threads, for depths beyond those of pread"
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let job = Job {
+            threads: Some(job.threads.unwrap_or(THREADS).min(THREADS)),
+            ..job.clone()
+        };
+        Pread.run(&job, bench)
+    }
+}
+
 impl<B: Bench> Variant<B> for Pread {
     fn name(&self) -> &str {
         "pread"

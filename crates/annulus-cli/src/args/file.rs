@@ -41,8 +41,10 @@ pub(crate) enum LoadName {
     DurableWrite,
     /// Reads and writes from 32 threads: --rw readwrite --bs 16k --depth 2048 --threads 32 --buffered
     MixedThreads,
-    /// Tables of a database, best with --memory: --files 128 --bs 4k --depth 8,32,512 --buffered
+    /// Tables of a database that exceed the memory: --files 128 --bs 4k --depth 8,32,512 --memory 1G --buffered
     ManyFiles,
+    /// Linux AIO, io_uring and SQPOLL, direct and buffered: --bs 4k --depth 1,32,128,256
+    AioUring,
     /// Many tasks with a range each, also under Tokio: --bs 64k --depth 20000 --runtime 5 --buffered
     Ranges,
     /// 32 tasks with 1,000 reads each of a large file, cold and cached: --bs 128k --depth 32

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::check::Contents;
 use super::job::{Cache, Plan};
+use super::limit::Limit;
 use super::machine::memory_available_bytes;
 use super::testfile::TestFile;
 use crate::fault::Fault;
@@ -30,6 +31,9 @@ const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cach
 /// The reason given if the file system does not support `mincore`.
 const NOT_MAPPED: &str = "cold or hot is not known: this file system does not allow mapping the file, which \
                           shows what is cached; use --direct";
+/// The reasons given if the memory limit has no effect.
+const NO_LIMIT: &str = "it shows nothing without a memory limit: use --memory";
+pub(super) const NOT_FULL: &str = "it shows nothing, because the memory limit was not reached: use less --memory, a larger --size or a longer --runtime";
 /// The number of bytes per read when warming up.
 const WARM_BYTES: usize = 1 << 20;
 
@@ -51,6 +55,30 @@ pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault>
         }
         Cache::Cold => cool(file),
         Cache::Hot => warm(file),
+        Cache::Full => fill_memory(file),
+    }
+}
+
+/// Reads the data until the memory limit has made the kernel reclaim memory. Later runs find the memory full.
+fn fill_memory(file: &TestFile) -> Result<Readiness, Fault> {
+    let hits = || file.limit.as_ref().and_then(Limit::hits);
+    let Some(before) = hits() else {
+        return Ok(Readiness::NotReady(NO_LIMIT.into()));
+    };
+    if before == 0 {
+        for one in file.buffered.iter() {
+            read_through(one, file.offset_bytes, file.file_bytes)?;
+            if hits() > Some(0) {
+                break;
+            }
+        }
+    }
+    match hits() {
+        Some(0) | None => Ok(Readiness::NotReady(NOT_FULL.into())),
+        Some(_) => {
+            let resident = resident(file)?.unwrap_or(0.0);
+            Ok(Readiness::Ready { resident })
+        }
     }
 }
 

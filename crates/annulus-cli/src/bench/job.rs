@@ -32,6 +32,8 @@ pub(crate) enum Cache {
     Cold,
     /// The whole file is in the page cache.
     Hot,
+    /// The memory limit is reached, and the page cache holds a part of the file.
+    Full,
 }
 
 impl Cache {
@@ -41,6 +43,7 @@ impl Cache {
             Cache::Direct => "direct",
             Cache::Cold => "cold",
             Cache::Hot => "hot",
+            Cache::Full => "full",
         }
     }
 
@@ -49,6 +52,7 @@ impl Cache {
             Cache::Direct => "direct",
             Cache::Cold => "buffered, cold",
             Cache::Hot => "buffered, hot",
+            Cache::Full => "buffered, memory full",
         }
     }
 }
@@ -120,7 +124,8 @@ impl Plan {
             own_blocks: load.own_blocks,
             once: load.once,
             files: args.files.unwrap_or(load.files),
-            memory_bytes: args.memory,
+            memory_bytes: (args.memory)
+                .or_else(|| load.memory_bytes.filter(|_| cache == Cache::Full)),
             durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),
             cache,
             cache_requested,

@@ -21,6 +21,9 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 /// A peak within this fraction below the limit counts as reaching it, because the kernel reclaims a little early.
 const REACHED_WITHIN: u64 = 10;
 
+/// The swap space that the process may use in version one.
+const SWAP_BYTES: u64 = 1 << 20;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     One,
@@ -87,12 +90,14 @@ impl Limit {
     fn set_up(&self) -> io::Result<()> {
         let write = |file: &str, text: &str| fs::write(self.folder.join(file), text);
         let bytes = self.bytes.to_string();
+        // Larger, because the kernel checks this limit first, and Linux 6.18 does not count when it is reached.
+        let with_swap = self.bytes + SWAP_BYTES;
         match self.controller.version {
             Version::One => {
                 fs::create_dir(&self.folder)?;
                 write("memory.limit_in_bytes", &bytes)?;
                 // Fails without swap or its accounting, where it is not needed.
-                let _ = write("memory.memsw.limit_in_bytes", &bytes);
+                let _ = write("memory.memsw.limit_in_bytes", &with_swap.to_string());
                 let _ = write("memory.swappiness", "0");
             }
             Version::Two => {
@@ -121,6 +126,19 @@ impl Limit {
     /// Moves this process back to its own cgroup, which may fail if the cgroup is gone.
     pub(crate) fn leave(&self) {
         let _ = move_into(&self.controller.home);
+    }
+
+    /// Returns how often the limit made the kernel reclaim memory, if the kernel reports it.
+    pub(crate) fn hits(&self) -> Option<u64> {
+        let read = |file: &str| fs::read_to_string(self.folder.join(file)).ok();
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        match self.controller.version {
+            Version::One => number(&read("memory.failcnt")?),
+            Version::Two => {
+                let events = read("memory.events")?;
+                number(events.lines().find_map(|line| line.strip_prefix("max "))?)
+            }
+        }
     }
 
     /// Returns a note on the limit for the heading.

@@ -25,6 +25,8 @@ pub(crate) struct Preset {
     pub(crate) own_blocks: Option<u64>,
     /// Use each block once, and end the run then.
     pub(crate) once: bool,
+    /// The memory limit of runs that start with the memory full.
+    pub(crate) memory_bytes: Option<u64>,
     pub(crate) runtime: Duration,
     /// The variants.
     pub(crate) variants: &'static [&'static str],
@@ -41,6 +43,7 @@ pub(crate) const PLAIN: Preset = Preset {
     caches: &[Cache::Direct],
     own_blocks: None,
     once: false,
+    memory_bytes: None,
     runtime: Duration::from_secs(1),
     variants: &["default"],
 };
@@ -50,6 +53,58 @@ const MAPPED: Preset = Preset {
     block_bytes: 16 << 10,
     depths: &[64],
     caches: &[Cache::Cold],
+    ..PLAIN
+};
+
+/// As many reads at once as a query of a large file makes.
+const RANGES: Preset = Preset {
+    block_bytes: 64 << 10,
+    depths: &[20_000],
+    caches: &[Cache::Cold],
+    // At this depth, an operation takes nearly a second.
+    runtime: Duration::from_secs(5),
+    variants: &[
+        "default",
+        "annulus-tokio-mt",
+        "annulus-arena-direct",
+        "annulus-tokio-arena-direct",
+        "pread-512",
+        "pread-512-direct",
+    ],
+    ..PLAIN
+};
+
+/// The ways to submit a read, without and with the page cache.
+const AIO_URING: Preset = Preset {
+    depths: &[1, 32, 128, 256],
+    caches: &[Cache::Direct, Cache::Cold],
+    variants: &[
+        "annulus-own",
+        "annulus-arena",
+        "annulus-sqpoll",
+        "base-unregistered",
+        "base-sqpoll",
+        "libaio",
+    ],
+    ..PLAIN
+};
+
+/// 32 tasks with 1,000 reads each.
+const TOKIO_8367: Preset = Preset {
+    block_bytes: 128 << 10,
+    depths: &[32],
+    caches: &[Cache::Cold, Cache::Hot],
+    own_blocks: Some(32_000),
+    once: true,
+    // The limit for a slow disk.
+    runtime: Duration::from_secs(120),
+    variants: &[
+        "default",
+        "annulus-tokio-mt",
+        "annulus-arena-direct",
+        "annulus-tokio-arena-direct",
+        "pread-direct",
+    ],
     ..PLAIN
 };
 
@@ -77,36 +132,13 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
         Some(LoadName::ManyFiles) => Preset {
             depths: &[8, 32, 512],
             files: 128,
-            caches: &[Cache::Cold],
+            caches: &[Cache::Full],
+            memory_bytes: Some(1 << 30),
             ..PLAIN
         },
-        Some(LoadName::Ranges) => Preset {
-            block_bytes: 64 << 10,
-            depths: &[20_000],
-            caches: &[Cache::Cold],
-            // At this depth, an operation takes nearly a second.
-            runtime: Duration::from_secs(5),
-            variants: &["default", "annulus-tokio", "annulus-tokio-mt"],
-            ..PLAIN
-        },
-        // 32 tasks with 1,000 reads each.
-        Some(LoadName::Tokio8367) => Preset {
-            block_bytes: 128 << 10,
-            depths: &[32],
-            caches: &[Cache::Cold, Cache::Hot],
-            own_blocks: Some(32_000),
-            once: true,
-            // The limit for a slow disk.
-            runtime: Duration::from_secs(120),
-            variants: &[
-                "default",
-                "annulus-tokio-mt",
-                "annulus-arena-direct",
-                "annulus-tokio-arena-direct",
-                "pread-direct",
-            ],
-            ..PLAIN
-        },
+        Some(LoadName::Ranges) => RANGES,
+        Some(LoadName::AioUring) => AIO_URING,
+        Some(LoadName::Tokio8367) => TOKIO_8367,
     }
 }
 

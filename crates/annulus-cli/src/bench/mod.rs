@@ -93,6 +93,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     machine::allow_many_open_files();
     let limit = first.memory_bytes.map(Limit::make).transpose()?;
     let mut file = TestFile::open(first)?;
+    file.limit = limit;
     for plan in &plans {
         cache::check_fits(plan, &file)?;
     }
@@ -102,7 +103,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
             file.cache = cell.plan.cache;
             print_text("\n")?;
         }
-        let code = cell.compare(&file, limit.as_ref(), &variants)?;
+        let code = cell.compare(&file, &variants)?;
         if worst == ExitCode::SUCCESS {
             worst = code;
         }
@@ -141,13 +142,8 @@ impl Cell<'_> {
         })
     }
 
-    fn compare(
-        &self,
-        file: &TestFile,
-        limit: Option<&Limit>,
-        variants: &[AnyVariant],
-    ) -> Result<ExitCode, Fault> {
-        let plan = self.plan;
+    fn compare(&self, file: &TestFile, variants: &[AnyVariant]) -> Result<ExitCode, Fault> {
+        let (plan, limit) = (self.plan, file.limit.as_ref());
         let started = SystemTime::now();
         let mut notes = file.notes.clone();
         add_notes(plan, limit, file, &mut notes);

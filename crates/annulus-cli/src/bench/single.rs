@@ -7,6 +7,7 @@ use super::cache::{self, Readiness};
 use super::check::{self, Afterwards};
 use super::job::{Cache, Plan};
 use super::json::{Checks, Latency, Outcome, Sample};
+use super::limit::Limit;
 use super::order::{Order, OrderSpec, mix};
 use super::run::{self, AnyVariant, RunFailure, RunOutcome, RunSpec};
 use super::testfile::TestFile;
@@ -108,7 +109,18 @@ fn once(
         seed,
         stamp,
     };
+    let hits = || file.limit.as_ref().and_then(Limit::hits);
+    let before = hits();
     match how(variant, spec) {
+        Ok(_)
+            if file.cache == Cache::Full
+                && side(variant.name()) != Side::Null
+                && hits() == before =>
+        {
+            done(Outcome::NotPrepared {
+                reason: cache::NOT_FULL.into(),
+            })
+        }
         Ok(ended) => done(judge(plan, file, ended, resident, stamp)?),
         Err(RunFailure::Variant(Failure::Unavailable(reason))) => {
             done(Outcome::Unavailable { reason })

@@ -18,6 +18,7 @@ use rustix::fs::{
 
 use super::check::{Contents, dataset_offset, write_tags};
 use super::job::{Cache, Plan};
+use super::limit::Limit;
 use crate::fault::Fault;
 use crate::signals::Removal;
 
@@ -52,6 +53,8 @@ pub(crate) struct TestFile {
     pub(crate) description: String,
     /// Notes for the heading.
     pub(crate) notes: Vec<String>,
+    /// The memory limit of the runs.
+    pub(crate) limit: Option<Limit>,
     /// The page cache mode in use, which may differ from the plan's.
     pub(crate) cache: Cache,
 }
@@ -163,6 +166,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         contents: Contents::Unknown,
         description: format!("{kind} {shown}, {} bytes from {}", size, plan.offset_bytes),
         notes: Vec::new(),
+        limit: None,
         cache: plan.cache,
     };
     choose_direct(&mut file, plan, direct)?;
@@ -269,6 +273,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         contents: Contents::tagged(plan.seed, plan.block_bytes),
         description: described(plan, size, dir),
         notes: Vec::new(),
+        limit: None,
         cache: plan.cache,
     };
     choose_direct(&mut file, plan, direct.map(Arc::from))?;
@@ -369,7 +374,7 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
             let bytes = rate * (plan.runtime.as_secs_f64() + 0.3);
             (bytes as u64).clamp(OWN_BYTES, OWN_COLD_BYTES_MAX)
         }
-        Cache::Direct | Cache::Hot => OWN_BYTES,
+        Cache::Direct | Cache::Hot | Cache::Full => OWN_BYTES,
     };
     let preferred = plan
         .own_blocks

@@ -345,6 +345,94 @@ fn a_memory_limit_applies_and_its_cgroup_is_removed() {
 }
 
 #[test]
+fn a_run_with_memory_to_spare_shows_nothing_and_one_without_is_measured() {
+    let workspace = Workspace::new();
+    let args = |memory| {
+        let small = ["--files", "4", "--size", "96M", "--depth", "4"];
+        let short = [
+            "--runtime",
+            "0.3",
+            "--repeat",
+            "1",
+            "--variants",
+            "pread,mmap",
+        ];
+        let rest = [
+            "--load",
+            "many-files",
+            "--memory",
+            memory,
+            "--json",
+            "report.json",
+        ];
+        [&small[..], &short, &rest, &["--replace"]].concat()
+    };
+    let report = || {
+        let text = std::fs::read(workspace.path().join("report.json")).unwrap();
+        serde_json::from_slice::<Value>(&text).unwrap()
+    };
+    let spare = workspace.run(&args("512M"));
+    if spare.err.contains("--memory") {
+        return skip(format_args!(
+            "no memory cgroup can be created: {}",
+            spare.err
+        ));
+    }
+    assert_eq!(spare.code, Some(1), "{}{}", spare.out, spare.err);
+    for (variant, kind, outcome) in outcomes(&report()) {
+        let reason = outcome["reason"].as_str().unwrap();
+        assert_eq!(kind, "not_prepared", "{variant}: {outcome}");
+        assert!(reason.contains("it shows nothing"), "{variant}: {outcome}");
+    }
+    let full = workspace.run(&args("32M"));
+    assert_eq!(full.code, Some(0), "{}{}", full.out, full.err);
+    let report = report();
+    assert_correct(&report, &[]);
+    assert_eq!(report["load"]["cache"], "buffered, memory full");
+}
+
+#[test]
+fn aio_uring_and_ranges_measure_their_variants() {
+    let workspace = Workspace::new();
+    let report = workspace.report(
+        &[
+            &SHORT[..],
+            &["--load", "aio-uring", "--size", "4M", "--hot"],
+        ]
+        .concat(),
+    );
+    assert_correct(&report, &[]);
+    let outcomes = outcomes(&report);
+    for name in [
+        "libaio",
+        "base-unregistered",
+        "base-sqpoll",
+        "annulus-sqpoll",
+    ] {
+        of(&outcomes, name);
+    }
+    let args = [
+        "--load",
+        "ranges",
+        "--size",
+        "64M",
+        "--hot",
+        "--runtime",
+        "0.5",
+    ];
+    let rest = ["--depth", "600", "--repeat", "1", "--bs", "4k"];
+    let report = workspace.report(&[&args[..], &rest].concat());
+    assert_correct(&report, &[]);
+    let outcomes = crate::runs::outcomes(&report);
+    of(&outcomes, "annulus-tokio-arena-direct");
+    let capped = &of(&outcomes, "pread-512-direct").2;
+    assert!(
+        note(capped).contains("512 outstanding instead of 600"),
+        "{capped}"
+    );
+}
+
+#[test]
 fn an_interrupt_leaves_no_cgroup_behind() {
     let workspace = Workspace::new();
     let args = [

@@ -37,7 +37,7 @@ const DEFAULT: [&str; 13] = [
 ];
 
 /// The variants that have a form with `O_DIRECT` for comparisons through the page cache.
-const DIRECT: [&str; 3] = ["annulus-arena", "annulus-tokio-arena", "pread"];
+const DIRECT: [&str; 4] = ["annulus-arena", "annulus-tokio-arena", "pread", "pread-512"];
 
 /// The side of a variant, which decides what it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,22 +1,31 @@
 //! A budget of synchronous completions in a row per thread. A task that only reads cached data never waits for a driver
 //! and would starve other tasks of the same executor if it did not yield.
+//!
+//! The budget adapts to the tasks on the thread. A task that yields measures the time until it is polled again. If that
+//! is too long, because many other tasks use up their budgets, the budget shrinks; a task alone gets the largest one.
 
 use std::cell::Cell;
 
-/// Completions of 4 KiB in a row before a task yields once: about 40 µs.
-const RUN_MAX: u32 = 32;
+/// The largest budget, in completions of 4 KiB: about 40 µs.
+const BUDGET_MAX: u32 = 32;
 /// A larger completion counts as several, because the time is spent on copying.
 const UNIT_BYTES: u32 = 8 << 10;
+/// The longest time that a task should wait for the other tasks of its thread, ns.
+const WAIT_MAX_NS: u64 = 100_000;
 
 thread_local! {
+    /// The completions since the last yield.
     static RUN: Cell<u32> = const { Cell::new(0) };
+    static BUDGET: Cell<u32> = const { Cell::new(BUDGET_MAX) };
+    /// The time of the last change of the budget, ns.
+    static ADJUSTED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Returns whether this thread may complete one more operation synchronously. If not, its task must yield after
 /// `reset`.
 #[inline]
 pub(crate) fn may_go_on() -> bool {
-    RUN.get() < RUN_MAX
+    RUN.get() < BUDGET.get()
 }
 
 /// Counts `operations` operations of `bytes` each that completed synchronously.
@@ -30,4 +39,73 @@ pub(crate) fn count(operations: u32, bytes: u32) {
 #[inline]
 pub(crate) fn reset() {
     RUN.set(0);
+}
+
+/// Adapts the budget when a task that yielded at `yielded_ns` is polled again at `now_ns`.
+pub(crate) fn resume(yielded_ns: u64, now_ns: u64) {
+    // One change per turn of all tasks.
+    if yielded_ns >= ADJUSTED_NS.get() {
+        ADJUSTED_NS.set(now_ns);
+        let waited_ns = now_ns.saturating_sub(yielded_ns);
+        BUDGET.set(adjusted(BUDGET.get(), waited_ns));
+    }
+}
+
+/// Returns the budget after a task has waited for `waited_ns`.
+fn adjusted(budget: u32, waited_ns: u64) -> u32 {
+    if waited_ns > WAIT_MAX_NS {
+        let scaled = u64::from(budget) * WAIT_MAX_NS / waited_ns;
+        u32::try_from(scaled).unwrap_or(BUDGET_MAX).max(1)
+    } else if waited_ns < WAIT_MAX_NS / 2 {
+        (budget + budget / 4 + 1).min(BUDGET_MAX)
+    } else {
+        budget
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the longest wait, ns, after the budget has settled for `tasks` tasks whose reads take `read_ns`.
+    fn longest_wait_ns(tasks: u64, read_ns: u64) -> u64 {
+        let mut budget = BUDGET_MAX;
+        let waits = (0..100).map(|_| {
+            let waited_ns = (tasks - 1) * u64::from(budget) * read_ns;
+            budget = adjusted(budget, waited_ns);
+            waited_ns
+        });
+        waits.skip(50).max().unwrap()
+    }
+
+    #[test]
+    fn a_task_waits_for_few_reads_of_many_others() {
+        for tasks in 1..=64 {
+            let waited_ns = longest_wait_ns(tasks, 1_200);
+            assert!(
+                waited_ns <= WAIT_MAX_NS * 5 / 4,
+                "{tasks} tasks: {waited_ns} ns"
+            );
+        }
+        // With more tasks, each completes one read per turn.
+        assert_eq!(longest_wait_ns(1_000, 1_200), 999 * 1_200);
+    }
+
+    #[test]
+    fn a_task_alone_and_a_thread_that_becomes_quiet_have_the_largest_budget() {
+        assert_eq!(adjusted(BUDGET_MAX, 200), BUDGET_MAX);
+        let grown = (0..20).fold(1, |budget, _| adjusted(budget, 200));
+        assert_eq!(grown, BUDGET_MAX);
+    }
+
+    #[test]
+    fn the_budget_changes_once_per_turn() {
+        BUDGET.set(BUDGET_MAX);
+        // Three tasks yielded before the first of them was polled again.
+        for yielded_ns in [1_000, 2_000, 3_000] {
+            resume(yielded_ns, 1_001_000);
+        }
+        assert_eq!(BUDGET.get(), 3);
+        BUDGET.set(BUDGET_MAX);
+    }
 }

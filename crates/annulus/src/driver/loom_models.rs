@@ -235,6 +235,7 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
     let tuning = Tuning {
         chunk: None,
         alone: false,
+        batch_delay_ns: 0,
         busy_poll_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };

@@ -128,6 +128,7 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
         // Queued operations stay queued until another thread polls for another reason.
         chunk: Some(8),
         alone: true,
+        batch_delay_ns: 0,
         busy_poll_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };

@@ -30,6 +30,8 @@ pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
     submitter: &'a Submitter,
     state: State<'a, T>,
     time: Time,
+    /// The time at which the task yielded instead of starting the operation, ns; 0 if it did not.
+    yielded_ns: u64,
     map: fn(T::Output, &'a Submitter) -> A,
 }
 
@@ -66,6 +68,7 @@ impl<'a, T: Op> Operation<'a, T> {
             submitter,
             state: State::Fresh(op),
             time: Time::Unlimited,
+            yielded_ns: 0,
             map: |output, _| output,
         }
     }
@@ -76,6 +79,7 @@ impl<'a, T: Op> Operation<'a, T> {
             submitter,
             state: State::Ready(output),
             time: Time::Unlimited,
+            yielded_ns: 0,
             map: |output, _| output,
         }
     }
@@ -88,6 +92,7 @@ impl<'a, T: Op> Operation<'a, T> {
             submitter: this.submitter,
             state,
             time: this.time,
+            yielded_ns: 0,
             map,
         }
     }
@@ -111,12 +116,16 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
 
     fn start(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<A> {
         let submitted_ns = self.submitter.sample();
+        if self.yielded_ns != 0 {
+            coop_budget::resume(self.yielded_ns, self.submitter.now_ns());
+        }
         if coop_budget::may_go_on() {
             if let Some(total) = self.submitter.try_sync(&mut op, submitted_ns) {
                 return self.finish(op.complete(total));
             }
         } else if op.has_sync_path() {
             coop_budget::reset();
+            self.yielded_ns = self.submitter.now_ns();
             self.state = State::Fresh(op);
             context.waker().wake_by_ref();
             return Poll::Pending;

@@ -42,6 +42,7 @@ pub(crate) fn driver(
     let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), bell);
     // On a clock that only the kernel advances, busy-polling would never end.
     let tuning = Tuning {
+        batch_delay_ns: 0,
         busy_poll_ns: 0,
         ..tuning
     };

@@ -413,6 +413,7 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
     let tuning = Tuning {
         chunk: None,
         alone: false,
+        batch_delay_ns: 0,
         busy_poll_ns: 0,
         drain_timeout: LONG,
     };

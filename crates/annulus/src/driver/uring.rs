@@ -72,6 +72,8 @@ pub(crate) struct Tuning {
     pub(crate) chunk: Option<u32>,
     /// True if the submitting thread is the one that drives.
     pub(crate) alone: bool,
+    /// The time that a submission waits for tasks whose operations have just completed, ns.
+    pub(crate) batch_delay_ns: u64,
     /// The time to busy-poll for new work before sleeping, ns, if busy-polling has paid recently.
     pub(crate) busy_poll_ns: u64,
     /// The time that a stop waits for operations in flight.
@@ -363,7 +365,7 @@ impl<K: Kernel> Driver<K> {
                 break;
             }
         }
-        if self.kernel.unsubmitted() > 0 && !self.keeps_rest && !self.wait_for_batch() {
+        if self.kernel.unsubmitted() > 0 && !self.keeps_rest {
             self.submit();
         }
         issued

@@ -217,6 +217,7 @@ impl Default for RuntimeBuilder {
                 tuning: Tuning {
                     chunk: None,
                     alone: true,
+                    batch_delay_ns: 0,
                     busy_poll_ns: 0,
                     drain_timeout: Duration::from_secs(30),
                 },

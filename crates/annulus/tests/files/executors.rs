@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use annulus::fs::Merge;
-use annulus::{Engine, File, Operation};
+use annulus::{Backend, Engine, File, Operation};
 
 use crate::fixtures::{Fixture, bytes, for_each_backend, for_each_fixture};
 use crate::wait::{DEADLINE, in_time};
@@ -244,4 +244,25 @@ fn handles_and_futures_may_go_to_other_threads() {
             .unwrap();
         send(file.close()).await.unwrap();
     });
+}
+
+/// One enter returns when the operation is submitted to the driver, the next one when it completes.
+#[test]
+fn an_operation_alone_on_a_driver_thread_needs_two_enters() {
+    let engine = match Engine::builder().backend(Backend::Uring).build() {
+        Ok(engine) => engine,
+        Err(error) => return annulus_testing::skip::skip(error),
+    };
+    let operations: u64 = 200;
+    for _ in 0..operations {
+        pollster::block_on(engine.nop()).unwrap();
+    }
+    let metrics = engine.metrics();
+    assert!(metrics.wakeups <= operations, "{metrics:?}");
+    // A signal or a wake-up of a driver that is not yet asleep can add some.
+    assert!(
+        metrics.enters <= operations * 9 / 4,
+        "{} enters for {operations} operations",
+        metrics.enters
+    );
 }

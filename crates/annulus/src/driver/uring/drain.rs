@@ -21,6 +21,8 @@ impl<K: Kernel> Driver<K> {
     /// Runs to the end. Memory that the kernel may still use then is leaked: the operations' memory, and the ring that
     /// they complete into.
     pub(crate) fn drive(mut self) {
+        // The wait that follows submits them.
+        self.keep_rest(true);
         let ran = catch_unwind(AssertUnwindSafe(|| self.run()));
         if let Err(panic) = ran {
             // A panic's payload may panic in its drop.

@@ -30,6 +30,7 @@ pub(crate) fn start(
     };
     let tuning = Tuning {
         // It never sleeps with operations in flight, and completions appear only in an enter.
+        batch_delay_ns: 0,
         busy_poll_ns: 0,
         ..tuning
     };

@@ -6,12 +6,12 @@ use super::{DRAIN_POLL_NS, Driver, WAKE};
 use crate::sync::{Mutation, broken};
 use crate::sys::kernel::Kernel;
 
-/// The batching delay: how long a submission waits for tasks whose operations just completed, ns.
-const BATCH_DELAY_NS: u64 = 2_000;
-
 impl<K: Kernel> Driver<K> {
     /// Sleeps in the kernel until something completes or is submitted.
     pub(in crate::driver) fn sleep(&mut self) {
+        if self.wait_for_batch() {
+            return;
+        }
         let draining = self.handle.stopping();
         // Not during a drain: nothing would complete that read, and the drain would wait for it.
         if !self.wake_armed && !draining {
@@ -75,14 +75,11 @@ impl<K: Kernel> Driver<K> {
     /// tasks whose operations just completed tend to submit again immediately, one by one, and a submission costs more
     /// than the time that they need.
     pub(super) fn wait_for_batch(&mut self) -> bool {
-        if !self.handle.inbox.is_empty() {
-            return true;
-        }
         // A thread that drives its own operations submits nothing while it is in here.
-        if self.due == 0 || self.tuning.busy_poll_ns == 0 || self.tuning.alone {
+        if self.kernel.unsubmitted() == 0 || self.due == 0 || self.tuning.batch_delay_ns == 0 {
             return false;
         }
-        let until = self.kernel.now_ns() + BATCH_DELAY_NS;
+        let until = self.kernel.now_ns() + self.tuning.batch_delay_ns;
         loop {
             for _ in 0..8 {
                 if !self.handle.inbox.is_empty() {

@@ -123,6 +123,9 @@ pub(crate) const STARVED: u32 = 1 << 19;
 /// In the list of connections whose deferred output is not watched yet.
 pub(crate) const DEFERRED: u32 = 1 << 20;
 
+/// The send buffer is so small that the kernel is asked whether the connection is writable.
+pub(crate) const NARROW: u32 = 1 << 21;
+
 /// Events of a readable socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// Events of a writable socket.
@@ -156,6 +159,11 @@ impl Connection {
     #[inline]
     pub(crate) fn clear(&mut self, flag: u32) {
         self.flags &= !flag;
+    }
+
+    pub(crate) fn set_narrow(&mut self, is_narrow: bool) {
+        self.clear(NARROW);
+        self.mark(NARROW * u32::from(is_narrow));
     }
 
     /// Returns the number of bytes that can be read without the kernel.

@@ -16,6 +16,7 @@ use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
 use crate::reserved_fds::{self, Inode};
+use crate::sockopts;
 use crate::switch;
 use crate::sys;
 
@@ -199,6 +200,7 @@ fn begin(
     entry.set_kind(Kind::Served, entry.flags());
     if let Some(mut connection) = guard.connection(fd) {
         connection.begin(events, data);
+        connection.set_narrow(sockopts::has_small_send_buffer(fd));
         connection.copied_out.append(buffered);
         hand_back::count_served(guard, fd);
         guard.arm(fd, connection);

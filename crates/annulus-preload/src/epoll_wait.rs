@@ -382,6 +382,10 @@ unsafe fn collect_ready(
         let edge = connection.events & EDGE_TRIGGERED != 0;
         let mut report = connection.report();
         match entry.kind() {
+            Kind::Served if report & flag::OUT != 0 => {
+                send::check_writable(guard, fd, connection);
+                report = connection.report();
+            }
             Kind::Served => {}
             // The kernel's set reports its other events.
             Kind::HandedBack => {

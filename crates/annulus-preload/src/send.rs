@@ -415,6 +415,17 @@ pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
     wait_writable(inner, fd);
 }
 
+/// Queries whether the kernel reports a connection with a small send buffer as writable. If not, the ring polls for it,
+/// although the last write was taken.
+pub(crate) fn check_writable(inner: &mut Inner, fd: i32, connection: Conn) {
+    let is_asked = connection.is(flag::NARROW)
+        && !connection.is(flag::SHUT | flag::DEAD)
+        && fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
+    if is_asked && sys::poll_now(fd, OUT) & OUT == 0 {
+        on_full(inner, fd, connection);
+    }
+}
+
 /// Makes the ring poll for writability, if the set has one.
 fn wait_writable(inner: &mut Inner, fd: i32) {
     if inner.mode == Mode::Serving {
@@ -453,6 +464,11 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     }
     if connection.is(flag::FULL) {
         connection.clear(flag::FULL);
+        // The bytes that were just sent may have filled the buffer again.
+        check_writable(inner, fd, connection);
+        if connection.is(flag::FULL) {
+            return;
+        }
         inner.notify(fd, connection, OUT);
         hand_back::report_writable(inner, fd, connection);
     }

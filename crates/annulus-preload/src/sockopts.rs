@@ -40,11 +40,34 @@ pub(crate) fn changes_data(level: c_int, name: c_int) -> bool {
 /// The program has set SO_LINGER, or inherited a listener with it.
 static LINGER_SET: AtomicBool = AtomicBool::new(false);
 
+/// The program has set the size of a send buffer, or inherited a socket with one.
+static SEND_BUFFER_SET: AtomicBool = AtomicBool::new(false);
+
+/// The size of a send buffer, by the kernel's count, below which EPOLLOUT follows the kernel's rule. The kernel reports
+/// a socket as writable while a third of the buffer is free, but appends to a segment of up to 64 KiB even if the buffer
+/// is full. A program that writes at each report would otherwise fill a segment that does not fit into a small window,
+/// and wait for a probe of the window.
+const NARROW_BELOW: c_int = 192 << 10;
+
 /// Records that the program sets an option. `on` is the first word of the argument.
 pub(crate) fn on_set(level: c_int, name: c_int, on: Option<c_int>) {
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) && on != Some(0) {
-        LINGER_SET.store(true, Ordering::Relaxed);
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_LINGER) if on != Some(0) => {
+            LINGER_SET.store(true, Ordering::Relaxed);
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
+            SEND_BUFFER_SET.store(true, Ordering::Relaxed);
+        }
+        _ => {}
     }
+}
+
+/// Returns whether the program has given a connection a small send buffer.
+pub(crate) fn has_small_send_buffer(fd: c_int) -> bool {
+    SEND_BUFFER_SET.load(Ordering::Relaxed)
+        && sys::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK).is_ok_and(|locked| locked & 1 != 0)
+        && sys::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)
+            .is_ok_and(|bytes| bytes < NARROW_BELOW)
 }
 
 /// Queries the options of a new listener, which its connections inherit, once. Returns whether they prevent serving.
@@ -58,6 +81,9 @@ pub(crate) fn listener_is_unusual(listener_fd: c_int) -> bool {
 
 /// Returns whether a socket has an option that prevents serving it, at the cost of one call per option.
 pub(crate) fn is_unusual(fd: c_int) -> bool {
+    if sys::option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK) != Ok(0) {
+        SEND_BUFFER_SET.store(true, Ordering::Relaxed);
+    }
     sockopt_effects::OPTIONS
         .iter()
         .any(|&(level, name, _, effect)| {

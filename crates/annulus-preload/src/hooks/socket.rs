@@ -206,7 +206,11 @@ unsafe fn first_word(value: *const c_int, bytes: socklen_t) -> Option<c_int> {
 fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult> {
     let mut guard = send::served(entry, fd).ok()?;
     guard.forget_reported_fd(fd);
-    let connection = guard.connection(fd)?;
+    let mut connection = guard.connection(fd)?;
+    if entry.kind() == Kind::Served && key == connection::OUT {
+        connection.set_narrow(sockopts::has_small_send_buffer(fd));
+        send::check_writable(&mut guard, fd, connection);
+    }
     // Of a connection that was handed back, the kernel reports everything but buffered bytes.
     let has_buffered = connection.buffered() > 0 && key == connection::IN;
     if connection.mask() & key != 0 && (entry.kind() == Kind::Served || has_buffered) {

@@ -304,15 +304,51 @@ static void writability_is_reported_below_the_mark_of_unsent_bytes(void) {
     }
 }
 
-static void writability_is_reported_until_a_write_fails(void) {
-    static const char bytes[1000];
-    int set = new_set();
-    struct pair pair = connected_narrow();
-    add(set, pair.app, EPOLLOUT, 1);
-    for (int i = 0; i < 12; i++) {
-        got("write", write(pair.app, bytes, sizeof bytes));
-        print_now(set);
+/* Writes as long as the set reports the connection as writable. */
+static size_t write_while_reported(int set, int fd, size_t piece) {
+    static const char bytes[8000];
+    size_t total = 0;
+    struct epoll_event event;
+    while (epoll_wait(set, &event, 1, 0) == 1 && event.events & EPOLLOUT) {
+        long written = write(fd, bytes, piece);
+        if (written < (long)piece)
+            print("reported, but the write does not fit\n");
+        total += written > 0 ? (size_t)written : 0;
     }
+    return total;
+}
+
+static void writability_of_a_small_send_buffer_keeps_a_reserve(void) {
+    for (int way = 0; way < 3; way++) {
+        int set = new_set(), bytes = 4096, port, listener = listen_on(0, &port);
+        /* The buffer is that of the listener, of the connection, or set while it is served. */
+        if (way == 0)
+            MUST(setsockopt(listener, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+        struct pair pair = accepted_from(listener, port);
+        /* Segments are as large as the first window allows, and no longer fit into the window. */
+        MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes));
+        if (way == 1)
+            MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+        add(set, pair.app, EPOLLOUT, 1);
+        print_now(set);
+        if (way == 2)
+            MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+        size_t total = write_while_reported(set, pair.app, 500);
+        print("written: %s\n", total < 32000 ? "few bytes" : "more than fits");
+        char read[4096];
+        for (size_t done = 0; done < total;)
+            done += (size_t)MUST(syscall(SYS_read, pair.peer, read, sizeof read));
+        print_next(set);
+    }
+}
+
+static void writability_of_a_large_send_buffer_keeps_no_reserve(void) {
+    int set = new_set(), size = 256 << 10;
+    struct pair pair = connected_narrow();
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
+    add(set, pair.app, EPOLLOUT, 1);
+    print_now(set);
+    write_while_reported(set, pair.app, 8000);
 }
 
 /* ---- urgent data ---- */
@@ -890,7 +926,8 @@ static const struct app_case cases[] = {
     CASE(an_option_is_an_edge_if_it_wakes, "back:unknown_option"),
     CASE(a_peek_offset_is_inherited_from_the_listener, ""),
     CASE(writability_is_reported_below_the_mark_of_unsent_bytes, "passed:unknown_option back:unknown_option"),
-    CASE(writability_is_reported_until_a_write_fails, "served:write"),
+    CASE(writability_of_a_small_send_buffer_keeps_a_reserve, "served:write"),
+    CASE(writability_of_a_large_send_buffer_keeps_no_reserve, "served:write"),
     CASE(urgent_bytes_of_a_listener_that_wants_them_inline_are_inline, "passed:unknown_option"),
     CASE(a_program_signalled_for_urgent_bytes_reads_them, "back:unknown_flags passed:unknown_option"),
     CASE(urgent_bytes_are_kept_after_the_first_urgent_read, "back:unknown_flags passed:unknown_option"),

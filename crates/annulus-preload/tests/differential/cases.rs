@@ -389,7 +389,8 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn an_option_is_an_edge_if_it_wakes;
     fn a_peek_offset_is_inherited_from_the_listener;
     fn writability_is_reported_below_the_mark_of_unsent_bytes;
-    fn writability_is_reported_until_a_write_fails;
+    fn writability_of_a_small_send_buffer_keeps_a_reserve;
+    fn writability_of_a_large_send_buffer_keeps_no_reserve;
     fn urgent_bytes_of_a_listener_that_wants_them_inline_are_inline;
     fn a_program_signalled_for_urgent_bytes_reads_them;
     fn urgent_bytes_are_kept_after_the_first_urgent_read;

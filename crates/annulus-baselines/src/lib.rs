@@ -22,6 +22,7 @@ pub mod slices;
 mod threads;
 mod tokio_blocking;
 mod tokio_fs;
+mod tokio_ring;
 mod usage;
 
 pub use failure::Failure;
@@ -37,6 +38,7 @@ pub use ring::{Registered, Ring, Setup, SubmitPolicy};
 pub use threads::on_owning_threads;
 pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;
+pub use tokio_ring::TokioRing;
 pub use usage::ThreadUsage;
 
 /// Returns all variants of this crate, in the order of the tool's list.
@@ -52,6 +54,9 @@ pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {
     }
     list.push(std::sync::Arc::new(LinuxAio::default()));
     list.push(std::sync::Arc::new(TokioFs));
-    list.push(std::sync::Arc::new(TokioBlocking));
+    for blocking in TokioBlocking::variants() {
+        list.push(std::sync::Arc::new(blocking));
+    }
+    list.push(std::sync::Arc::new(TokioRing));
     list
 }

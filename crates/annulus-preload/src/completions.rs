@@ -14,6 +14,7 @@ use crate::hand_back;
 use crate::listeners;
 use crate::poll_cycle::{self, TokenKind, receive_token, token};
 use crate::send;
+use crate::send_errors;
 use crate::switch;
 use crate::sys;
 
@@ -285,10 +286,8 @@ impl Inner {
                 connection.out_bytes as usize - sent,
             )
         };
-        match -res {
-            libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS => {}
-            errno if errno > 0 => return send::on_broken(self, fd, connection, errno),
-            _ => {}
+        if res < 0 && !send_errors::keeps_bytes(-res) {
+            return send::on_broken(self, fd, connection, -res);
         }
         // Bytes that a signal handler has written meanwhile follow the unsent bytes.
         let later = connection.backlog.move_out();

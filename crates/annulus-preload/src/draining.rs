@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::fd_table::{self, Kind};
 use crate::flush_thread;
 use crate::reserved_fds;
+use crate::send_errors;
 use crate::sys;
 use crate::writability;
 
@@ -135,14 +136,13 @@ impl Draining {
         while self.sent < self.unsent.len() {
             match sys::send(self.fd, &self.unsent[self.sent..]) {
                 Ok(sent) => self.sent += sent,
-                Err(libc::EINTR) => {}
                 // The program will not read again: further data from the peer makes the kernel send a reset.
                 Err(_)
                     if self.shared_with != SharedWith::Processes && sys::readable(self.fd) > 0 =>
                 {
                     break;
                 }
-                Err(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => return false,
+                Err(errno) if send_errors::keeps_bytes(errno) => return false,
                 Err(_) => break,
             }
         }

@@ -18,7 +18,7 @@
 //! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; the state of a connection;
 //!   an epoll set and its lock; the list of all sets.
 //! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `epoll_ctl`: the two calls with
-//!   these names. `receive`, `send`: reads and writes.
+//!   these names. `receive`, `send`: reads and writes. `send_errors`: which errors of a send end a connection.
 //! - `hand_back`, `descriptor`: handing back, removing, closing and duplicating descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
 //!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
@@ -74,6 +74,7 @@ mod receive;
 mod reserved_fds;
 mod ring_teardown;
 mod send;
+mod send_errors;
 mod sockopt_effects;
 mod sockopts;
 mod switch;

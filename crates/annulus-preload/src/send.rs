@@ -16,6 +16,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::flush_thread;
 use crate::hand_back;
 use crate::process;
+use crate::send_errors::{self, SendFailure};
 use crate::sys;
 
 /// Writes of this size or more are not queued: a copy costs more than a call.
@@ -318,23 +319,19 @@ unsafe fn write_directly(
                 Ok(from_call)
             }
         }
-        Err(libc::EAGAIN) => {
-            drop_queued(inner, fd, connection, 0);
-            on_full(inner, fd, connection);
-            Err(libc::EAGAIN)
-        }
-        Err(
-            errno @ (libc::EFAULT
-            | libc::EINVAL
-            | libc::EINTR
-            | libc::ENOBUFS
-            | libc::ENOMEM
-            | libc::EMSGSIZE),
-        ) => Err(errno),
         Err(errno) => {
-            drop_queued(inner, fd, connection, queued);
-            on_broken(inner, fd, connection, errno);
-            connection.error = 0;
+            match send_errors::meaning(errno) {
+                SendFailure::Retry => {
+                    drop_queued(inner, fd, connection, 0);
+                    on_full(inner, fd, connection);
+                }
+                SendFailure::Call => {}
+                SendFailure::Ended => {
+                    drop_queued(inner, fd, connection, queued);
+                    on_broken(inner, fd, connection, errno);
+                    connection.error = 0;
+                }
+            }
             Err(errno)
         }
     }
@@ -394,7 +391,7 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
                 drop_queued(inner, fd, connection, sent);
                 on_full(inner, fd, connection);
             }
-            Err(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {
+            Err(errno) if send_errors::keeps_bytes(errno) => {
                 drop_queued(inner, fd, connection, 0);
                 on_full(inner, fd, connection);
             }
@@ -450,11 +447,7 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     while !connection.backlog.is_empty() {
         match sys::send(fd, connection.backlog.as_slice()) {
             Ok(sent) => connection.backlog.take(sent),
-            Err(libc::EINTR) => {}
-            Err(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => {
-                wait_writable(inner, fd);
-                return;
-            }
+            Err(errno) if send_errors::keeps_bytes(errno) => return wait_writable(inner, fd),
             Err(errno) => return on_broken(inner, fd, connection, errno),
         }
     }

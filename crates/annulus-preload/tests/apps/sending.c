@@ -78,6 +78,26 @@ static void a_written_buffer_may_be_reused_immediately(void) {
     reader_print(&reader);
 }
 
+static void a_call_that_is_refused_ends_no_connection(void) {
+    static char large[5000];
+    struct iovec parts[1025], endless = {large, SIZE_MAX};
+    for (int i = 0; i < 1025; i++)
+        parts[i] = (struct iovec){large, 5};
+    struct msghdr many = {.msg_iov = parts, .msg_iovlen = 1025}, long_part = {.msg_iov = &endless, .msg_iovlen = 1};
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT);
+    MUST(write(pair.app, "A", 1));
+    GOT(sendmsg(pair.app, &many, 0));
+    MUST(write(pair.app, "B", 1));
+    GOT(sendmsg(pair.app, &long_part, 0));
+    MUST(write(pair.app, "C", 1));
+    GOT(send(pair.app, NULL, sizeof large, 0));
+    MUST(write(pair.app, "D", 1));
+    print_now(set);
+    peer_gets(&pair, 4);
+    exchange(set, &pair);
+}
+
 static void empty_writes_return(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -624,6 +644,7 @@ static const struct app_case cases[] = {
          "served:write served:send served:writev served:sendmsg"),
     CASE(an_address_is_ignored_by_a_stream, ""),
     CASE(a_written_buffer_may_be_reused_immediately, "served:write"),
+    CASE(a_call_that_is_refused_ends_no_connection, "served:write"),
     CASE(empty_writes_return, ""),
     CASE(parts_in_number_and_too_many, ""),
     CASE(messages_in_number_and_too_many, ""),

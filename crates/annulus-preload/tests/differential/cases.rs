@@ -135,6 +135,7 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn every_sending_call_keeps_its_order;
     fn an_address_is_ignored_by_a_stream;
     fn a_written_buffer_may_be_reused_immediately;
+    fn a_call_that_is_refused_ends_no_connection;
     fn empty_writes_return;
     fn parts_in_number_and_too_many;
     fn messages_in_number_and_too_many;

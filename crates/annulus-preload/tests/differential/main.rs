@@ -13,10 +13,13 @@ mod accept_burst;
 mod batching;
 mod cases;
 mod circumstances;
+mod errors;
 mod exports;
 mod hooks;
 mod options;
 mod program;
+#[path = "../../src/send_errors.rs"]
+mod send_errors;
 #[path = "../../src/sockopt_effects.rs"]
 mod sockopt_effects;
 

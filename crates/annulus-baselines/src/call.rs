@@ -6,11 +6,41 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use crate::Op;
+use crate::{Job, Op};
+
+/// The number of system calls of an operation that opens its file.
+pub(crate) const CALLS_PER_FILE: u64 = 4;
+
+/// Runs `op` of `job`.
+pub(crate) fn run(job: &Job, op: &Op, bytes: &mut [u8]) -> io::Result<usize> {
+    match job.paths.get(op.file as usize) {
+        Some(path) => read_whole(path, bytes),
+        None => call(job.file(op), op, bytes, job.durable),
+    }
+}
+
+/// Opens a file, queries its metadata, reads it and closes it.
+fn read_whole(path: &Path, bytes: &mut [u8]) -> io::Result<usize> {
+    let file = File::open(path)?;
+    let length = whole(file.metadata()?.len(), bytes)?;
+    file.read_at(&mut bytes[..length], 0)
+}
+
+/// Returns the length of a file for a buffer that it must fill.
+pub(crate) fn whole(length: u64, bytes: &[u8]) -> io::Result<usize> {
+    match usize::try_from(length) {
+        Ok(length) if length == bytes.len() => Ok(length),
+        _ => Err(io::Error::other(format!(
+            "the file has {length} bytes instead of {}",
+            bytes.len()
+        ))),
+    }
+}
 
 /// Runs `op` on `file`. A durable write is a single `pwritev2` with `RWF_DSYNC`.
-pub(crate) fn call(file: &File, op: &Op, bytes: &mut [u8], durable: bool) -> io::Result<usize> {
+fn call(file: &File, op: &Op, bytes: &mut [u8], durable: bool) -> io::Result<usize> {
     match (op.write, durable) {
         (false, _) => file.read_at(bytes, op.offset),
         (true, false) => file.write_at(bytes, op.offset),

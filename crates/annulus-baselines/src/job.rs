@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ pub struct Job {
     pub files: Arc<[File]>,
     /// Handles with `O_DIRECT` of the same files, if the file system supports that for blocks of this length.
     pub direct_files: Option<Arc<[File]>>,
+    /// If not empty, the files of a load of small files, which are not open. Each operation opens the file with its
+    /// index, queries the metadata, reads the whole file and closes it.
+    pub paths: Arc<[PathBuf]>,
     /// The offset of the part of each file that the job uses.
     pub offset_bytes: u64,
     /// The length of that part; a multiple of `block_bytes`.
@@ -189,6 +193,11 @@ pub trait Variant<B: Bench>: Send + Sync {
     /// Returns a description of one line.
     fn about(&self) -> &str;
 
+    /// Returns whether the variant can run a job with [`paths`](Job::paths).
+    fn opens_files(&self) -> bool {
+        false
+    }
+
     /// Returns the reason for which the variant cannot run this job, if there is one.
     fn unfit(&self, job: &Job) -> Option<String> {
         let _ = job;
@@ -208,6 +217,7 @@ mod tests {
         Job {
             files: Arc::new([File::open("/dev/null").unwrap()]),
             direct_files: None,
+            paths: Arc::new([]),
             offset_bytes: 0,
             size_bytes: 0,
             block_bytes: 4096,

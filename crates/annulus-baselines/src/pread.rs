@@ -1,6 +1,6 @@
 //! One thread per operation in flight, each in a blocking `pread` or `pwrite`: what most programs do.
 
-use crate::call::call;
+use crate::call::{self, CALLS_PER_FILE};
 use crate::threads::{next_in_time, on_threads};
 use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
@@ -21,6 +21,10 @@ impl<B: Bench> Variant<B> for Pread512 {
         "pread on at most 512 threads, for depths beyond those of pread"
     }
 
+    fn opens_files(&self) -> bool {
+        true
+    }
+
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let job = Job {
             threads: Some(job.threads.unwrap_or(THREADS).min(THREADS)),
@@ -39,11 +43,20 @@ impl<B: Bench> Variant<B> for Pread {
         "blocking pread/pwrite, one thread per operation in flight (at most --threads)"
     }
 
+    fn opens_files(&self) -> bool {
+        true
+    }
+
     fn unfit(&self, job: &Job) -> Option<String> {
         job.too_many_threads()
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let per_operation = if job.paths.is_empty() {
+            1
+        } else {
+            CALLS_PER_FILE
+        };
         let setup = |_| Memory::new(1, job.block_bytes);
         let drive = |mut memory: Memory, worker: &mut B::Worker| {
             let mut calls = 0;
@@ -52,8 +65,8 @@ impl<B: Bench> Variant<B> for Pread {
                 if op.write {
                     worker.fill(&op, buffer);
                 }
-                let result = call(job.file(&op), &op, buffer, job.durable);
-                calls += 1;
+                let result = call::run(job, &op, buffer);
+                calls += per_operation;
                 worker.called();
                 worker.finish(op, result, &*buffer);
             }

@@ -3,14 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::call::call;
+use crate::call;
 use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
 /// The number of workers without `--threads`, as in this project's published tables.
@@ -58,6 +57,10 @@ impl<B: Bench> Variant<B> for TokioBlocking {
         self.about
     }
 
+    fn opens_files(&self) -> bool {
+        true
+    }
+
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let runtime = with_queue(self.sharded, || runtime(job))?;
         let mut tasks = Vec::with_capacity(job.depth);
@@ -65,8 +68,9 @@ impl<B: Bench> Variant<B> for TokioBlocking {
             let memory = Memory::new(1, job.block_bytes)?;
             tasks.push((bench.worker(), memory));
         }
+        let shared = Arc::new(job.clone());
         run_tasks(&runtime, bench, tasks, |(worker, memory)| {
-            drive(Arc::clone(&job.files), job.durable, worker, memory)
+            drive(Arc::clone(&shared), worker, memory)
         })?;
         Ok(Finished {
             calls: None,
@@ -140,20 +144,14 @@ where
     Ok(())
 }
 
-async fn drive<L: Worker>(
-    files: Arc<[File]>,
-    durable: bool,
-    mut worker: L,
-    mut memory: Memory,
-) -> L {
+async fn drive<L: Worker>(job: Arc<Job>, mut worker: L, mut memory: Memory) -> L {
     while let Some(op) = worker.next() {
         if op.write {
             worker.fill(&op, memory.only());
         }
-        let files = Arc::clone(&files);
+        let job = Arc::clone(&job);
         let call = spawn_blocking(move || {
-            let file = &files[op.file as usize];
-            let result = call(file, &op, memory.only(), durable);
+            let result = call::run(&job, &op, memory.only());
             (result, memory)
         });
         match call.await {

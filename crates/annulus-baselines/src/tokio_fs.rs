@@ -6,10 +6,13 @@
 use std::fs::OpenOptions;
 use std::io::{self, SeekFrom};
 use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
+use crate::call::whole;
 use crate::tokio_blocking::{run_tasks, runtime, waiting};
 use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
@@ -25,6 +28,10 @@ impl<B: Bench> Variant<B> for TokioFs {
         "tokio::fs::File (2 workers), a task with its own handles per operation in flight: seek, then read or write"
     }
 
+    fn opens_files(&self) -> bool {
+        true
+    }
+
     fn unfit(&self, job: &Job) -> Option<String> {
         job.direct.then(|| {
             "tokio::fs reads into its own unaligned memory, which O_DIRECT refuses; measure it with --buffered".into()
@@ -36,7 +43,11 @@ impl<B: Bench> Variant<B> for TokioFs {
         let mut tasks = Vec::with_capacity(job.depth);
         for _ in 0..job.depth {
             let handles = Handles {
-                files: open_all(job)?,
+                files: match job.paths.is_empty() {
+                    true => open_all(job)?,
+                    false => Vec::new(),
+                },
+                paths: Arc::clone(&job.paths),
                 durable: job.durable,
             };
             tasks.push((bench.worker(), Memory::new(1, job.block_bytes)?, handles));
@@ -54,6 +65,8 @@ impl<B: Bench> Variant<B> for TokioFs {
 /// The open files of one task.
 struct Handles {
     files: Vec<File>,
+    /// The files that operations open, for a load of small files.
+    paths: Arc<[PathBuf]>,
     durable: bool,
 }
 
@@ -95,6 +108,9 @@ async fn drive<L: Worker>(mut handles: Handles, mut worker: L, mut memory: Memor
 impl Handles {
     /// Runs one operation. A write ends with `flush`; without it, Tokio returns before it makes the system call.
     async fn call(&mut self, op: &Op, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(path) = self.paths.get(op.file as usize) {
+            return read_whole(path, buffer).await;
+        }
         let file = &mut self.files[op.file as usize];
         file.seek(SeekFrom::Start(op.offset)).await?;
         if !op.write {
@@ -107,4 +123,11 @@ impl Handles {
         }
         Ok(buffer.len())
     }
+}
+
+/// Opens a file, queries its metadata, reads it and closes it.
+async fn read_whole(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut file = File::open(path).await?;
+    let length = whole(file.metadata().await?.len(), buffer)?;
+    file.read_exact(&mut buffer[..length]).await
 }

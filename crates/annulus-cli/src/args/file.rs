@@ -47,6 +47,8 @@ pub(crate) enum LoadName {
     AioUring,
     /// Many tasks with a range each, also under Tokio: --bs 64k --depth 20000 --runtime 5 --buffered
     Ranges,
+    /// Open, metadata, read and close of each file, cached and cold: --files 10000 --bs 4k --depth 64 --syscalls
+    SmallFiles,
     /// 32 tasks with 1,000 reads each of a large file, cold and cached: --bs 128k --depth 32
     #[value(name = "tokio-8367")]
     Tokio8367,

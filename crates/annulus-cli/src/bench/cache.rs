@@ -138,6 +138,10 @@ fn cool(file: &TestFile) -> Result<Readiness, Fault> {
         let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
         now = resident(file)?.unwrap_or(now);
     }
+    if file.count() > file.buffered.len() {
+        // As root, make directory entries and inodes of small files cold as well.
+        let _ = std::fs::write("/proc/sys/vm/drop_caches", "2");
+    }
     if now <= COLD_RESIDENT_MAX {
         return Ok(Readiness::Ready { resident: now });
     }
@@ -159,9 +163,7 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
         if now >= HOT_RESIDENT_MIN {
             break;
         }
-        for one in file.buffered.iter() {
-            read_through(one, file.offset_bytes, file.file_bytes)?;
-        }
+        file.each(|one| read_through(one, file.offset_bytes, file.file_bytes))?;
         now = resident(file)?.unwrap_or(now);
     }
     if now >= HOT_RESIDENT_MIN {
@@ -174,7 +176,7 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
 }
 
 fn evict(file: &TestFile) -> Result<(), Fault> {
-    for one in file.buffered.iter() {
+    file.each(|one| {
         // Dirty pages would stay, so write them first. An error on the user's file is ignored: the residency check
         // follows.
         if let Err(error) = fdatasync(one)
@@ -185,9 +187,8 @@ fn evict(file: &TestFile) -> Result<(), Fault> {
         let part = NonZeroU64::new(file.file_bytes);
         fadvise(one, file.offset_bytes, part, Advice::DontNeed).map_err(|error| {
             Fault::failed(format!("dropping the file's pages from the cache: {error}"))
-        })?;
-    }
-    Ok(())
+        })
+    })
 }
 
 /// Returns whether `mincore` is reliable: for a user other than the owner or a writer it reports every page as cached.
@@ -209,11 +210,12 @@ fn may_query_residency(file: &File) -> bool {
 /// Returns the share of the file that is in the page cache, or `None` if the file cannot be mapped.
 fn resident(file: &TestFile) -> Result<Option<f64>, Fault> {
     let mut bytes = 0;
-    for one in file.buffered.iter() {
+    let mut mappable = true;
+    file.each(|one| {
         match resident_bytes(one, file.offset_bytes, file.file_bytes) {
             Ok(more) => bytes += more,
             Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
-                return Ok(None);
+                mappable = false;
             }
             Err(error) => {
                 return Err(Fault::failed(format!(
@@ -221,8 +223,9 @@ fn resident(file: &TestFile) -> Result<Option<f64>, Fault> {
                 )));
             }
         }
-    }
-    Ok(Some(bytes as f64 / file.total_bytes().max(1) as f64))
+        Ok(())
+    })?;
+    Ok(mappable.then(|| bytes as f64 / file.total_bytes().max(1) as f64))
 }
 
 fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {

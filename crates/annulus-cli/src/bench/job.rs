@@ -18,6 +18,8 @@ const REPEAT_MAX: usize = 1000;
 const THREADS_MAX: usize = 256;
 /// The limit on files: each is open twice, and once more in an engine.
 const FILES_MAX: usize = 4096;
+/// The limit on small files, which are open only during an operation.
+const SMALL_FILES_MAX: usize = 1_000_000;
 /// The least memory limit that leaves space for the process itself.
 const MEMORY_MIN: u64 = 16 << 20;
 /// The ratio of data to memory from which the kernel reclaims each block before it is used again.
@@ -75,6 +77,8 @@ pub(crate) struct Plan {
     /// A run ends once every block has been used, whatever the state of the page cache.
     pub(crate) once: bool,
     pub(crate) files: usize,
+    /// Each operation opens, queries, reads and closes a small file.
+    pub(crate) opens: bool,
     /// The memory limit of the process, page cache included.
     pub(crate) memory_bytes: Option<u64>,
     /// Complete a write only when it is on stable storage.
@@ -100,7 +104,15 @@ impl Plan {
             _ if args.direct => (&[Cache::Direct][..], true),
             _ => (preset(args.load).caches, false),
         };
-        let plan = |&cache| Plan::new(args, cache, requested || cache != Cache::Direct);
+        // Short, so that it is easy to type.
+        let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+        let plan = |&cache| {
+            let requested = requested || cache != Cache::Direct;
+            Ok(Plan {
+                seed,
+                ..Plan::new(args, cache, requested)?
+            })
+        };
         caches.iter().map(plan).collect()
     }
 
@@ -124,6 +136,7 @@ impl Plan {
             own_blocks: load.own_blocks,
             once: load.once,
             files: args.files.unwrap_or(load.files),
+            opens: load.opens,
             memory_bytes: (args.memory)
                 .or_else(|| load.memory_bytes.filter(|_| cache == Cache::Full)),
             durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),
@@ -134,8 +147,7 @@ impl Plan {
             drivers: args.drivers,
             runtime: args.runtime.unwrap_or(load.runtime),
             repeat: args.repeat,
-            // Short, so that it is easy to type.
-            seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
+            seed: 0,
         };
         plan.check_blocks()?;
         plan.check_counts()?;
@@ -176,6 +188,7 @@ impl Plan {
             Rw::Randrw => "randrw",
         };
         match self.rw {
+            _ if self.opens => "open, metadata, read, close".into(),
             Rw::Readwrite | Rw::Randrw => format!("{rw} ({} % reads)", 100 - self.write_percent),
             _ => rw.to_string(),
         }
@@ -189,10 +202,19 @@ impl Plan {
             )));
         }
         let files = self.files;
-        if files == 0 || files > FILES_MAX {
-            return Err(Fault::usage(format!(
-                "--files {files}: from 1 to {FILES_MAX}"
-            )));
+        let most = match self.opens {
+            true => SMALL_FILES_MAX,
+            false => FILES_MAX,
+        };
+        if files == 0 || files > most {
+            return Err(Fault::usage(format!("--files {files}: from 1 to {most}")));
+        }
+        if self.opens && (self.writes() || self.cache == Cache::Direct || self.size_bytes.is_some())
+        {
+            return Err(Fault::usage(
+                "a load of small files reads whole files through the page cache: use --files and --bs, and not \
+                 --size, --direct or a --rw that writes",
+            ));
         }
         if let Some(size) = self.size_bytes {
             if size == 0 {

@@ -25,6 +25,10 @@ pub(crate) struct Preset {
     pub(crate) own_blocks: Option<u64>,
     /// Use each block once, and end the run then.
     pub(crate) once: bool,
+    /// Each operation opens, queries, reads and closes a small file.
+    pub(crate) opens: bool,
+    /// Count system calls in one more run of each variant.
+    pub(crate) syscalls: bool,
     /// The memory limit of runs that start with the memory full.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) runtime: Duration,
@@ -43,6 +47,8 @@ pub(crate) const PLAIN: Preset = Preset {
     caches: &[Cache::Direct],
     own_blocks: None,
     once: false,
+    opens: false,
+    syscalls: false,
     memory_bytes: None,
     runtime: Duration::from_secs(1),
     variants: &["default"],
@@ -108,6 +114,29 @@ const TOKIO_8367: Preset = Preset {
     ..PLAIN
 };
 
+/// 10,000 files, as many at once as a build or a copy has.
+const SMALL_FILES: Preset = Preset {
+    depths: &[64],
+    files: 10_000,
+    caches: &[Cache::Hot, Cache::Cold],
+    once: true,
+    opens: true,
+    syscalls: true,
+    // The limit for a slow disk.
+    runtime: Duration::from_secs(120),
+    variants: &[
+        "annulus",
+        "annulus-own-tasks",
+        "annulus-tokio",
+        "annulus-tokio-mt",
+        "pread",
+        "tokio-fs",
+        "tokio-blocking",
+        "null",
+    ],
+    ..PLAIN
+};
+
 /// Returns the options of `load`.
 pub(crate) fn preset(load: Option<LoadName>) -> Preset {
     match load {
@@ -137,6 +166,7 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
             ..PLAIN
         },
         Some(LoadName::Ranges) => RANGES,
+        Some(LoadName::SmallFiles) => SMALL_FILES,
         Some(LoadName::AioUring) => AIO_URING,
         Some(LoadName::Tokio8367) => TOKIO_8367,
     }

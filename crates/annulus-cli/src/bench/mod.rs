@@ -480,7 +480,7 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
         block_bytes: plan.block_bytes,
         offset_bytes: file.offset_bytes,
         size_bytes: file.total_bytes(),
-        files: file.buffered.len(),
+        files: file.count(),
         cache: file.cache.label().into(),
         file: file.description.clone(),
         contents_known: file.contents != check::Contents::Unknown,

@@ -194,7 +194,7 @@ pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, Run
             last_ns: AtomicU64::new(0),
             order: spec.order,
             contents: spec.contents,
-            files: spec.job.files.len(),
+            files: spec.job.files.len().max(spec.job.paths.len()),
             offset_bytes: spec.job.offset_bytes,
             file_bytes: spec.job.size_bytes,
             blocks_per_file: spec.job.size_bytes / spec.job.block_bytes as u64,

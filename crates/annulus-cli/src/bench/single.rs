@@ -78,7 +78,7 @@ fn once(
         })
     };
     let job = job(plan, file, depth);
-    if let Some(reason) = variant.unfit(&job) {
+    if let Some(reason) = unfit(variant, &job) {
         return done(Outcome::NotApplicable { reason });
     }
     let resident = match cache::prepare(file, file.cache)? {
@@ -143,10 +143,19 @@ fn once(
     }
 }
 
+/// Returns the reason for which `variant` cannot run `job`.
+fn unfit(variant: &AnyVariant, job: &Job) -> Option<String> {
+    if !job.paths.is_empty() && !variant.opens_files() {
+        return Some("it reads files that are open, and this load opens them".into());
+    }
+    variant.unfit(job)
+}
+
 fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
     Job {
         files: file.handles(),
         direct_files: file.direct_handles(),
+        paths: file.paths(),
         offset_bytes: file.offset_bytes,
         size_bytes: file.file_bytes,
         block_bytes: plan.block_bytes as usize,

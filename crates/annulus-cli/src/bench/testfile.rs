@@ -13,7 +13,7 @@ use std::sync::Arc;
 use annulus_baselines::Memory;
 use rustix::fs::{
     AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fdatasync, fstatfs, fstatvfs, seek,
-    statx,
+    statx, syncfs,
 };
 
 use super::check::{Contents, dataset_offset, write_tags};
@@ -44,6 +44,8 @@ pub(crate) struct TestFile {
     pub(crate) buffered: Arc<[File]>,
     /// Handles that bypass it, if the file system supports that; in the same order.
     direct: Option<Arc<[File]>>,
+    /// The small files of a load that opens them. `buffered` then has only the first.
+    tree: Option<Tree>,
     /// The start of the used part of each file.
     pub(crate) offset_bytes: u64,
     /// The length of the used part of each file.
@@ -74,7 +76,35 @@ impl TestFile {
 
     /// Returns the length of all used parts together.
     pub(crate) fn total_bytes(&self) -> u64 {
-        self.file_bytes * self.buffered.len() as u64
+        self.file_bytes * self.count() as u64
+    }
+
+    /// Returns the number of files.
+    pub(crate) fn count(&self) -> usize {
+        self.tree
+            .as_ref()
+            .map_or(self.buffered.len(), |tree| tree.paths.len())
+    }
+
+    /// Returns the paths of small files.
+    pub(crate) fn paths(&self) -> Arc<[PathBuf]> {
+        self.tree
+            .as_ref()
+            .map_or([].into(), |tree| Arc::clone(&tree.paths))
+    }
+
+    /// Calls `act` with each file. A small file is open only meanwhile.
+    pub(crate) fn each(
+        &self,
+        mut act: impl FnMut(&File) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let Some(tree) = &self.tree else {
+            return self.buffered.iter().try_for_each(act);
+        };
+        for path in tree.paths.iter() {
+            act(&File::open(path).map_err(|error| cannot("open", path, &error))?)?;
+        }
+        Ok(())
     }
 
     /// Returns the handles that bypass the page cache, for variants that read directly in any case.
@@ -89,6 +119,12 @@ impl TestFile {
             _ => Arc::clone(&self.buffered),
         }
     }
+}
+
+/// Small files with names, in a folder that is removed at the end.
+struct Tree {
+    paths: Arc<[PathBuf]>,
+    _removal: Removal,
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
@@ -167,6 +203,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         description: format!("{kind} {shown}, {} bytes from {}", size, plan.offset_bytes),
         notes: Vec::new(),
         limit: None,
+        tree: None,
         cache: plan.cache,
     };
     choose_direct(&mut file, plan, direct)?;
@@ -247,6 +284,9 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         )));
     }
     let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
+    if plan.opens {
+        return make_tree(plan, dir, &folder);
+    }
     let free = fstatvfs(&folder)
         .map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize))
         .map_err(|error| {
@@ -274,6 +314,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         description: described(plan, size, dir),
         notes: Vec::new(),
         limit: None,
+        tree: None,
         cache: plan.cache,
     };
     choose_direct(&mut file, plan, direct.map(Arc::from))?;
@@ -291,6 +332,60 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         other => other,
     })?;
     Ok(file)
+}
+
+/// Creates small files of one block each.
+fn make_tree(plan: &Plan, dir: &Path, folder: &File) -> Result<TestFile, Fault> {
+    enough_blocks(plan, plan.files as u64 * plan.block_bytes)?;
+    let inner = dir.join(format!("annulus-bench-{}", std::process::id()));
+    std::fs::create_dir(&inner).map_err(|error| cannot("create", &inner, &error))?;
+    let removal = {
+        let inner = inner.clone();
+        Removal::new(move || drop(std::fs::remove_dir_all(inner)))
+    };
+    let contents = Contents::tagged(plan.seed, plan.block_bytes);
+    let mut rng = fastrand::Rng::with_seed(plan.seed);
+    let mut bytes = vec![0; plan.block_bytes as usize];
+    let mut paths = Vec::with_capacity(plan.files);
+    for index in 0..plan.files {
+        crate::signals::check("small files were being created")?;
+        rng.fill(&mut bytes);
+        if let Contents::Tagged { seed, unit_bytes } = contents {
+            write_tags(
+                &mut bytes,
+                dataset_offset(index as u32, plan.block_bytes, 0),
+                seed,
+                unit_bytes,
+                0,
+            );
+        }
+        let path = inner.join(index.to_string());
+        std::fs::write(&path, &bytes).map_err(|error| cannot("write", &path, &error))?;
+        paths.push(path);
+    }
+    // Dirty pages cannot be evicted.
+    syncfs(folder).map_err(|error| Fault::failed(format!("flushing the small files: {error}")))?;
+    let first = File::open(&paths[0]).map_err(|error| cannot("open", &paths[0], &error))?;
+    Ok(TestFile {
+        buffered: Arc::new([first]),
+        direct: None,
+        tree: Some(Tree {
+            paths: paths.into(),
+            _removal: removal,
+        }),
+        offset_bytes: 0,
+        file_bytes: plan.block_bytes,
+        contents,
+        description: format!(
+            "{} files created in {}, {} bytes each, removed at the end",
+            plan.files,
+            canonical(dir).display(),
+            plan.block_bytes
+        ),
+        notes: Vec::new(),
+        limit: None,
+        cache: plan.cache,
+    })
 }
 
 fn described(plan: &Plan, size: u64, dir: &Path) -> String {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::job::Plan;
 use super::json::Outcome;
+use super::loads::preset;
 use super::progress::Progress;
 use super::run::{self, AnyVariant};
 use super::single;
@@ -36,7 +37,9 @@ impl TraceRequest {
         plan: &Plan,
         variants: &[AnyVariant],
     ) -> Result<TraceRequest, Fault> {
-        let trace = Trace::new(&args.trace, args.replace)?;
+        let mut options = args.trace.clone();
+        options.syscalls |= preset(args.load).syscalls;
+        let trace = Trace::new(&options, args.replace)?;
         // The base is always measured, but its graph is drawn only if it is named.
         let sets = ["all", "default"];
         let listed = super::requested(args);

@@ -13,6 +13,7 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
     Job {
         direct_files: None,
+        paths: [].into(),
         files: Arc::new([file]),
         offset_bytes: 0,
         size_bytes: bytes - bytes % BLOCK_BYTES as u64,

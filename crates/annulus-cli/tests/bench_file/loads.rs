@@ -345,6 +345,44 @@ fn a_memory_limit_applies_and_its_cgroup_is_removed() {
 }
 
 #[test]
+fn small_files_are_opened_and_read_by_each_variant_that_can() {
+    let workspace = Workspace::new();
+    let args = [
+        "--load",
+        "small-files",
+        "--files",
+        "50",
+        "--depth",
+        "4",
+        "--repeat",
+        "1",
+    ];
+    let report = workspace.report(&[&args[..], &["--hot", "--variants", "all"]].concat());
+    let outcomes = outcomes(&report);
+    for (variant, kind, outcome) in &outcomes {
+        match kind.as_str() {
+            "measured" => assert_eq!(outcome["checks"]["correct"], 50, "{variant}: {outcome}"),
+            "not_applicable" => assert!(!outcome["reason"].is_null()),
+            _ => skip(format_args!("{variant}: {outcome}")),
+        }
+    }
+    for name in [
+        "annulus",
+        "annulus-own-tasks",
+        "annulus-tokio-mt",
+        "pread",
+        "tokio-fs",
+    ] {
+        assert_eq!(of(&outcomes, name).1, "measured", "{outcomes:?}");
+    }
+    assert_eq!(report["load"]["files"], 50);
+    assert!(!report["traced"].as_array().unwrap().is_empty());
+    assert!(workspace.files().is_empty(), "{:?}", workspace.files());
+    let refused = workspace.run(&[&args[..], &["--size", "4M"]].concat());
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+}
+
+#[test]
 fn a_run_with_memory_to_spare_shows_nothing_and_one_without_is_measured() {
     let workspace = Workspace::new();
     let args = |memory| {

@@ -171,6 +171,7 @@ impl Clone {
             job: index,
             baseline_job: annulus_baselines::Job {
                 direct_files: None,
+                paths: [].into(),
                 offset_bytes: clone_files.offset,
                 size_bytes: clone_files.bytes,
                 block_bytes: options.block_most() as usize,

@@ -13,7 +13,7 @@ use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File};
 use annulus_baselines::{Bench, Failure, Finished, Job, Variant, Worker, on_owning_threads};
 use futures_executor::block_on;
 
-use super::submit::{Buffer, buffer, many, tasks, tasks_on};
+use super::submit::{Buffer, Target, buffer, many, tasks, tasks_on};
 
 /// The engine's default limit on operations in flight per driver. A run at a larger depth mentions it in its note.
 const IN_FLIGHT: usize = 1024;
@@ -158,19 +158,18 @@ impl Annulus {
     /// Runs one caller's share of the operations.
     fn drive<L: Worker, B: Buffer>(
         &self,
-        job: &Job,
         opened: &Opened,
         (own, buffers): (Option<CurrentThreadDriver>, Vec<B>),
         mut worker: L,
     ) -> Result<L, Failure> {
         match (self.asking, own) {
-            (Asking::Tasks, None) => worker = tasks(&opened.files, worker, buffers, job.durable)?,
-            (Asking::Many, None) => block_on(many(&opened.files[0], &mut worker, buffers)),
+            (Asking::Tasks, None) => worker = tasks(&opened.target, worker, buffers)?,
+            (Asking::Many, None) => block_on(many(&opened.target.files[0], &mut worker, buffers)),
             (Asking::Tasks, Some(own)) => {
-                worker = own.block_on(tasks_on(&opened.files, worker, buffers, job.durable))?;
+                worker = own.block_on(tasks_on(&opened.target, worker, buffers))?;
             }
             (Asking::Many, Some(own)) => {
-                own.block_on(many(&opened.files[0], &mut worker, buffers));
+                own.block_on(many(&opened.target.files[0], &mut worker, buffers));
             }
         }
         Ok(worker)
@@ -193,7 +192,7 @@ impl Annulus {
             };
             Ok((own, buffers?))
         };
-        let drive = |state, worker: B::Worker| Ok((self.drive(job, opened, state, worker)?, 0));
+        let drive = |state, worker: B::Worker| Ok((self.drive(opened, state, worker)?, 0));
         on_owning_threads(bench, depths.len(), setup, drive)?;
         Ok(depths.len())
     }
@@ -206,6 +205,10 @@ impl<B: Bench> Variant<B> for Annulus {
 
     fn about(&self) -> &str {
         self.about
+    }
+
+    fn opens_files(&self) -> bool {
+        self.asking == Asking::Tasks
     }
 
     fn unfit(&self, job: &Job) -> Option<String> {
@@ -227,7 +230,7 @@ impl<B: Bench> Variant<B> for Annulus {
         };
         let opened = Opened::new(job, drivers, self.builder())?;
         if self.polling == Polling::Completions {
-            let support = opened.files[0].poll_support();
+            let support = opened.target.files[0].poll_support();
             support.map_err(|why| Failure::Unavailable(why.to_string()))?;
         }
         opened.shows_calls(bench);
@@ -253,8 +256,7 @@ pub(crate) fn arena_buffer(arena: &Arena) -> Result<ArenaBuf, Failure> {
 
 /// An engine and the job's files on it.
 pub(crate) struct Opened {
-    // Dropped before the engine, which drains when its last handle is dropped.
-    pub(crate) files: Arc<[File]>,
+    pub(crate) target: Arc<Target>,
     engine: Engine,
     drivers: usize,
 }
@@ -281,7 +283,12 @@ impl Opened {
             .collect::<std::io::Result<Vec<File>>>()
             .map_err(|error| Failure::failed("giving the files to the engine", &error))?;
         Ok(Opened {
-            files: Arc::from(files),
+            target: Arc::new(Target {
+                files,
+                engine: engine.clone(),
+                paths: Arc::clone(&job.paths),
+                durable: job.durable,
+            }),
             engine,
             drivers,
         })

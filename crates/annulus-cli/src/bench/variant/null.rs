@@ -14,6 +14,10 @@ impl<B: Bench> Variant<B> for Null {
         "no I/O at all: what the harness itself costs"
     }
 
+    fn opens_files(&self) -> bool {
+        true
+    }
+
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let mut worker = bench.worker();
         let mut ops: Vec<Op> = Vec::with_capacity(job.depth);

@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io;
 use std::ops::DerefMut;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use annulus::buf::AlignedBuf;
-use annulus::{BufError, File, IoBufMut};
+use annulus::{BufError, Engine, File, IoBufMut};
 use annulus_baselines::{Failure, Job, Op, Worker};
 use futures_executor::LocalPool;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -21,6 +23,19 @@ pub(crate) trait Buffer: IoBufMut + DerefMut<Target = [u8]> {}
 
 impl<B: IoBufMut + DerefMut<Target = [u8]>> Buffer for B {}
 
+/// The target of operations.
+pub(crate) struct Target {
+    // Dropped before the engine, which drains when its last handle is dropped.
+    pub(crate) files: Vec<File>,
+    pub(crate) engine: Engine,
+    /// The files that operations open, for a load of small files.
+    pub(crate) paths: Arc<[PathBuf]>,
+    pub(crate) durable: bool,
+}
+
+/// The result of an operation, with its buffer unless the operation lost it.
+type Submitted<B> = Result<(usize, B), (io::Error, Option<B>)>;
+
 /// Allocates a buffer of random data, so that its pages are resident and do not compress.
 pub(crate) fn buffer(job: &Job) -> AlignedBuf {
     let mut buffer = AlignedBuf::with_len(job.block_bytes, ALIGN_BYTES);
@@ -33,17 +48,16 @@ pub(crate) fn buffer(job: &Job) -> AlignedBuf {
 /// `LocalPool` was the cheapest of the executors that we compared. The others were `FuturesUnordered` under two kinds
 /// of `block_on`, and smol's `LocalExecutor`. They cost 150 to 210 ns per wake-up and poll.
 pub(crate) fn tasks<L: Worker, B: Buffer>(
-    files: &Arc<[File]>,
+    target: &Arc<Target>,
     worker: L,
     buffers: Vec<B>,
-    durable: bool,
 ) -> Result<L, Failure> {
     let worker = Rc::new(RefCell::new(worker));
     let mut pool = LocalPool::new();
     let spawner = pool.spawner();
     for buffer in buffers {
         spawner
-            .spawn_local(task(Arc::clone(files), Rc::clone(&worker), buffer, durable))
+            .spawn_local(task(Arc::clone(target), Rc::clone(&worker), buffer))
             .map_err(|error| Failure::Failed(format!("spawning a task: {error}")))?;
     }
     pool.run();
@@ -54,15 +68,14 @@ pub(crate) fn tasks<L: Worker, B: Buffer>(
 
 /// Runs the tasks of [`tasks`] as one future, for a thread that drives the ring itself.
 pub(crate) async fn tasks_on<L: Worker, B: Buffer>(
-    files: &Arc<[File]>,
+    target: &Arc<Target>,
     worker: L,
     buffers: Vec<B>,
-    durable: bool,
 ) -> Result<L, Failure> {
     let worker = Rc::new(RefCell::new(worker));
     let all: FuturesUnordered<_> = buffers
         .into_iter()
-        .map(|buffer| task(Arc::clone(files), Rc::clone(&worker), buffer, durable))
+        .map(|buffer| task(Arc::clone(target), Rc::clone(&worker), buffer))
         .collect();
     all.collect::<()>().await;
     let worker = Rc::into_inner(worker)
@@ -70,12 +83,7 @@ pub(crate) async fn tasks_on<L: Worker, B: Buffer>(
     Ok(worker.into_inner())
 }
 
-async fn task<L: Worker, B: Buffer>(
-    files: Arc<[File]>,
-    worker: Rc<RefCell<L>>,
-    mut buffer: B,
-    durable: bool,
-) {
+async fn task<L: Worker, B: Buffer>(target: Arc<Target>, worker: Rc<RefCell<L>>, mut buffer: B) {
     loop {
         // A separate statement, because the borrow must end before the task waits.
         let next = worker.borrow_mut().next();
@@ -83,7 +91,7 @@ async fn task<L: Worker, B: Buffer>(
         if op.write {
             worker.borrow().fill(&op, &mut buffer);
         }
-        let result = submit(&files, &op, buffer, durable).await;
+        let result = submit(&target, &op, buffer).await;
         match finish(&mut *worker.borrow_mut(), op, result) {
             Some(back) => buffer = back,
             None => return,
@@ -93,20 +101,42 @@ async fn task<L: Worker, B: Buffer>(
 
 /// Submits one operation as a program would.
 #[inline]
-pub(crate) async fn submit<B: Buffer>(
-    files: &[File],
-    op: &Op,
-    buffer: B,
-    durable: bool,
-) -> Result<(usize, B), BufError<B>> {
-    let file = &files[op.file as usize];
-    match (op.write, durable) {
+pub(crate) async fn submit<B: Buffer>(target: &Target, op: &Op, buffer: B) -> Submitted<B> {
+    if let Some(path) = target.paths.get(op.file as usize) {
+        return read_whole(&target.engine, path, buffer).await;
+    }
+    let file = &target.files[op.file as usize];
+    let result = match (op.write, target.durable) {
         (false, _) => file.read_at(buffer, op.offset).await,
         (true, false) => file.write_at(buffer, op.offset).await,
-        (true, true) => {
-            let buffer = file.write_all_durable_at(buffer, op.offset).await?;
-            Ok((buffer.len(), buffer))
-        }
+        (true, true) => (file.write_all_durable_at(buffer, op.offset).await)
+            .map(|buffer| (buffer.len(), buffer)),
+    };
+    result.map_err(BufError::into_parts)
+}
+
+/// Opens a file, queries its metadata, reads it and closes it.
+async fn read_whole<B: Buffer>(engine: &Engine, path: &Path, buffer: B) -> Submitted<B> {
+    let opened = async {
+        let file = engine.open(path).await?;
+        let length = file.metadata().await?.len();
+        Ok((file, length))
+    };
+    let (file, length) = match opened.await {
+        Ok(opened) => opened,
+        Err(error) => return Err((error, Some(buffer))),
+    };
+    if length != buffer.len() as u64 {
+        let text = format!("the file has {length} bytes instead of {}", buffer.len());
+        return Err((io::Error::other(text), Some(buffer)));
+    }
+    let (count, buffer) = file
+        .read_at(buffer, 0)
+        .await
+        .map_err(BufError::into_parts)?;
+    match file.close().await {
+        Ok(_) => Ok((count, buffer)),
+        Err(error) => Err((error, Some(buffer))),
     }
 }
 
@@ -123,7 +153,7 @@ pub(crate) async fn many<L: Worker, B: Buffer>(file: &File, worker: &mut L, buff
     }
     while let Some(done) = reads.next().await {
         let op = outstanding.take(done.index);
-        let Some(buffer) = finish(worker, op, done.result) else {
+        let Some(buffer) = finish(worker, op, done.result.map_err(BufError::into_parts)) else {
             continue;
         };
         if let Some(op) = worker.next() {
@@ -137,15 +167,14 @@ pub(crate) async fn many<L: Worker, B: Buffer>(file: &File, worker: &mut L, buff
 pub(crate) fn finish<L: Worker, B: Buffer>(
     worker: &mut L,
     op: Op,
-    result: Result<(usize, B), BufError<B>>,
+    result: Submitted<B>,
 ) -> Option<B> {
     match result {
         Ok((count, buffer)) => {
             worker.finish(op, Ok(count), &buffer[..]);
             Some(buffer)
         }
-        Err(error) => {
-            let (error, buffer) = error.into_parts();
+        Err((error, buffer)) => {
             worker.finish(op, Err(error), &[][..]);
             buffer
         }

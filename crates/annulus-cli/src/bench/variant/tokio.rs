@@ -6,14 +6,14 @@
 use std::io;
 use std::sync::Arc;
 
+use annulus::Engine;
 use annulus::tokio::Rings;
-use annulus::{Engine, File};
 use annulus_baselines::{Bench, Failure, Finished, Job, Variant, Worker};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::annulus::{Memory, Opened, arena_buffer};
-use super::submit::{Buffer, buffer, finish, submit};
+use super::submit::{Buffer, Target, buffer, finish, submit};
 
 /// The default number of workers of the multi-thread runtime (`--threads`), equal to that of the baselines on Tokio.
 const WORKERS: usize = 2;
@@ -102,7 +102,7 @@ impl OnTokio {
             let tasks: Vec<JoinHandle<B::Worker>> = states
                 .into_iter()
                 .map(|(worker, buffer)| {
-                    tokio::spawn(task(Arc::clone(&opened.files), worker, buffer, job.durable))
+                    tokio::spawn(task(Arc::clone(&opened.target), worker, buffer))
                 })
                 .collect();
             let mut workers = Vec::with_capacity(tasks.len());
@@ -129,6 +129,10 @@ impl<B: Bench> Variant<B> for OnTokio {
         self.about
     }
 
+    fn opens_files(&self) -> bool {
+        true
+    }
+
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let opened = Opened::new(job, None, Engine::builder())?;
         opened.shows_calls(bench);
@@ -143,17 +147,12 @@ impl<B: Bench> Variant<B> for OnTokio {
     }
 }
 
-async fn task<L: Worker, B: Buffer>(
-    files: Arc<[File]>,
-    mut worker: L,
-    mut buffer: B,
-    durable: bool,
-) -> L {
+async fn task<L: Worker, B: Buffer>(target: Arc<Target>, mut worker: L, mut buffer: B) -> L {
     while let Some(op) = worker.next() {
         if op.write {
             worker.fill(&op, &mut buffer);
         }
-        let result = submit(&files, &op, buffer, durable).await;
+        let result = submit(&target, &op, buffer).await;
         match finish(&mut worker, op, result) {
             Some(back) => buffer = back,
             None => break,

@@ -4,6 +4,7 @@ use crate::config;
 use crate::counters::Why;
 use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED, NONBLOCK, UNSHARED};
 use crate::sockopts;
+use crate::stops;
 use crate::sys;
 
 /// Checks whether an epoll set may serve the descriptor. Queries the kernel for anything that the table does not
@@ -97,5 +98,13 @@ fn on_listening(entry: &Entry, fd: i32) {
         (false, true) => NEVER_SERVED | BY_OPTION,
         (false, false) => 0,
     };
+    if flags != 0 {
+        let why = if by_port {
+            Why::Port
+        } else {
+            Why::UnknownOption
+        };
+        stops::on_listener(why);
+    }
     entry.set_kind(Kind::Listener, flags);
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use crate::counters::Why;
 use crate::deferred_output;
 use crate::draining;
 use crate::epoll_set::Set;
@@ -10,6 +11,7 @@ use crate::fd_table::{self, Entry, Kind, NEVER_SERVED};
 use crate::hand_back;
 use crate::identity;
 use crate::listeners;
+use crate::stops;
 use crate::sys;
 
 /// Forgets a number that was closed without being served, including its state in a parent process.
@@ -194,7 +196,7 @@ pub(crate) fn duplicate(
         }
         Kind::Listener => {
             to.set_kind(Kind::Listener, from.flags() | NEVER_SERVED);
-            from.set_kind(Kind::Listener, from.flags() | NEVER_SERVED);
+            stops::stop_listener(from, 0, Why::Duplicated);
         }
         _ => to.forget(),
     }

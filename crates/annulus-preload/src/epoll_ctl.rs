@@ -17,6 +17,7 @@ use crate::log;
 use crate::poll_cycle;
 use crate::reserved_fds::{self, Inode};
 use crate::sockopts;
+use crate::stops;
 use crate::switch;
 use crate::sys;
 
@@ -213,12 +214,14 @@ fn begin(
 pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if config::get().disabled || !crate::process::may_make_rings() {
         counters::passed(Why::Filtered);
+        stops::on_set(Why::Filtered, 0);
         log::log_refused("the program has set a system call filter");
         guard.mode = Mode::Passing;
         return;
     }
     if fd_limit::is_short() {
         counters::passed(Why::Descriptors);
+        stops::on_set(Why::Descriptors, 0);
         guard.mode = Mode::Passing;
         return;
     }
@@ -244,6 +247,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
         Err(why) => {
             guard.mode = Mode::Passing;
             counters::passed(Why::Refused);
+            stops::on_set(Why::Refused, 0);
             log::log_refused(&why);
         }
     }

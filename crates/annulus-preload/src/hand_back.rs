@@ -21,6 +21,7 @@ use crate::receive;
 use crate::reserved_fds;
 use crate::send;
 use crate::sockopts;
+use crate::stops;
 use crate::switch;
 use crate::sys;
 
@@ -442,10 +443,11 @@ pub(crate) fn pass_through_set(guard: &mut SetGuard, why: Why) {
     if why == Why::Filtered {
         log::log_refused("the program has set a system call filter");
     }
-    log::write_line(&format!(
-        "an epoll set passes through from now on: {}",
-        why.name()
-    ));
+    if why == Why::Released {
+        log::write_line("an epoll set passes through until the operator resumes it: released");
+    } else {
+        stops::on_set(why, guard.served);
+    }
     let Some(set) = set_of(guard) else { return };
     let had_ring = guard.ring.is_some();
     hand_back_all(guard, set, why);

@@ -28,6 +28,7 @@
 //! - `program_rings`: rings that the program makes; that of libuv for `epoll_ctl` is refused.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
 //! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none left.
+//! - `stops`: reports of sets and listeners that are left to the kernel permanently.
 //! - `switch`: the operator's switch, which hands all connections back while the program runs, and serves them again.
 //! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `config`, `log`, `counters`,
 //!   `build_id`: settings, messages and counters.
@@ -77,6 +78,7 @@ mod send;
 mod send_errors;
 mod sockopt_effects;
 mod sockopts;
+mod stops;
 mod switch;
 mod sys;
 mod writability;

@@ -6,15 +6,18 @@
 
 use std::ffi::{CStr, c_int};
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::build_id;
 use crate::config;
 use crate::counters::{self, Why};
+use crate::epoll_set_list;
 use crate::fd_table::{self, Kind};
 use crate::process;
 use crate::raw_libc as libc;
 use crate::reserved_fds;
+use crate::stops;
 use crate::sys;
 
 /// Writes a line to the log, if one is configured.
@@ -32,8 +35,12 @@ pub(crate) fn write_line_or_stderr(line: &str) {
     }
 }
 
+/// The first reason for which no ring could be created.
+static REFUSAL: OnceLock<String> = OnceLock::new();
+
 /// Reports that io_uring is unavailable, once in a process and its children.
 pub(crate) fn log_refused(why: &str) {
+    let _ = REFUSAL.set(why.to_owned());
     static REFUSAL_LOGGED: AtomicBool = AtomicBool::new(false);
     if !REFUSAL_LOGGED.swap(true, Ordering::Relaxed) {
         write_line_or_stderr(&format!("io_uring is not used: {why}"));
@@ -78,18 +85,29 @@ pub(crate) fn log_first_pass(why: Why) {
     }
 }
 
-/// Logs, when the process ends, why it never created a ring.
-pub(crate) fn log_no_ring() {
+/// Logs, when the process ends, why it never created a ring, or which sets and listeners it stopped serving.
+pub(crate) fn log_result() {
     let config = config::get();
-    if config.log.is_some() && !config.disabled && !HAS_RING.load(Ordering::Relaxed) {
-        log_build();
-        let why = counters::passed_by_reason();
-        let why = match why.is_empty() {
-            true => "the process added nothing to an epoll set",
-            false => why.as_str(),
-        };
-        write_line(&format!("created no ring: {why}"));
+    if config.log.is_none() || config.disabled {
+        return;
     }
+    let left = stops::summary().map(|stops| format!("left to the kernel: {stops}"));
+    if HAS_RING.load(Ordering::Relaxed) {
+        if let Some(left) = left {
+            write_line(&left);
+        }
+        return;
+    }
+    log_build();
+    let counted = counters::passed_by_reason();
+    let why = match REFUSAL.get() {
+        Some(refusal) => refusal.as_str(),
+        None if !counted.is_empty() => counted.as_str(),
+        None if epoll_set_list::all().next().is_none() => "the process created no epoll set",
+        None => "no thread waited on an epoll set that had a TCP connection",
+    };
+    let left = left.map_or_else(String::new, |left| format!("; {left}"));
+    write_line(&format!("created no ring: {why}{left}"));
 }
 
 /// Resets the flags in a child of a fork, which has logged nothing and created no ring.

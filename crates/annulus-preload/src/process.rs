@@ -115,6 +115,7 @@ pub(crate) fn reset_in_child() {
     crate::writability::reset();
     crate::descriptor::reset();
     crate::fd_limit::reset();
+    crate::stops::reset();
     STATS_WRITTEN.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     reserved_fds::close_in_child();
@@ -138,7 +139,7 @@ pub(crate) fn before_clone(flags: c_int) {
 
 extern "C" fn at_exit() {
     if counters::any() || !IS_CHILD.load(Ordering::Relaxed) {
-        log::log_no_ring();
+        log::log_result();
     }
     before_exit();
 }

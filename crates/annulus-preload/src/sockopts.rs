@@ -5,8 +5,10 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::connection;
-use crate::fd_table::{BY_OPTION, Entry, Kind, NEVER_SERVED};
+use crate::counters::Why;
+use crate::fd_table::{BY_OPTION, Entry, Kind};
 use crate::sockopt_effects::{self, Effect};
+use crate::stops;
 use crate::sys;
 
 /// Returns whether a served connection can stay served when this option is set. `value` is `None` if the argument is not
@@ -116,7 +118,7 @@ pub(crate) fn never_serve_siblings(entry: &Entry) -> bool {
     match entry.listener() {
         None => CLIENTS_NEVER_SERVED.store(true, Ordering::Relaxed),
         Some(listener) if listener.kind() == Kind::Listener => {
-            listener.set_kind(Kind::Listener, listener.flags() | NEVER_SERVED | BY_OPTION);
+            stops::stop_listener(listener, BY_OPTION, Why::UnknownOption);
         }
         // It no longer listens, so there will be no others.
         Some(_) => return false,

@@ -82,7 +82,7 @@ pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
     // From now on the process has a switch, as it would with a ring.
     counters::share();
     counters::passed(Why::Released);
-    log::write_line("an epoll set passes through from now on: released");
+    log::write_line("an epoll set passes through until the operator resumes it: released");
     guard.mode = Mode::Passing;
     mark_released(guard);
     true

@@ -67,7 +67,7 @@ pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
     text.row(
         "not served",
         "UDP, Unix sockets, pipes and files; blocking and connecting sockets; sets that several threads wait on; poll \
-         and select; raw system calls; child programs that are static, linked to musl, setuid or written in Go \
+         and select; system calls without libc; child programs that are static, linked to musl, setuid or written in Go \
          (docs/reference/preload.md)",
     );
     let name = request.name.display();

@@ -124,6 +124,23 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
             reasons.collect::<Vec<&str>>().join(", ")
         ));
     }
+    notes.extend(preload.passed.iter().filter_map(|passed| {
+        let meaning = meaning(&passed.reason)?;
+        let connections = (preload.handed_back.iter())
+            .find(|back| back.reason == passed.reason)
+            .map_or(0, |back| back.since_start);
+        Some(format!(
+            "{} {} left to the kernel: {meaning} ({}); {} connections were handed back for it",
+            whole(passed.since_start),
+            if passed.since_start == 1 {
+                "epoll set is"
+            } else {
+                "epoll sets are"
+            },
+            passed.reason,
+            whole(connections)
+        ))
+    }));
     let back = preload.handed_back.iter();
     let grown = back.filter(|back| back.per_second > 0.0);
     notes.extend(grown.map(|back| {
@@ -134,4 +151,18 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
         )
     }));
     notes
+}
+
+/// Returns the meaning of a reason for which a whole epoll set is left to the kernel.
+fn meaning(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "refused" => "io_uring is missing or refused",
+        "kernel" => "the ring returned an unusable result",
+        "several_threads" => "several threads wait on it",
+        "polled_otherwise" => "the program also polls its descriptor",
+        "filtered" => "the program sets a seccomp filter",
+        "changed_rights" => "the program changes its user while SQPOLL is on",
+        "descriptors" => "the limit on descriptors is nearly reached",
+        _ => return None,
+    })
 }

@@ -118,6 +118,19 @@ ERRORS  EPIPE 3+
 }
 
 #[test]
+fn sets_that_are_left_to_the_kernel_are_reported_with_reason_and_count() {
+    let mut report = corrupted::report_of_preload();
+    let preload = report.total.preload.as_mut().unwrap();
+    preload.passed[0].reason = "several_threads".to_owned();
+    preload.passed[0].since_start = 2;
+    preload.handed_back[0].reason = "several_threads".to_owned();
+    let notes = super::preload::notes(&report);
+    let note = "2 epoll sets are left to the kernel: several threads wait on it (several_threads); 4 connections were \
+                handed back for it";
+    assert_eq!(notes[0], note);
+}
+
+#[test]
 fn a_program_without_a_ring_is_reported_with_the_reasons() {
     let mut report = corrupted::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();

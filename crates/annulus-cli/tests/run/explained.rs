@@ -46,6 +46,7 @@ fn the_report_about_a_served_program_lists_the_relevant_facts() {
         "descriptors",
         "LimitNOFILE=",
         "several threads",
+        "system calls without libc",
     ] {
         assert!(report.contains(part), "{part}: {report}");
     }

@@ -28,6 +28,7 @@ use crate::real;
 use crate::receive;
 use crate::send;
 use crate::sockopts;
+use crate::stops;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn accept(
@@ -279,8 +280,11 @@ fn never_serve_because(fd: c_int, reason: u32) {
         Kind::HandedBack => entry.set_kind(Kind::HandedBack, entry.flags() | NEVER_SERVED | reason),
         Kind::Listener => {
             // Connections that it accepts inherit the option.
-            let reason = if reason == 0 { BY_PORT } else { reason };
-            entry.set_kind(Kind::Listener, entry.flags() | NEVER_SERVED | reason);
+            let (reason, why) = match reason {
+                0 => (BY_PORT, Why::UnknownFlags),
+                reason => (reason, Why::UnknownOption),
+            };
+            stops::stop_listener(entry, reason, why);
         }
         _ => {}
     }

@@ -6,8 +6,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use annulus_testing::skip::root_or_skip;
 
 use crate::cases::{
-    CLOSING, DEFERRED_OUTPUT, ENTRY_POINTS, LOOPS, MEMBERS, PROCESSES, SENDING, SEQUENCES, THREADS,
-    TRIGGERS,
+    CLOSING, DEFERRED_OUTPUT, ENTRY_POINTS, LOOPS, MEMBERS, OPTIONS, PROCESSES, SENDING, SEQUENCES,
+    THREADS, TRIGGERS,
 };
 use crate::library;
 use crate::program::{Built, Program, Run, With, scratch, shared};
@@ -296,6 +296,46 @@ fn each_process_logs_its_build_and_its_first_ring() {
 }
 
 #[test]
+fn the_log_reports_what_is_left_to_the_kernel_with_reason_and_count() {
+    let ports = With::library().set("ANNULUS_PASS_PORTS", "1024-65535");
+    for (program, case, with, lines) in [
+        (
+            &THREADS,
+            "several_threads_may_share_a_set",
+            With::library(),
+            [
+                " passes through from now on: several_threads",
+                "left to the kernel: epoll sets: several_threads ",
+            ],
+        ),
+        (
+            &OPTIONS,
+            "control_data_enabled_on_a_listener_comes_with_its_connections",
+            With::library(),
+            [
+                "connections of a listener pass through from now on: unknown_option",
+                "listeners: unknown_option ",
+            ],
+        ),
+        (
+            &TRIGGERS,
+            EXCHANGES,
+            ports,
+            [
+                "connections of a listener pass through from now on: port",
+                "created no ring: port ",
+            ],
+        ),
+    ] {
+        let Some(built) = program.built() else { return };
+        let log = built.run(&[case], &with).log;
+        for line in lines {
+            assert!(!lines_with(&log, line).is_empty(), "{line}: {log}");
+        }
+    }
+}
+
+#[test]
 fn the_log_states_why_there_is_no_ring() {
     let ports = With::library().set("ANNULUS_PASS_PORTS", "1024-65535");
     let off = With::library().set("ANNULUS_DISABLE", "1");
@@ -336,13 +376,11 @@ fn the_log_states_why_there_is_no_ring() {
     };
     let log = built.run(&[refused], &With::library()).log;
     assert!(log.contains("annulus: io_uring is not used: "), "{log}");
+    let reason = "created no ring: io_uring refused by a seccomp filter (EPERM)";
+    assert_eq!(lines_with(&log, reason).len(), 1, "{log}");
     let words = built.run(&["--cases"], &With::library()).log;
     assert_eq!(
-        lines_with(
-            &words,
-            "created no ring: the process added nothing to an epoll set"
-        )
-        .len(),
+        lines_with(&words, "created no ring: the process created no epoll set").len(),
         1
     );
 }

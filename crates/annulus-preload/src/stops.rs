@@ -1,0 +1,73 @@
+//! Reports epoll sets and listeners that are left to the kernel permanently: a line in the log for each, and their counts
+//! in the last line of the process.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::counters::Why;
+use crate::fd_table::{Entry, Kind, NEVER_SERVED};
+use crate::log;
+
+/// The lines for each reason. A program may create a set per request; the last line has the counts.
+const LINES_MAX: u32 = 8;
+
+type Counts = [AtomicU32; Why::ALL.len()];
+
+static SETS: Counts = [const { AtomicU32::new(0) }; _];
+static LISTENERS: Counts = [const { AtomicU32::new(0) }; _];
+
+/// Reports a set. `connections`: the number that it served until now.
+pub(crate) fn on_set(why: Why, connections: u32) {
+    if SETS[why as usize].fetch_add(1, Ordering::Relaxed) >= LINES_MAX {
+        return;
+    }
+    let connections = match connections {
+        0 => String::new(),
+        1 => " with 1 connection".to_owned(),
+        count => format!(" with {count} connections"),
+    };
+    log::write_line(&format!(
+        "an epoll set{connections} passes through from now on: {}",
+        why.name()
+    ));
+}
+
+/// Reports a listener, whose connections are not served.
+pub(crate) fn on_listener(why: Why) {
+    if LISTENERS[why as usize].fetch_add(1, Ordering::Relaxed) >= LINES_MAX {
+        return;
+    }
+    log::write_line(&format!(
+        "connections of a listener pass through from now on: {}",
+        why.name()
+    ));
+}
+
+/// Stops serving new connections of a listener. `reason`: the flag that its connections inherit, or 0.
+pub(crate) fn stop_listener(listener: &Entry, reason: u32, why: Why) {
+    if listener.flags() & NEVER_SERVED == 0 {
+        on_listener(why);
+    }
+    listener.set_kind(Kind::Listener, listener.flags() | NEVER_SERVED | reason);
+}
+
+/// Returns the counts by reason; `None` if there are none.
+pub(crate) fn summary() -> Option<String> {
+    let of = |title: &str, counts: &Counts| {
+        let each = Why::ALL.iter().zip(counts);
+        let each = each.map(|(why, count)| (why.name(), count.load(Ordering::Relaxed)));
+        let each: Vec<String> = each
+            .filter(|&(_, count)| count > 0)
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        (!each.is_empty()).then(|| format!("{title}: {}", each.join(", ")))
+    };
+    let parts = [of("epoll sets", &SETS), of("listeners", &LISTENERS)];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Resets the counts in a child of a fork.
+pub(crate) fn reset() {
+    let all = SETS.iter().chain(&LISTENERS);
+    all.for_each(|count| count.store(0, Ordering::Relaxed));
+}

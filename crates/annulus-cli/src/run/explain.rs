@@ -8,7 +8,7 @@ use annulus::engine::SetupMode;
 use annulus::support::{KernelVersion, Support};
 use rustix::process::{Resource, getrlimit};
 
-use super::{Obstacles, PRELOAD, Variables, cores, elf};
+use super::{Obstacles, PRELOAD, Variables, cores, elf, programs};
 use crate::args::RunArgs;
 use crate::doctor::{BUFFER_GROUPS, Lines};
 
@@ -59,6 +59,7 @@ pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
     variables(&mut text, request.variables);
     limits(&mut text);
     manager(&mut text);
+    text.row("tested", &tested(request.name));
     text.row(
         "served",
         "non-blocking TCP connections in an epoll set that one thread waits on: level-triggered, edge-triggered and \
@@ -99,6 +100,22 @@ fn program(text: &mut Text, request: &Request<'_>) {
     }
     for remark in &request.obstacles.remarks {
         text.obstacle("", remark.to_string());
+    }
+}
+
+/// Returns the results of tests with the program.
+fn tested(command: &OsStr) -> String {
+    let versions: Vec<String> = programs::of_command(command)
+        .map(|row| format!("{} {} ({} %)", row.name, row.version, row.share))
+        .collect();
+    match &versions[..] {
+        [] => {
+            "the tests have no program of this name; `annulus top` shows what is served".to_owned()
+        }
+        _ => format!(
+            "minimum shares of served exchanges: {}",
+            versions.join(", ")
+        ),
     }
 }
 

@@ -9,6 +9,7 @@ mod explain;
 mod inspect;
 mod library;
 mod program;
+mod programs;
 
 use std::env;
 use std::ffi::{CString, NulError, OsStr, OsString};

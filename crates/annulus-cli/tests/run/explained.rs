@@ -53,6 +53,17 @@ fn the_report_about_a_served_program_lists_the_relevant_facts() {
 }
 
 #[test]
+fn the_report_names_the_tests_of_the_program() {
+    let dir = folder();
+    let program = dir.path().join("redis-server");
+    compiled(&program, PROGRAM, &[]);
+    let (report, _) = explained(&["--", program.to_str().unwrap()], &[]);
+    assert!(report.contains("served exchanges: Redis "), "{report}");
+    let (report, _) = explained(&["--", "sh"], &[]);
+    assert!(report.contains("no program of this name"), "{report}");
+}
+
+#[test]
 fn the_obstacle_is_in_the_first_line_of_the_report() {
     let dir = folder();
     let program = dir.path().join("program");

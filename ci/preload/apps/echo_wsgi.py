@@ -1,0 +1,7 @@
+"""A WSGI application that responds with the body of each request."""
+
+
+def app(environ, start_response):
+    body = environ["wsgi.input"].read()
+    start_response("200 OK", [("Content-Type", "application/octet-stream"), ("Content-Length", str(len(body)))])
+    return [body]

@@ -1,0 +1,283 @@
+"""The tested programs: how each is started, and the exchanges that it is loaded with. Every response is compared."""
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+from pathlib import Path
+
+from clients import Client, Wrong, bulk, command, payload
+from servers import Server, free_port, program, write
+
+# Debian's, for which pip chooses the wheels.
+PYTHON = "/usr/bin/python3"
+APPS = Path(__file__).resolve().parent / "apps"
+# The files that web servers send: name and bytes.
+FILES = {f"/{length}": payload(b"file of %d; " % length, length) for length in (1, 100, 1000, 3000)}
+# Below the length from which the ring only polls a connection.
+LENGTHS = (1, 30, 300, 3000)
+
+
+class Tested(Server):
+    """A program of the table."""
+
+    def __init__(self, row, folder, tool, *arguments):
+        self.downloads, self.postgres = folder, None
+        more_env = {"PYTHONPATH": str(folder)} if row.packages and row.packages[0].startswith("pypi:") else {}
+        super().__init__(row.key, *arguments, cpus=None, more_env=more_env, binaries={"annulus": tool})
+
+    def command(self, options):
+        port, apps, folder = str(self.port), APPS, self.folder
+        match self.kind:
+            case "asyncio" | "uvloop":
+                return [program(PYTHON), str(apps / "echo_asyncio.py"), self.kind, port]
+            case "aiohttp":
+                return [program(PYTHON), str(apps / "echo_aiohttp.py"), port]
+            case "gevent":
+                return [program(PYTHON), "-m", "gunicorn", "--chdir", str(apps), "-k", "gevent", "-w", "1",
+                        "-b", f"127.0.0.1:{port}", "echo_wsgi:app"]
+            case "node20" | "node24" | "node":
+                return [str(self.downloads / "package/bin/node"), str(apps / "echo.js"), port]
+            case "netty-nio" | "netty-epoll":
+                return self.java("NettyEcho.java", self.kind.removeprefix("netty-"), port)
+            case "undertow":
+                return self.java("UndertowEcho.java", port)
+            case "tokio":
+                return [str(self.binaries["annulus"]), "bench", "net-server", "tokio", "--addr", f"127.0.0.1:{port}"]
+            case "lighttpd":
+                return [program("lighttpd"), "-D", "-f", str(write(folder, "lighttpd.conf", self.lighttpd()))]
+            case "mosquitto":
+                text = f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\nset_tcp_nodelay true\n"
+                return [program("mosquitto"), "-c", str(write(folder, "mosquitto.conf", text))]
+            case "pgbouncer":
+                return self.pgbouncer()
+            case "haproxy":
+                self.kind = "haproxy-http"
+        command = super().command(options)
+        self.files()
+        return command
+
+    def java(self, *words):
+        """Runs a source file, which the launcher compiles in memory."""
+        return [program("java"), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{self.downloads}/*",
+                str(APPS / words[0]), *words[1:]]
+
+    def files(self):
+        """Writes the files that web servers send."""
+        html = (self.behind.folder if self.behind else self.folder) / "html"
+        html.mkdir(exist_ok=True)
+        for name, data in FILES.items():
+            (html / name[1:]).write_bytes(data)
+
+    def lighttpd(self):
+        self.files()
+        return (f'server.port = {self.port}\nserver.bind = "127.0.0.1"\nserver.max-keep-alive-requests = 1000000\n'
+                f'server.document-root = "{self.folder}/html"\nserver.event-handler = "linux-sysepoll"\n')
+
+    def pgbouncer(self):
+        """Starts PostgreSQL without the library. Neither program runs as root."""
+        data, socket_port = self.folder / "data", free_port()
+        user, as_user = [], []
+        if os.getuid() == 0:
+            user, as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"], ["-u", "postgres"]
+            shutil.chown(self.folder, "postgres")
+        bin_folder = max(Path("/usr/lib/postgresql").glob("*/bin"))
+        subprocess.run([*user, bin_folder / "initdb", "-A", "trust", "-U", "postgres", "-N", data], check=True,
+                       capture_output=True, cwd="/")
+        self.postgres = subprocess.Popen(
+            [*user, bin_folder / "postgres", "-D", data, "-p", str(socket_port), "-k", self.folder, "-F",
+             "-c", "listen_addresses=127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+        text = (f"[databases]\n* = host=127.0.0.1 port={socket_port} user=postgres dbname=postgres\n"
+                f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
+                f"auth_type = any\npool_mode = transaction\nmax_client_conn = 200\nlogfile = {self.folder}/pgbouncer.log\n")
+        return [program("pgbouncer"), *as_user, "-q", str(write(self.folder, "pgbouncer.ini", text))]
+
+    def stop(self):
+        ended = super().stop()
+        if self.postgres:
+            # Unlike SIGTERM, it does not wait for clients.
+            self.postgres.send_signal(signal.SIGINT)
+            self.postgres.wait()
+        return ended
+
+
+class Exchanges(Client):
+    """A connection that sends numbered requests, and compares each response."""
+
+    def __init__(self, port, name):
+        super().__init__(port)
+        self.random, self.numbers, self.expected = random.Random(name), itertools.count(), None
+        self.begin()
+
+    def begin(self):
+        """Performs the protocol's handshake."""
+
+    def take(self, length):
+        while len(self.rest) < length:
+            self.more()
+        data, self.rest = self.rest[:length], self.rest[length:]
+        return data
+
+    def body(self):
+        return payload(b"%d of %d; " % (next(self.numbers), self.sock.getsockname()[1]), self.random.choice(LENGTHS))
+
+    def same(self, found, expected):
+        if found != expected:
+            raise Wrong(f"{found[:80]!r} ({len(found)} bytes) instead of {expected[:80]!r} ({len(expected)} bytes)")
+
+
+class Echo(Exchanges):
+    def ask(self):
+        self.expected = self.body()
+        self.send(self.expected)
+
+    def compare(self):
+        self.same(self.take(len(self.expected)), self.expected)
+
+
+class Http(Exchanges):
+    """Sends a body, which the program returns."""
+
+    def ask(self):
+        self.expected = self.body()
+        self.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(self.expected), self.expected))
+
+    def compare(self):
+        self.same(self.line(), b"HTTP/1.1 200 OK")
+        fields = {}
+        while line := self.line():
+            name, _, value = line.partition(b":")
+            fields[name.lower()] = value.strip()
+        if b"content-length" in fields:
+            data = self.take(int(fields[b"content-length"]))
+        else:
+            data = b""
+            while length := int(self.line(), 16):
+                data += self.take(length + 2)[:-2]
+            self.line()
+        self.same(data, self.expected)
+
+
+class Files(Http):
+    def ask(self):
+        name = self.random.choice(list(FILES))
+        self.expected = FILES[name]
+        self.send(b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % name.encode())
+
+
+class Redis(Exchanges):
+    def ask(self):
+        self.expected = self.body()
+        self.send(command(b"ECHO", self.expected))
+
+    def compare(self):
+        self.expect(bulk(self.expected))
+
+
+class Memcached(Exchanges):
+    """Sets a value with every second request, and gets it with the next."""
+
+    value = None
+
+    def ask(self):
+        key = b"k%d" % self.sock.getsockname()[1]
+        if self.value is None:
+            self.value = self.body()
+            self.send(b"set %s 0 0 %d\r\n%s\r\n" % (key, len(self.value), self.value))
+            self.expected = b"STORED\r\n"
+        else:
+            self.send(b"get %s\r\n" % key)
+            self.expected = b"VALUE %s 0 %d\r\n%s\r\nEND\r\n" % (key, len(self.value), self.value)
+            self.value = None
+
+    def compare(self):
+        self.expect(self.expected)
+
+
+class Mqtt(Exchanges):
+    """Publishes messages to itself."""
+
+    def packet(self, kind, data):
+        length, rest = b"", len(data)
+        while True:
+            rest, low = divmod(rest, 128)
+            length += bytes([low | (128 if rest else 0)])
+            if not rest:
+                return bytes([kind]) + length + data
+
+    def begin(self):
+        self.topic = b"t%d" % self.sock.getsockname()[1]
+        text = struct.pack(">H", len(self.topic)) + self.topic
+        self.send(self.packet(0x10, b"\x00\x04MQTT\x04\x02\x00\x00" + text))
+        self.same(self.take(4), b"\x20\x02\x00\x00")
+        self.send(self.packet(0x82, b"\x00\x01" + text + b"\x00"))
+        self.same(self.take(5), b"\x90\x03\x00\x01\x00")
+
+    def ask(self):
+        self.expected = self.packet(0x30, struct.pack(">H", len(self.topic)) + self.topic + self.body())
+        self.send(self.expected)
+
+    def compare(self):
+        self.same(self.take(len(self.expected)), self.expected)
+
+
+class Postgres(Exchanges):
+    def begin(self):
+        parameters = b"user\0postgres\0database\0postgres\0\0"
+        self.send(struct.pack(">ii", len(parameters) + 8, 196608) + parameters)
+        self.until_ready()
+
+    def until_ready(self):
+        """Returns the data of the rows up to ReadyForQuery."""
+        rows = []
+        while True:
+            kind, length = struct.unpack(">ci", self.take(5))
+            data = self.take(length - 4)
+            match kind:
+                case b"Z":
+                    return rows
+                case b"E":
+                    raise Wrong(repr(data))
+                case b"D":
+                    rows.append(data)
+
+    def ask(self):
+        self.expected = self.body()
+        query = b"SELECT '%s'\0" % self.expected
+        self.send(b"Q" + struct.pack(">i", len(query) + 4) + query)
+
+    def compare(self):
+        self.same(self.until_ready(), [struct.pack(">hi", 1, len(self.expected)) + self.expected])
+
+    def same(self, found, expected):
+        if found != expected:
+            raise Wrong(f"{str(found)[:200]} instead of {str(expected)[:200]}")
+
+
+PROTOCOLS = {
+    "redis": Redis, "memcached": Memcached, "mosquitto": Mqtt, "pgbouncer": Postgres,
+    "nginx": Files, "haproxy": Files, "lighttpd": Files,
+    "aiohttp": Http, "gevent": Http, "node20": Http, "node24": Http, "node": Http, "undertow": Http,
+}
+
+
+def load(key, port, connections, rounds, waves):
+    """Runs waves of connections. In each round all connections have a request in flight. Returns the number of
+    exchanges."""
+    protocol = PROTOCOLS.get(key, Echo)
+    for wave in range(waves):
+        with contextlib.ExitStack() as stack:
+            open_ones = []
+            for number in range(connections):
+                client = protocol(port, f"{key} {wave} {number}")
+                open_ones.append(stack.enter_context(contextlib.closing(client)))
+            for _ in range(rounds):
+                for client in open_ones:
+                    client.ask()
+                for client in open_ones:
+                    client.compare()
+    return connections * rounds * waves

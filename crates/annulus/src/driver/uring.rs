@@ -34,7 +34,7 @@ use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ETIME, ETIMEDOUT};
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{REAP_MAX, Ring};
-use crate::sys::sqe::{Cqe, Sqe, opcode};
+use crate::sys::sqe::{ASYNC, Cqe, Sqe, opcode};
 use counting::Clocks;
 use spin::Spin;
 
@@ -57,6 +57,9 @@ const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
 const CHUNK_MAX: u32 = 32;
 /// The load from which on operations are queued whether or not others are known to follow.
 const CHUNK_LOAD: u32 = 3;
+/// The number of operations in flight from which on kernel workers run those that prefer it. Fewer do not keep several
+/// processors busy.
+const WORKERS_FROM: u32 = 8;
 /// The number of enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) after which the driver
 /// pauses instead of retrying immediately.
 const REFUSALS_MAX: u32 = 64;
@@ -432,6 +435,9 @@ impl<K: Kernel> Driver<K> {
             self.conclude(slot_ref, PANICKED, true);
             return true;
         };
+        if self.in_flight < WORKERS_FROM {
+            sqe.flags &= !ASYNC;
+        }
         let fixed = self.fixed.apply(&mut sqe);
         self.handle.counters.fixed().add(u64::from(fresh && fixed));
         if !self.kernel.push(sqe) {

@@ -15,10 +15,14 @@ use crate::fd::Fd;
 use crate::sys::cached::{self, CachedRead, READS_PER_STEP};
 use crate::sys::call::{self, RWF_NOWAIT};
 use crate::sys::errno::{EAGAIN, check, count};
-use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::sqe::{ASYNC, Sqe, opcode};
 
 /// The largest read that is copied from the page cache on the caller's thread, bytes. The copy takes about 25 µs.
 pub(crate) const FAST_PATH_BYTES_MAX: usize = 128 << 10;
+
+/// The size of a buffered read, bytes, from which on a driver may leave it to a kernel worker. Otherwise the thread that
+/// submits also copies the data, which takes longer than the hand-off to a worker.
+const WORKER_BYTES_MIN: usize = 64 << 10;
 
 /// Reads at an offset into a buffer of type `B`; the result is the number of bytes and the buffer.
 #[derive(Debug)]
@@ -143,8 +147,14 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
+        let buffered = self.align_bytes() == 1;
         let (base, bytes, offset) = self.range();
         Sqe {
+            flags: if buffered && bytes >= WORKER_BYTES_MIN {
+                ASYNC
+            } else {
+                0
+            },
             addr: base as u64,
             len: transfer_len(bytes),
             off: offset,

@@ -124,6 +124,8 @@ pub(crate) mod opcode {
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.
 pub(crate) const FIXED_FILE: u8 = 1;
+/// `IOSQE_ASYNC`: a kernel worker (io-wq) runs the request, without an attempt on the submitting thread.
+pub(crate) const ASYNC: u8 = 1 << 4;
 /// `IOSQE_CQE_SKIP_SUCCESS`: a CQE is posted only if the entry fails. Since Linux 5.17; before that, EINVAL.
 pub(crate) const SKIP_SUCCESS: u8 = 1 << 6;
 /// `IORING_TIMEOUT_UPDATE`: TIMEOUT_REMOVE changes the time instead. Since Linux 5.11.

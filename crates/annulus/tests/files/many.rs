@@ -346,3 +346,26 @@ fn a_batch_can_be_dropped_half_way() {
         }
     });
 }
+
+/// With many of them in flight, kernel workers read them.
+#[test]
+fn large_ranges_read_together_are_whole_and_can_be_dropped() {
+    for_each_backend(async |fixture| {
+        let range_bytes = 96 << 10;
+        let ranges = 40;
+        let contents = bytes(11, ranges * range_bytes);
+        let file = fixture.file("large", &contents).await;
+        for kept in [ranges, 7, 0] {
+            uncache(&file).await;
+            let reads = (0..ranges).map(|n| (vec![0; range_bytes], (n * range_bytes) as u64));
+            let mut many = file.read_many_at(reads);
+            for _ in 0..kept {
+                let read = many.next().await.unwrap();
+                let at = usize::try_from(read.offset).unwrap();
+                let (count, buf) = read.result.unwrap();
+                assert_eq!(count, range_bytes);
+                assert!(buf == contents[at..at + range_bytes], "range at {at}");
+            }
+        }
+    });
+}

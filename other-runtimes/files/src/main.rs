@@ -1,0 +1,306 @@
+//! Random reads of one file with other io_uring libraries: `files PATH [OPTION VALUE]...`.
+//!
+//! Each repeat runs all variants in a shuffled order. Every run is printed as a line of tab-separated values, and the
+//! medians at the end. Ratios are taken within a repeat, to the hand-written ring `base`.
+
+mod baseline;
+mod load;
+mod ringline;
+mod runtimes;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use load::{Cache, Load};
+use rustix::time::{ClockId, clock_gettime};
+
+const USAGE: &str = "usage: files PATH [--cache direct|cold|hot] [--block BYTES] [--depth LIST] [--runtime SECONDS] \
+                     [--repeat N] [--variants LIST]\nPATH is created with 4 GiB if it does not exist, and stays";
+
+type Run = fn(&Arc<Load>) -> io::Result<()>;
+
+const VARIANTS: [(&str, Run); 12] = [
+    ("base", |load| baseline::run(load, "base")),
+    ("pread", |load| baseline::run(load, "pread")),
+    ("tokio-blocking", |load| {
+        baseline::run(load, "tokio-blocking")
+    }),
+    ("tokio-ring", |load| baseline::run(load, "tokio-ring")),
+    ("annulus-tokio", runtimes::annulus),
+    ("rustfs-uring", |load| runtimes::rustfs_uring(load, 1)),
+    ("rustfs-uring-2", |load| runtimes::rustfs_uring(load, 2)),
+    ("monoio", runtimes::monoio),
+    ("tokio-uring", runtimes::tokio_uring),
+    ("compio", runtimes::compio),
+    ("glommio", runtimes::glommio),
+    ("ringline", ringline::run),
+];
+
+struct Options {
+    path: PathBuf,
+    cache: Cache,
+    block_bytes: usize,
+    depths: Vec<usize>,
+    runtime: Duration,
+    repeats: usize,
+    variants: Vec<(&'static str, Run)>,
+}
+
+/// A run that counts.
+struct Row {
+    depth: usize,
+    repeat: usize,
+    variant: &'static str,
+    per_second: f64,
+    cpu_us: f64,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let options = match parse(&arguments) {
+        Ok(options) => options,
+        Err(fault) => {
+            eprintln!("files: {fault}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Err(error) = load::create(&options.path) {
+        eprintln!("files: creating {}: {error}", options.path.display());
+        return ExitCode::FAILURE;
+    }
+    match measure(&options) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let [path, rest @ ..] = arguments else {
+        return Err("PATH is missing".into());
+    };
+    let mut options = Options {
+        path: path.into(),
+        cache: Cache::Direct,
+        block_bytes: 4096,
+        depths: vec![1, 8, 32, 128],
+        runtime: Duration::from_secs(1),
+        repeats: 5,
+        variants: VARIANTS.to_vec(),
+    };
+    for pair in rest.chunks(2) {
+        let [option, value] = pair else {
+            return Err(format!("{} needs a value", pair[0]));
+        };
+        let wrong = |error: &dyn std::fmt::Display| format!("{option} {value}: {error}");
+        match option.as_str() {
+            "--cache" => {
+                options.cache = match value.as_str() {
+                    "direct" => Cache::Direct,
+                    "cold" => Cache::Cold,
+                    "hot" => Cache::Hot,
+                    _ => return Err(wrong(&"use direct, cold or hot")),
+                }
+            }
+            "--block" => options.block_bytes = value.parse().map_err(|error| wrong(&error))?,
+            "--depth" => {
+                let depths = value.split(',').map(str::parse).collect::<Result<_, _>>();
+                options.depths = depths.map_err(|error| wrong(&error))?;
+            }
+            "--runtime" => {
+                let seconds: f64 = value.parse().map_err(|error| wrong(&error))?;
+                options.runtime =
+                    Duration::try_from_secs_f64(seconds).map_err(|error| wrong(&error))?;
+            }
+            "--repeat" => options.repeats = value.parse().map_err(|error| wrong(&error))?,
+            "--variants" => {
+                let named = |name: &str| {
+                    VARIANTS
+                        .into_iter()
+                        .find(|(known, _)| *known == name)
+                        .ok_or(name.to_owned())
+                };
+                let list = value.split(',').map(named).collect::<Result<_, _>>();
+                options.variants =
+                    list.map_err(|name| wrong(&format!("there is no variant {name}")))?;
+            }
+            _ => return Err(format!("unknown option {option}")),
+        }
+    }
+    let block = options.block_bytes;
+    if block == 0 || !block.is_multiple_of(4096) || block > 1 << 30 {
+        return Err(format!(
+            "--block {block}: use a multiple of 4096, at most 1 GiB"
+        ));
+    }
+    if options
+        .depths
+        .iter()
+        .any(|depth| !(1..=4096).contains(depth))
+    {
+        return Err("--depth: use numbers from 1 to 4096".into());
+    }
+    Ok(options)
+}
+
+fn cpu_us() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// Makes all runs. Returns whether all results were correct.
+fn measure(options: &Options) -> bool {
+    println!("cache\tblock\tdepth\trepeat\tvariant\tops/s\tCPU µs/op");
+    let mut rows = Vec::new();
+    let mut all_correct = true;
+    for &depth in &options.depths {
+        for repeat in 1..=options.repeats {
+            let mut order = options.variants.clone();
+            fastrand::shuffle(&mut order);
+            for (variant, run) in order {
+                match once(options, depth, run) {
+                    Ok((per_second, cpu_us)) => {
+                        let (cache, block) = (options.cache, options.block_bytes);
+                        println!(
+                            "{cache:?}\t{block}\t{depth}\t{repeat}\t{variant}\t{per_second:.0}\t{cpu_us:.2}"
+                        );
+                        rows.push(Row {
+                            depth,
+                            repeat,
+                            variant,
+                            per_second,
+                            cpu_us,
+                        });
+                    }
+                    Err(problem) => {
+                        all_correct = false;
+                        eprintln!("files: {variant} at depth {depth}: {problem}");
+                    }
+                }
+            }
+        }
+    }
+    summary(options, &rows);
+    all_correct
+}
+
+fn once(options: &Options, depth: usize, run: Run) -> Result<(f64, f64), String> {
+    let text = |error: io::Error| error.to_string();
+    let load = Load::new(
+        &options.path,
+        options.block_bytes,
+        depth,
+        options.cache,
+        options.runtime,
+    );
+    let load = Arc::new(load.map_err(text)?);
+    let before = cpu_us();
+    run(&load).map_err(text)?;
+    let (count, time) = load.ended()?;
+    let used = cpu_us() - before;
+    match count {
+        0 => Err("no read completed; use a longer --runtime".into()),
+        count => Ok((count as f64 / time.as_secs_f64(), used / count as f64)),
+    }
+}
+
+/// Prints the medians, and the ratios to `base` with their extremes.
+fn summary(options: &Options, rows: &[Row]) {
+    println!("\ndepth\tvariant\tops/s\t× base (min–max)\tCPU µs/op\t× base");
+    for &depth in &options.depths {
+        let of = |name: &str, repeat: usize| {
+            rows.iter()
+                .find(|row| (row.depth, row.variant, row.repeat) == (depth, name, repeat))
+        };
+        for (name, _) in &options.variants {
+            let own: Vec<&Row> = rows
+                .iter()
+                .filter(|row| (row.depth, row.variant) == (depth, name))
+                .collect();
+            let ratio = |figure: fn(&Row) -> f64| {
+                let ratios = own
+                    .iter()
+                    .filter_map(|row| Some(figure(row) / figure(of("base", row.repeat)?)));
+                let mut ratios: Vec<f64> = ratios.collect();
+                ratios.sort_by(f64::total_cmp);
+                (
+                    median(&ratios),
+                    ratios.first().copied(),
+                    ratios.last().copied(),
+                )
+            };
+            let figure = |figure: fn(&Row) -> f64| {
+                let mut values: Vec<f64> = own.iter().map(|row| figure(row)).collect();
+                values.sort_by(f64::total_cmp);
+                median(&values).unwrap_or(f64::NAN)
+            };
+            let (speed, least, most) = ratio(|row| row.per_second);
+            let shown =
+                |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
+            println!(
+                "{depth}\t{name}\t{:.0}\t{} ({}–{})\t{:.2}\t{}",
+                figure(|row| row.per_second),
+                shown(speed),
+                shown(least),
+                shown(most),
+                figure(|row| row.cpu_us),
+                shown(ratio(|row| row.cpu_us).0),
+            );
+        }
+    }
+}
+
+fn median(sorted: &[f64]) -> Option<f64> {
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_reads_every_state_of_the_cache_correctly() {
+        let path = std::env::temp_dir().join(format!("annulus-files-{}", std::process::id()));
+        let mut bytes = Vec::new();
+        for unit in 0..1024_u64 {
+            bytes.extend(unit.to_le_bytes());
+            bytes.resize(bytes.len() + 4088, 7);
+        }
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        let mut problems = Vec::new();
+        for cache in ["direct", "cold", "hot"] {
+            let line = [
+                path.to_str().unwrap(),
+                "--cache",
+                cache,
+                "--block",
+                "8192",
+                "--runtime",
+                "0.3",
+            ];
+            let options = parse(&line.map(str::to_owned)).unwrap();
+            for (name, run) in VARIANTS {
+                if let Err(problem) = once(&options, 4, run) {
+                    problems.push(format!("{name}, {cache}: {problem}"));
+                }
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(problems.is_empty(), "{problems:#?}");
+    }
+
+    #[test]
+    fn the_error_for_a_wrong_command_line_names_the_problem() {
+        let fault = |line: &[&str]| {
+            let line: Vec<String> = line.iter().map(|one| (*one).to_owned()).collect();
+            parse(&line).err().unwrap()
+        };
+        assert!(fault(&[]).contains("PATH"));
+        assert!(fault(&["f", "--block", "5"]).contains("multiple of 4096"));
+        assert!(fault(&["f", "--variants", "rio"]).contains("no variant rio"));
+        assert!(fault(&["f", "--depth"]).contains("needs a value"));
+    }
+}

@@ -87,8 +87,16 @@ def others():
         yield Cell("tokio-echo", ("echo", "--size", "128"), connections, "tokio echo, one thread")
 
 
+def applications():
+    """Programs of the table of tested programs."""
+    for server in ("asyncio", "uvloop", "netty-nio", "netty-epoll"):
+        yield Cell(server, ("echo", "--size", "128"), 50, "echo", least=1.0)
+    for server in ("aiohttp", "uvicorn", "gevent", "node26", "undertow"):
+        yield Cell(server, ("http", "--path", "/"), 50, "HTTP", least=1.0)
+
+
 def every():
-    return [*redis(), *nginx(), *memcached(), *others()]
+    return [*redis(), *nginx(), *memcached(), *others(), *applications()]
 
 
 def of_keys(number):

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers import Missing
+from servers import Missing, program
 
 ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / "target/programs"
 TABLE = ROOT / "crates/annulus-cli/src/run/programs.tsv"
+PYTHON = "/usr/bin/python3"
 # Time limit of a download, which a slow registry may need.
 PATIENCE_S = 300
 # The Debian package of each client.
@@ -35,6 +37,10 @@ class Row:
     commands: list
     share: float
     ci: bool
+
+    @property
+    def source(self):
+        return self.packages[0].partition(":")[0] if self.packages else None
 
 
 def table():
@@ -81,7 +87,7 @@ def installed(package):
     return version if status == "installed" else None
 
 
-def debian(wanted, folder):
+def debian(wanted):
     """Checks the installed versions, and installs missing packages on a build machine."""
     if not shutil.which("dpkg-query"):
         raise Missing("no dpkg here; the table names packages of Debian")
@@ -97,8 +103,12 @@ def debian(wanted, folder):
 
 
 def pypi(wanted, folder):
+    """Installs wheels for Debian's Python, with the pip of the Python that runs this script."""
+    program(PYTHON)
+    version = subprocess.run([PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+                             check=True, capture_output=True, text=True).stdout.strip()
     run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(folder),
-         "--only-binary", ":all:", "--python-version", "3.11", *(f"{name}=={version}" for name, version in wanted)],
+         "--only-binary", ":all:", "--python-version", version, *(f"{name}=={version}" for name, version in wanted)],
         " ".join(name for name, _ in wanted))
 
 
@@ -107,7 +117,7 @@ def npm(wanted, folder):
     for name, version in wanted:
         run(["npm", "pack", "--silent", "--pack-destination", str(folder), f"{name}@{version}"], f"{name} {version}")
         archive = folder / f"{name}-{version}.tgz"
-        shutil.unpack_archive(archive, folder, filter="data")
+        run(["tar", "-xzf", str(archive), "-C", str(folder)], f"{name} {version}, to unpack")
         archive.unlink()
 
 
@@ -130,14 +140,17 @@ def maven(wanted, folder):
 SOURCES = {"debian": debian, "pypi": pypi, "npm": npm, "maven": maven}
 
 
-def bring(source, row, cache):
+def bring(row):
     """Returns the folder of the row's downloads."""
+    source = row.source
+    if not source:
+        return CACHE
     named = [package.removeprefix(f"{source}:") for package in row.packages]
     wanted = [tuple(package.split("=", 1)) for package in named]
     if source == "debian":
-        debian(wanted, cache)
-        return cache
-    folder = cache / re.sub(r"[^\w.=-]+", "-", " ".join(named))
+        debian(wanted)
+        return CACHE
+    folder = CACHE / re.sub(r"[^\w.=-]+", "-", " ".join(named))
     if not folder.exists():
         # Renamed when it is whole, so that an interrupted download is repeated.
         partial = folder.with_name(folder.name + ".partial")
@@ -148,17 +161,17 @@ def bring(source, row, cache):
     return folder
 
 
-def bring_all(rows, cache):
+def bring_all(rows):
     """Returns the folder of each row's downloads, or its `Missing`. The sources are asked in parallel."""
     brought = {}
 
     def bring_from(source):
-        for row in (row for row in rows if row.packages and row.packages[0].startswith(f"{source}:")):
+        for row in (row for row in rows if row.source == source):
             try:
-                brought[row.key] = bring(source, row, cache)
+                brought[row.key] = bring(row)
             except Missing as error:
                 brought[row.key] = error
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(bring_from, SOURCES))
+        list(pool.map(bring_from, {row.source for row in rows}))
     return brought

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import downloads
+import tested
 from figures import median, spread
 from servers import AGAIN, PLAIN, PRELOADED, Missing, Server
 
@@ -78,10 +80,17 @@ def disturbed(runs, options):
 
 
 def start(cell, how, options, work):
-    server = Server(
-        cell.server, how, options.library, work, cpus=options.server_cpu,
-        binaries={"hyper": options.hyper, "annulus": options.annulus},
-    )
+    rows = [row for row in downloads.table() if row.key == cell.server and row.key in tested.APPLICATIONS]
+    if rows:
+        folder = downloads.bring(rows[0])
+        server = tested.Tested(
+            rows[0], folder, options.annulus, how, options.library, work, cpus=options.server_cpu
+        )
+    else:
+        server = Server(
+            cell.server, how, options.library, work, cpus=options.server_cpu,
+            binaries={"hyper": options.hyper, "annulus": options.annulus},
+        )
     if how not in (PLAIN, AGAIN) and not server.has(options.library.resolve()):
         server.stop()
         raise RuntimeError("the library is not loaded")

@@ -11,11 +11,15 @@ import subprocess
 from pathlib import Path
 
 from clients import Client, Wrong, bulk, command, payload
+from downloads import PYTHON
 from servers import Server, free_port, program, write
 
-# Debian's, for which pip chooses the wheels.
-PYTHON = "/usr/bin/python3"
 APPS = Path(__file__).resolve().parent / "apps"
+# Programs of the table that run the files in APPS.
+APPLICATIONS = (
+    "asyncio", "uvloop", "aiohttp", "uvicorn", "gevent", "node20", "node24", "node26", "netty-nio", "netty-epoll",
+    "undertow",
+)
 # The files that web servers send: name and bytes.
 FILES = {f"/{length}": payload(b"file of %d; " % length, length) for length in (1, 100, 1000, 3000)}
 # Below the length from which the ring only polls a connection.
@@ -25,10 +29,10 @@ LENGTHS = (1, 30, 300, 3000)
 class Tested(Server):
     """A program of the table."""
 
-    def __init__(self, row, folder, tool, *arguments):
+    def __init__(self, row, folder, tool, *arguments, cpus=None):
         self.downloads, self.postgres = folder, None
-        more_env = {"PYTHONPATH": str(folder)} if row.packages and row.packages[0].startswith("pypi:") else {}
-        super().__init__(row.key, *arguments, cpus=None, more_env=more_env, binaries={"annulus": tool})
+        more_env = {"PYTHONPATH": str(folder)} if row.source == "pypi" else {}
+        super().__init__(row.key, *arguments, cpus=cpus, more_env=more_env, binaries={"annulus": tool})
 
     def command(self, options):
         port, apps, folder = str(self.port), APPS, self.folder
@@ -40,7 +44,10 @@ class Tested(Server):
             case "gevent":
                 return [program(PYTHON), "-m", "gunicorn", "--chdir", str(apps), "-k", "gevent", "-w", "1",
                         "-b", f"127.0.0.1:{port}", "echo_wsgi:app"]
-            case "node20" | "node24" | "node":
+            case "uvicorn":
+                return [program(PYTHON), "-m", "uvicorn", "--app-dir", str(apps), "--host", "127.0.0.1", "--port", port,
+                        "--no-access-log", "echo_asgi:app"]
+            case "node20" | "node24" | "node26":
                 return [str(self.downloads / "package/bin/node"), str(apps / "echo.js"), port]
             case "netty-nio" | "netty-epoll":
                 return self.java("NettyEcho.java", self.kind.removeprefix("netty-"), port)
@@ -92,8 +99,9 @@ class Tested(Server):
             [*user, bin_folder / "postgres", "-D", data, "-p", str(socket_port), "-k", self.folder, "-F",
              "-c", "listen_addresses=127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
         text = (f"[databases]\n* = host=127.0.0.1 port={socket_port} user=postgres dbname=postgres\n"
-                f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
-                f"auth_type = any\npool_mode = transaction\nmax_client_conn = 200\nlogfile = {self.folder}/pgbouncer.log\n")
+                f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\n"
+                f"unix_socket_dir =\nauth_type = any\npool_mode = transaction\nmax_client_conn = 200\n"
+                f"logfile = {self.folder}/pgbouncer.log\n")
         return [program("pgbouncer"), *as_user, "-q", str(write(self.folder, "pgbouncer.ini", text))]
 
     def stop(self):
@@ -261,7 +269,8 @@ class Postgres(Exchanges):
 PROTOCOLS = {
     "redis": Redis, "memcached": Memcached, "mosquitto": Mqtt, "pgbouncer": Postgres,
     "nginx": Files, "haproxy": Files, "lighttpd": Files,
-    "aiohttp": Http, "gevent": Http, "node20": Http, "node24": Http, "node": Http, "undertow": Http,
+    "aiohttp": Http, "uvicorn": Http, "gevent": Http, "node20": Http, "node24": Http, "node26": Http,
+    "undertow": Http,
 }
 
 

@@ -1,11 +1,11 @@
-// Responds with the body of each request: echo.js PORT.
+// Responds with the body of each request, or a greeting: echo.js PORT.
 // SIGTERM ends it in order, so that the library writes its counts.
 const http = require('http');
 const server = http.createServer((request, response) => {
     const parts = [];
     request.on('data', (part) => parts.push(part));
     request.on('end', () => {
-        const body = Buffer.concat(parts);
+        const body = Buffer.concat(parts.length ? parts : [Buffer.from('Hello, World!')]);
         response.writeHead(200, {'Content-Length': body.length});
         response.end(body);
     });

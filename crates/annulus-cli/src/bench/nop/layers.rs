@@ -13,7 +13,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use annulus::Engine;
-use annulus::tokio::Rings;
 use annulus_baselines::{Failure, NopRing, context_switches};
 use futures_executor::LocalPool;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -350,7 +349,8 @@ fn on_tokio(
     start: impl FnOnce() -> Result<Watch, Failure>,
 ) -> Result<Sample, Failure> {
     let runtime = builder
-        .build_with_rings()
+        .enable_all()
+        .build()
         .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
     let engine = engine()?;
     let watch = start()?;

@@ -25,14 +25,24 @@ enum Flavour {
     MultiThread,
 }
 
+/// The way in which operations of the runtime's threads reach the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Submission {
+    /// Through rings that the threads of an ordinary runtime get.
+    Rings,
+    /// Through rings of a runtime that calls hooks before its threads sleep.
+    RingsWithHooks,
+    /// Through the engine's driver thread.
+    DriverThread,
+}
+
 /// Annulus under one of Tokio's runtimes.
 #[derive(Clone, Copy)]
 pub(crate) struct OnTokio {
     name: &'static str,
     about: &'static str,
     flavour: Flavour,
-    /// Gives each thread of the runtime a ring. Without it, the threads submit to the engine's driver.
-    rings: bool,
+    submission: Submission,
     memory: Memory,
 }
 
@@ -40,12 +50,12 @@ const ON_TOKIO: OnTokio = OnTokio {
     name: "annulus-tokio",
     about: "Annulus on Tokio (current_thread, a ring on its thread), a task per operation in flight",
     flavour: Flavour::CurrentThread,
-    rings: true,
+    submission: Submission::Rings,
     memory: Memory::Plain,
 };
 
 impl OnTokio {
-    pub(crate) fn variants() -> [OnTokio; 4] {
+    pub(crate) fn variants() -> [OnTokio; 5] {
         [
             ON_TOKIO,
             OnTokio {
@@ -61,9 +71,16 @@ impl OnTokio {
                 ..ON_TOKIO
             },
             OnTokio {
-                name: "annulus-tokio-handed",
-                about: "annulus-tokio on an unmodified runtime: operations go to a driver thread",
-                rings: false,
+                name: "annulus-tokio-hooks",
+                about: "annulus-tokio-mt on a runtime of `build_with_rings`",
+                flavour: Flavour::MultiThread,
+                submission: Submission::RingsWithHooks,
+                ..ON_TOKIO
+            },
+            OnTokio {
+                name: "annulus-tokio-driver",
+                about: "annulus-tokio without rings: operations go to a driver thread",
+                submission: Submission::DriverThread,
                 ..ON_TOKIO
             },
         ]
@@ -75,11 +92,10 @@ impl OnTokio {
             Flavour::CurrentThread => Builder::new_current_thread(),
             Flavour::MultiThread => Builder::new_multi_thread(),
         };
-        builder.worker_threads(workers);
-        if self.rings {
-            builder.build_with_rings()
-        } else {
-            builder.build()
+        builder.worker_threads(workers).enable_all();
+        match self.submission {
+            Submission::RingsWithHooks => builder.build_with_rings(),
+            Submission::Rings | Submission::DriverThread => builder.build(),
         }
     }
 
@@ -134,7 +150,8 @@ impl<B: Bench> Variant<B> for OnTokio {
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let opened = Opened::new(job, None, Engine::builder())?;
+        let rings = self.submission != Submission::DriverThread;
+        let opened = Opened::new(job, None, Engine::builder().thread_rings(rings))?;
         opened.shows_calls(bench);
         match self.memory {
             Memory::Plain => self.run_with(job, bench, &opened, || Ok(buffer(job)))?,
@@ -143,7 +160,7 @@ impl<B: Bench> Variant<B> for OnTokio {
                 self.run_with(job, bench, &opened, || arena_buffer(&arena))?;
             }
         }
-        Ok(opened.finished(job, 1, self.rings))
+        Ok(opened.finished(job, 1, rings))
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use annulus::metrics::layout::preload::{Call, Event, Gauge, Served, T
 use annulus::metrics::{self, layout::switch::SwitchCounter};
 
 use crate::reserved_fds::{self, Inode};
-use crate::{log, process, switch};
+use crate::{identity, log, switch_position};
 
 const CALLS: usize = Call::ALL.len();
 const WHYS: usize = Why::ALL.len();
@@ -212,7 +212,7 @@ fn begin_process() {
         Ok(descriptor) => {
             reserved_fds::remember(descriptor, Inode::Own);
             PUBLISHED.store(descriptor, Ordering::Relaxed);
-            switch::begin();
+            switch_position::begin();
         }
         // Counting continues; only `annulus top` cannot attach.
         Err(error) => log::write_line(&format!(
@@ -337,8 +337,8 @@ pub(crate) fn line() -> String {
         format!("\"{name}\":{count}")
     };
     let parts = [
-        format!("\"pid\":{}", process::pid()),
-        format!("\"command\":\"{}\"", process::command()),
+        format!("\"pid\":{}", identity::pid()),
+        format!("\"command\":\"{}\"", identity::command()),
         event("rings", Event::Rings),
         calls("served", &EARLY.served, Totals::served),
         whys("passed", &EARLY.passed, Totals::passed),

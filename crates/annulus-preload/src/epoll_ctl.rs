@@ -16,6 +16,7 @@ use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
 use crate::reserved_fds::{self, Inode};
+use crate::ring_policy;
 use crate::sockopts;
 use crate::stops;
 use crate::switch;
@@ -212,7 +213,7 @@ fn begin(
 
 /// Creates the set's ring. The calling thread must be the one that waits on the set.
 pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
-    if config::get().disabled || !crate::process::may_make_rings() {
+    if config::get().disabled || !ring_policy::may_make_rings() {
         counters::passed(Why::Filtered);
         stops::on_set(Why::Filtered, 0);
         log::log_refused("the program has set a system call filter");

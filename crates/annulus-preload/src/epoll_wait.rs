@@ -17,11 +17,12 @@ use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::poll_cycle::{self, EnterOutcome};
-use crate::process;
 use crate::receive;
+use crate::ring_policy;
 use crate::ring_teardown;
 use crate::send;
 use crate::switch;
+use crate::switch_position;
 use crate::sys;
 
 /// The arguments of `epoll_wait`: the program's buffer, and the wait.
@@ -77,8 +78,8 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         }
         _ => {}
     }
-    if process::has_new_filter() {
-        process::on_filter(&mut guard);
+    if ring_policy::has_new_filter() {
+        hand_back::on_filter(&mut guard);
     }
     if guard.mode == Mode::Fresh {
         if !guard.needs_ring || config::get().disabled {
@@ -89,7 +90,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     }
     // A signal handler may have jumped out of the wait that it interrupted, or may itself wait.
     guard.clear_in_enter();
-    if switch::is_released() && guard.mode == Mode::Serving {
+    if switch_position::is_released() && guard.mode == Mode::Serving {
         switch::release(&mut guard);
     }
     if guard.mode == Mode::Passing {
@@ -148,7 +149,7 @@ unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
             _ if left_ns == Some(0) => return Some(Ok(0)),
             _ => {}
         }
-        if switch::is_released() {
+        if switch_position::is_released() {
             // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_released(guard, buffer, deadline_ns) };
         }

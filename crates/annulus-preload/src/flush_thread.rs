@@ -27,7 +27,6 @@ use crate::deferred_output::{self, on_writable};
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
 use crate::identity;
-use crate::process;
 use crate::send;
 use crate::sys;
 use crate::writability;
@@ -178,7 +177,7 @@ fn run() {
         }
         if state == THREAD_EXITED {
             // The process may be about to end with its last thread.
-            deferred_output::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
+            deferred_output::wait_until(sys::now_ns() + send::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
             // The thread that ended may not have been the only one that waits on a set.
             let goes_on = (deferred_output::flush_all() || !epoll_set_list::none_is_queued())

@@ -19,6 +19,7 @@ use crate::log;
 use crate::poll_cycle;
 use crate::receive;
 use crate::reserved_fds;
+use crate::ring_policy;
 use crate::send;
 use crate::sockopts;
 use crate::stops;
@@ -428,10 +429,19 @@ fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Co
     receive::copy_out(inner, connection);
     connection.copied_out.clear();
     // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
-    if entry.flags() & SHARED == 0 && !crate::process::may_be_filtered() {
+    if entry.flags() & SHARED == 0 && !ring_policy::may_be_filtered() {
         send::flush(inner, fd, connection);
         sys::reset_when_closed(fd);
     }
+}
+
+/// Handles a filter that was set while this set had a ring: the ring is not entered again, not even to cancel requests.
+pub(crate) fn on_filter(guard: &mut SetGuard) {
+    ring_policy::forbid_rings();
+    if let Some(context) = &mut guard.ring {
+        context.ring.give_up();
+    }
+    pass_through_set(guard, Why::Filtered);
 }
 
 /// Hands back all connections of a set, which passes through from now on.
@@ -512,7 +522,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     } = *context;
     counters.end();
     // A filter may allow less than an enter.
-    reserved_fds::close_ring(ring, is_quiescent && crate::process::may_make_rings());
+    reserved_fds::close_ring(ring, is_quiescent && ring_policy::may_make_rings());
     crate::ring_teardown::on_ring_closed();
     if is_quiescent {
         drop(pool);

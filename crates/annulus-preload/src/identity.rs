@@ -5,9 +5,8 @@
 //! this library's own memory, all of it).
 #![allow(unsafe_code)]
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
-
-use crate::process;
 
 /// Returns the ID of the calling thread: unique while it lives, and never 0.
 #[inline]
@@ -35,6 +34,14 @@ static GENERATION: Page = Page {
 static LAST_GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The kernel zeroes the page in children (Linux 4.14).
 static IS_WIPED: AtomicBool = AtomicBool::new(false);
+
+/// The function of [`on_new_process`].
+static RESET: OnceLock<fn()> = OnceLock::new();
+
+/// Sets the function that each child runs before it uses anything that it inherited: it drops what belongs to the parent.
+pub(crate) fn on_new_process(reset: fn()) {
+    RESET.get_or_init(|| reset);
+}
 
 /// Returns the generation of this process. Anything with another number was created by a parent, and must not be used.
 #[inline]
@@ -72,7 +79,10 @@ fn become_next(last: u32, current: u32) -> u32 {
     }
     LAST_GENERATION.store(next, Ordering::Relaxed);
     if last != 0 {
-        process::reset_in_child();
+        PID.store(0, Ordering::Relaxed);
+        if let Some(reset) = RESET.get() {
+            reset();
+        }
     }
     next
 }
@@ -102,4 +112,33 @@ pub(crate) fn is_single_threaded() -> bool {
     // SAFETY: Typed: null, or that byte, which is never freed.
     unsafe { SINGLE.load(Ordering::Relaxed).as_ref() }
         .is_some_and(|single| single.load(Ordering::Relaxed) != 0)
+}
+
+/// The process ID; 0: not determined yet.
+static PID: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn pid() -> u32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => {
+            let pid = std::process::id();
+            PID.store(pid, Ordering::Relaxed);
+            pid
+        }
+        pid => pid,
+    }
+}
+
+/// Returns the name of the process as `ps` shows it, without characters that JSON would escape.
+pub(crate) fn command() -> &'static str {
+    static COMMAND: OnceLock<String> = OnceLock::new();
+    COMMAND.get_or_init(|| {
+        let mut name = [0_u8; 16];
+        // SAFETY: Lent: sixteen bytes, which is what the kernel writes.
+        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+        let plain = |&&byte: &&u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        name.iter()
+            .filter(plain)
+            .map(|&byte| byte as char)
+            .collect()
+    })
 }

@@ -29,9 +29,10 @@
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
 //! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none left.
 //! - `stops`: reports of sets and listeners that are left to the kernel permanently.
-//! - `switch`: the operator's switch, which hands all connections back while the program runs, and serves them again.
-//! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `config`, `log`, `counters`,
-//!   `build_id`: settings, messages and counters.
+//! - `switch`, `switch_position`: the operator's switch, which hands all connections back while the program runs, and
+//!   serves them again.
+//! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the library
+//!   may make rings. `config`, `log`, `counters`, `build_id`: settings, messages and counters.
 //!
 //! # Sealed
 //!
@@ -73,6 +74,7 @@ mod raw_libc;
 mod real;
 mod receive;
 mod reserved_fds;
+mod ring_policy;
 mod ring_teardown;
 mod send;
 mod send_errors;
@@ -80,5 +82,6 @@ mod sockopt_effects;
 mod sockopts;
 mod stops;
 mod switch;
+mod switch_position;
 mod sys;
 mod writability;

@@ -14,7 +14,7 @@ use crate::config;
 use crate::counters::{self, Why};
 use crate::epoll_set_list;
 use crate::fd_table::{self, Kind};
-use crate::process;
+use crate::identity;
 use crate::raw_libc as libc;
 use crate::reserved_fds;
 use crate::stops;
@@ -23,7 +23,7 @@ use crate::sys;
 /// Writes a line to the log, if one is configured.
 pub(crate) fn write_line(line: &str) {
     if config::get().log.is_some() {
-        let pid = crate::process::pid();
+        let pid = identity::pid();
         write_to_log(&format!("process {pid}: {line}"));
     }
 }
@@ -57,7 +57,7 @@ static REASON_LOGGED: AtomicBool = AtomicBool::new(false);
 /// Logs the build, before the first other line of this process.
 pub(crate) fn log_build() {
     if config::get().log.is_some() && !BUILD_LOGGED.swap(true, Ordering::Relaxed) {
-        let (build, command) = (build_id::name(), process::command());
+        let (build, command) = (build_id::name(), identity::command());
         write_line(&format!(
             "{command} under {build}, Linux {}",
             build_id::kernel()

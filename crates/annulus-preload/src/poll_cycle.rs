@@ -15,8 +15,8 @@ use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, Listener, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_table::{self, Kind};
-use crate::process;
 use crate::reserved_fds;
+use crate::ring_policy;
 use crate::switch;
 
 /// Entries of the submission queue.
@@ -74,8 +74,8 @@ pub(crate) fn listener_token(listener: &Listener) -> u64 {
 
 /// Creates a set's ring, for the calling thread.
 pub(crate) fn make() -> Result<Box<RingContext>, String> {
-    process::check_inherited_filter()?;
-    let polled = process::may_use_sqpoll().then(annulus::engine::SqPoll::new);
+    ring_policy::check_inherited_filter()?;
+    let polled = ring_policy::may_use_sqpoll().then(annulus::engine::SqPoll::new);
     let made = reserved_fds::make_high(|| ServerRing::new(ENTRIES, RING_SLOTS, polled.as_ref()));
     let mut ring = made.map_err(|error| error.to_string())?;
     let failed = |error: std::io::Error| format!("cannot allocate a ring's buffers: {error}");

@@ -5,27 +5,26 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-use annulus::preload::ServerRing;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config;
 use crate::counters::{self, Why};
-use crate::epoll_set;
+use crate::descriptor;
+use crate::draining;
 use crate::epoll_set_list;
+use crate::fd_limit;
 use crate::fd_table;
 use crate::flush_thread;
 use crate::hand_back;
 use crate::identity;
 use crate::log;
 use crate::reserved_fds;
+use crate::ring_policy;
 use crate::ring_teardown;
 use crate::send;
-use crate::sys;
-
-/// The longest time that a process waits for deferred output at its end, ms.
-pub(crate) const LAST_BYTES_MS: u64 = 1000;
+use crate::stops;
+use crate::switch_position;
+use crate::writability;
 
 /// The library is initialised; before that, every call passes through.
 static READY: AtomicBool = AtomicBool::new(false);
@@ -35,11 +34,9 @@ static STATS_WRITTEN: AtomicBool = AtomicBool::new(false);
 /// The process is a child: it did not load the library itself.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn() = load;
-
-extern "C" fn load() {
+/// Runs when the library is loaded. Returns whether calls are served from now on.
+pub(crate) fn load() -> bool {
+    identity::on_new_process(reset_in_child);
     let config = config::get();
     if let Some(wrong) = &config.wrong {
         log::write_line_or_stderr(wrong);
@@ -56,7 +53,7 @@ extern "C" fn load() {
         counters::passed(Why::Disabled);
         // SAFETY: Typed: a function that may be called at any time.
         unsafe { libc::atexit(at_exit) };
-        return;
+        return false;
     }
     std::panic::set_hook(Box::new(|panic| {
         log::write_line(&format!(
@@ -75,7 +72,7 @@ extern "C" fn load() {
         __cxa_at_quick_exit(at_quick_exit, std::ptr::null_mut());
     }
     READY.store(true, Ordering::Release);
-    crate::hooks::watch_syscalls();
+    true
 }
 
 unsafe extern "C" {
@@ -105,17 +102,16 @@ pub(crate) extern "C" fn on_fork_child() {
 
 /// Resets the library in a child, before anything else. The thread that forked may have been in the middle of any call,
 /// and the C library may not know about the fork, so nothing here allocates or frees memory.
-pub(crate) fn reset_in_child() {
-    PID.store(0, Ordering::Relaxed);
-    crate::switch::inherit();
+fn reset_in_child() {
+    switch_position::inherit();
     counters::reset();
     log::reset_in_child();
     flush_thread::reset();
-    crate::draining::reset_in_child();
-    crate::writability::reset();
-    crate::descriptor::reset();
-    crate::fd_limit::reset();
-    crate::stops::reset();
+    draining::reset_in_child();
+    writability::reset();
+    descriptor::reset();
+    fd_limit::reset();
+    stops::reset();
     STATS_WRITTEN.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     reserved_fds::close_in_child();
@@ -133,7 +129,7 @@ pub(crate) fn before_clone(flags: c_int) {
     // The child has its own descriptors but shares this memory: its `close` would mark this process's number as closed.
     epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Forked));
     if flags & libc::CLONE_VFORK == 0 {
-        FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
+        ring_policy::forbid_rings();
     }
 }
 
@@ -160,7 +156,7 @@ pub(crate) fn before_possible_exit() {
     // This may be a child that has not determined its generation yet.
     identity::fork_generation();
     if READY.load(Ordering::Acquire) {
-        send::flush_everything(LAST_BYTES_MS);
+        send::flush_everything(send::LAST_BYTES_MS);
         epoll_set_list::for_each_owned(|guard| send::suspend_batching(guard));
     }
     let has_report = counters::any() || !IS_CHILD.load(Ordering::Relaxed);
@@ -172,28 +168,19 @@ pub(crate) fn before_possible_exit() {
 /// Runs before the process executes another program.
 pub(crate) fn before_exec() {
     if READY.load(Ordering::Acquire) {
-        send::flush_everything(LAST_BYTES_MS);
+        send::flush_everything(send::LAST_BYTES_MS);
     }
 }
 
-/// The program has changed its credentials: no kernel thread polls for a ring any more.
-static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
-
-/// Remaining checks for a new filter: a program that sets `no_new_privs` often sets a filter next.
-static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
-const FILTER_CHECKS_MAX: u32 = 64;
-/// In place of a count: no ring is created or entered any more, as a system call filter may end the program for it.
-const NO_RINGS: u32 = u32::MAX;
-
 /// Runs before the program sets a filter, and does everything that needs a ring.
 pub(crate) fn before_filter() {
-    FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
+    ring_policy::forbid_rings();
     epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Filtered));
     flush_thread::stop_if_idle();
     ring_teardown::cache_handlers();
     // Cached for the exit line.
-    command();
-    pid();
+    identity::command();
+    identity::pid();
 }
 
 /// Runs when the program sets `no_new_privs`. A program with a ring is probably about to set a filter. The filter may
@@ -204,66 +191,13 @@ pub(crate) fn before_possible_filter() {
     epoll_set_list::for_each(|guard| has_ring |= guard.ring.is_some());
     if has_ring {
         before_filter();
-    } else if FILTER_CHECKS.load(Ordering::Relaxed) != NO_RINGS {
-        FILTER_CHECKS.store(FILTER_CHECKS_MAX, Ordering::Relaxed);
+    } else {
+        ring_policy::expect_filter();
     }
-}
-
-/// Returns whether the program may have set a filter, which may forbid calls that only this library makes.
-pub(crate) fn may_be_filtered() -> bool {
-    FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
-}
-
-/// Returns whether a filter may have been set since the last check.
-#[inline]
-pub(crate) fn has_new_filter() -> bool {
-    FILTER_CHECKS.load(Ordering::Relaxed) > 0 && check_filter()
-}
-
-#[cold]
-fn check_filter() -> bool {
-    let left = |checks: u32| (checks != NO_RINGS && checks > 0).then(|| checks - 1);
-    let updated = FILTER_CHECKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
-    updated.is_err() && FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
-        || updated.is_ok() && sys::has_filter()
-}
-
-/// Handles a filter that was set while this set had a ring: the ring is not entered again, not even to cancel requests.
-pub(crate) fn on_filter(guard: &mut epoll_set::SetGuard) {
-    FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
-    if let Some(context) = &mut guard.ring {
-        context.ring.give_up();
-    }
-    hand_back::pass_through_set(guard, Why::Filtered);
-}
-
-pub(crate) fn may_make_rings() -> bool {
-    let filtered = has_new_filter();
-    if filtered {
-        FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
-    }
-    !filtered
-}
-
-/// Fails with the reason if a filter that the process inherited would end it for a ring. Filters are never removed, all
-/// threads inherit those from before the start, and no ring is made after another one is set. So one probe is enough for
-/// the process and its children.
-pub(crate) fn check_inherited_filter() -> Result<(), String> {
-    static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
-    if !sys::has_filter() {
-        return Ok(());
-    }
-    if let Some(probed) = PROBED.get() {
-        return probed.clone();
-    }
-    // Not within `get_or_init`: another thread may fork meanwhile.
-    let probed = ServerRing::check_filter().map_err(|error| error.to_string());
-    let _ = PROBED.set(probed.clone());
-    probed
 }
 
 pub(crate) fn before_credential_change() {
-    if !CREDENTIALS_CHANGED.swap(true, Ordering::Relaxed) && config::get().sqpoll {
+    if ring_policy::forbid_sqpoll() {
         log::write_line(
             "SQPOLL is off from now on: the program changes its user or group, and its kernel thread would keep the \
              old one",
@@ -278,38 +212,4 @@ pub(crate) fn before_credential_change() {
             }
         });
     }
-}
-
-/// Returns whether a kernel thread may poll for the next ring.
-pub(crate) fn may_use_sqpoll() -> bool {
-    config::get().sqpoll && !CREDENTIALS_CHANGED.load(Ordering::Relaxed)
-}
-
-/// The process ID; 0: not determined yet.
-static PID: AtomicU32 = AtomicU32::new(0);
-
-pub(crate) fn pid() -> u32 {
-    match PID.load(Ordering::Relaxed) {
-        0 => {
-            let pid = std::process::id();
-            PID.store(pid, Ordering::Relaxed);
-            pid
-        }
-        pid => pid,
-    }
-}
-
-/// Returns the name of the process as `ps` shows it, without characters that JSON would escape.
-pub(crate) fn command() -> &'static str {
-    static COMMAND: OnceLock<String> = OnceLock::new();
-    COMMAND.get_or_init(|| {
-        let mut name = [0_u8; 16];
-        // SAFETY: Lent: sixteen bytes, which is what the kernel writes.
-        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-        let plain = |&&byte: &&u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
-        name.iter()
-            .filter(plain)
-            .map(|&byte| byte as char)
-            .collect()
-    })
 }

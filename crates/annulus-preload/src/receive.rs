@@ -13,7 +13,7 @@ use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::poll_cycle;
-use crate::process;
+use crate::ring_policy;
 use crate::send::served;
 use crate::sys;
 
@@ -215,7 +215,7 @@ unsafe fn read_following(
     let [vector] = vectors else { return 0 };
     // The next read returns an error: the kernel is not called if it has no data.
     let reads_more = was_handed_back && done < total && flags & libc::MSG_PEEK == 0;
-    if !reads_more || process::may_be_filtered() || sys::readable(fd) == 0 {
+    if !reads_more || ring_policy::may_be_filtered() || sys::readable(fd) == 0 {
         return 0;
     }
     let remaining = iovec {

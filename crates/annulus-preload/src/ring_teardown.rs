@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::errno;
-use crate::process;
+use crate::ring_policy;
 use crate::sys;
 
 /// The time at which the last ring was closed; 0: none has been.
@@ -54,7 +54,7 @@ pub(crate) fn has_interrupted() -> bool {
     let is_recent = closed_ns != 0 && sys::now_ns().saturating_sub(closed_ns) < LATE_NS;
     is_recent
         && match HANDLERS.load(Ordering::Relaxed) {
-            UNKNOWN if process::may_be_filtered() => false,
+            UNKNOWN if ring_policy::may_be_filtered() => false,
             UNKNOWN => !handles_signals(),
             cached => cached == HANDLES_NONE,
         }

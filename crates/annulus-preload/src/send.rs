@@ -15,7 +15,7 @@ use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::flush_thread;
 use crate::hand_back;
-use crate::process;
+use crate::ring_policy;
 use crate::send_errors::{self, SendFailure};
 use crate::sys;
 
@@ -29,6 +29,9 @@ const CONNECTIONS_MAX: usize = 256;
 /// Writes between two checks of the clock, and the age at which queued bytes are sent, ns.
 const WRITES_PER_CHECK: u32 = 32;
 const FLUSH_AFTER_NS: u64 = 1_000_000;
+
+/// The longest time that a process waits for deferred output at its end, ms.
+pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
 /// Takes the set of a connection whose call can be served. Fails with the reason if the call passes through.
 pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
@@ -105,8 +108,8 @@ pub(crate) unsafe fn write(
     };
     if result == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         drop(guard);
-        if !process::may_be_filtered() && sys::is_fatal(libc::SIGPIPE) {
-            flush_everything(process::LAST_BYTES_MS);
+        if !ring_policy::may_be_filtered() && sys::is_fatal(libc::SIGPIPE) {
+            flush_everything(LAST_BYTES_MS);
         }
         sys::raise_pipe();
     }

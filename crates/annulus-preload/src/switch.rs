@@ -3,7 +3,7 @@
 //! owns. From Linux 6.7 on, a change of the word also wakes a ring that sleeps. A set that was handed back in this way,
 //! or got no ring because of the switch, is served again at the first wait after the switch is reset.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use annulus::metrics::layout::switch::{self, SwitchCounter};
 use annulus::preload::ServerRing;
@@ -19,26 +19,8 @@ use crate::inherited_set::{self, Member};
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle::{self, TokenKind};
+use crate::switch_position;
 use crate::sys;
-
-/// In a child of a fork that has not published its switch yet: the parent's switch was set to release.
-static INHERITED: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether all connections must be handed back to the kernel.
-#[inline]
-pub(crate) fn is_released() -> bool {
-    switch::is_released() || INHERITED.load(Ordering::Relaxed)
-}
-
-/// Publishes the switch of this process.
-pub(crate) fn begin() {
-    switch::listen(INHERITED.swap(false, Ordering::Relaxed));
-}
-
-/// Copies the position of the parent's switch, in a child of a fork that still sees the parent's word.
-pub(crate) fn inherit() {
-    INHERITED.store(is_released(), Ordering::Relaxed);
-}
 
 /// Makes the ring wake its thread when the switch changes.
 pub(crate) fn arm(ring: &mut ServerRing) {
@@ -76,7 +58,7 @@ fn mark_released(guard: &mut SetGuard) {
 
 /// Returns whether the switch keeps a set that could be served from getting a ring.
 pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
-    if !is_released() {
+    if !switch_position::is_released() {
         return false;
     }
     // From now on the process has a switch, as it would with a ring.
@@ -99,7 +81,7 @@ pub(crate) fn clear_released(guard: &mut SetGuard) {
 /// Runs before a wait on the set, and serves the set again if the switch has been reset.
 #[inline]
 pub(crate) fn apply(set: &'static Set, guard: &mut SetGuard) {
-    if guard.released && !is_released() {
+    if guard.released && !switch_position::is_released() {
         serve_again(set, guard);
     }
 }

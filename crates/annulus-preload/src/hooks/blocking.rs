@@ -21,8 +21,8 @@ use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
-use crate::process;
 use crate::real;
+use crate::ring_policy;
 use crate::sys;
 
 /// Sends queued bytes before a call that may sleep.
@@ -166,7 +166,7 @@ macro_rules! single_threaded {
                 catch_panic(|| {
                     flush_thread::stop_and_wait();
                     // The next child may become the first process of a namespace, which must not be a probe.
-                    let _ = process::check_inherited_filter();
+                    let _ = ring_policy::check_inherited_filter();
                     None
                 });
                 let ret = unsafe { real::$name($($arg),*) };

@@ -26,15 +26,22 @@ mod stdio;
 mod termination;
 mod uncommon;
 
-/// Watches libc's `syscall` from now on. On architectures other than x86-64, raw calls bypass the library.
-pub(crate) fn watch_syscalls() {
-    #[cfg(target_arch = "x86_64")]
-    raw_syscall::watch();
-}
-
 use crate::errno::{self, CallResult};
 use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = load;
+
+/// The library's entry point. On architectures other than x86-64, raw calls bypass the library.
+extern "C" fn load() {
+    let serves = crate::process::load();
+    #[cfg(target_arch = "x86_64")]
+    if serves {
+        raw_syscall::watch();
+    }
+}
 
 /// The state of a descriptor, for a hook.
 enum FdState {

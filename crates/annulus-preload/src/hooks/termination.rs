@@ -17,6 +17,7 @@ use super::catch_panic;
 use super::process::before_exec;
 use crate::process;
 use crate::real::{self, Run};
+use crate::ring_policy;
 use crate::sys;
 
 // ---- children ----
@@ -105,7 +106,7 @@ aborts! {
 /// Sends queued bytes before a signal that ends or stops this process.
 fn before_signal(signal: c_int) {
     // After a filter was set, no bytes are queued, and the query may be forbidden.
-    if signal != 0 && !process::may_be_filtered() && sys::is_fatal(signal) {
+    if signal != 0 && !ring_policy::may_be_filtered() && sys::is_fatal(signal) {
         before_exec();
     }
 }
@@ -113,7 +114,7 @@ fn before_signal(signal: c_int) {
 /// Returns whether a signal to `pid`, in the notation of `kill(2)`, reaches this process as well.
 fn targets_self(pid: pid_t) -> bool {
     match pid {
-        _ if process::may_be_filtered() => false,
+        _ if ring_policy::may_be_filtered() => false,
         0 | -1 => true,
         1.. => pid == unsafe { libc::getpid() },
         group => group.checked_neg() == Some(unsafe { libc::getpgrp() }),

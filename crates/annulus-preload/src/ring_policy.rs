@@ -1,0 +1,86 @@
+//! Decides whether the library may make and use rings. After the program has set a system call filter, it may not: the
+//! filter may end the program for a call that only this library makes. After the program has changed its user or group,
+//! new rings do not use SQPOLL.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use annulus::preload::ServerRing;
+
+use crate::config;
+use crate::sys;
+
+/// The program has changed its credentials: no kernel thread polls for a ring any more.
+static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// Remaining checks for a new filter: a program that sets `no_new_privs` often sets a filter next.
+static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
+const FILTER_CHECKS_MAX: u32 = 64;
+/// In place of a count: no ring is created or entered any more.
+const NO_RINGS: u32 = u32::MAX;
+
+/// Forbids rings permanently.
+pub(crate) fn forbid_rings() {
+    FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
+}
+
+/// Starts to check for a filter, which the program may be about to set.
+pub(crate) fn expect_filter() {
+    if !may_be_filtered() {
+        FILTER_CHECKS.store(FILTER_CHECKS_MAX, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether the program may have set a filter, which may forbid calls that only this library makes.
+pub(crate) fn may_be_filtered() -> bool {
+    FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
+}
+
+/// Returns whether a filter may have been set since the last check.
+#[inline]
+pub(crate) fn has_new_filter() -> bool {
+    FILTER_CHECKS.load(Ordering::Relaxed) > 0 && check_filter()
+}
+
+#[cold]
+fn check_filter() -> bool {
+    let left = |checks: u32| (checks != NO_RINGS && checks > 0).then(|| checks - 1);
+    let updated = FILTER_CHECKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+    updated.is_err() && may_be_filtered() || updated.is_ok() && sys::has_filter()
+}
+
+/// Returns whether rings may be made, after a check for a new filter.
+pub(crate) fn may_make_rings() -> bool {
+    let filtered = has_new_filter();
+    if filtered {
+        forbid_rings();
+    }
+    !filtered
+}
+
+/// Fails with the reason if a filter that the process inherited would end it for a ring. Filters are never removed, all
+/// threads inherit those from before the start, and no ring is made after another one is set. So one probe is enough for
+/// the process and its children.
+pub(crate) fn check_inherited_filter() -> Result<(), String> {
+    static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
+    if !sys::has_filter() {
+        return Ok(());
+    }
+    if let Some(probed) = PROBED.get() {
+        return probed.clone();
+    }
+    // Not within `get_or_init`: another thread may fork meanwhile.
+    let probed = ServerRing::check_filter().map_err(|error| error.to_string());
+    let _ = PROBED.set(probed.clone());
+    probed
+}
+
+/// Forbids SQPOLL for later rings. Returns whether it was allowed until now.
+pub(crate) fn forbid_sqpoll() -> bool {
+    !CREDENTIALS_CHANGED.swap(true, Ordering::Relaxed) && config::get().sqpoll
+}
+
+/// Returns whether a kernel thread may poll for the next ring.
+pub(crate) fn may_use_sqpoll() -> bool {
+    config::get().sqpoll && !CREDENTIALS_CHANGED.load(Ordering::Relaxed)
+}

@@ -79,9 +79,16 @@ impl Repo {
 
     /// Returns the files of the library, with their paths below its `src/`.
     pub(crate) fn library(&self) -> impl Iterator<Item = (&str, &str, &Source)> {
-        let below = |path| str::strip_prefix(path, "crates/annulus/src/");
-        self.sources()
-            .filter_map(move |(path, source)| Some((path, below(path)?, source)))
+        self.sources_of("annulus")
+    }
+
+    /// Returns the files of a crate, with their paths below its `src/`.
+    pub(crate) fn sources_of(&self, name: &str) -> impl Iterator<Item = (&str, &str, &Source)> {
+        let folder = format!("crates/{name}/src/");
+        self.sources().filter_map(move |(path, source)| {
+            let below = path.strip_prefix(&folder)?;
+            Some((path, below, source))
+        })
     }
 
     fn read_folder(&mut self, folder: &Path, prefix: &str) {

@@ -3,11 +3,7 @@
 //! Calls that may block, other than waits on a set: queued bytes are sent first. Also calls that only a single-threaded
 //! process may make (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -80,7 +76,7 @@ macro_rules! blocking {
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
                 before_blocking();
-                unsafe { real::$name($($arg),*) }
+                pass_on!(real::$name($($arg),*))
             }
         )*
     };
@@ -143,7 +139,7 @@ unsafe extern "C-unwind" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     before_blocking();
-    unsafe { real::pthread_create(thread, attributes, run, argument) }
+    pass_on!(real::pthread_create(thread, attributes, run, argument))
 }
 
 #[unsafe(no_mangle)]
@@ -153,7 +149,7 @@ unsafe extern "C-unwind" fn thrd_create(
     argument: *mut c_void,
 ) -> c_int {
     before_blocking();
-    unsafe { real::thrd_create(thread, run, argument) }
+    pass_on!(real::thrd_create(thread, run, argument))
 }
 
 /// Defines calls that fail, or behave differently, in a process with a second thread.
@@ -169,7 +165,7 @@ macro_rules! single_threaded {
                     let _ = ring_policy::check_inherited_filter();
                     None
                 });
-                let ret = unsafe { real::$name($($arg),*) };
+                let ret = pass_on!(real::$name($($arg),*));
                 let errno = crate::errno::get();
                 catch_panic(|| {
                     flush_thread::restart_if_needed();

@@ -2,11 +2,7 @@
 //!
 //! Descriptors: closing, duplicating, flags (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
@@ -26,7 +22,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     let tracked = fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
     let Some(entry) = tracked else {
         of::forget(fd);
-        return unsafe { real::close(fd) };
+        return pass_on!(real::close(fd));
     };
     let was_served = entry.kind() == Kind::Served;
     let result = catch_panic(|| of::close(entry, fd));
@@ -35,7 +31,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
     match result {
         Some(result) => into_return_int(result),
-        None => unsafe { real::close(fd) },
+        None => pass_on!(real::close(fd)),
     }
 }
 
@@ -49,7 +45,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(
     flags: c_int,
 ) -> c_int {
     if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
-        return unsafe { real::close_range(first, last, flags) };
+        return pass_on!(real::close_range(first, last, flags));
     }
     // Tracked descriptors are closed one by one, and the kernel closes the ranges between them.
     let mut from = first;
@@ -61,12 +57,12 @@ pub(super) unsafe extern "C-unwind" fn close_range(
             continue;
         }
         if from < fd {
-            unsafe { real::close_range(from, fd - 1, flags) };
+            pass_on!(real::close_range(from, fd - 1, flags));
         }
         from = fd + 1;
         // Descriptors of a ring do not belong to the program.
         if tracked.is_some_and(|entry| entry.kind() != Kind::Library) {
-            unsafe { close(fd as c_int) };
+            pass_on!(close(fd as c_int));
         }
         if fd == c_uint::MAX {
             return 0;
@@ -75,28 +71,28 @@ pub(super) unsafe extern "C-unwind" fn close_range(
     if from > last {
         return 0;
     }
-    unsafe { real::close_range(from, last, flags) }
+    pass_on!(real::close_range(from, last, flags))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+    pass_on!(close_range(first.max(0) as c_uint, c_uint::MAX, 0));
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = before_duplicate(fd);
-    duplicated(fd, create(|| unsafe { real::dup(fd) }), shared)
+    duplicated(fd, create(|| pass_on!(real::dup(fd))), shared)
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    unsafe { dup_to(fd, to, None) }
+    pass_on!(dup_to(fd, to, None))
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    unsafe { dup_to(fd, to, Some(flags)) }
+    pass_on!(dup_to(fd, to, Some(flags)))
 }
 
 unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
@@ -115,8 +111,8 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
         }
     }
     let ret = match flags {
-        None => unsafe { real::dup2(fd, to) },
-        Some(flags) => unsafe { real::dup3(fd, to, flags) },
+        None => pass_on!(real::dup2(fd, to)),
+        Some(flags) => pass_on!(real::dup3(fd, to, flags)),
     };
     if fd == to {
         ret
@@ -160,7 +156,7 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
 ) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         let shared = before_duplicate(fd);
-        let to = create(|| unsafe { real::fcntl(fd, command, argument) });
+        let to = create(|| pass_on!(real::fcntl(fd, command, argument)));
         return duplicated(fd, to, shared);
     }
     if let FdState::Closed = fd_state(fd) {
@@ -179,7 +175,7 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
     if by_signals {
         on_signal_driven_io(fd);
     }
-    let ret = unsafe { real::fcntl(fd, command, argument) };
+    let ret = pass_on!(real::fcntl(fd, command, argument));
     if command == libc::F_SETFL && ret == 0 {
         set_blocking(fd, argument as c_int & libc::O_NONBLOCK == 0);
     }
@@ -188,7 +184,7 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    unsafe { fcntl(fd, command, argument) }
+    pass_on!(fcntl(fd, command, argument))
 }
 
 /// Records whether calls on the descriptor block.
@@ -227,6 +223,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     match request {
         FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => {
             let pointer = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
+            // SAFETY: Lent: the program passes an int to read for these requests; see `may_be_mapped`.
             if may_be_mapped(pointer) && unsafe { pointer.read_unaligned() } != 0 {
                 on_signal_driven_io(fd);
             }
@@ -236,6 +233,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
             if let Some(at_mark) = at_mark(fd)
                 && may_be_mapped(pointer)
             {
+                // SAFETY: Lent: the program passes an int to write for this request; see `may_be_mapped`.
                 unsafe { pointer.write_unaligned(c_int::from(at_mark)) };
                 return 0;
             }
@@ -244,7 +242,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     }
     let state = fd_state(fd);
     let FdState::Connection(entry) = state else {
-        let ret = unsafe { real::ioctl(fd, request, argument) };
+        let ret = pass_on!(real::ioctl(fd, request, argument));
         after_ioctl(fd, request, argument, ret);
         return ret;
     };
@@ -265,9 +263,10 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
             0
         }
     };
-    let ret = unsafe { real::ioctl(fd, request, argument) };
+    let ret = pass_on!(real::ioctl(fd, request, argument));
     if ret == 0 && more > 0 && argument != 0 {
         let pointer = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
+        // SAFETY: Lent: the kernel has just written the program's int there, as the call succeeded.
         unsafe { *pointer += more as c_int };
     }
     after_ioctl(fd, request, argument, ret);
@@ -277,6 +276,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
 fn after_ioctl(fd: c_int, request: c_ulong, argument: c_ulong, ret: c_int) {
     if request == libc::FIONBIO && ret == 0 && argument != 0 {
         let pointer = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
+        // SAFETY: Lent: the kernel has just read the program's int there, as the call succeeded.
         set_blocking(fd, unsafe { *pointer } == 0);
     }
 }

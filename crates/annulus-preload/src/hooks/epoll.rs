@@ -2,11 +2,7 @@
 //!
 //! Epoll sets (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::c_int;
 
@@ -26,12 +22,12 @@ use crate::ring_teardown;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
-    adopt(create(|| unsafe { real::epoll_create(size) }))
+    adopt(create(|| pass_on!(real::epoll_create(size))))
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
-    adopt(create(|| unsafe { real::epoll_create1(flags) }))
+    adopt(create(|| pass_on!(real::epoll_create1(flags))))
 }
 
 fn adopt(fd: c_int) -> c_int {
@@ -69,6 +65,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
         let (events, data) = if operation == libc::EPOLL_CTL_DEL {
             (0, 0)
         } else {
+            // SAFETY: Lent: the program passes an event to read; see `may_be_mapped`.
             let event = unsafe { event.read_unaligned() };
             (event.events, event.u64)
         };
@@ -84,7 +81,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
             return into_return_int(result);
         }
     }
-    unsafe { real::epoll_ctl(set, operation, fd, event) }
+    pass_on!(real::epoll_ctl(set, operation, fd, event))
 }
 
 #[unsafe(no_mangle)]
@@ -95,10 +92,15 @@ pub(super) unsafe extern "C-unwind" fn epoll_wait(
     timeout_ms: c_int,
 ) -> c_int {
     let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
-    match unsafe { wait_on(set, events, max, timeout_ns, std::ptr::null()) } {
+    match pass_on!(wait_on(set, events, max, timeout_ns, std::ptr::null())) {
         Some(ret) => ret,
-        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| unsafe {
-            real::epoll_wait(set, events, max, timeout_left_ms(timeout_ms, left_ns))
+        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
+            pass_on!(real::epoll_wait(
+                set,
+                events,
+                max,
+                timeout_left_ms(timeout_ms, left_ns)
+            ))
         }),
     }
 }
@@ -112,11 +114,11 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
-    match unsafe { wait_on(set, events, max, timeout_ns, mask) } {
+    match pass_on!(wait_on(set, events, max, timeout_ns, mask)) {
         Some(ret) => ret,
-        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| unsafe {
+        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
             let timeout_ms = timeout_left_ms(timeout_ms, left_ns);
-            real::epoll_pwait(set, events, max, timeout_ms, mask)
+            pass_on!(real::epoll_pwait(set, events, max, timeout_ms, mask))
         }),
     }
 }
@@ -129,6 +131,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    // SAFETY: Lent: the program passes a time to read; see `may_be_mapped`.
     let time = may_be_mapped(timeout).then(|| unsafe { timeout.read_unaligned() });
     let timeout_ns = match time {
         None if timeout.is_null() => Some(None),
@@ -141,7 +144,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
         Some(_) => None,
     };
     if let Some(timeout_ns) = timeout_ns
-        && let Some(ret) = unsafe { wait_on(set, events, max, timeout_ns, mask) }
+        && let Some(ret) = pass_on!(wait_on(set, events, max, timeout_ns, mask))
     {
         return ret;
     }
@@ -151,7 +154,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
         });
         let timeout = left.as_ref().map_or(timeout, |left| left);
-        unsafe { real::epoll_pwait2(set, events, max, timeout, mask) }
+        pass_on!(real::epoll_pwait2(set, events, max, timeout, mask))
     })
 }
 
@@ -193,10 +196,12 @@ unsafe fn wait_on(
         mask: epoll_wait::kernel_mask(mask),
     };
     // A wait is a cancellation point; here, no lock is held.
+    // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
     unsafe { pthread_testcancel() };
     // `wait` catches panics except in its sleep, where a handler may end the thread by unwinding.
-    let ret = unsafe { epoll_wait::wait(number, &buffer) };
+    let ret = pass_on!(epoll_wait::wait(number, &buffer));
     if ret == Some(Err(libc::EINTR)) {
+        // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
         unsafe { pthread_testcancel() };
     }
     ret.map(into_return_int)

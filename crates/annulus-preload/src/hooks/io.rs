@@ -2,11 +2,7 @@
 //!
 //! Reads and writes (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -38,8 +34,8 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
             return None;
         }
         FdState::Closed => Some(Err(libc::EBADF)),
-        // SAFETY: Lent: the caller guarantees these pointers.
         FdState::Connection(entry) => {
+            // SAFETY: Lent: the caller guarantees these pointers.
             catch_panic(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
         }
         FdState::Inherited(entry) => {
@@ -60,8 +56,8 @@ unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Op
         }
         FdState::Inherited(_) => return None,
         FdState::Closed => Some(Err(libc::EBADF)),
-        // SAFETY: Lent: the caller guarantees these pointers.
         FdState::Connection(entry) => {
+            // SAFETY: Lent: the caller guarantees these pointers.
             catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) })
         }
     };
@@ -80,6 +76,7 @@ unsafe fn slice<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> 
 
 fn plain<'a>(message: *mut msghdr) -> Option<&'a msghdr> {
     let aligned = message.is_aligned() && may_be_mapped(message);
+    // SAFETY: Lent: the program passes a message, and does not change it during the call.
     aligned.then(|| unsafe { &*message })
 }
 
@@ -96,9 +93,9 @@ pub(super) unsafe extern "C-unwind" fn read(
     base: *mut c_void,
     bytes: size_t,
 ) -> ssize_t {
-    match unsafe { read_by(Call::Read, fd, &one(base, bytes), 0) } {
+    match pass_on!(read_by(Call::Read, fd, &one(base, bytes), 0)) {
         Some(result) => into_return(result),
-        None => unsafe { real::read(fd, base, bytes) },
+        None => pass_on!(real::read(fd, base, bytes)),
     }
 }
 
@@ -110,7 +107,7 @@ unsafe extern "C-unwind" fn __read_chk(
     capacity: size_t,
 ) -> ssize_t {
     checked(bytes, capacity);
-    unsafe { read(fd, base, bytes) }
+    pass_on!(read(fd, base, bytes))
 }
 
 #[unsafe(no_mangle)]
@@ -119,10 +116,10 @@ pub(super) unsafe extern "C-unwind" fn readv(
     vectors: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    let valid = unsafe { slice(vectors, count as usize) };
-    match valid.and_then(|valid| unsafe { read_by(Call::Readv, fd, valid, 0) }) {
+    let valid = pass_on!(slice(vectors, count as usize));
+    match valid.and_then(|valid| pass_on!(read_by(Call::Readv, fd, valid, 0))) {
         Some(result) => into_return(result),
-        None => unsafe { real::readv(fd, vectors, count) },
+        None => pass_on!(real::readv(fd, vectors, count)),
     }
 }
 
@@ -133,9 +130,9 @@ unsafe extern "C-unwind" fn recv(
     bytes: size_t,
     flags: c_int,
 ) -> ssize_t {
-    match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
+    match pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags)) {
         Some(result) => into_return(result),
-        None => unsafe { real::recv(fd, base, bytes, flags) },
+        None => pass_on!(real::recv(fd, base, bytes, flags)),
     }
 }
 
@@ -148,7 +145,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     flags: c_int,
 ) -> ssize_t {
     checked(bytes, capacity);
-    unsafe { recv(fd, base, bytes, flags) }
+    pass_on!(recv(fd, base, bytes, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -160,21 +157,23 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
 ) -> ssize_t {
-    match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
+    match pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags)) {
         // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were read.
         Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
             into_return(Err(libc::EFAULT))
         }
+        // SAFETY: Lent: with an address, the program also passes its length; see `may_be_mapped` above.
         Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
             into_return(Err(libc::EINVAL))
         }
         Some(result) => {
             if result.is_ok() && !from.is_null() {
+                // SAFETY: Lent: as above.
                 unsafe { *from_bytes = 0 };
             }
             into_return(result)
         }
-        None => unsafe { real::recvfrom(fd, base, bytes, flags, from, from_bytes) },
+        None => pass_on!(real::recvfrom(fd, base, bytes, flags, from, from_bytes)),
     }
 }
 
@@ -189,7 +188,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     from_bytes: *mut socklen_t,
 ) -> ssize_t {
     checked(bytes, capacity);
-    unsafe { recvfrom(fd, base, bytes, flags, from, from_bytes) }
+    pass_on!(recvfrom(fd, base, bytes, flags, from, from_bytes))
 }
 
 #[unsafe(no_mangle)]
@@ -198,13 +197,15 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
+    // SAFETY: Lent: the program passes a message, or null.
     let valid = unsafe { message.as_ref() }
         // The kernel returns the error for an invalid length.
         .filter(|message| message.msg_namelen.cast_signed() >= 0)
-        .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
-    match valid.and_then(|valid| unsafe { read_by(Call::Recvmsg, fd, valid, flags) }) {
+        .and_then(|message| pass_on!(slice(message.msg_iov, message.msg_iovlen)));
+    match valid.and_then(|valid| pass_on!(read_by(Call::Recvmsg, fd, valid, flags))) {
         Some(result) => {
             if result.is_ok() {
+                // SAFETY: Lent: a message that was read above; nothing refers to it any more.
                 let message = unsafe { &mut *message };
                 message.msg_namelen = 0;
                 message.msg_controllen = 0;
@@ -212,7 +213,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
             }
             into_return(result)
         }
-        None => unsafe { real::recvmsg(fd, message, flags) },
+        None => pass_on!(real::recvmsg(fd, message, flags)),
     }
 }
 
@@ -225,10 +226,10 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let FdState::Connection(_) = fd_state(fd) else {
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        return pass_on!(real::recvmmsg(fd, messages, count, flags, timeout));
     };
     let one = flags & !libc::MSG_WAITFORONE;
-    unsafe { each(messages, count, |message| recvmsg(fd, message, one)) }
+    pass_on!(each(messages, count, |message| recvmsg(fd, message, one)))
 }
 
 #[unsafe(no_mangle)]
@@ -237,9 +238,9 @@ pub(super) unsafe extern "C-unwind" fn write(
     base: *const c_void,
     bytes: size_t,
 ) -> ssize_t {
-    match unsafe { write_by(Call::Write, fd, &one(base, bytes), 0) } {
+    match pass_on!(write_by(Call::Write, fd, &one(base, bytes), 0)) {
         Some(result) => into_return(result),
-        None => unsafe { real::write(fd, base, bytes) },
+        None => pass_on!(real::write(fd, base, bytes)),
     }
 }
 
@@ -249,10 +250,10 @@ pub(super) unsafe extern "C-unwind" fn writev(
     vectors: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    let valid = unsafe { slice(vectors, count as usize) };
-    match valid.and_then(|valid| unsafe { write_by(Call::Writev, fd, valid, 0) }) {
+    let valid = pass_on!(slice(vectors, count as usize));
+    match valid.and_then(|valid| pass_on!(write_by(Call::Writev, fd, valid, 0))) {
         Some(result) => into_return(result),
-        None => unsafe { real::writev(fd, vectors, count) },
+        None => pass_on!(real::writev(fd, vectors, count)),
     }
 }
 
@@ -263,9 +264,9 @@ pub(super) unsafe extern "C-unwind" fn send(
     bytes: size_t,
     flags: c_int,
 ) -> ssize_t {
-    match unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) } {
+    match pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags)) {
         Some(result) => into_return(result),
-        None => unsafe { real::send(fd, base, bytes, flags) },
+        None => pass_on!(real::send(fd, base, bytes, flags)),
     }
 }
 
@@ -280,14 +281,14 @@ pub(super) unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // A stream ignores an address; the kernel decides on errors.
     if to.is_null()
-        && let Some(result) = unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) }
+        && let Some(result) = pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags))
     {
         return into_return(result);
     }
     if let Some(result) = flush(fd) {
         return into_return(result);
     }
-    unsafe { real::sendto(fd, base, bytes, flags, to, to_bytes) }
+    pass_on!(real::sendto(fd, base, bytes, flags, to, to_bytes))
 }
 
 #[unsafe(no_mangle)]
@@ -299,12 +300,12 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     if let Some(valid) = plain(message.cast_mut()) {
         let plain = valid.msg_name.is_null() && valid.msg_controllen == 0;
         if plain
-            && let Some(vectors) = unsafe { slice(valid.msg_iov, valid.msg_iovlen) }
-            && let Some(result) = unsafe { write_by(Call::Sendmsg, fd, vectors, flags) }
+            && let Some(vectors) = pass_on!(slice(valid.msg_iov, valid.msg_iovlen))
+            && let Some(result) = pass_on!(write_by(Call::Sendmsg, fd, vectors, flags))
         {
             return into_return(result);
         }
-        unsafe { super::socket::mark_passed_fds_shared(valid) };
+        pass_on!(super::socket::mark_passed_fds_shared(valid));
         if !plain {
             hand_back(fd, Why::UnknownFlags);
             if let Some(result) = flush(fd) {
@@ -312,7 +313,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
             }
         }
     }
-    unsafe { real::sendmsg(fd, message, flags) }
+    pass_on!(real::sendmsg(fd, message, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -323,14 +324,16 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if let FdState::Connection(_) = fd_state(fd) {
-        return unsafe { each(messages, count, |message| sendmsg(fd, message, flags)) };
+        return pass_on!(each(messages, count, |message| sendmsg(fd, message, flags)));
     }
     if may_be_mapped(messages) {
         for nth in 0..count.min(VECTORS_MAX as c_uint) as usize {
-            unsafe { super::socket::mark_passed_fds_shared(&(*messages.add(nth)).msg_hdr) };
+            pass_on!(super::socket::mark_passed_fds_shared(
+                &(*messages.add(nth)).msg_hdr
+            ));
         }
     }
-    unsafe { real::sendmmsg(fd, messages, count, flags) }
+    pass_on!(real::sendmmsg(fd, messages, count, flags))
 }
 
 /// Calls `call` for each message, as the kernel does. Returns the number of messages, or the error of the first.
@@ -342,11 +345,14 @@ unsafe fn each(
     // The kernel processes this many at most.
     let count = count.min(VECTORS_MAX as c_uint);
     for nth in 0..count {
+        // SAFETY: Lent: the program passes `count` messages.
         let message = unsafe { messages.add(nth as usize) };
+        // SAFETY: Lent: one of the program's messages.
         let ret = call(unsafe { &raw mut (*message).msg_hdr });
         if ret < 0 {
             return if nth == 0 { -1 } else { nth as c_int };
         }
+        // SAFETY: Lent: one of the program's messages.
         unsafe { (*message).msg_len = ret as c_uint };
         // The end of the stream is one message.
         if ret == 0 {
@@ -371,11 +377,13 @@ pub(super) unsafe extern "C-unwind" fn sendfile64(
         && count <= FILE_MAX
         && may_be_mapped(offset)
     {
+        // SAFETY: Lent: the program passes an offset to read and write; see `may_be_mapped`.
         let at = unsafe { offset.read_unaligned() };
         let sent = catch_panic(|| send::write_file(entry, to, from, at, count));
         send::count_result(Call::Sendfile, sent);
         if let Some(result) = sent {
             if let Ok(bytes) = result {
+                // SAFETY: Lent: as above.
                 unsafe { offset.write_unaligned(at + bytes as off64_t) };
             }
             return into_return(result);
@@ -384,7 +392,7 @@ pub(super) unsafe extern "C-unwind" fn sendfile64(
     if let Some(result) = flush(to) {
         return into_return(result);
     }
-    let ret = unsafe { real::sendfile64(to, from, offset, count) };
+    let ret = pass_on!(real::sendfile64(to, from, offset, count));
     after_real(to, ret, count);
     ret
 }
@@ -396,7 +404,7 @@ unsafe extern "C-unwind" fn sendfile(
     offset: *mut off64_t,
     count: size_t,
 ) -> ssize_t {
-    unsafe { sendfile64(to, from, offset, count) }
+    pass_on!(sendfile64(to, from, offset, count))
 }
 
 #[unsafe(no_mangle)]
@@ -419,7 +427,7 @@ pub(super) unsafe extern "C-unwind" fn splice(
     if let Some(result) = flush(to) {
         return into_return(result);
     }
-    unsafe { real::splice(from, from_offset, to, to_offset, bytes, flags) }
+    pass_on!(real::splice(from, from_offset, to, to_offset, bytes, flags))
 }
 
 /// Hands the descriptor back to the kernel.
@@ -447,6 +455,7 @@ pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
         // Only buffered bytes: a blocking socket must not wait for more.
         let read = match count {
             0 => 0,
+            // SAFETY: Lent: `count` bytes of a vector of this function.
             count => unsafe { read(fd, bytes[from..].as_mut_ptr().cast(), count) },
         };
         bytes.truncate(from + usize::try_from(read).unwrap_or(0));
@@ -492,6 +501,7 @@ fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
 fn checked(bytes: size_t, capacity: size_t) {
     if bytes > capacity {
         counters::failed(Call::Read, libc::EFAULT);
+        // SAFETY: Typed: a function of glibc without arguments.
         unsafe { __chk_fail() };
     }
 }

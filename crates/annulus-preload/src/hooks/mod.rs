@@ -7,11 +7,16 @@
 //! The ABI is `C-unwind` because glibc cancels a thread by unwinding it, also through these functions. They own nothing
 //! while they call the next function.
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
+
+/// Calls a function with the arguments of the hook, or with values made from them.
+macro_rules! pass_on {
+    ($($name:ident)::+ ($($arguments:tt)*)) => {
+        // SAFETY: Typed, Lent: the program keeps the conditions of the hook's manual page, and the called function has
+        // no others.
+        unsafe { $($name)::+($($arguments)*) }
+    };
+}
 
 mod blocking;
 mod descriptor;

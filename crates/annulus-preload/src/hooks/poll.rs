@@ -3,11 +3,7 @@
 //! Other calls that wait for a descriptor: it is handed back, and its buffered bytes make it readable (Typed, Lent: the
 //! header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_int, c_short};
 
@@ -64,10 +60,10 @@ pub(super) unsafe extern "C-unwind" fn poll(
     if timeout_ms != 0 {
         before_blocking();
     }
-    let any = unsafe { prepare_all(fds, count) };
-    let ret = unsafe { real::poll(fds, count, if any { 0 } else { timeout_ms }) };
+    let any = pass_on!(prepare_all(fds, count));
+    let ret = pass_on!(real::poll(fds, count, if any { 0 } else { timeout_ms }));
     if any {
-        unsafe { add_buffered(fds, count, ret) }
+        pass_on!(add_buffered(fds, count, ret))
     } else {
         ret
     }
@@ -80,7 +76,7 @@ unsafe extern "C-unwind" fn __poll_chk(
     timeout_ms: c_int,
     _capacity: usize,
 ) -> c_int {
-    unsafe { poll(fds, count, timeout_ms) }
+    pass_on!(poll(fds, count, timeout_ms))
 }
 
 #[unsafe(no_mangle)]
@@ -91,7 +87,7 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     _capacity: usize,
 ) -> c_int {
-    unsafe { ppoll(fds, count, timeout, mask) }
+    pass_on!(ppoll(fds, count, timeout, mask))
 }
 
 #[unsafe(no_mangle)]
@@ -102,15 +98,15 @@ unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     before_blocking();
-    let any = unsafe { prepare_all(fds, count) };
+    let any = pass_on!(prepare_all(fds, count));
     let now = timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     let timeout = if any { &raw const now } else { timeout };
-    let ret = unsafe { real::ppoll(fds, count, timeout, mask) };
+    let ret = pass_on!(real::ppoll(fds, count, timeout, mask));
     if any {
-        unsafe { add_buffered(fds, count, ret) }
+        pass_on!(add_buffered(fds, count, ret))
     } else {
         ret
     }
@@ -122,6 +118,7 @@ pub(super) unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
     }
     let mut any = false;
     for nth in 0..count as usize {
+        // SAFETY: Lent: the program passes `count` requests; see `may_be_mapped`.
         let request = unsafe { fds.add(nth).read() };
         any |= request.fd >= 0 && prepare(request.fd) & (request.events | libc::POLLERR) != 0;
     }
@@ -134,6 +131,7 @@ pub(super) unsafe fn add_buffered(fds: *mut pollfd, count: nfds_t, ret: c_int) -
     }
     let mut ready = 0;
     for nth in 0..count as usize {
+        // SAFETY: Lent: the program passes `count` requests, which `poll` has just written.
         let request = unsafe { &mut *fds.add(nth) };
         if request.fd >= 0 {
             request.revents |= prepare(request.fd) & (request.events | libc::POLLERR);
@@ -153,6 +151,7 @@ pub(super) unsafe fn select_with(
 ) -> c_int {
     let mut buffered: Vec<c_int> = Vec::new();
     for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
+        // SAFETY: Lent: the program passes sets or null; `fd` is below FD_SETSIZE.
         let has = |set: *mut fd_set| may_be_mapped(set) && unsafe { libc::FD_ISSET(fd, set) };
         if has(read) || has(write) || has(except) {
             let ready = prepare(fd) != 0;
@@ -167,7 +166,9 @@ pub(super) unsafe fn select_with(
     }
     let mut ready = ret;
     for fd in buffered {
+        // SAFETY: Lent: the program's set, which was read above.
         if !unsafe { libc::FD_ISSET(fd, read) } {
+            // SAFETY: Lent: as above.
             unsafe { libc::FD_SET(fd, read) };
             ready += 1;
         }
@@ -188,12 +189,10 @@ pub(super) unsafe extern "C-unwind" fn select(
         tv_sec: 0,
         tv_usec: 0,
     };
-    unsafe {
-        select_with(count, read, write, except, |any| {
-            let timeout = if any { &raw mut now } else { timeout };
-            real::select(count, read, write, except, timeout)
-        })
-    }
+    pass_on!(select_with(count, read, write, except, |any| {
+        let timeout = if any { &raw mut now } else { timeout };
+        real::select(count, read, write, except, timeout)
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -210,10 +209,8 @@ unsafe extern "C-unwind" fn pselect(
         tv_sec: 0,
         tv_nsec: 0,
     };
-    unsafe {
-        select_with(count, read, write, except, |any| {
-            let timeout = if any { &raw const now } else { timeout };
-            real::pselect(count, read, write, except, timeout, mask)
-        })
-    }
+    pass_on!(select_with(count, read, write, except, |any| {
+        let timeout = if any { &raw const now } else { timeout };
+        real::pselect(count, read, write, except, timeout, mask)
+    }))
 }

@@ -2,11 +2,7 @@
 //!
 //! Exec, children and the end of the process (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_ulong};
 
@@ -23,7 +19,7 @@ type Strings = *const *const c_char;
 /// the parent's connections as closed in the parent's table.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn vfork() -> pid_t {
-    unsafe { real::fork() }
+    pass_on!(real::fork())
 }
 
 /// Defines functions with which glibc creates children without the handlers of `pthread_atfork`.
@@ -36,7 +32,7 @@ macro_rules! before_fork_child {
                     process::before_fork_child();
                     None
                 });
-                unsafe { real::$name($($arg),*) }
+                pass_on!(real::$name($($arg),*))
             }
         )*
     };
@@ -65,19 +61,19 @@ pub(super) unsafe extern "C-unwind" fn execve(
     variables: Strings,
 ) -> c_int {
     before_exec();
-    unsafe { real::execve(path, arguments, variables) }
+    pass_on!(real::execve(path, arguments, variables))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     before_exec();
-    unsafe { real::execv(path, arguments) }
+    pass_on!(real::execv(path, arguments))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     before_exec();
-    unsafe { real::execvp(file, arguments) }
+    pass_on!(real::execvp(file, arguments))
 }
 
 #[unsafe(no_mangle)]
@@ -87,13 +83,13 @@ unsafe extern "C-unwind" fn execvpe(
     variables: Strings,
 ) -> c_int {
     before_exec();
-    unsafe { real::execvpe(file, arguments, variables) }
+    pass_on!(real::execvpe(file, arguments, variables))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
     before_exec();
-    unsafe { real::fexecve(fd, arguments, variables) }
+    pass_on!(real::fexecve(fd, arguments, variables))
 }
 
 /// Defines the functions with a list of arguments. They send queued bytes, then jump to the next function with their
@@ -137,13 +133,14 @@ pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
         None
     });
     loop {
+        // SAFETY: Typed: a system call with one integer, which does not return.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
-    unsafe { _exit(status) }
+    pass_on!(_exit(status))
 }
 
 #[unsafe(no_mangle)]
@@ -154,6 +151,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
         None
     });
     // As in the C library: the program's handler runs first, then the default action.
+    // SAFETY: Typed: structures of libc, for which zeros are valid. Lent: they are variables of this function.
     unsafe {
         real::raise(libc::SIGABRT);
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -166,6 +164,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
         real::raise(libc::SIGABRT);
     }
     loop {
+        // SAFETY: Typed: as in `_exit`.
         unsafe { libc::syscall(libc::SYS_exit_group, 127) };
     }
 }
@@ -195,7 +194,7 @@ pub(super) unsafe extern "C-unwind" fn prctl(
         }
         _ => {}
     }
-    unsafe { real::prctl(what, a, b, c, d) }
+    pass_on!(real::prctl(what, a, b, c, d))
 }
 
 /// Defines functions that change credentials. A kernel thread that polls for a ring keeps the credentials with which
@@ -209,7 +208,7 @@ macro_rules! before_credential_change {
                     process::before_credential_change();
                     None
                 });
-                unsafe { real::$name($($arg),*) }
+                pass_on!(real::$name($($arg),*))
             }
         )*
     };

@@ -5,11 +5,7 @@
 //! Arguments follow the kernel's convention, not libc's: the differences (sizes of signal sets, timeouts that are
 //! written back) are handled here (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
@@ -184,7 +180,7 @@ unsafe extern "C-unwind" fn dispatch(args: &[c_long; 7]) -> Dispatched {
         None
     } else {
         OUTER.set(frame);
-        let ret = unsafe { serve(args) };
+        let ret = pass_on!(serve(args));
         OUTER.set(0);
         ret
     };
@@ -207,6 +203,7 @@ const NESTED_MAX: usize = 64 << 10;
 unsafe fn serve(args: &[c_long; 7]) -> Option<c_long> {
     // The functions behind the hooks are cancellation points; libc's `syscall` is not.
     let mut before = 0;
+    // SAFETY: Typed: functions of glibc, with a state that it returned. Lent: the program's own arguments.
     unsafe {
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
         let ret = transfer(args)
@@ -229,6 +226,7 @@ unsafe fn transfer(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, f] = args;
     let fd = a as c_int;
     let count = |ret: isize| Some(ret as c_long);
+    // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
     unsafe {
         match number {
             libc::SYS_read => count(io::read(fd, to_mut(b as usize), c as usize)),
@@ -308,6 +306,7 @@ unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
         tv_sec: 0,
         tv_nsec: 0,
     };
+    // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
     let ret = unsafe {
         match number {
             libc::SYS_poll => poll::poll(to_mut(a as usize), b as c_ulong, c as c_int),
@@ -366,6 +365,7 @@ unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
 unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, _] = args;
     let fd = a as c_int;
+    // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
     let ret = unsafe {
         match number {
             libc::SYS_accept => socket::accept(fd, to_mut(b as usize), to_mut(c as usize)),
@@ -418,6 +418,7 @@ unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
 /// Returns whether to refuse a ring that the program is about to make.
 unsafe fn refuses_ring(entries: c_uint, params: *const RingParams) -> bool {
     let refuse = || {
+        // SAFETY: Lent: the program passes parameters to read; see `may_be_mapped`.
         let params = unsafe { params.read_unaligned() };
         program_rings::refuses(entries, params).then_some(Ok(0))
     };
@@ -433,6 +434,7 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
             None
         });
     };
+    // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
     unsafe {
         match number {
             libc::SYS_fork | libc::SYS_vfork => {
@@ -492,7 +494,7 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
 /// Forks here if the child has its own memory and no separate stack, so that it returns here. Other calls pass through.
 unsafe fn cloned(args: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
     if flags & libc::CLONE_VM as u64 == 0 && stack == 0 {
-        return Some(unsafe { forked(args) });
+        return Some(pass_on!(forked(args)));
     }
     catch_panic(|| {
         of::before_clone(flags as c_int);
@@ -508,6 +510,7 @@ unsafe fn forked(args: &[c_long; 7]) -> c_long {
         None
     });
     let &[number, a, b, c, d, e, f] = args;
+    // SAFETY: Typed, Lent: the program's own system call, unchanged.
     let ret = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if ret == 0 {
         catch_panic(|| {

@@ -3,11 +3,7 @@
 //! Sockets: accept, shutdown, options, and passing them to other processes (Typed, Lent: the header of `hooks` gives
 //! the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +33,7 @@ pub(super) unsafe extern "C-unwind" fn accept(
     from_bytes: *mut socklen_t,
 ) -> c_int {
     before_accept(fd);
-    let ret = create(|| unsafe { real::accept(fd, from, from_bytes) });
+    let ret = create(|| pass_on!(real::accept(fd, from, from_bytes)));
     accepted(fd, ret, false)
 }
 
@@ -49,7 +45,7 @@ pub(super) unsafe extern "C-unwind" fn accept4(
     flags: c_int,
 ) -> c_int {
     before_accept(fd);
-    let ret = create(|| unsafe { real::accept4(fd, from, from_bytes, flags) });
+    let ret = create(|| pass_on!(real::accept4(fd, from, from_bytes, flags)));
     accepted(fd, ret, flags & libc::SOCK_NONBLOCK != 0)
 }
 
@@ -59,7 +55,7 @@ pub(super) unsafe extern "C-unwind" fn socket(
     kind: c_int,
     protocol: c_int,
 ) -> c_int {
-    let fd = create(|| unsafe { real::socket(domain, kind, protocol) });
+    let fd = create(|| pass_on!(real::socket(domain, kind, protocol)));
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
         && let Some(entry) = fd_table::entry(fd)
     {
@@ -102,7 +98,7 @@ pub(super) unsafe extern "C-unwind" fn connect(
         flush(fd);
         never_serve(fd);
     }
-    let ret = unsafe { real::connect(fd, address, bytes) };
+    let ret = pass_on!(real::connect(fd, address, bytes));
     if has_connection && ret == 0 {
         read_buffered(fd);
     }
@@ -127,7 +123,7 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     });
     // A connection that was shut down before it is added to a set is not served.
     never_serve(fd);
-    unsafe { real::shutdown(fd, how) }
+    pass_on!(real::shutdown(fd, how))
 }
 
 #[unsafe(no_mangle)]
@@ -138,7 +134,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     bytes: socklen_t,
 ) -> c_int {
-    let word = unsafe { first_word(value.cast(), bytes) };
+    let word = pass_on!(first_word(value.cast(), bytes));
     sockopts::on_set(level, name, word);
     // A longer argument has more fields, whose defaults are unknown here.
     let int = word.filter(|_| bytes as usize == size_of::<c_int>());
@@ -165,7 +161,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
                 errno::set(libc::ENOPROTOOPT);
                 -1
             } else {
-                unsafe { real::setsockopt(fd, level, name, value, bytes) }
+                pass_on!(real::setsockopt(fd, level, name, value, bytes))
             };
             let took = ret == 0 && (encrypts || sockopts::changes_data(level, name));
             if took || too_late {
@@ -179,14 +175,14 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             let was = entry.map_or(0, Entry::snapshot);
             never_serve_because(fd, BY_OPTION);
             let made = entry.map_or(0, Entry::snapshot);
-            let ret = unsafe { real::setsockopt(fd, level, name, value, bytes) };
+            let ret = pass_on!(real::setsockopt(fd, level, name, value, bytes));
             if let Some(entry) = entry.filter(|_| ret != 0) {
                 entry.restore_if_unchanged(made, was);
             }
             return ret;
         }
         FdState::Connection(entry) if sockopts::edges_of(level, name) != 0 => {
-            let ret = unsafe { real::setsockopt(fd, level, name, value, bytes) };
+            let ret = pass_on!(real::setsockopt(fd, level, name, value, bytes));
             if ret == 0 {
                 catch_panic(|| report_edge(entry, fd, sockopts::edges_of(level, name)));
             }
@@ -194,12 +190,13 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
         }
         _ => {}
     }
-    unsafe { real::setsockopt(fd, level, name, value, bytes) }
+    pass_on!(real::setsockopt(fd, level, name, value, bytes))
 }
 
 /// Returns the first word of an argument. `None`: it is shorter, or not in the program's memory.
 unsafe fn first_word(value: *const c_int, bytes: socklen_t) -> Option<c_int> {
     let has_word = bytes as usize >= size_of::<c_int>() && may_be_mapped(value);
+    // SAFETY: Lent: the program passes `bytes` bytes to read, at least an int; see `may_be_mapped`.
     has_word.then(|| unsafe { value.read_unaligned() })
 }
 
@@ -323,6 +320,7 @@ pub(super) fn at_mark(fd: c_int) -> Option<bool> {
 unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
     let mut at_mark: c_int = 0;
     let pointer = (&raw mut at_mark).expose_provenance();
+    // SAFETY: Lent: the address of a variable of this function.
     match unsafe { super::descriptor::ioctl(fd, super::descriptor::SIOCATMARK, pointer as c_ulong) }
     {
         0 => at_mark,
@@ -346,10 +344,12 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         && let FdState::Connection(entry) = fd_state(fd)
         && may_be_mapped(value)
         && may_be_mapped(bytes)
+        // SAFETY: Lent: the program passes a length; see `may_be_mapped`.
         && unsafe { *bytes } as usize >= size_of::<c_int>()
         && let Some(Ok(error)) = catch_panic(|| send::take_error(entry, fd))
     {
         counters::served(Call::Getsockopt);
+        // SAFETY: Lent: the program passes a length and that many bytes to write, at least an int.
         unsafe {
             value.cast::<c_int>().write_unaligned(error as c_int);
             *bytes = size_of::<c_int>() as socklen_t;
@@ -366,13 +366,13 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE)
-            if unsafe { report_nothing_mapped(fd, value, bytes) } =>
+            if pass_on!(report_nothing_mapped(fd, value, bytes)) =>
         {
             return 0;
         }
         _ => {}
     }
-    unsafe { real::getsockopt(fd, level, name, value, bytes) }
+    pass_on!(real::getsockopt(fd, level, name, value, bytes))
 }
 
 const SO_MEMINFO: c_int = 55;
@@ -406,6 +406,7 @@ unsafe fn report_nothing_mapped(fd: c_int, value: *mut c_void, bytes: *mut sockl
         _ => return false,
     };
     let capacity = if may_be_mapped(value) && may_be_mapped(bytes) {
+        // SAFETY: Lent: the program passes a length; see `may_be_mapped`.
         unsafe { bytes.read_unaligned() as usize }
     } else {
         0
@@ -424,6 +425,7 @@ unsafe fn report_nothing_mapped(fd: c_int, value: *mut c_void, bytes: *mut sockl
     ];
     for (offset, word) in words {
         if capacity >= offset + size_of::<u32>() {
+            // SAFETY: Lent: within the `capacity` bytes that the program passes to write.
             unsafe { at.add(offset).cast::<u32>().write_unaligned(word) };
         }
     }
@@ -435,13 +437,18 @@ pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
     if message.msg_controllen == 0 || message.msg_control.is_null() {
         return;
     }
+    // SAFETY: Lent: the program passes a message with `msg_controllen` bytes of headers.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: Lent: null, or a header within those bytes.
     while let Some(control) = unsafe { header.as_ref() } {
         if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: Typed: arithmetic only.
             let empty = unsafe { libc::CMSG_LEN(0) } as usize;
             let count = control.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
+            // SAFETY: Lent: within the header above.
             let fds = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
             for nth in 0..count {
+                // SAFETY: Lent: `cmsg_len` of the program counts these descriptors.
                 let fd = unsafe { fds.add(nth).read_unaligned() };
                 hand_back(fd, Why::PassedOn);
                 if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
@@ -449,6 +456,7 @@ pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
                 }
             }
         }
+        // SAFETY: Lent: as above; the function checks the length of the message.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
 }

@@ -4,11 +4,7 @@
 //! becomes a stream is handed back, and a descriptor that a stream closes is forgotten (Typed, Lent: the header of
 //! `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int};
 
@@ -24,7 +20,7 @@ use crate::real;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let stream = unsafe { real::fdopen(fd, mode) };
+    let stream = pass_on!(real::fdopen(fd, mode));
     let is_connection = fd_table::entry(fd).is_some_and(|entry| {
         let kind = entry.kind();
         matches!(kind, Kind::Stream | Kind::Served | Kind::HandedBack)
@@ -34,7 +30,7 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
     }
     hand_back(fd, Why::Stdio);
     never_serve(fd);
-    if unsafe { only_reads(mode) } {
+    if pass_on!(only_reads(mode)) {
         push_back(stream, &read_buffered(fd));
     }
     stream
@@ -43,13 +39,16 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
 /// Returns whether a mode that `fdopen` has accepted only reads: "r" without a plus. A stream that is written first
 /// would drop bytes that were pushed back into it.
 unsafe fn only_reads(mode: *const c_char) -> bool {
+    // SAFETY: Lent: a mode that the C library has accepted is a string of at least one byte.
     let reads = unsafe { *mode } == b'r' as c_char;
+    // SAFETY: Lent: as above; the string ends with a zero.
     reads && unsafe { libc::strchr(mode, c_int::from(b'+')) }.is_null()
 }
 
 /// Pushes buffered bytes back into the stream; glibc accepts any number of them.
 fn push_back(stream: *mut FILE, bytes: &[u8]) {
     for &byte in bytes.iter().rev() {
+        // SAFETY: Typed: an open stream, which `fdopen` has just returned.
         if unsafe { libc::ungetc(c_int::from(byte), stream) } == libc::EOF {
             break;
         }
@@ -58,8 +57,8 @@ fn push_back(stream: *mut FILE, bytes: &[u8]) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    unsafe { before_close(stream) };
-    unsafe { real::fclose(stream) }
+    pass_on!(before_close(stream));
+    pass_on!(real::fclose(stream))
 }
 
 #[unsafe(no_mangle)]
@@ -68,8 +67,8 @@ unsafe extern "C-unwind" fn freopen(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    unsafe { before_close(stream) };
-    unsafe { real::freopen(path, mode, stream) }
+    pass_on!(before_close(stream));
+    pass_on!(real::freopen(path, mode, stream))
 }
 
 #[unsafe(no_mangle)]
@@ -78,8 +77,8 @@ unsafe extern "C-unwind" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    unsafe { before_close(stream) };
-    unsafe { real::freopen64(path, mode, stream) }
+    pass_on!(before_close(stream));
+    pass_on!(real::freopen64(path, mode, stream))
 }
 
 /// Forgets a number that libc is about to close.
@@ -87,6 +86,7 @@ unsafe fn before_close(stream: *mut FILE) {
     if !may_be_mapped(stream) {
         return;
     }
+    // SAFETY: Typed: the program passes an open stream.
     let fd = unsafe { libc::fileno(stream) };
     let tracked =
         fd_table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Library));

@@ -3,11 +3,7 @@
 //! Children that libc creates without the handlers of `pthread_atfork`, and ways to end the process that run no exit
 //! handler (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -28,7 +24,7 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
         process::before_fork_child();
         None
     });
-    unsafe { real::_Fork() }
+    pass_on!(real::_Fork())
 }
 
 /// Takes the largest number of arguments; those that the caller left out are forwarded unread.
@@ -46,7 +42,9 @@ unsafe extern "C-unwind" fn clone(
         process::before_clone(flags);
         None
     });
-    unsafe { real::clone(run, stack, flags, argument, parent, thread, child) }
+    pass_on!(real::clone(
+        run, stack, flags, argument, parent, thread, child
+    ))
 }
 
 #[unsafe(no_mangle)]
@@ -59,7 +57,7 @@ unsafe extern "C-unwind" fn __clone(
     thread: *mut c_void,
     child: *mut pid_t,
 ) -> c_int {
-    unsafe { clone(run, stack, flags, argument, parent, thread, child) }
+    pass_on!(clone(run, stack, flags, argument, parent, thread, child))
 }
 
 // ---- ends ----
@@ -73,7 +71,7 @@ pub(super) unsafe extern "C-unwind" fn execveat(
     flags: c_int,
 ) -> c_int {
     before_exec();
-    unsafe { real::execveat(folder, path, arguments, variables, flags) }
+    pass_on!(real::execveat(folder, path, arguments, variables, flags))
 }
 
 /// Defines functions of libc that print a message and then abort by an internal call, which no hook sees.
@@ -86,6 +84,7 @@ macro_rules! aborts {
                     process::before_possible_exit();
                     None
                 });
+                // SAFETY: Typed: the program's own arguments; `abort` may be called at any time.
                 unsafe {
                     real::$name($($arg),*);
                     libc::abort()
@@ -116,7 +115,9 @@ fn targets_self(pid: pid_t) -> bool {
     match pid {
         _ if ring_policy::may_be_filtered() => false,
         0 | -1 => true,
+        // SAFETY: Typed: a function that may be called at any time.
         1.. => pid == unsafe { libc::getpid() },
+        // SAFETY: Typed: as above.
         group => group.checked_neg() == Some(unsafe { libc::getpgrp() }),
     }
 }
@@ -124,12 +125,12 @@ fn targets_self(pid: pid_t) -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn raise(signal: c_int) -> c_int {
     before_signal(signal);
-    unsafe { real::raise(signal) }
+    pass_on!(real::raise(signal))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn gsignal(signal: c_int) -> c_int {
-    unsafe { raise(signal) }
+    pass_on!(raise(signal))
 }
 
 #[unsafe(no_mangle)]
@@ -137,7 +138,7 @@ unsafe extern "C-unwind" fn kill(pid: pid_t, signal: c_int) -> c_int {
     if targets_self(pid) {
         before_signal(signal);
     }
-    unsafe { real::kill(pid, signal) }
+    pass_on!(real::kill(pid, signal))
 }
 
 #[unsafe(no_mangle)]
@@ -145,7 +146,7 @@ unsafe extern "C-unwind" fn killpg(group: pid_t, signal: c_int) -> c_int {
     if group == 0 || targets_self(group.saturating_neg()) {
         before_signal(signal);
     }
-    unsafe { real::killpg(group, signal) }
+    pass_on!(real::killpg(group, signal))
 }
 
 #[unsafe(no_mangle)]
@@ -153,13 +154,13 @@ unsafe extern "C-unwind" fn tgkill(process: pid_t, thread: pid_t, signal: c_int)
     if targets_self(process) {
         before_signal(signal);
     }
-    unsafe { real::tgkill(process, thread, signal) }
+    pass_on!(real::tgkill(process, thread, signal))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pthread_kill(thread: pthread_t, signal: c_int) -> c_int {
     before_signal(signal);
-    unsafe { real::pthread_kill(thread, signal) }
+    pass_on!(real::pthread_kill(thread, signal))
 }
 
 #[unsafe(no_mangle)]
@@ -167,7 +168,7 @@ unsafe extern "C-unwind" fn sigqueue(pid: pid_t, signal: c_int, value: sigval) -
     if targets_self(pid) {
         before_signal(signal);
     }
-    unsafe { real::sigqueue(pid, signal, value) }
+    pass_on!(real::sigqueue(pid, signal, value))
 }
 
 #[unsafe(no_mangle)]
@@ -177,5 +178,5 @@ unsafe extern "C-unwind" fn pthread_sigqueue(
     value: sigval,
 ) -> c_int {
     before_signal(signal);
-    unsafe { real::pthread_sigqueue(thread, signal, value) }
+    pass_on!(real::pthread_sigqueue(thread, signal, value))
 }

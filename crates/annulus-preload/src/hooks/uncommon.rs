@@ -4,11 +4,7 @@
 //! calls inside libc, where no hook sees them. For the latter, the connection is handed back and its queued bytes are
 //! sent first, to keep the order of bytes (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
-#![allow(
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: the program's arguments are passed on unchanged"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 #[cfg(target_arch = "x86_64")]
@@ -35,7 +31,7 @@ macro_rules! aliases {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
-                unsafe { $module::$function($($arg),*) }
+                pass_on!($module::$function($($arg),*))
             }
         )*
     };
@@ -75,10 +71,10 @@ pub(super) unsafe extern "C-unwind" fn preadv2(
             hand_back(fd, Why::UnknownFlags);
         }
         if flags == 0 || has_buffered(fd) {
-            return unsafe { io::readv(fd, vectors, count) };
+            return pass_on!(io::readv(fd, vectors, count));
         }
     }
-    unsafe { real::preadv2(fd, vectors, count, offset, flags) }
+    pass_on!(real::preadv2(fd, vectors, count, offset, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -91,13 +87,13 @@ pub(super) unsafe extern "C-unwind" fn pwritev2(
 ) -> ssize_t {
     if offset == NO_OFFSET {
         if flags == 0 {
-            return unsafe { io::writev(fd, vectors, count) };
+            return pass_on!(io::writev(fd, vectors, count));
         }
         if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
             return into_return(Err(errno));
         }
     }
-    unsafe { real::pwritev2(fd, vectors, count, offset, flags) }
+    pass_on!(real::pwritev2(fd, vectors, count, offset, flags))
 }
 
 aliases! {
@@ -143,7 +139,7 @@ unsafe extern "C-unwind" fn vdprintf(
         errno::set(errno);
         return -1;
     }
-    unsafe { real::vdprintf(fd, format, values) }
+    pass_on!(real::vdprintf(fd, format, values))
 }
 
 #[unsafe(no_mangle)]
@@ -157,7 +153,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
         errno::set(errno);
         return -1;
     }
-    unsafe { real::__vdprintf_chk(fd, flag, format, values) }
+    pass_on!(real::__vdprintf_chk(fd, flag, format, values))
 }
 
 /// Stands in for a function that prints, and prints nothing.
@@ -225,7 +221,7 @@ unsafe extern "C-unwind" fn backtrace_symbols_fd(
     fd: c_int,
 ) {
     if leave_to_libc(fd, Why::Stdio).is_ok() {
-        unsafe { real::backtrace_symbols_fd(frames, count, fd) };
+        pass_on!(real::backtrace_symbols_fd(frames, count, fd));
     }
 }
 
@@ -235,7 +231,7 @@ unsafe extern "C-unwind" fn __backtrace_symbols_fd(
     count: c_int,
     fd: c_int,
 ) {
-    unsafe { backtrace_symbols_fd(frames, count, fd) };
+    pass_on!(backtrace_symbols_fd(frames, count, fd));
 }
 
 /// May start a shell by a call inside libc, so queued bytes are sent before.
@@ -249,7 +245,7 @@ unsafe extern "C-unwind" fn wordexp(
         crate::process::before_fork_child();
         None
     });
-    unsafe { real::wordexp(words, result, flags) }
+    pass_on!(real::wordexp(words, result, flags))
 }
 
 /// Prepares an asynchronous request. libc's own threads read for the program, and do not see its buffered bytes. EAGAIN
@@ -258,6 +254,7 @@ unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
     if !may_be_mapped(request) {
         return 0;
     }
+    // SAFETY: Lent: the program passes a request; see `may_be_mapped`.
     let fd = unsafe { (*request).aio_fildes };
     if writes {
         if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
@@ -279,11 +276,9 @@ macro_rules! asynchronous {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name(request: *mut aiocb) -> c_int {
-                unsafe {
-                    match asynchronous(request, $writes) {
-                        0 => real::$name(request),
-                        error => error,
-                    }
+                match pass_on!(asynchronous(request, $writes)) {
+                    0 => pass_on!(real::$name(request)),
+                    error => error,
                 }
             }
         )*
@@ -302,14 +297,16 @@ unsafe fn each_asynchronous(requests: *const *mut aiocb, count: c_int) -> c_int 
         return 0;
     }
     for nth in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: Lent: the program passes `count` pointers; see `may_be_mapped`.
         let request = unsafe { requests.add(nth).read() };
         let opcode = if may_be_mapped(request) {
+            // SAFETY: Lent: one of the program's requests; see `may_be_mapped`.
             unsafe { (*request).aio_lio_opcode }
         } else {
             libc::LIO_NOP
         };
         let passes = opcode == libc::LIO_NOP
-            || unsafe { asynchronous(request, opcode == libc::LIO_WRITE) } == 0;
+            || pass_on!(asynchronous(request, opcode == libc::LIO_WRITE)) == 0;
         if !passes {
             return -1;
         }
@@ -324,11 +321,9 @@ unsafe extern "C-unwind" fn lio_listio(
     count: c_int,
     event: *mut sigevent,
 ) -> c_int {
-    unsafe {
-        match each_asynchronous(requests, count) {
-            0 => real::lio_listio(mode, requests, count, event),
-            error => error,
-        }
+    match pass_on!(each_asynchronous(requests, count)) {
+        0 => pass_on!(real::lio_listio(mode, requests, count, event)),
+        error => error,
     }
 }
 
@@ -339,10 +334,8 @@ unsafe extern "C-unwind" fn lio_listio64(
     count: c_int,
     event: *mut sigevent,
 ) -> c_int {
-    unsafe {
-        match each_asynchronous(requests, count) {
-            0 => real::lio_listio64(mode, requests, count, event),
-            error => error,
-        }
+    match pass_on!(each_asynchronous(requests, count)) {
+        0 => pass_on!(real::lio_listio64(mode, requests, count, event)),
+        error => error,
     }
 }

@@ -96,14 +96,15 @@ pub(crate) fn forbidden(repo: &Repo, found: &mut Findings) {
     }
 }
 
-/// Checks that each unsafe block and impl of the library cites an invariant of docs/internals/safety.md by name.
+/// Checks that each unsafe block and impl of the two libraries cites an invariant of docs/internals/safety.md by name.
 pub(crate) fn notes(repo: &Repo, found: &mut Findings) {
     let invariants = invariants(repo.text(INVARIANTS));
     if invariants.is_empty() {
         let says = "names no invariant; write `### Name` under `## The invariants`";
         return found.add(INVARIANTS, 1, says);
     }
-    for (path, _, source) in repo.library() {
+    let preload = repo.sources_of("annulus-preload");
+    for (path, _, source) in repo.library().chain(preload) {
         for at in find_word(&source.shipped, "unsafe") {
             if !is_block_or_impl(&source.shipped, at) {
                 continue;

@@ -17,7 +17,7 @@ use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
-use crate::real;
+use crate::real::call_next;
 use crate::ring_policy;
 use crate::sys;
 
@@ -70,57 +70,50 @@ pub(super) fn before_read(fd: c_int) {
     }
 }
 
-macro_rules! blocking {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
-                before_blocking();
-                pass_on!(real::$name($($arg),*))
-            }
-        )*
-    };
-}
-
-blocking! {
-    nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
-    clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
-    usleep(us: c_uint) -> c_int;
-    sleep(seconds: c_uint) -> c_uint;
-    pause() -> c_int;
-    sigsuspend(mask: *const sigset_t) -> c_int;
-    sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int;
-    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
-    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, timeout: *const timespec) -> c_int;
-    wait(status: *mut c_int) -> pid_t;
-    waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t;
-    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    waitid(kind: idtype_t, child: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
-    pclose(stream: *mut FILE) -> c_int;
-    flock(fd: c_int, operation: c_int) -> c_int;
-    lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
-    lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
-    sem_wait(semaphore: *mut sem_t) -> c_int;
-    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
-    semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int;
-    semtimedop(set: c_int, operations: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int;
-    msgrcv(queue: c_int, message: *mut c_void, bytes: size_t, kind: c_long, flags: c_int) -> ssize_t;
-    getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo, found: *mut *mut addrinfo)
+hooks! {
+    before { before_blocking() }
+    fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
+    fn clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
+    fn usleep(us: c_uint) -> c_int;
+    fn sleep(seconds: c_uint) -> c_uint;
+    fn pause() -> c_int;
+    fn sigsuspend(mask: *const sigset_t) -> c_int;
+    fn sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int;
+    fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
+    fn sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, timeout: *const timespec) -> c_int;
+    fn wait(status: *mut c_int) -> pid_t;
+    fn waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t;
+    fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    fn wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    fn waitid(kind: idtype_t, child: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
+    fn pclose(stream: *mut FILE) -> c_int;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    fn lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    fn sem_wait(semaphore: *mut sem_t) -> c_int;
+    fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
+    fn semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int;
+    fn semtimedop(set: c_int, operations: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int;
+    fn msgrcv(queue: c_int, message: *mut c_void, bytes: size_t, kind: c_long, flags: c_int) -> ssize_t;
+    fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo, found: *mut *mut addrinfo)
         -> c_int;
-    fgets(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
-    fgetc(stream: *mut FILE) -> c_int;
-    getc(stream: *mut FILE) -> c_int;
-    getchar() -> c_int;
-    fread(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    getline(line: *mut *mut c_char, bytes: *mut size_t, stream: *mut FILE) -> ssize_t;
-    getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
-    __getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
-    fgets_unlocked(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
-    fread_unlocked(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    __uflow(stream: *mut FILE) -> c_int;
-    __fgets_chk(line: *mut c_char, capacity: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
-    __fread_chk(base: *mut c_void, capacity: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn fgets(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    fn fgetc(stream: *mut FILE) -> c_int;
+    fn getc(stream: *mut FILE) -> c_int;
+    fn getchar() -> c_int;
+    fn fread(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn getline(line: *mut *mut c_char, bytes: *mut size_t, stream: *mut FILE) -> ssize_t;
+    fn getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
+    fn __getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
+    fn fgets_unlocked(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    fn fread_unlocked(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn __uflow(stream: *mut FILE) -> c_int;
+    fn __fgets_chk(line: *mut c_char, capacity: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    fn __fread_chk(base: *mut c_void, capacity: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    // From now on one thread may wait for bytes that another has queued.
+    fn pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, run: *mut c_void, argument: *mut c_void)
+        -> c_int;
+    fn thrd_create(thread: *mut pthread_t, run: *mut c_void, argument: *mut c_void) -> c_int;
 }
 
 /// Sends queued bytes before a connect that blocks. A proxy connects in the middle of its rounds and does not block.
@@ -128,28 +121,6 @@ pub(super) fn before_connect(fd: c_int) {
     if flush_thread::has_queued() && is_blocking(fd) {
         before_blocking();
     }
-}
-
-/// Sends queued bytes: from now on one thread may wait for bytes that another has queued.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pthread_create(
-    thread: *mut pthread_t,
-    attributes: *const pthread_attr_t,
-    run: *mut c_void,
-    argument: *mut c_void,
-) -> c_int {
-    before_blocking();
-    pass_on!(real::pthread_create(thread, attributes, run, argument))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn thrd_create(
-    thread: *mut pthread_t,
-    run: *mut c_void,
-    argument: *mut c_void,
-) -> c_int {
-    before_blocking();
-    pass_on!(real::thrd_create(thread, run, argument))
 }
 
 /// Defines calls that fail, or behave differently, in a process with a second thread.
@@ -165,7 +136,7 @@ macro_rules! single_threaded {
                     let _ = ring_policy::check_inherited_filter();
                     None
                 });
-                let ret = pass_on!(real::$name($($arg),*));
+                let ret = call_next!($name($($arg: $type),*) -> c_int);
                 let errno = crate::errno::get();
                 catch_panic(|| {
                     flush_thread::restart_if_needed();

@@ -18,6 +18,19 @@ macro_rules! pass_on {
     };
 }
 
+/// Exports functions that run a block, in which their arguments are visible, and then the next function with their name.
+macro_rules! hooks {
+    ($(before $before:block $(fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*)*) => {
+        $($(
+            #[unsafe(no_mangle)]
+            pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+                $before
+                $crate::real::call_next!($name($($arg: $type),*) -> $ret)
+            }
+        )*)*
+    };
+}
+
 mod blocking;
 mod descriptor;
 mod epoll;

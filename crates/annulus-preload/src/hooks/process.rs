@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
-use std::ffi::{c_char, c_int, c_ulong};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 
 use libc::{FILE, gid_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
 
@@ -13,8 +13,6 @@ use crate::process;
 use crate::raw_libc as libc;
 use crate::real;
 
-type Strings = *const *const c_char;
-
 /// Calls `fork`, as POSIX allows. A child that shares its parent's memory until it executes another program would mark
 /// the parent's connections as closed in the parent's table.
 #[unsafe(no_mangle)]
@@ -22,29 +20,12 @@ pub(super) unsafe extern "C-unwind" fn vfork() -> pid_t {
     pass_on!(real::fork())
 }
 
-/// Defines functions with which glibc creates children without the handlers of `pthread_atfork`.
-macro_rules! before_fork_child {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
-                catch_panic(|| {
-                    process::before_fork_child();
-                    None
-                });
-                pass_on!(real::$name($($arg),*))
-            }
-        )*
-    };
-}
-
-before_fork_child! {
-    posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
-        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
-    posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
-        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
-    system(command: *const c_char) -> c_int;
-    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+/// Runs before functions with which glibc creates children without the handlers of `pthread_atfork`.
+fn before_fork_child() {
+    catch_panic(|| {
+        process::before_fork_child();
+        None
+    });
 }
 
 pub(super) fn before_exec() {
@@ -54,42 +35,42 @@ pub(super) fn before_exec() {
     });
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn execve(
-    path: *const c_char,
-    arguments: Strings,
-    variables: Strings,
-) -> c_int {
-    before_exec();
-    pass_on!(real::execve(path, arguments, variables))
+/// Runs before functions that change credentials. A kernel thread that polls for a ring keeps the credentials with which
+/// the ring was created (trap 20).
+fn before_credential_change() {
+    catch_panic(|| {
+        process::before_credential_change();
+        None
+    });
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    before_exec();
-    pass_on!(real::execv(path, arguments))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    before_exec();
-    pass_on!(real::execvp(file, arguments))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execvpe(
-    file: *const c_char,
-    arguments: Strings,
-    variables: Strings,
-) -> c_int {
-    before_exec();
-    pass_on!(real::execvpe(file, arguments, variables))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
-    before_exec();
-    pass_on!(real::fexecve(fd, arguments, variables))
+hooks! {
+    before { before_fork_child() }
+    fn posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
+    fn posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn _Fork() -> pid_t;
+    fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
+    before { before_exec() }
+    fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fn execveat(folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        flags: c_int) -> c_int;
+    fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    before { before_credential_change() }
+    fn setuid(user: uid_t) -> c_int;
+    fn setgid(group: gid_t) -> c_int;
+    fn seteuid(user: uid_t) -> c_int;
+    fn setegid(group: gid_t) -> c_int;
+    fn setreuid(real: uid_t, effective: uid_t) -> c_int;
+    fn setregid(real: gid_t, effective: gid_t) -> c_int;
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
 }
 
 /// Defines the functions with a list of arguments. They send queued bytes, then jump to the next function with their
@@ -98,7 +79,7 @@ unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: St
 macro_rules! exec_with_list {
     ($($name:ident, $next:ident, $symbol:literal;)*) => {
         $(
-            extern "C" fn $next() -> *mut std::ffi::c_void {
+            extern "C" fn $next() -> *mut c_void {
                 before_exec();
                 real::next($symbol)
             }
@@ -195,32 +176,4 @@ pub(super) unsafe extern "C-unwind" fn prctl(
         _ => {}
     }
     pass_on!(real::prctl(what, a, b, c, d))
-}
-
-/// Defines functions that change credentials. A kernel thread that polls for a ring keeps the credentials with which
-/// the ring was created (trap 20).
-macro_rules! before_credential_change {
-    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-                catch_panic(|| {
-                    process::before_credential_change();
-                    None
-                });
-                pass_on!(real::$name($($arg),*))
-            }
-        )*
-    };
-}
-
-before_credential_change! {
-    setuid(user: uid_t);
-    setgid(group: gid_t);
-    seteuid(user: uid_t);
-    setegid(group: gid_t);
-    setreuid(real: uid_t, effective: uid_t);
-    setregid(real: gid_t, effective: gid_t);
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t);
-    setresgid(real: gid_t, effective: gid_t, saved: gid_t);
 }

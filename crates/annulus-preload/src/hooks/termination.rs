@@ -12,20 +12,11 @@ use libc::{pid_t, pthread_t, sigval};
 use super::catch_panic;
 use super::process::before_exec;
 use crate::process;
-use crate::real::{self, Run};
+use crate::real::{self, Run, call_next};
 use crate::ring_policy;
 use crate::sys;
 
 // ---- children ----
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    catch_panic(|| {
-        process::before_fork_child();
-        None
-    });
-    pass_on!(real::_Fork())
-}
 
 /// Takes the largest number of arguments; those that the caller left out are forwarded unread.
 #[unsafe(no_mangle)]
@@ -62,18 +53,6 @@ unsafe extern "C-unwind" fn __clone(
 
 // ---- ends ----
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn execveat(
-    folder: c_int,
-    path: *const c_char,
-    arguments: *const *const c_char,
-    variables: *const *const c_char,
-    flags: c_int,
-) -> c_int {
-    before_exec();
-    pass_on!(real::execveat(folder, path, arguments, variables, flags))
-}
-
 /// Defines functions of libc that print a message and then abort by an internal call, which no hook sees.
 macro_rules! aborts {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
@@ -84,11 +63,9 @@ macro_rules! aborts {
                     process::before_possible_exit();
                     None
                 });
-                // SAFETY: Typed: the program's own arguments; `abort` may be called at any time.
-                unsafe {
-                    real::$name($($arg),*);
-                    libc::abort()
-                }
+                call_next!($name($($arg: $type),*) -> c_int);
+                // SAFETY: Typed: it may be called at any time.
+                unsafe { libc::abort() }
             }
         )*
     };
@@ -122,61 +99,28 @@ fn targets_self(pid: pid_t) -> bool {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn raise(signal: c_int) -> c_int {
-    before_signal(signal);
-    pass_on!(real::raise(signal))
+hooks! {
+    before { before_signal(signal) }
+    fn raise(signal: c_int) -> c_int;
+    fn pthread_kill(thread: pthread_t, signal: c_int) -> c_int;
+    fn pthread_sigqueue(thread: pthread_t, signal: c_int, value: sigval) -> c_int;
+    before {
+        if targets_self(pid) {
+            before_signal(signal);
+        }
+    }
+    fn kill(pid: pid_t, signal: c_int) -> c_int;
+    fn sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int;
+    fn tgkill(pid: pid_t, thread: pid_t, signal: c_int) -> c_int;
+    before {
+        if group == 0 || targets_self(group.saturating_neg()) {
+            before_signal(signal);
+        }
+    }
+    fn killpg(group: pid_t, signal: c_int) -> c_int;
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn gsignal(signal: c_int) -> c_int {
     pass_on!(raise(signal))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn kill(pid: pid_t, signal: c_int) -> c_int {
-    if targets_self(pid) {
-        before_signal(signal);
-    }
-    pass_on!(real::kill(pid, signal))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn killpg(group: pid_t, signal: c_int) -> c_int {
-    if group == 0 || targets_self(group.saturating_neg()) {
-        before_signal(signal);
-    }
-    pass_on!(real::killpg(group, signal))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn tgkill(process: pid_t, thread: pid_t, signal: c_int) -> c_int {
-    if targets_self(process) {
-        before_signal(signal);
-    }
-    pass_on!(real::tgkill(process, thread, signal))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pthread_kill(thread: pthread_t, signal: c_int) -> c_int {
-    before_signal(signal);
-    pass_on!(real::pthread_kill(thread, signal))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int {
-    if targets_self(pid) {
-        before_signal(signal);
-    }
-    pass_on!(real::sigqueue(pid, signal, value))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pthread_sigqueue(
-    thread: pthread_t,
-    signal: c_int,
-    value: sigval,
-) -> c_int {
-    before_signal(signal);
-    pass_on!(real::pthread_sigqueue(thread, signal, value))
 }

@@ -22,7 +22,7 @@ use super::{
 use crate::counters::Why;
 use crate::errno::{self, into_return};
 use crate::fd_table;
-use crate::real;
+use crate::real::{self, call_next};
 use crate::receive;
 
 /// Exports functions that glibc exports under a second name.
@@ -234,20 +234,6 @@ unsafe extern "C-unwind" fn __backtrace_symbols_fd(
     pass_on!(backtrace_symbols_fd(frames, count, fd));
 }
 
-/// May start a shell by a call inside libc, so queued bytes are sent before.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn wordexp(
-    words: *const c_char,
-    result: *mut c_void,
-    flags: c_int,
-) -> c_int {
-    catch_panic(|| {
-        crate::process::before_fork_child();
-        None
-    });
-    pass_on!(real::wordexp(words, result, flags))
-}
-
 /// Prepares an asynchronous request. libc's own threads read for the program, and do not see its buffered bytes. EAGAIN
 /// means that no more requests fit at present, so that the program reads in another way.
 unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
@@ -277,7 +263,7 @@ macro_rules! asynchronous {
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name(request: *mut aiocb) -> c_int {
                 match pass_on!(asynchronous(request, $writes)) {
-                    0 => pass_on!(real::$name(request)),
+                    0 => call_next!($name(request: *mut aiocb) -> c_int),
                     error => error,
                 }
             }

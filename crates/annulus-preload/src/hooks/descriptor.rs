@@ -7,8 +7,7 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::blocking::before_blocking;
-use super::io::{flush, hand_back};
-use super::socket::{at_mark, on_signal_driven_io};
+use super::unserve::{at_mark, flush, hand_back, on_signal_driven_io};
 use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::descriptor as of;

@@ -75,7 +75,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
             data,
         };
         if events & libc::EPOLLPRI as u32 != 0 {
-            super::socket::never_serve_siblings(fd);
+            super::unserve::never_serve_siblings(fd);
         }
         if let Some(result) = catch_panic(|| epoll_ctl::control(number, fd, request)) {
             return into_return_int(result);

@@ -9,12 +9,12 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::blocking::before_read;
+use super::unserve::{flush, hand_back, mark_passed_fds_shared, never_serve_siblings};
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
 use crate::errno::{CallResult, into_return};
 use crate::fd_table;
-use crate::hand_back;
 use crate::real;
 use crate::receive;
 use crate::send;
@@ -26,7 +26,7 @@ const VECTORS_MAX: usize = 1024;
 unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
     let by_read = matches!(call, Call::Read | Call::Readv);
     if flags & libc::MSG_OOB != 0 {
-        super::socket::never_serve_siblings(fd);
+        never_serve_siblings(fd);
     }
     let result = match fd_state(fd) {
         FdState::Kernel => {
@@ -305,7 +305,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
         {
             return into_return(result);
         }
-        pass_on!(super::socket::mark_passed_fds_shared(valid));
+        pass_on!(mark_passed_fds_shared(valid));
         if !plain {
             hand_back(fd, Why::UnknownFlags);
             if let Some(result) = flush(fd) {
@@ -328,9 +328,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     }
     if may_be_mapped(messages) {
         for nth in 0..count.min(VECTORS_MAX as c_uint) as usize {
-            pass_on!(super::socket::mark_passed_fds_shared(
-                &(*messages.add(nth)).msg_hdr
-            ));
+            pass_on!(mark_passed_fds_shared(&(*messages.add(nth)).msg_hdr));
         }
     }
     pass_on!(real::sendmmsg(fd, messages, count, flags))
@@ -430,17 +428,6 @@ pub(super) unsafe extern "C-unwind" fn splice(
     pass_on!(real::splice(from, from_offset, to, to_offset, bytes, flags))
 }
 
-/// Hands the descriptor back to the kernel.
-pub(super) fn hand_back(fd: c_int, why: Why) {
-    if let FdState::Connection(entry) = fd_state(fd) {
-        catch_panic(|| {
-            let mut guard = send::served(entry, fd).ok()?;
-            hand_back::hand_back(&mut guard, fd, why);
-            None
-        });
-    }
-}
-
 /// Reads the buffered bytes of a connection that was handed back.
 pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -464,20 +451,6 @@ pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// Sends queued bytes now. Returns an error if they do not all fit into the send buffer, as no byte may be sent before
-/// them.
-pub(super) fn flush(fd: c_int) -> Option<CallResult> {
-    let FdState::Connection(entry) = fd_state(fd) else {
-        return None;
-    };
-    catch_panic(|| {
-        let mut guard = send::served(entry, fd).ok()?;
-        let connection = guard.connection(fd)?;
-        send::flush(&mut guard, fd, connection);
-        (!connection.backlog.is_empty()).then_some(Err(libc::EAGAIN))
-    })
 }
 
 /// Makes the ring poll for writability if the kernel has sent less than `count`. The reason may also be the end of the

@@ -43,6 +43,7 @@ mod socket;
 mod stdio;
 mod termination;
 mod uncommon;
+mod unserve;
 
 use crate::errno::{self, CallResult};
 use crate::fd_limit;

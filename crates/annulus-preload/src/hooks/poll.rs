@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_short};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::blocking::before_blocking;
-use super::io::hand_back;
+use super::unserve::hand_back;
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::Why;
 use crate::epoll_ctl;

@@ -10,8 +10,8 @@ use std::ffi::{c_char, c_int};
 
 use libc::FILE;
 
-use super::io::{hand_back, read_buffered};
-use super::socket::never_serve;
+use super::io::read_buffered;
+use super::unserve::{hand_back, never_serve};
 use super::{catch_panic, may_be_mapped};
 use crate::counters::Why;
 use crate::descriptor as of;

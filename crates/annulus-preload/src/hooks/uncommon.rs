@@ -15,7 +15,7 @@ use libc::{
     socklen_t, ssize_t, timeval,
 };
 
-use super::io::{flush, hand_back};
+use super::unserve::{flush, hand_back};
 use super::{
     FdState, catch_panic, descriptor, fd_state, io, may_be_mapped, poll, process, socket, stdio,
 };

@@ -1,0 +1,162 @@
+//! # Safety
+//!
+//! Stops serving descriptors that the program uses in a way that no ring can serve (Typed, Lent: the header of `hooks`
+//! gives the contract).
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::msghdr;
+
+use super::{FdState, catch_panic, fd_state};
+use crate::counters::Why;
+use crate::errno::CallResult;
+use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED};
+use crate::hand_back;
+use crate::receive;
+use crate::send;
+use crate::sockopts;
+use crate::stops;
+
+/// Hands the descriptor back to the kernel.
+pub(super) fn hand_back(fd: c_int, why: Why) {
+    if let FdState::Connection(entry) = fd_state(fd) {
+        catch_panic(|| {
+            let mut guard = send::served(entry, fd).ok()?;
+            hand_back::hand_back(&mut guard, fd, why);
+            None
+        });
+    }
+}
+
+/// Sends queued bytes now. Returns an error if they do not all fit into the send buffer, as no byte may be sent before
+/// them.
+pub(super) fn flush(fd: c_int) -> Option<CallResult> {
+    let FdState::Connection(entry) = fd_state(fd) else {
+        return None;
+    };
+    catch_panic(|| {
+        let mut guard = send::served(entry, fd).ok()?;
+        let connection = guard.connection(fd)?;
+        send::flush(&mut guard, fd, connection);
+        (!connection.backlog.is_empty()).then_some(Err(libc::EAGAIN))
+    })
+}
+
+/// Stops serving all connections of the same listener, and hands back those that are served. The program will probably
+/// make the same call on them, and it would be too late for bytes that a ring has taken.
+#[cold]
+pub(super) fn never_serve_siblings(fd: c_int) {
+    let Some(entry) = fd_table::entry(fd) else {
+        return;
+    };
+    let a_stream = matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::HandedBack);
+    if !a_stream
+        || !sockopts::never_serve_siblings(entry) && !SIBLINGS_REMAIN.swap(false, Ordering::Relaxed)
+    {
+        return;
+    }
+    let origin = |entry: &Entry| entry.listener().map(std::ptr::from_ref);
+    for other in 0..hand_back::served_max() as c_int {
+        let sibling =
+            |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
+        if other != fd && fd_table::entry(other).filter(sibling).is_some() {
+            hand_back(other, Why::UnknownFlags);
+            if fd_table::entry(other).filter(sibling).is_some() {
+                SIBLINGS_REMAIN.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A signal handler could not hand all of them back, so the next call does.
+static SIBLINGS_REMAIN: AtomicBool = AtomicBool::new(false);
+
+/// Prevents every set from serving the descriptor.
+pub(super) fn never_serve(fd: c_int) {
+    never_serve_because(fd, 0);
+}
+
+pub(super) fn never_serve_because(fd: c_int, reason: u32) {
+    let Some(entry) = fd_table::entry(fd) else {
+        return;
+    };
+    match entry.kind() {
+        kind @ (Kind::Stream | Kind::Free) => {
+            if kind == Kind::Free {
+                entry.set_listener(None);
+            }
+            // For a file that is not a stream this has no effect, and `close` forgets it.
+            entry.set_kind(Kind::Stream, entry.flags() | NEVER_SERVED | reason);
+        }
+        Kind::HandedBack => entry.set_kind(Kind::HandedBack, entry.flags() | NEVER_SERVED | reason),
+        Kind::Listener => {
+            // Connections that it accepts inherit the option.
+            let (reason, why) = match reason {
+                0 => (BY_PORT, Why::UnknownFlags),
+                reason => (reason, Why::UnknownOption),
+            };
+            stops::stop_listener(entry, reason, why);
+        }
+        _ => {}
+    }
+}
+
+/// Stops serving a descriptor with signal-driven I/O: on a signal, the program reads without waiting until the kernel
+/// has no data. A ring does not report urgent data either.
+pub(super) fn on_signal_driven_io(fd: c_int) {
+    match fd_state(fd) {
+        FdState::Connection(_) => {
+            never_serve_siblings(fd);
+            hand_back(fd, Why::UnknownFlags);
+        }
+        FdState::Kernel
+            if fd_table::entry(fd).is_some_and(|entry| entry.kind() != Kind::Listener) =>
+        {
+            never_serve_because(fd, BY_OPTION);
+        }
+        _ => {}
+    }
+}
+
+/// Returns whether the next read is at the mark of urgent data. `None`: passes through to the kernel.
+pub(super) fn at_mark(fd: c_int) -> Option<bool> {
+    never_serve_siblings(fd);
+    hand_back(fd, Why::UnknownFlags);
+    let FdState::Connection(entry) = fd_state(fd) else {
+        return None;
+    };
+    // Buffered bytes are read first, so the mark is further on.
+    let buffered = catch_panic(|| receive::readable(entry, fd).map(Ok));
+    matches!(buffered, Some(Ok(1..))).then_some(false)
+}
+
+/// Marks descriptors that a message passes to another process as shared.
+pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
+    if message.msg_controllen == 0 || message.msg_control.is_null() {
+        return;
+    }
+    // SAFETY: Lent: the program passes a message with `msg_controllen` bytes of headers.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: Lent: null, or a header within those bytes.
+    while let Some(control) = unsafe { header.as_ref() } {
+        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: Typed: arithmetic only.
+            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = control.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
+            // SAFETY: Lent: within the header above.
+            let fds = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
+            for nth in 0..count {
+                // SAFETY: Lent: `cmsg_len` of the program counts these descriptors.
+                let fd = unsafe { fds.add(nth).read_unaligned() };
+                hand_back(fd, Why::PassedOn);
+                if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
+                    never_serve(fd);
+                }
+            }
+        }
+        // SAFETY: Lent: as above; the function checks the length of the message.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+}

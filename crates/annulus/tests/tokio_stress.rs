@@ -1,4 +1,5 @@
-//! The stress load of the library, with its Tokio tasks on rings of their workers.
+//! The stress load of the library, with its Tokio tasks on rings of their workers. `STEPS` sets the number of steps of
+//! each task, 500 by default.
 
 use std::io;
 use std::sync::Arc;
@@ -21,11 +22,26 @@ fn one_thread() -> io::Result<Runtime> {
         .build_with_rings()
 }
 
+/// A runtime of a program that does nothing for Annulus.
+fn ordinary_workers() -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_all()
+        .build()
+}
+
+/// The same with one thread.
+fn ordinary_thread() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
 fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
     let requested = std::env::var("SEED").ok();
     let seed = requested.and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("SEED={seed}");
+    let steps = std::env::var("STEPS").ok();
+    let steps = steps.and_then(|steps| steps.parse().ok()).unwrap_or(500);
     let dir = tempfile::tempdir().unwrap();
     // Tokio's descriptors for signals stay open for the life of the process once a runtime was
     // created.
@@ -39,7 +55,7 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
             path: &dir.path().join(round.to_string()),
             seed: seed + round,
             tasks: 12,
-            steps: 500,
+            steps,
             tally: &tally,
             tokio,
         };
@@ -56,6 +72,12 @@ fn random_operations_drops_and_timeouts_on_rings_of_workers_leave_nothing_and_lo
     let ring = Engine::builder().backend(Backend::Uring);
     stress(&ring, several_workers);
     stress(&ring, one_thread);
+    stress(&ring, ordinary_workers);
+    stress(&ring, ordinary_thread);
+    stress(
+        &ring.clone().ring_entries(4).max_in_flight(3),
+        ordinary_workers,
+    );
     stress(
         &ring.clone().ring_entries(4).max_in_flight(3),
         several_workers,

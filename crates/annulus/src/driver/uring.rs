@@ -57,8 +57,8 @@ const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
 const CHUNK_MAX: u32 = 32;
 /// The load from which on operations are queued whether or not others are known to follow.
 const CHUNK_LOAD: u32 = 3;
-/// The number of operations in flight from which on kernel workers run those that prefer it. Fewer do not keep several
-/// processors busy.
+/// The number of operations in flight from which on kernel workers run large reads. Fewer do not keep several processors
+/// busy.
 const WORKERS_FROM: u32 = 8;
 /// The number of enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) after which the driver
 /// pauses instead of retrying immediately.
@@ -435,7 +435,7 @@ impl<K: Kernel> Driver<K> {
             self.conclude(slot_ref, PANICKED, true);
             return true;
         };
-        if self.in_flight < WORKERS_FROM {
+        if sqe.opcode == opcode::READ && self.in_flight < WORKERS_FROM {
             sqe.flags &= !ASYNC;
         }
         let fixed = self.fixed.apply(&mut sqe);

@@ -17,8 +17,6 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-/// Attributes and names are not cached.
-const TTL: Duration = Duration::ZERO;
 /// The inode of the initial file.
 const FIRST: u64 = 2;
 /// The number of calls that are handled in parallel, so that a slow one does not delay the others.
@@ -43,6 +41,10 @@ pub enum Call {
     },
     /// A sync of the file.
     Fsync,
+    /// An open, of a file system that was mounted with `mount_cached`.
+    Open,
+    /// A query of the attributes, of a file system that was mounted with `mount_cached`.
+    Attributes,
 }
 
 /// The fault of a call.
@@ -73,6 +75,27 @@ impl FaultyFs {
         bytes: Vec<u8>,
         plan: impl Fn(Call) -> Fault + Send + Sync + 'static,
     ) -> io::Result<FaultyFs> {
+        Self::mount_with(folder, name, bytes, None, plan)
+    }
+
+    /// Mounts a file system whose names the kernel caches for a minute. The plan also receives opens, and queries of
+    /// attributes, which are not cached.
+    pub fn mount_cached(
+        folder: &Path,
+        name: &str,
+        bytes: Vec<u8>,
+        plan: impl Fn(Call) -> Fault + Send + Sync + 'static,
+    ) -> io::Result<FaultyFs> {
+        Self::mount_with(folder, name, bytes, Some(Duration::from_secs(60)), plan)
+    }
+
+    fn mount_with(
+        folder: &Path,
+        name: &str,
+        bytes: Vec<u8>,
+        names_for: Option<Duration>,
+        plan: impl Fn(Call) -> Fault + Send + Sync + 'static,
+    ) -> io::Result<FaultyFs> {
         let files = Files {
             names: HashMap::from([(name.into(), FIRST)]),
             bytes: HashMap::from([(FIRST, bytes)]),
@@ -81,6 +104,7 @@ impl FaultyFs {
         let memory = Memory {
             files: Mutex::new(files),
             plan: Arc::new(plan),
+            names_for,
         };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
@@ -109,6 +133,8 @@ struct Files {
 struct Memory {
     files: Mutex<Files>,
     plan: Arc<Plan>,
+    /// The time that the kernel caches names, if it does.
+    names_for: Option<Duration>,
 }
 
 impl Memory {
@@ -164,14 +190,23 @@ impl Filesystem for Memory {
         let files = self.files();
         let found = files.names.get(name).copied();
         match found.and_then(|inode| files.attributes(inode)) {
-            Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            Some(attributes) => {
+                let ttl = self.names_for.unwrap_or_default();
+                reply.entry(&ttl, &attributes, Generation(0));
+            }
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        if self.names_for.is_some()
+            && inode != INodeNo::ROOT
+            && let Err(errno) = self.fault(Call::Attributes)
+        {
+            return reply.error(errno);
+        }
         match self.files().attributes(inode.into()) {
-            Some(attributes) => reply.attr(&TTL, &attributes),
+            Some(attributes) => reply.attr(&Duration::ZERO, &attributes),
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -199,7 +234,7 @@ impl Filesystem for Memory {
             bytes.resize(size as usize, 0);
         }
         match files.attributes(inode.into()) {
-            Some(attributes) => reply.attr(&TTL, &attributes),
+            Some(attributes) => reply.attr(&Duration::ZERO, &attributes),
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -221,7 +256,13 @@ impl Filesystem for Memory {
         files.bytes.insert(inode, Vec::new());
         let attributes = files.attributes(inode).unwrap();
         let direct = FopenFlags::FOPEN_DIRECT_IO;
-        reply.created(&TTL, &attributes, Generation(0), FileHandle(0), direct);
+        reply.created(
+            &Duration::ZERO,
+            &attributes,
+            Generation(0),
+            FileHandle(0),
+            direct,
+        );
     }
 
     // The bytes stay, because a process may still have the file open.
@@ -233,6 +274,11 @@ impl Filesystem for Memory {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if self.names_for.is_some()
+            && let Err(errno) = self.fault(Call::Open)
+        {
+            return reply.error(errno);
+        }
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 

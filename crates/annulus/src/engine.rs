@@ -131,10 +131,15 @@ impl Engine {
 
     /// Opens a file for reading.
     ///
+    /// If the kernel has the path in its cache, and the whole lookup stays on one local file system, the calling thread
+    /// opens the file without a driver. Since Linux 6.8.
+    ///
+    /// Reads and writes of a pipe or a terminal fail with `ESPIPE`, because it has no offsets.
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, unchanged (`ENOENT`, `EACCES`, …), and with `InvalidInput` if the path
-    /// contains a NUL byte, or names a pipe, a socket or a terminal.
+    /// contains a NUL byte.
     pub fn open(&self, path: impl AsRef<Path>) -> Opening<'_> {
         self.open_with(OpenOptions::new().read(true), path)
     }
@@ -187,8 +192,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `fcntl(2)` or `statx(2)` when the flags or the direct I/O alignment cannot be read.
-    /// Fails with `InvalidInput` for a pipe, a socket or a terminal, and with `Unsupported` on a simulated kernel,
-    /// which cannot use descriptors of the process.
+    /// Fails with `Unsupported` on a simulated kernel, which cannot use descriptors of the process.
     pub fn file(&self, file: std::fs::File) -> io::Result<File> {
         paths::adopt(&self.submitter, file)
     }

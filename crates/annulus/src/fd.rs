@@ -24,9 +24,10 @@ pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 use std::fmt;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use crate::sys::call;
+use crate::sys::mount::FileSystem;
 use crate::sys::sqe::opcode;
 
 /// Closes descriptors that are not the process's, such as those of the simulated kernel.
@@ -48,7 +49,17 @@ struct Opened {
     polled: AtomicBool,
     /// Reads and writes are system calls on a blocking thread.
     by_thread: AtomicBool,
+    /// One of the three constants below; `OFFSETS_UNKNOWN` until it matters.
+    offsets: AtomicU8,
+    /// The file is on a mount that is known to be local.
+    local: AtomicBool,
+    /// The file was opened for reading only.
+    only_reads: AtomicBool,
 }
+
+const OFFSETS_UNKNOWN: u8 = 0;
+const HAS_OFFSETS: u8 = 1;
+const NO_OFFSETS: u8 = 2;
 
 impl Fd {
     /// Takes over `raw`.
@@ -63,6 +74,9 @@ impl Fd {
             cached: CachedHint::default(),
             polled: AtomicBool::new(false),
             by_thread: AtomicBool::new(false),
+            offsets: AtomicU8::new(OFFSETS_UNKNOWN),
+            local: AtomicBool::new(false),
+            only_reads: AtomicBool::new(false),
         }))
     }
 
@@ -100,15 +114,64 @@ impl Fd {
     /// Returns the opcode of a transfer: `opcode`, or the one that makes it a system call on a blocking thread.
     #[inline]
     pub(crate) fn opcode_of_transfer(&self, opcode: u8) -> u8 {
-        if self.0.by_thread.load(Relaxed) {
+        if self.0.by_thread.load(Relaxed) || !self.has_offsets() {
             return opcode::BY_THREAD;
         }
         opcode
     }
 
-    /// Makes reads and writes system calls on a blocking thread, from now on.
-    pub(crate) fn keep_from_rings(&self) {
-        self.0.by_thread.store(true, Relaxed);
+    /// Returns whether the file has offsets. A ring would ignore the offset of a transfer on a pipe or a socket; the
+    /// system call fails with ESPIPE.
+    #[inline]
+    pub(crate) fn has_offsets(&self) -> bool {
+        match self.0.offsets.load(Relaxed) {
+            OFFSETS_UNKNOWN => self.query_offsets(),
+            known => known == HAS_OFFSETS,
+        }
+    }
+
+    #[cold]
+    fn query_offsets(&self) -> bool {
+        let has_offsets = self.is_simulated() || call::is_seekable(self.0.raw);
+        let known = if has_offsets { HAS_OFFSETS } else { NO_OFFSETS };
+        self.0.offsets.store(known, Relaxed);
+        has_offsets
+    }
+
+    /// Records that the file has offsets.
+    #[inline]
+    pub(crate) fn note_offsets(&self) {
+        if self.0.offsets.load(Relaxed) == OFFSETS_UNKNOWN {
+            self.0.offsets.store(HAS_OFFSETS, Relaxed);
+        }
+    }
+
+    /// Records the file system of the file.
+    pub(crate) fn set_file_system(&self, file_system: FileSystem) {
+        self.0
+            .local
+            .store(file_system == FileSystem::Local, Relaxed);
+        // After a short direct read on FUSE, a ring's kernel (observed on 6.18) repeats the first offset for the
+        // remainder, so a read across the end of the file appears complete.
+        let by_thread = file_system == FileSystem::Fuse;
+        self.0.by_thread.store(by_thread, Relaxed);
+    }
+
+    /// Returns whether the file is on a mount that is known to be local.
+    #[inline]
+    pub(crate) fn is_local(&self) -> bool {
+        self.0.local.load(Relaxed)
+    }
+
+    /// Records the flags that the file was opened with.
+    pub(crate) fn set_open_flags(&self, flags: u32) {
+        let only_reads = flags & call::O_ACCMODE == call::O_RDONLY;
+        self.0.only_reads.store(only_reads, Relaxed);
+    }
+
+    /// Returns whether the file was opened for reading only.
+    pub(crate) fn only_reads(&self) -> bool {
+        self.0.only_reads.load(Relaxed)
     }
 
     /// Returns the number, for the caller to close, if this is the only handle.

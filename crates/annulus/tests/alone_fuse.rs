@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use annulus::engine::SetupMode;
@@ -321,5 +322,150 @@ fn the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes() {
         assert!(read[..n] == contents()[BYTES - 1000..]);
         let (n, _) = file.read_at(vec![0; 4096], BYTES as u64).await.unwrap();
         assert_eq!(n, 0);
+    });
+}
+
+/// A gate that holds calls of the file system while it is closed.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<HeldCalls>, Condvar)>);
+
+#[derive(Default)]
+struct HeldCalls {
+    /// The call that is held, if the gate is closed.
+    call: Option<Call>,
+    /// The calls that wait, or waited.
+    waited: usize,
+    /// The gate opened itself, because the test did not.
+    late: bool,
+}
+
+impl Gate {
+    fn pass(&self, call: Call) -> Fault {
+        let mut held = self.0.0.lock().unwrap();
+        if held.call == Some(call) {
+            held.waited += 1;
+            self.0.1.notify_all();
+        }
+        while held.call == Some(call) {
+            held = self.0.1.wait(held).unwrap();
+        }
+        Fault::None
+    }
+
+    /// Closes the gate for `call`. It opens itself after a long time, so that a blocked caller fails the test.
+    fn close(&self, call: Call) {
+        let gate = self.clone();
+        let mut held = self.0.0.lock().unwrap();
+        (held.call, held.waited) = (Some(call), 0);
+        std::thread::spawn(move || {
+            let held = gate.0.0.lock().unwrap();
+            let is_held = |held: &mut HeldCalls| held.call.is_some();
+            let waited = gate
+                .0
+                .1
+                .wait_timeout_while(held, Duration::from_secs(20), is_held);
+            let (mut held, waited) = waited.unwrap();
+            if waited.timed_out() {
+                (held.call, held.late) = (None, true);
+                gate.0.1.notify_all();
+            }
+        });
+    }
+
+    /// Waits until a call is held, and opens the gate. No caller was blocked.
+    #[track_caller]
+    fn open(&self) {
+        let held = self.0.0.lock().unwrap();
+        let is_awaited = |held: &mut HeldCalls| held.waited == 0 && !held.late;
+        let mut held = self.0.1.wait_while(held, is_awaited).unwrap();
+        assert!(!held.late, "a caller was blocked");
+        held.call = None;
+        self.0.1.notify_all();
+    }
+}
+
+/// Polls a future that must not complete yet, and then uses the engine meanwhile.
+async fn pends<F: Future + Unpin>(engine: &Engine, mut future: F) -> F {
+    let polled = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(std::pin::Pin::new(&mut future).poll(context).is_pending())
+    });
+    assert!(polled.await, "the file system has not answered");
+    engine.nop().await.unwrap();
+    future
+}
+
+/// The kernel has the names of the file system in its cache, but must ask the file system for every open and every
+/// query of attributes. It is mounted over a folder of a local file system, whose files the engine has used before.
+async fn hanging_calls_block_no_caller(engine: &Engine, folder: &Path) {
+    let path = folder.join(NAME);
+    std::fs::write(&path, b"local").unwrap();
+    for _ in 0..3 {
+        let file = engine.open(&path).await.unwrap();
+        assert_eq!(file.metadata().await.unwrap().len(), 5);
+        file.close().await.unwrap();
+    }
+    let gate = Gate::default();
+    let passed = gate.clone();
+    let mounted = FaultyFs::mount_cached(folder, NAME, contents(), move |call| passed.pass(call));
+    let _mounted = match mounted {
+        Ok(mounted) => mounted,
+        Err(error) => return skip(format_args!("no FUSE file system: {error}")),
+    };
+    // Twice: the mount is unknown, then known. Then the lookup starts on it.
+    for path in [&path, &path, Path::new(NAME)] {
+        // Looks the name up, and invalidates the attributes.
+        std::fs::write(folder.join(NAME), contents()).unwrap();
+        if path == Path::new(NAME) {
+            std::env::set_current_dir(folder).unwrap();
+        }
+        gate.close(Call::Open);
+        let opening = pends(engine, engine.open(path)).await;
+        gate.open();
+        let file = opening.await.unwrap();
+        gate.close(Call::Attributes);
+        let metadata = pends(engine, file.metadata()).await;
+        gate.open();
+        assert_eq!(metadata.await.unwrap().len(), BYTES as u64);
+        file.close().await.unwrap();
+    }
+    std::env::set_current_dir("/var").unwrap();
+}
+
+#[test]
+fn an_open_or_query_that_hangs_blocks_no_caller_although_the_name_is_cached() {
+    let test = "an_open_or_query_that_hangs_blocks_no_caller_although_the_name_is_cached";
+    if !root_or_skip("mounting a file system") {
+        return;
+    }
+    in_child(test, || {
+        if let Err(why) = in_own_mounts() {
+            return skip(format_args!("no mounts of our own: {why}"));
+        }
+        for (number, (backend, setup_mode)) in BACKENDS.into_iter().enumerate() {
+            for own_ring in [false, true] {
+                let builder = Engine::builder().backend(backend).setup_mode(setup_mode);
+                let engine = match builder.build() {
+                    Ok(engine) => engine,
+                    Err(error) => {
+                        skip(error);
+                        continue;
+                    }
+                };
+                // A relative path starts at the working directory, an absolute one at the root.
+                let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+                std::env::set_current_dir("/var").unwrap();
+                let relative = folder.path().strip_prefix("/var").unwrap();
+                let folder = [folder.path(), relative][number % 2];
+                match own_ring {
+                    true => match engine.current_thread_driver() {
+                        Ok(driver) => {
+                            driver.block_on(hanging_calls_block_no_caller(&engine, folder))
+                        }
+                        Err(error) => println!("{setup_mode:?}: no ring of the thread: {error}"),
+                    },
+                    false => pollster::block_on(hanging_calls_block_no_caller(&engine, folder)),
+                }
+            }
+        }
     });
 }

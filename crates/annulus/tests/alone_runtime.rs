@@ -212,11 +212,17 @@ fn a_runtime_that_ends_in_the_middle_of_everything_leaves_nothing_behind() {
             let path = dir.path().join("data");
             fs::write(&path, vec![1; 1 << 20]).unwrap();
             each_way(|builder| {
-                let before = holdings();
-                for _ in 0..10 {
+                let run = || {
                     let path = path.clone();
                     let run = builder.clone().run(move |core| busy(core, path.clone()));
                     run.unwrap();
+                };
+                // This thread keeps its small ring for cached opens, which it uses when the mount is known.
+                run();
+                run();
+                let before = holdings();
+                for _ in 0..10 {
+                    run();
                     // A socket may be released a little later than its descriptor.
                     let until = Instant::now() + DEADLINE;
                     while holdings() != before {

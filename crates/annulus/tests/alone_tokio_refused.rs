@@ -24,8 +24,8 @@ fn a_worker_whose_ring_is_refused_uses_the_engines_drivers_and_reports_the_reaso
     };
     setrlimit(Resource::Nofile, none_left).unwrap();
     let result = runtime.block_on(async {
-        // Metadata goes through a ring; a cached read would not.
-        let metadata = file.metadata().await;
+        // Metadata of a path goes through a ring; a cached read would not.
+        let metadata = engine.metadata(&path).await;
         let read = file.read_exact_at(vec![0; 4096], 4096).await;
         (metadata, read)
     });

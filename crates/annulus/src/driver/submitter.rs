@@ -17,7 +17,7 @@ use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
-use crate::op::{Op, Resume, SyncAttempt};
+use crate::op::{Attempt, Op, Resume, SyncAttempt};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -251,7 +251,7 @@ impl Submitter {
     #[cold]
     pub(crate) fn other_handle(&self, ended: &DriverHandle, opcode: u8) -> Option<&DriverHandle> {
         // In a child of a fork all drivers refuse.
-        if self.ended.load(Ordering::Acquire) || self.process != forked::process() {
+        if !self.serves() {
             return None;
         }
         if !self.opcodes.has(opcode) {
@@ -321,10 +321,23 @@ impl Submitter {
         self.number
     }
 
+    /// Returns whether the engine takes operations: it has not ended, and this is not a child of a fork.
+    pub(crate) fn serves(&self) -> bool {
+        !self.ended.load(Ordering::Acquire) && self.process == forked::process()
+    }
+
     /// Returns whether threads may have rings.
     pub(super) fn makes_rings(&self) -> bool {
-        let over = self.ended.load(Ordering::Acquire) || self.process != forked::process();
-        self.executors_make_rings && !over
+        self.executors_make_rings && self.serves()
+    }
+
+    /// Returns how the calling thread may try to open a file.
+    pub(crate) fn attempt(&self) -> Attempt {
+        match self.serves() {
+            false => Attempt::No,
+            true if self.has_rings() => Attempt::ByRing,
+            true => Attempt::ByCall,
+        }
     }
 
     /// Returns a driver that `make_own` has created, or that `core_handle` names.
@@ -447,6 +460,9 @@ impl Submitter {
                 if let Resume::Done(total) = op.resume(res) {
                     coop_budget::count(1, op.bytes());
                     self.count_sync(const { T::INFO.number() }, 1, submitted_ns);
+                    if total < 0 {
+                        self.sync.fail(const { T::INFO.number() }, -total);
+                    }
                     return Some(total);
                 }
             }

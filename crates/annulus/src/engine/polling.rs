@@ -115,6 +115,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::fd::Fd;
     use crate::fs::File;
+    use crate::op::OpenedFd;
     use crate::sys::poll_queue::NotPolled;
 
     /// The kernel refuses to poll if a device has lost its poll queues, or never had any.
@@ -139,7 +140,11 @@ mod tests {
             .open(&path)
             .unwrap();
         let fd = Fd::adopt(opened);
-        let file = File::new(fd.clone(), Arc::clone(&engine.submitter)).unwrap();
+        let opened = OpenedFd {
+            fd: fd.clone(),
+            flags: 0,
+        };
+        let file = File::new(opened, Arc::clone(&engine.submitter)).unwrap();
         assert_eq!(file.poll_support(), Err(NotPolled::Buffered));
         // Untrue: buffered files cannot be polled.
         fd.set_polled(true);

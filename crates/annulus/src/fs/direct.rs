@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::buf::BouncePool;
-use crate::fd::Fd;
 use crate::op::Target;
 use crate::sys::call;
+use crate::sys::mount::Identity;
 
 /// The alignment that a file needs, in bytes; powers of two.
 #[derive(Clone, Copy, Debug)]
@@ -19,25 +19,17 @@ pub(crate) struct Direct {
 const ALIGN_BYTES_SAFE: u32 = 4096;
 
 impl Direct {
-    /// Returns the alignment of an open file; `None` if the file is not direct.
-    pub(crate) fn of(fd: &Fd) -> io::Result<Option<Direct>> {
-        if call::open_flags(fd.raw())? & O_DIRECT == 0 {
-            return Ok(None);
-        }
-        let mut out = call::empty_statx();
-        call::statx_fd(fd.raw(), &mut out)?;
-        let known = out.stx_mask & call::STATX_DIOALIGN != 0 && out.stx_dio_offset_align != 0;
-        Ok(Some(if known {
-            Direct {
-                memory_bytes: out.stx_dio_mem_align.max(1),
-                offset_bytes: out.stx_dio_offset_align,
-            }
-        } else {
-            Direct {
-                memory_bytes: ALIGN_BYTES_SAFE,
-                offset_bytes: ALIGN_BYTES_SAFE,
-            }
-        }))
+    /// Returns the alignment of an open file with these flags; `None` if it is not direct.
+    pub(crate) fn of(flags: u32, file: &Identity) -> Option<Direct> {
+        let safe = (ALIGN_BYTES_SAFE, ALIGN_BYTES_SAFE);
+        let (memory_bytes, offset_bytes) = match flags & call::O_DIRECT {
+            0 => return None,
+            _ => file.direct_alignment().unwrap_or(safe),
+        };
+        Some(Direct {
+            memory_bytes,
+            offset_bytes,
+        })
     }
 
     fn is_aligned(self, address: usize, bytes: usize, offset: u64) -> bool {
@@ -94,5 +86,3 @@ impl Direct {
         ))
     }
 }
-
-pub(crate) const O_DIRECT: u32 = call::O_DIRECT;

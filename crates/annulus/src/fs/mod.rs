@@ -37,11 +37,11 @@ use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
 use crate::op::{
-    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, ReadAt, ReadVectoredAt, StatAt, Target,
-    Truncate, Until, WriteAt, WriteVectoredAt,
+    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, OpenedFd, ReadAt, ReadVectoredAt, StatAt,
+    Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
-use crate::sys::call;
-use crate::sys::call::borrow_fd;
+use crate::sys::call::{O_DIRECT, borrow_fd};
+use crate::sys::mount::{self, Identity};
 use crate::sys::poll_queue;
 use crate::sys::sqe::RWF_DSYNC;
 use direct::Direct;
@@ -76,22 +76,17 @@ pub struct File {
 }
 
 impl File {
-    pub(crate) fn new(fd: Fd, submitter: Arc<Submitter>) -> io::Result<File> {
-        if !fd.is_simulated() && !call::is_seekable(fd.raw()) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "cannot open as a file: a pipe, a socket or a terminal has no offsets",
-            ));
-        }
-        let direct = if fd.is_simulated() {
-            None
-        } else {
-            Direct::of(&fd)?
-        };
-        if !fd.is_simulated() && call::is_fuse(fd.raw()) {
-            // After a short direct read on FUSE, a ring's kernel (observed on 6.18) repeats the first offset for the
-            // remainder, so a read across the end of the file appears complete.
-            fd.keep_from_rings();
+    pub(crate) fn new(opened: OpenedFd, submitter: Arc<Submitter>) -> io::Result<File> {
+        let OpenedFd { fd, flags } = opened;
+        let mut direct = None;
+        // On a known mount, only the alignment is left to query.
+        if !fd.is_simulated() && (!fd.is_local() || flags & O_DIRECT != 0) {
+            let identity = Identity::of(fd.raw())?;
+            direct = Direct::of(flags, &identity);
+            if identity.has_offsets() {
+                fd.note_offsets();
+            }
+            fd.set_file_system(mount::learn(fd.raw(), &identity));
         }
         let polled = poll_support(&fd, &submitter, direct);
         fd.set_polled(polled.is_ok());
@@ -149,6 +144,11 @@ impl File {
     /// Returns the descriptor alone.
     pub(crate) fn into_fd(self) -> Fd {
         self.fd
+    }
+
+    /// Returns whether brief calls on this file may be made on the caller's thread.
+    fn calls_here(&self) -> bool {
+        self.fd.is_local() && self.submitter.serves()
     }
 
     fn op<T: crate::op::Op>(&self, op: T) -> Operation<'_, T> {
@@ -490,27 +490,32 @@ impl File {
         self.op(Truncate::new(self.fd.clone(), bytes))
     }
 
-    /// Returns the metadata of the file: `statx(2)`.
+    /// Returns the metadata of the file: `statx(2)`. On a local file system the calling thread makes the call.
     ///
     /// # Errors
     ///
     /// Fails with any error of `statx(2)`, unchanged.
     pub fn metadata(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
-        self.op(StatAt::file(self.fd.clone()))
+        self.op(StatAt::file(self.fd.clone(), self.calls_here()))
             .map(|result, _| result.map(Metadata::new))
     }
 
-    /// Closes the file and returns the result of `close(2)`. Dropping a file also closes it, but discards the result.
+    /// Closes the file and returns the result of `close(2)`. Dropping a file also closes it, on the dropping thread, but
+    /// discards the result.
     ///
     /// # Errors
     ///
     /// Fails with any error of `close(2)`, unchanged (`EIO` or `EDQUOT` on network file systems). The file is closed
     /// nevertheless.
     pub async fn close(self) -> io::Result<Closed> {
+        let (calls_here, only_reads) = (self.calls_here(), self.fd.only_reads());
         let File { fd, submitter, .. } = self;
         match fd.into_raw() {
             Ok(raw) => {
-                let close = Close::new(raw, submitter.closer.clone());
+                let mut close = Close::new(raw, submitter.closer.clone());
+                if calls_here {
+                    close = close.local(only_reads);
+                }
                 Operation::new(&submitter, close)
                     .await
                     .map(|()| Closed::Now)

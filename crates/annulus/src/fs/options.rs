@@ -4,7 +4,10 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use super::File;
 use crate::driver::{Operation, Submitter};
@@ -176,7 +179,8 @@ impl OpenOptions {
                 flags,
                 mode,
                 submitter.closer.clone(),
-            ))
+            )
+            .attempted(submitter.attempt()))
         });
         Opening {
             submitter,
@@ -209,7 +213,7 @@ pub struct Opening<'a> {
 
 impl Opening<'_> {
     /// Limits the open to `timeout` from its first poll on; see [`Operation::timeout`](crate::Operation::timeout).
-    pub fn timeout(mut self, timeout: std::time::Duration) -> Self {
+    pub fn timeout(mut self, timeout: Duration) -> Self {
         self.operation = self.operation.timeout(timeout);
         self
     }
@@ -218,16 +222,10 @@ impl Opening<'_> {
 impl Future for Opening<'_> {
     type Output = io::Result<File>;
 
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<io::Result<File>> {
-        let opened = std::task::ready!(std::pin::Pin::new(&mut self.operation).poll(context));
-        let submitter = Arc::clone(self.submitter);
-        let file = opened.and_then(|opened| File::new(opened.0, submitter));
-        if let Ok(file) = &file {
-            file.set_cached_reads(self.cached_reads);
-        }
-        std::task::Poll::Ready(file)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<File>> {
+        let opened = ready!(Pin::new(&mut self.operation).poll(context))?;
+        let file = File::new(opened, Arc::clone(self.submitter))?;
+        file.set_cached_reads(self.cached_reads);
+        Poll::Ready(Ok(file))
     }
 }

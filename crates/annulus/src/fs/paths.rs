@@ -8,7 +8,7 @@ use super::{DirEntry, File, Metadata, OpenOptions, path_to_cstring};
 use crate::buf::Region;
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
-use crate::op::{ListDir, MakeDir, Rename, StatAt, Unlink};
+use crate::op::{ListDir, MakeDir, OpenedFd, Rename, StatAt, Unlink};
 use crate::sys::call;
 use crate::sys::errno::EINVAL;
 
@@ -25,7 +25,10 @@ pub(crate) fn adopt(submitter: &Arc<Submitter>, file: std::fs::File) -> io::Resu
             "the simulated kernel cannot use a descriptor of this process; open the file by path";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    File::new(Fd::adopt(file), Arc::clone(submitter))
+    let fd = Fd::adopt(file);
+    let flags = call::open_flags(fd.raw())?;
+    fd.set_open_flags(flags);
+    File::new(OpenedFd { fd, flags }, Arc::clone(submitter))
 }
 
 pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Region> {

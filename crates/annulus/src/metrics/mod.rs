@@ -85,10 +85,11 @@ pub struct Metrics {
     /// The part of `completed` that ran on blocking threads: operations without an opcode, and durable writes of
     /// buffered files. Without a ring, all operations.
     pub blocking: u64,
-    /// Reads completed from the page cache on the caller's thread, without a driver: the non-blocking fast path.
+    /// Operations completed on the caller's thread, without a driver: reads from the page cache, and opens, metadata
+    /// queries and closes on local file systems.
     pub fast_path: u64,
-    /// Reads that tried the fast path and went to a driver, because part of the data was not in the page cache.
-    /// [`CachedReads`](crate::fs::CachedReads) bounds their number.
+    /// Operations that tried the fast path and went to a driver, because part of the data, or the path of an open, was
+    /// not cached. [`CachedReads`](crate::fs::CachedReads) bounds the number of reads among them.
     pub fast_path_missed: u64,
     /// Cancels requested from the kernel.
     pub cancels: u64,

@@ -30,7 +30,8 @@ pub enum SourceKind {
     OwnRing,
     /// Blocking threads.
     Threads,
-    /// The reads that an engine completed from the page cache on the caller's thread (the non-blocking fast path).
+    /// The operations that an engine completed on the caller's thread (the non-blocking fast path): cached reads, and
+    /// brief calls on local files.
     FastPath,
     /// A core of a runtime: its ring and its socket operations.
     Core,

@@ -2,17 +2,22 @@
 //!
 //! `open`: OPENAT, or `openat`. Owns the path (Lent, Still). The result is a descriptor, which `complete` wraps
 //! immediately, so that an abandoned operation closes it (trap 4).
+//!
+//! If the lookup starts on a mount that is known to be local, the caller's thread first tries to open a cached path of
+//! that mount. Otherwise the file system's own open may wait for another process or machine, although the path is
+//! cached. A ring therefore gives all other opens to a worker thread (`ASYNC`).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
 
-use super::{Op, OpInfo, table};
+use super::{Op, OpInfo, SyncAttempt, table};
 use crate::fd::{CloseFd, Fd};
-use crate::sys::call;
-use crate::sys::errno::check;
-use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::errno::{ENOENT, check};
+use crate::sys::mount::{self, FileSystem};
+use crate::sys::sqe::{ASYNC, Sqe, opcode};
+use crate::sys::{cached, call};
 
 /// Opens a file.
 pub struct OpenAt {
@@ -20,6 +25,20 @@ pub struct OpenAt {
     flags: u32,
     mode: u32,
     closer: Option<Arc<dyn CloseFd>>,
+    attempt: Attempt,
+}
+
+/// The attempt to open a file on the caller's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// Not made, or failed.
+    No,
+    /// Uses a ring of the thread.
+    ByRing,
+    /// Uses system calls, for an engine without rings.
+    ByCall,
+    /// Succeeded: the file is on a local mount.
+    Succeeded,
 }
 
 impl OpenAt {
@@ -34,7 +53,18 @@ impl OpenAt {
             flags,
             mode,
             closer,
+            attempt: Attempt::No,
         }
+    }
+
+    /// Makes the caller's thread try to open the file first.
+    pub(crate) fn attempted(mut self, attempt: Attempt) -> OpenAt {
+        // The kernel never creates or truncates a file without blocking.
+        let changes = call::O_CREAT | call::O_TRUNC | call::O_TMPFILE & !call::O_DIRECTORY;
+        if self.flags & changes == 0 && self.closer.is_none() {
+            self.attempt = attempt;
+        }
+        self
     }
 }
 
@@ -48,6 +78,7 @@ unsafe impl Op for OpenAt {
             addr: self.path.as_ptr() as u64,
             len: self.mode,
             op_flags: self.flags,
+            flags: ASYNC,
             ..Sqe::new(opcode::OPENAT, call::AT_FDCWD)
         }
     }
@@ -56,10 +87,43 @@ unsafe impl Op for OpenAt {
         call::openat(&self.path, self.flags, self.mode)
     }
 
+    fn try_sync(&mut self) -> SyncAttempt {
+        let attempt = std::mem::replace(&mut self.attempt, Attempt::No);
+        if attempt == Attempt::No || !mount::starts_locally(&self.path) {
+            return SyncAttempt::NotTried;
+        }
+        let opened = match attempt {
+            Attempt::ByRing => cached::open(&self.path, self.flags),
+            _ => Some(call::open_here(&self.path, self.flags)),
+        };
+        match opened {
+            None => SyncAttempt::NotTried,
+            Some(res) if res >= 0 => {
+                self.attempt = Attempt::Succeeded;
+                SyncAttempt::Done(res)
+            }
+            Some(res) if res == -ENOENT => SyncAttempt::Done(res),
+            // Not cached, on another mount, or an error that may be due to the attempt.
+            Some(_) => SyncAttempt::Missed,
+        }
+    }
+
+    fn has_sync_path(&self) -> bool {
+        self.attempt != Attempt::No
+    }
+
     fn complete(self, res: i32) -> io::Result<OpenedFd> {
         check(res)?;
         // SAFETY: Open: the kernel has just opened this descriptor, and nothing else owns it.
-        Ok(OpenedFd(unsafe { Fd::own(res, self.closer) }))
+        let fd = unsafe { Fd::own(res, self.closer) };
+        fd.set_open_flags(self.flags);
+        if self.attempt == Attempt::Succeeded {
+            fd.set_file_system(FileSystem::Local);
+        }
+        Ok(OpenedFd {
+            fd,
+            flags: self.flags,
+        })
     }
 
     fn on_timeout(error: io::Error) -> io::Result<OpenedFd> {
@@ -69,4 +133,7 @@ unsafe impl Op for OpenAt {
 
 /// The result of an open; becomes a [`File`](crate::File).
 #[derive(Debug)]
-pub struct OpenedFd(pub(crate) Fd);
+pub struct OpenedFd {
+    pub(crate) fd: Fd,
+    pub(crate) flags: u32,
+}

@@ -182,7 +182,10 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
         let res = unsafe { call::pread(self.fd.raw(), base, bytes, offset, RWF_NOWAIT) };
         match res {
-            res if res >= 0 && count(res) == bytes => self.fd.cached().hit(),
+            res if res >= 0 && count(res) == bytes => {
+                self.fd.note_offsets();
+                self.fd.cached().hit();
+            }
             // The file ends here, or the rest is not cached. The driver finds out which.
             res if res > 0 => {
                 self.fd.cached().hit();
@@ -301,6 +304,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
     // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
     let done = by_ring
         && requests.len() >= WORTH_A_RING
+        && fd.has_offsets()
         && unsafe { cached::read_cached(fd.raw(), requests) };
     if !done {
         for request in requests.iter_mut() {

@@ -2,12 +2,14 @@
 //!
 //! `metadata`: STATX, or `statx`. Owns the path, the descriptor if it has one (Open), and the buffer that the kernel
 //! fills, which must live until the final CQE (Lent, Still; trap 3).
+//!
+//! An open file on a mount that is known to be local is queried on the caller's thread: a ring would start a worker.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::io;
 
-use super::{Op, OpInfo, table};
+use super::{Op, OpInfo, SyncAttempt, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -21,6 +23,8 @@ pub struct StatAt {
     path: CString,
     flags: u32,
     out: Box<Statx>,
+    /// The call does not block.
+    here: bool,
 }
 
 /// The requested fields: those of `std::fs::Metadata`, the birth time, and the direct-I/O alignment.
@@ -35,17 +39,19 @@ impl StatAt {
             path,
             flags,
             out: Box::new(call::empty_statx()),
+            here: false,
         }
     }
 
-    /// Reads the metadata of an open file.
-    pub(crate) fn file(fd: Fd) -> StatAt {
+    /// Reads the metadata of an open file; `here`: on the caller's thread, because the call does not block.
+    pub(crate) fn file(fd: Fd, here: bool) -> StatAt {
         let out = Box::new(call::empty_statx());
         StatAt {
             fd: Some(fd),
             path: CString::default(),
             flags: call::AT_EMPTY_PATH,
             out,
+            here,
         }
     }
 
@@ -73,6 +79,17 @@ unsafe impl Op for StatAt {
         let dir = self.dir();
         // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
         unsafe { call::statx(dir, &self.path, self.flags, MASK, &raw mut *self.out) }
+    }
+
+    fn try_sync(&mut self) -> SyncAttempt {
+        match self.here {
+            true => SyncAttempt::Done(self.syscall()),
+            false => SyncAttempt::NotTried,
+        }
+    }
+
+    fn has_sync_path(&self) -> bool {
+        self.here
     }
 
     fn complete(self, res: i32) -> io::Result<StatResult> {

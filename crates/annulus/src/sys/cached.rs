@@ -4,13 +4,18 @@
 //! thread. Such a read completes while it is submitted, with data or with EAGAIN. Nothing is in flight when the call
 //! returns (Lent, Drained), and no other thread has access to the ring (One side). One `preadv2` per read would cost
 //! more than `pread`; one enter for all of them costs less.
+//!
+//! The same ring opens cached paths. The kernel opens with `O_NONBLOCK` and removes the flag from the open file, so a
+//! pipe or a lease does not block; `openat2` would need a second call for that.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::ffi::CStr;
 
 use io_uring::IoUring;
+use io_uring::types::OpenHow;
 
-use super::call::RWF_NOWAIT;
+use super::call::{AT_FDCWD, RESOLVE_HERE, RWF_NOWAIT};
 use super::forked::Queues;
 use super::sqe::{Sqe, opcode, to_entry};
 use crate::narrow::{to_u32, to_usize};
@@ -49,7 +54,36 @@ thread_local! {
 /// Lent: each `base` is valid for writes of `bytes` until this returns. Open: so is `fd`.
 pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
     debug_assert!(reads.len() <= READS_PER_STEP);
-    let read = BATCHER.try_with(|batcher| {
+    // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
+    with_ring(|ring| unsafe { run(ring, fd, reads) })
+}
+
+/// Opens a cached path; see `call::open_here`. Returns a descriptor or minus an errno; `None` if this thread has no
+/// ring.
+pub(crate) fn open(path: &CStr, flags: u32) -> Option<i32> {
+    let how = OpenHow::new().flags(u64::from(flags)).resolve(RESOLVE_HERE);
+    let mut res = -libc::EAGAIN;
+    let ran = with_ring(|ring| {
+        let sqe = Sqe {
+            addr: path.as_ptr() as u64,
+            len: to_u32(size_of::<OpenHow>()),
+            off: (&raw const how) as u64,
+            ..Sqe::new(opcode::OPENAT2, AT_FDCWD)
+        };
+        // SAFETY: Lent: `path` and `how` outlive the call. `RESOLVE_CACHED` makes the entry complete while it is
+        // submitted, and `complete` waits for its CQE.
+        if unsafe { ring.submission().push(&to_entry(sqe)) }.is_err() {
+            return false;
+        }
+        complete(ring, 1, |_, opened| res = opened)
+    });
+    ran.then_some(res)
+}
+
+/// Calls `run` with the ring of this thread. Returns `false` if there is none. If `run` returns `false`, the ring is
+/// not used again.
+fn with_ring(run: impl FnOnce(&mut IoUring) -> bool) -> bool {
+    let ran = BATCHER.try_with(|batcher| {
         // The `RefCell` is never borrowed twice: no code below calls back into this function.
         let Ok(mut batcher) = batcher.try_borrow_mut() else {
             return false;
@@ -57,16 +91,14 @@ pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
         let Some(ring) = batcher.ring() else {
             return false;
         };
-        // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
-        let whole = unsafe { run(ring, fd, reads) };
-        if !whole {
+        if !run(ring) {
             // Dropping the ring discards its unsubmitted entries.
             *batcher = Batcher::Unavailable;
         }
         true
     });
     // `Err`: the thread is exiting and its ring is already destroyed; the caller is a destructor that runs later.
-    read.unwrap_or(false)
+    ran.unwrap_or(false)
 }
 
 impl Batcher {
@@ -117,28 +149,32 @@ unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
             }
         }
     }
-    // Reads complete while they are submitted, so this does not sleep. An error of enter is ignored: the queues show
-    // what was taken and completed.
-    let _ = ring.submit_and_wait(reads.len());
+    complete(ring, reads.len(), |user_data, res| {
+        if let Some(read) = reads.get_mut(to_usize(user_data)) {
+            read.res = res;
+        }
+    })
+}
+
+/// Submits `entries` entries that were pushed, waits for them, and passes the user data and result of each to `done`.
+/// Returns `false` if the kernel did not take all of them.
+fn complete(ring: &mut IoUring, entries: usize, mut done: impl FnMut(u64, i32)) -> bool {
+    // The entries complete while they are submitted, so this does not sleep. An error of enter is ignored: the queues
+    // show what was taken and completed.
+    let _ = ring.submit_and_wait(entries);
     let taken = ring.submission().is_empty();
     let mut completed = 0;
-    for cqe in ring.completion() {
-        if let Some(read) = reads.get_mut(to_usize(cqe.user_data())) {
-            read.res = cqe.result();
+    loop {
+        for cqe in ring.completion() {
+            done(cqe.user_data(), cqe.result());
             completed += 1;
         }
-    }
-    while taken && completed < reads.len() {
+        if !taken || completed >= entries {
+            return taken;
+        }
         // A signal interrupted the call between the submission and the last completion, which will still arrive.
         let _ = ring.submit_and_wait(1);
-        for cqe in ring.completion() {
-            if let Some(read) = reads.get_mut(to_usize(cqe.user_data())) {
-                read.res = cqe.result();
-                completed += 1;
-            }
-        }
     }
-    taken
 }
 
 #[cfg(test)]

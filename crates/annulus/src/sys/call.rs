@@ -162,6 +162,27 @@ pub(crate) fn openat(path: &CStr, flags: u32, mode: u32) -> i32 {
     res(opened.map(IntoRawFd::into_raw_fd))
 }
 
+/// `RESOLVE_CACHED` and `RESOLVE_NO_XDEV`: the lookup fails with EAGAIN if it would block, and with EXDEV if it would
+/// leave the mount that it starts on.
+pub(crate) const RESOLVE_HERE: u64 = 0x20 | 0x01;
+
+/// `openat2(2)` without blocking in the lookup, in a pipe, or for a lease; see `RESOLVE_HERE`. `flags` has no `O_CREAT`
+/// and no `O_TRUNC`.
+pub(crate) fn open_here(path: &CStr, flags: u32) -> i32 {
+    use std::os::fd::IntoRawFd;
+    let flags = rfs::OFlags::from_bits_retain(flags);
+    let resolve = rfs::ResolveFlags::CACHED | rfs::ResolveFlags::NO_XDEV;
+    let brief = flags | rfs::OFlags::NONBLOCK;
+    let opened = rfs::openat2(rfs::CWD, path, brief, rfs::Mode::empty(), resolve);
+    let opened = opened.and_then(|opened| {
+        if flags != brief {
+            rfs::fcntl_setfl(&opened, flags)?;
+        }
+        Ok(opened)
+    });
+    res(opened.map(IntoRawFd::into_raw_fd))
+}
+
 pub(crate) fn fsync(fd: RawFd, data_only: bool) -> i32 {
     unit(if data_only {
         rfs::fdatasync(borrow_fd(fd))
@@ -236,18 +257,15 @@ pub(crate) const AT_REMOVEDIR: u32 = libc::AT_REMOVEDIR as u32;
 pub(crate) const STATX_BASIC_STATS: u32 = libc::STATX_BASIC_STATS;
 pub(crate) const STATX_BTIME: u32 = libc::STATX_BTIME;
 pub(crate) const STATX_DIOALIGN: u32 = libc::STATX_DIOALIGN;
+pub(crate) const STATX_TYPE: u32 = libc::STATX_TYPE;
+pub(crate) const STATX_NLINK: u32 = libc::STATX_NLINK;
+/// The ID of a mount that is never reused. Since Linux 6.8.
+pub(crate) const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+pub(crate) const AT_STATX_DONT_SYNC: u32 = libc::AT_STATX_DONT_SYNC as u32;
 
 pub(crate) fn empty_statx() -> Statx {
     // SAFETY: Written. `Statx` is plain integers, for which zero bytes are a value.
     unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-/// `statx(2)` of an open file, with every field that the library uses.
-pub(crate) fn statx_fd(fd: RawFd, out: &mut Statx) -> std::io::Result<()> {
-    let mask = STATX_BASIC_STATS | STATX_BTIME | STATX_DIOALIGN;
-    // SAFETY: Lent: `out` is borrowed for the call.
-    let res = unsafe { statx(fd, c"", AT_EMPTY_PATH, mask, out) };
-    super::errno::check(res).map(drop)
 }
 
 /// Reads from the page cache into `into`. Fails with minus the errno if the read would block (EAGAIN) or cannot be
@@ -270,6 +288,8 @@ pub(crate) const O_TRUNC: u32 = libc::O_TRUNC as u32;
 pub(crate) const O_CLOEXEC: u32 = libc::O_CLOEXEC as u32;
 pub(crate) const O_DIRECT: u32 = libc::O_DIRECT as u32;
 pub(crate) const O_DIRECTORY: u32 = libc::O_DIRECTORY as u32;
+/// Includes `O_DIRECTORY`.
+pub(crate) const O_TMPFILE: u32 = libc::O_TMPFILE as u32;
 
 /// The file-type bits of a mode.
 pub(crate) const S_IFMT: u32 = libc::S_IFMT;
@@ -284,12 +304,6 @@ pub(crate) mod file_type {
 /// Returns whether a descriptor has offsets. Files, directories and disks have them; pipes and sockets do not.
 pub(crate) fn is_seekable(fd: RawFd) -> bool {
     rfs::seek(borrow_fd(fd), rfs::SeekFrom::Current(0)).is_ok()
-}
-
-/// Returns whether the file is on a FUSE file system (`fstatfs(2)`).
-pub(crate) fn is_fuse(fd: RawFd) -> bool {
-    const FUSE_SUPER_MAGIC: rfs::FsWord = 0x6573_5546;
-    rfs::fstatfs(borrow_fd(fd)).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC)
 }
 
 /// `fcntl(F_GETFL)`: the open flags of a descriptor, including O_DIRECT.

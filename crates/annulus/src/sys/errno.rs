@@ -5,6 +5,7 @@ use std::io;
 use super::engine_error::error_of;
 
 pub(crate) const EPERM: i32 = libc::EPERM;
+pub(crate) const ENOENT: i32 = libc::ENOENT;
 pub(crate) const EINTR: i32 = libc::EINTR;
 pub(crate) const EAGAIN: i32 = libc::EAGAIN;
 pub(crate) const ENOMEM: i32 = libc::ENOMEM;
@@ -41,7 +42,6 @@ mod simulated {
     pub(crate) const EFBIG: i32 = libc::EFBIG;
     pub(crate) const EISDIR: i32 = libc::EISDIR;
     pub(crate) const ENAMETOOLONG: i32 = libc::ENAMETOOLONG;
-    pub(crate) const ENOENT: i32 = libc::ENOENT;
     pub(crate) const ENOSPC: i32 = libc::ENOSPC;
     pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
     pub(crate) const ENOTEMPTY: i32 = libc::ENOTEMPTY;

@@ -21,6 +21,7 @@ pub(crate) mod lent;
 pub(crate) mod mapping;
 #[cfg(feature = "net")]
 pub(crate) mod message;
+pub(crate) mod mount;
 #[cfg(feature = "net")]
 pub(crate) mod net;
 #[cfg(feature = "net")]

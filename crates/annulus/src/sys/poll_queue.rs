@@ -6,7 +6,7 @@ use std::io;
 
 use rustix::fs::{Access, Dir, FileType, Mode, OFlags, access, open, readlink};
 
-use super::call;
+use super::mount::Identity;
 use super::probe::read_text;
 
 /// The reason why reads and writes of a file are completed by interrupts and not by polling. `Display` ends with the
@@ -103,11 +103,13 @@ fn steps(device: &str) -> String {
 
 /// Checks that the device under an open file can be polled.
 pub(crate) fn of_file(fd: i32) -> Result<(), NotPolled> {
-    let mut stat = call::empty_statx();
-    if let Err(error) = call::statx_fd(fd, &mut stat) {
-        let errno = error.raw_os_error().unwrap_or_default();
-        return Err(NotPolled::Unknown { errno });
-    }
+    let stat = match Identity::of(fd) {
+        Ok(identity) => identity.statx,
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or_default();
+            return Err(NotPolled::Unknown { errno });
+        }
+    };
     let kind = FileType::from_raw_mode(u32::from(stat.stx_mode));
     let (major, minor) = if kind == FileType::BlockDevice {
         (stat.stx_rdev_major, stat.stx_rdev_minor)

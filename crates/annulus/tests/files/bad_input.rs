@@ -1,11 +1,11 @@
 //! Invalid calls fail: the errno is kept, the buffer is given back, and nothing is created or destroyed.
 
 use std::fmt::Debug;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::Command;
 
-use annulus::fs::Merge;
+use annulus::fs::{CachedReads, Merge};
 use annulus::{BufError, IoBuf, OpenOptions};
 use annulus_testing::skip::{root_or_skip, skip};
 
@@ -151,8 +151,9 @@ fn a_path_with_a_nul_byte_names_nothing() {
     });
 }
 
+/// A ring would ignore the offsets, and read or write the pipe.
 #[test]
-fn a_pipe_is_refused_and_its_descriptor_closed() {
+fn transfers_on_a_pipe_fail_because_it_has_no_offsets() {
     for_each_backend(async |fixture| {
         if !fixture.machine_has("pipes") {
             return;
@@ -164,14 +165,39 @@ fn a_pipe_is_refused_and_its_descriptor_closed() {
         let opened = fixture
             .engine
             .open_with(options.read(true).write(true), &path);
-        let error = opened.await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains("no offsets"), "{error}");
-        assert_eq!(fixture.descriptors("pipe"), 0);
         let std = std::fs::File::options().read(true).write(true).open(&path);
-        let error = fixture.engine.file(std.unwrap()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert_eq!(fixture.descriptors("pipe"), 0);
+        let mut pipe = std.as_ref().unwrap();
+        let files = [
+            opened.await.unwrap(),
+            fixture
+                .engine
+                .file(std.as_ref().unwrap().try_clone().unwrap())
+                .unwrap(),
+        ];
+        for (file, cached) in files
+            .iter()
+            .flat_map(|file| [CachedReads::Always, CachedReads::Never].map(|cached| (file, cached)))
+        {
+            file.set_cached_reads(cached);
+            pipe.write_all(b"stays").unwrap();
+            errno_buf(file.write_at(vec![1; 9], 0).await, libc::ESPIPE);
+            errno_buf(file.write_vectored_at(vec!["x"], 0).await, libc::ESPIPE);
+            errno_buf(file.read_at(vec![0; 9], 0).await, libc::ESPIPE);
+            errno_buf(
+                file.read_vectored_at(vec![vec![0; 9]], 0).await,
+                libc::ESPIPE,
+            );
+            errno(file.read_into(0, &mut [0; 9]).await, libc::ESPIPE);
+            for result in file.read_many_at((0..9).map(|_| (vec![0; 9], 0))).await {
+                errno_buf(result, libc::ESPIPE);
+            }
+            let mut read = [0; 9];
+            assert_eq!(
+                pipe.read(&mut read).unwrap(),
+                5,
+                "nothing was read or written"
+            );
+        }
     });
 }
 

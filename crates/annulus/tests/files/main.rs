@@ -18,6 +18,7 @@ mod executors;
 mod foreign;
 mod limits;
 mod load;
+mod local;
 mod many;
 mod merge;
 mod metadata;

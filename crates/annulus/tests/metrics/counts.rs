@@ -254,8 +254,9 @@ fn operations_leaked_at_the_end_of_an_engine_are_counted_once() {
     let engine = Engine::builder().backend(Backend::Fallback);
     let engine = engine.drain_timeout(Duration::from_millis(10));
     let engine = engine.build().unwrap();
-    // No process opens it for writing, so the open blocks.
-    let mut opening = engine.open(&path);
+    // No process opens it for reading, so the open blocks.
+    let mut options = OpenOptions::new();
+    let mut opening = engine.open_with(options.write(true), &path);
     let mut context = Context::from_waker(Waker::noop());
     assert!(Pin::new(&mut opening).poll(&mut context).is_pending());
     while since(&before).total().counters.submitted == 0 {
@@ -265,5 +266,5 @@ fn operations_leaked_at_the_end_of_an_engine_are_counted_once() {
     drop(engine);
     assert_eq!(since(&before).total().counters.leaked, 1);
     // Lets the blocking thread continue and end.
-    drop(std::fs::File::create(&path).unwrap());
+    drop(std::fs::File::open(&path).unwrap());
 }

@@ -30,7 +30,7 @@ fn ordinary_workers() -> io::Result<Runtime> {
         .build()
 }
 
-/// The same with one thread.
+/// An ordinary runtime with one thread.
 fn ordinary_thread() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }

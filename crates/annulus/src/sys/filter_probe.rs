@@ -74,7 +74,8 @@ pub(crate) fn kills(calls: &[c_long]) -> io::Result<bool> {
     if child == 0 {
         run_child(calls);
     }
-    let killed = match c_int::try_from(child).ok().and_then(Pid::from_raw) {
+    let started = c_int::try_from(child).ok().filter(|&child| child > 0);
+    let killed = match started.and_then(Pid::from_raw) {
         Some(child) => was_killed(child),
         None => Err(io::Error::from_raw_os_error(
             c_int::try_from(-child).unwrap_or(libc::EAGAIN),

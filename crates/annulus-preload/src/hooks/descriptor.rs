@@ -16,82 +16,70 @@ use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::receive;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    let tracked = fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
-    let Some(entry) = tracked else {
-        of::forget(fd);
-        return pass_on!(real::close(fd));
-    };
-    let was_served = entry.kind() == Kind::Served;
-    let result = catch_panic(|| of::close(entry, fd));
-    if was_served || result.is_some() {
-        counters::served(Call::Close);
-    }
-    match result {
-        Some(result) => into_return_int(result),
-        None => pass_on!(real::close(fd)),
+hooks! {
+    fn close(fd: c_int) -> c_int {
+        let tracked = fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
+        let Some(entry) = tracked else {
+            of::forget(fd);
+            return pass_on!(real(fd));
+        };
+        let was_served = entry.kind() == Kind::Served;
+        let result = catch_panic(|| of::close(entry, fd));
+        if was_served || result.is_some() {
+            counters::served(Call::Close);
+        }
+        match result {
+            Some(result) => into_return_int(result),
+            None => pass_on!(real(fd)),
+        }
     }
 }
 
 /// The flag of `close_range` that sets close-on-exec and closes nothing.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn close_range(
-    first: c_uint,
-    last: c_uint,
-    flags: c_int,
-) -> c_int {
-    if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
-        return pass_on!(real::close_range(first, last, flags));
-    }
-    // Tracked descriptors are closed one by one, and the kernel closes the ranges between them.
-    let mut from = first;
-    let end = (last as usize).min(fd_table::count().saturating_sub(1)) as c_uint;
-    for fd in first..=end {
-        let tracked = fd_table::entry(fd as c_int).filter(|entry| entry.kind() != Kind::Free);
-        if tracked.is_none() {
-            of::forget(fd as c_int);
-            continue;
+hooks! {
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
+            return pass_on!(real(first, last, flags));
         }
-        if from < fd {
-            pass_on!(real::close_range(from, fd - 1, flags));
+        // Tracked descriptors are closed one by one, and the kernel closes the ranges between them.
+        let mut from = first;
+        let end = (last as usize).min(fd_table::count().saturating_sub(1)) as c_uint;
+        for fd in first..=end {
+            let tracked = fd_table::entry(fd as c_int).filter(|entry| entry.kind() != Kind::Free);
+            if tracked.is_none() {
+                of::forget(fd as c_int);
+                continue;
+            }
+            if from < fd {
+                pass_on!(real(from, fd - 1, flags));
+            }
+            from = fd + 1;
+            // Descriptors of a ring do not belong to the program.
+            if tracked.is_some_and(|entry| entry.kind() != Kind::Library) {
+                pass_on!(close(fd as c_int));
+            }
+            if fd == c_uint::MAX {
+                return 0;
+            }
         }
-        from = fd + 1;
-        // Descriptors of a ring do not belong to the program.
-        if tracked.is_some_and(|entry| entry.kind() != Kind::Library) {
-            pass_on!(close(fd as c_int));
-        }
-        if fd == c_uint::MAX {
+        if from > last {
             return 0;
         }
+        pass_on!(real(from, last, flags))
     }
-    if from > last {
-        return 0;
+
+    fn closefrom(first: c_int) -> () { pass_on!(close_range(first.max(0) as c_uint, c_uint::MAX, 0)); }
+
+    fn dup(fd: c_int) -> c_int {
+        let shared = before_duplicate(fd);
+        duplicated(fd, create(|| pass_on!(real(fd))), shared)
     }
-    pass_on!(real::close_range(from, last, flags))
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    pass_on!(close_range(first.max(0) as c_uint, c_uint::MAX, 0));
-}
+    fn dup2(fd: c_int, to: c_int) -> c_int { pass_on!(dup_to(fd, to, None)) }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    let shared = before_duplicate(fd);
-    duplicated(fd, create(|| pass_on!(real::dup(fd))), shared)
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    pass_on!(dup_to(fd, to, None))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    pass_on!(dup_to(fd, to, Some(flags)))
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int { pass_on!(dup_to(fd, to, Some(flags))) }
 }
 
 unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
@@ -147,43 +135,37 @@ fn duplicated(fd: c_int, to: c_int, shared: Option<&'static fd_table::Entry>) ->
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn fcntl(
-    fd: c_int,
-    command: c_int,
-    argument: c_ulong,
-) -> c_int {
-    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        let shared = before_duplicate(fd);
-        let to = create(|| pass_on!(real::fcntl(fd, command, argument)));
-        return duplicated(fd, to, shared);
+hooks! {
+    fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+            let shared = before_duplicate(fd);
+            let to = create(|| pass_on!(real(fd, command, argument)));
+            return duplicated(fd, to, shared);
+        }
+        if let FdState::Closed = fd_state(fd) {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
+            before_blocking();
+        }
+        let by_signals = match command {
+            libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
+            // 0 is the default.
+            libc::F_SETOWN | F_SETSIG => argument as c_int != 0,
+            _ => command == F_SETOWN_EX,
+        };
+        if by_signals {
+            on_signal_driven_io(fd);
+        }
+        let ret = pass_on!(real(fd, command, argument));
+        if command == libc::F_SETFL && ret == 0 {
+            set_blocking(fd, argument as c_int & libc::O_NONBLOCK == 0);
+        }
+        ret
     }
-    if let FdState::Closed = fd_state(fd) {
-        errno::set(libc::EBADF);
-        return -1;
-    }
-    if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
-        before_blocking();
-    }
-    let by_signals = match command {
-        libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
-        // 0 is the default.
-        libc::F_SETOWN | F_SETSIG => argument as c_int != 0,
-        _ => command == F_SETOWN_EX,
-    };
-    if by_signals {
-        on_signal_driven_io(fd);
-    }
-    let ret = pass_on!(real::fcntl(fd, command, argument));
-    if command == libc::F_SETFL && ret == 0 {
-        set_blocking(fd, argument as c_int & libc::O_NONBLOCK == 0);
-    }
-    ret
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    pass_on!(fcntl(fd, command, argument))
+    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int { pass_on!(fcntl(fd, command, argument)) }
 }
 
 /// Records whether calls on the descriptor block.
@@ -209,67 +191,64 @@ const FIOSETOWN: c_ulong = 0x8901;
 const SIOCSPGRP: c_ulong = 0x8902;
 const SIOCOUTQNSD: c_ulong = 0x894b;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn ioctl(
-    fd: c_int,
-    request: c_ulong,
-    argument: c_ulong,
-) -> c_int {
-    if let FdState::Closed = fd_state(fd) {
-        errno::set(libc::EBADF);
-        return -1;
-    }
-    match request {
-        FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => {
-            let pointer = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
-            // SAFETY: Lent: the program passes an int to read for these requests; see `may_be_mapped`.
-            if may_be_mapped(pointer) && unsafe { pointer.read_unaligned() } != 0 {
-                on_signal_driven_io(fd);
-            }
+hooks! {
+    fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+        if let FdState::Closed = fd_state(fd) {
+            errno::set(libc::EBADF);
+            return -1;
         }
-        SIOCATMARK => {
+        match request {
+            FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => {
+                let pointer = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
+                // SAFETY: Lent: the program passes an int to read for these requests; see `may_be_mapped`.
+                if may_be_mapped(pointer) && unsafe { pointer.read_unaligned() } != 0 {
+                    on_signal_driven_io(fd);
+                }
+            }
+            SIOCATMARK => {
+                let pointer = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
+                if let Some(at_mark) = at_mark(fd)
+                    && may_be_mapped(pointer)
+                {
+                    // SAFETY: Lent: the program passes an int to write for this request; see `may_be_mapped`.
+                    unsafe { pointer.write_unaligned(c_int::from(at_mark)) };
+                    return 0;
+                }
+            }
+            _ => {}
+        }
+        let state = fd_state(fd);
+        let FdState::Connection(entry) = state else {
+            let ret = pass_on!(real(fd, request, argument));
+            after_ioctl(fd, request, argument, ret);
+            return ret;
+        };
+        let library_part = |count: fn(&'static fd_table::Entry, i32) -> Option<usize>| {
+            let counted = catch_panic(|| count(entry, fd).map(Ok));
+            counted.and_then(Result::ok).unwrap_or(0)
+        };
+        let more = match request {
+            libc::FIONREAD => library_part(receive::readable),
+            libc::FIONBIO => 0,
+            // Queued bytes are flushed first, as the kernel would have them; deferred bytes are added.
+            libc::TIOCOUTQ | SIOCOUTQNSD => {
+                flush(fd);
+                library_part(receive::unsent)
+            }
+            _ => {
+                flush(fd);
+                0
+            }
+        };
+        let ret = pass_on!(real(fd, request, argument));
+        if ret == 0 && more > 0 && argument != 0 {
             let pointer = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
-            if let Some(at_mark) = at_mark(fd)
-                && may_be_mapped(pointer)
-            {
-                // SAFETY: Lent: the program passes an int to write for this request; see `may_be_mapped`.
-                unsafe { pointer.write_unaligned(c_int::from(at_mark)) };
-                return 0;
-            }
+            // SAFETY: Lent: the kernel has just written the program's int there, as the call succeeded.
+            unsafe { *pointer += more as c_int };
         }
-        _ => {}
-    }
-    let state = fd_state(fd);
-    let FdState::Connection(entry) = state else {
-        let ret = pass_on!(real::ioctl(fd, request, argument));
         after_ioctl(fd, request, argument, ret);
-        return ret;
-    };
-    let library_part = |count: fn(&'static fd_table::Entry, i32) -> Option<usize>| {
-        let counted = catch_panic(|| count(entry, fd).map(Ok));
-        counted.and_then(Result::ok).unwrap_or(0)
-    };
-    let more = match request {
-        libc::FIONREAD => library_part(receive::readable),
-        libc::FIONBIO => 0,
-        // Queued bytes are flushed first, as the kernel would have them; deferred bytes are added.
-        libc::TIOCOUTQ | SIOCOUTQNSD => {
-            flush(fd);
-            library_part(receive::unsent)
-        }
-        _ => {
-            flush(fd);
-            0
-        }
-    };
-    let ret = pass_on!(real::ioctl(fd, request, argument));
-    if ret == 0 && more > 0 && argument != 0 {
-        let pointer = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
-        // SAFETY: Lent: the kernel has just written the program's int there, as the call succeeded.
-        unsafe { *pointer += more as c_int };
+        ret
     }
-    after_ioctl(fd, request, argument, ret);
-    ret
 }
 
 fn after_ioctl(fd: c_int, request: c_ulong, argument: c_ulong, ret: c_int) {

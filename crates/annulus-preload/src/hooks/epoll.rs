@@ -17,17 +17,12 @@ use crate::errno::into_return_int;
 use crate::fd_table::{self, Kind};
 use crate::inherited_set;
 use crate::program_rings;
-use crate::real;
 use crate::ring_teardown;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
-    adopt(create(|| pass_on!(real::epoll_create(size))))
-}
+hooks! {
+    fn epoll_create(size: c_int) -> c_int { adopt(create(|| pass_on!(real(size)))) }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
-    adopt(create(|| pass_on!(real::epoll_create1(flags))))
+    fn epoll_create1(flags: c_int) -> c_int { adopt(create(|| pass_on!(real(flags)))) }
 }
 
 fn adopt(fd: c_int) -> c_int {
@@ -41,121 +36,99 @@ fn adopt(fd: c_int) -> c_int {
     fd
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn epoll_ctl(
-    set: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-) -> c_int {
-    if let Some(number) = fd_table::entry(set)
-        && number.inherited() == Kind::Set
-    {
-        catch_panic(|| {
-            inherited_set::replace_inherited(number, set);
-            None
-        });
-    }
-    if let Some(number) = fd_table::entry(set)
-        && number.kind() == Kind::Set
-        && (may_be_mapped(event) || operation == libc::EPOLL_CTL_DEL)
-        && set != fd
-    {
-        // The kernel does not read the event of a removal; CPython leaves it uninitialised.
-        let (events, data) = if operation == libc::EPOLL_CTL_DEL {
-            (0, 0)
-        } else {
-            // SAFETY: Lent: the program passes an event to read; see `may_be_mapped`.
-            let event = unsafe { event.read_unaligned() };
-            (event.events, event.u64)
-        };
-        let request = CtlRequest {
-            operation,
-            events,
-            data,
-        };
-        if events & libc::EPOLLPRI as u32 != 0 {
-            super::unserve::never_serve_siblings(fd);
+hooks! {
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        if let Some(number) = fd_table::entry(set)
+            && number.inherited() == Kind::Set
+        {
+            catch_panic(|| {
+                inherited_set::replace_inherited(number, set);
+                None
+            });
         }
-        if let Some(result) = catch_panic(|| epoll_ctl::control(number, fd, request)) {
-            return into_return_int(result);
-        }
-    }
-    pass_on!(real::epoll_ctl(set, operation, fd, event))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn epoll_wait(
-    set: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout_ms: c_int,
-) -> c_int {
-    let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
-    match pass_on!(wait_on(set, events, max, timeout_ns, std::ptr::null())) {
-        Some(ret) => ret,
-        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
-            pass_on!(real::epoll_wait(
-                set,
+        if let Some(number) = fd_table::entry(set)
+            && number.kind() == Kind::Set
+            && (may_be_mapped(event) || operation == libc::EPOLL_CTL_DEL)
+            && set != fd
+        {
+            // The kernel does not read the event of a removal; CPython leaves it uninitialised.
+            let (events, data) = if operation == libc::EPOLL_CTL_DEL {
+                (0, 0)
+            } else {
+                // SAFETY: Lent: the program passes an event to read; see `may_be_mapped`.
+                let event = unsafe { event.read_unaligned() };
+                (event.events, event.u64)
+            };
+            let request = CtlRequest {
+                operation,
                 events,
-                max,
-                timeout_left_ms(timeout_ms, left_ns)
-            ))
-        }),
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn epoll_pwait(
-    set: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout_ms: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
-    match pass_on!(wait_on(set, events, max, timeout_ns, mask)) {
-        Some(ret) => ret,
-        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
-            let timeout_ms = timeout_left_ms(timeout_ms, left_ns);
-            pass_on!(real::epoll_pwait(set, events, max, timeout_ms, mask))
-        }),
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
-    set: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: Lent: the program passes a time to read; see `may_be_mapped`.
-    let time = may_be_mapped(timeout).then(|| unsafe { timeout.read_unaligned() });
-    let timeout_ns = match time {
-        None if timeout.is_null() => Some(None),
-        None => None,
-        Some(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
-            let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
-            Some(Some(seconds.saturating_add(time.tv_nsec as u64)))
+                data,
+            };
+            if events & libc::EPOLLPRI as u32 != 0 {
+                super::unserve::never_serve_siblings(fd);
+            }
+            if let Some(result) = catch_panic(|| epoll_ctl::control(number, fd, request)) {
+                return into_return_int(result);
+            }
         }
-        // The kernel returns the error.
-        Some(_) => None,
-    };
-    if let Some(timeout_ns) = timeout_ns
-        && let Some(ret) = pass_on!(wait_on(set, events, max, timeout_ns, mask))
-    {
-        return ret;
+        pass_on!(real(set, operation, fd, event))
     }
-    ring_teardown::retry_interrupted(timeout_ns.flatten(), |left_ns| {
-        let left = left_ns.map(|ns| timespec {
-            tv_sec: (ns / 1_000_000_000).cast_signed(),
-            tv_nsec: (ns % 1_000_000_000).cast_signed(),
-        });
-        let timeout = left.as_ref().map_or(timeout, |left| left);
-        pass_on!(real::epoll_pwait2(set, events, max, timeout, mask))
-    })
+
+    fn epoll_wait(set: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
+        let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
+        match pass_on!(wait_on(set, events, max, timeout_ns, std::ptr::null())) {
+            Some(ret) => ret,
+            None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
+                pass_on!(real(
+                    set,
+                    events,
+                    max,
+                    timeout_left_ms(timeout_ms, left_ns)
+                ))
+            }),
+        }
+    }
+
+    fn epoll_pwait(set: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int,
+        mask: *const sigset_t) -> c_int {
+        let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
+        match pass_on!(wait_on(set, events, max, timeout_ns, mask)) {
+            Some(ret) => ret,
+            None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
+                let timeout_ms = timeout_left_ms(timeout_ms, left_ns);
+                pass_on!(real(set, events, max, timeout_ms, mask))
+            }),
+        }
+    }
+
+    fn epoll_pwait2(set: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int {
+        // SAFETY: Lent: the program passes a time to read; see `may_be_mapped`.
+        let time = may_be_mapped(timeout).then(|| unsafe { timeout.read_unaligned() });
+        let timeout_ns = match time {
+            None if timeout.is_null() => Some(None),
+            None => None,
+            Some(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
+                let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+                Some(Some(seconds.saturating_add(time.tv_nsec as u64)))
+            }
+            // The kernel returns the error.
+            Some(_) => None,
+        };
+        if let Some(timeout_ns) = timeout_ns
+            && let Some(ret) = pass_on!(wait_on(set, events, max, timeout_ns, mask))
+        {
+            return ret;
+        }
+        ring_teardown::retry_interrupted(timeout_ns.flatten(), |left_ns| {
+            let left = left_ns.map(|ns| timespec {
+                tv_sec: (ns / 1_000_000_000).cast_signed(),
+                tv_nsec: (ns % 1_000_000_000).cast_signed(),
+            });
+            let timeout = left.as_ref().map_or(timeout, |left| left);
+            pass_on!(real(set, events, max, timeout, mask))
+        })
+    }
 }
 
 /// Returns the timeout of the call, or the remaining time, rounded up.

@@ -15,7 +15,6 @@ use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
 use crate::errno::{CallResult, into_return};
 use crate::fd_table;
-use crate::real;
 use crate::receive;
 use crate::send;
 use crate::sys;
@@ -87,251 +86,147 @@ fn one(base: *const c_void, bytes: size_t) -> [iovec; 1] {
     }]
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn read(
-    fd: c_int,
-    base: *mut c_void,
-    bytes: size_t,
-) -> ssize_t {
-    match pass_on!(read_by(Call::Read, fd, &one(base, bytes), 0)) {
-        Some(result) => into_return(result),
-        None => pass_on!(real::read(fd, base, bytes)),
+hooks! {
+    fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t
+        = pass_on!(read_by(Call::Read, fd, &one(base, bytes), 0));
+
+    fn __read_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t) -> ssize_t {
+        checked(bytes, capacity);
+        pass_on!(read(fd, base, bytes))
     }
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __read_chk(
-    fd: c_int,
-    base: *mut c_void,
-    bytes: size_t,
-    capacity: size_t,
-) -> ssize_t {
-    checked(bytes, capacity);
-    pass_on!(read(fd, base, bytes))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn readv(
-    fd: c_int,
-    vectors: *const iovec,
-    count: c_int,
-) -> ssize_t {
-    let valid = pass_on!(slice(vectors, count as usize));
-    match valid.and_then(|valid| pass_on!(read_by(Call::Readv, fd, valid, 0))) {
-        Some(result) => into_return(result),
-        None => pass_on!(real::readv(fd, vectors, count)),
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recv(
-    fd: c_int,
-    base: *mut c_void,
-    bytes: size_t,
-    flags: c_int,
-) -> ssize_t {
-    match pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags)) {
-        Some(result) => into_return(result),
-        None => pass_on!(real::recv(fd, base, bytes, flags)),
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __recv_chk(
-    fd: c_int,
-    base: *mut c_void,
-    bytes: size_t,
-    capacity: size_t,
-    flags: c_int,
-) -> ssize_t {
-    checked(bytes, capacity);
-    pass_on!(recv(fd, base, bytes, flags))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn recvfrom(
-    fd: c_int,
-    base: *mut c_void,
-    bytes: size_t,
-    flags: c_int,
-    from: *mut sockaddr,
-    from_bytes: *mut socklen_t,
-) -> ssize_t {
-    match pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags)) {
-        // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were read.
-        Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
-            into_return(Err(libc::EFAULT))
+    fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+        let valid = pass_on!(slice(vectors, count as usize));
+        match valid.and_then(|valid| pass_on!(read_by(Call::Readv, fd, valid, 0))) {
+            Some(result) => into_return(result),
+            None => pass_on!(real(fd, vectors, count)),
         }
-        // SAFETY: Lent: with an address, the program also passes its length; see `may_be_mapped` above.
-        Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
-            into_return(Err(libc::EINVAL))
-        }
-        Some(result) => {
-            if result.is_ok() && !from.is_null() {
-                // SAFETY: Lent: as above.
-                unsafe { *from_bytes = 0 };
+    }
+
+    fn recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t
+        = pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags));
+
+    fn __recv_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t, flags: c_int) -> ssize_t {
+        checked(bytes, capacity);
+        pass_on!(recv(fd, base, bytes, flags))
+    }
+
+    fn recvfrom(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int, from: *mut sockaddr,
+        from_bytes: *mut socklen_t) -> ssize_t {
+        match pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags)) {
+            // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were read.
+            Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
+                into_return(Err(libc::EFAULT))
             }
-            into_return(result)
-        }
-        None => pass_on!(real::recvfrom(fd, base, bytes, flags, from, from_bytes)),
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __recvfrom_chk(
-    fd: c_int,
-    base: *mut c_void,
-    bytes: size_t,
-    capacity: size_t,
-    flags: c_int,
-    from: *mut sockaddr,
-    from_bytes: *mut socklen_t,
-) -> ssize_t {
-    checked(bytes, capacity);
-    pass_on!(recvfrom(fd, base, bytes, flags, from, from_bytes))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn recvmsg(
-    fd: c_int,
-    message: *mut msghdr,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: Lent: the program passes a message, or null.
-    let valid = unsafe { message.as_ref() }
-        // The kernel returns the error for an invalid length.
-        .filter(|message| message.msg_namelen.cast_signed() >= 0)
-        .and_then(|message| pass_on!(slice(message.msg_iov, message.msg_iovlen)));
-    match valid.and_then(|valid| pass_on!(read_by(Call::Recvmsg, fd, valid, flags))) {
-        Some(result) => {
-            if result.is_ok() {
-                // SAFETY: Lent: a message that was read above; nothing refers to it any more.
-                let message = unsafe { &mut *message };
-                message.msg_namelen = 0;
-                message.msg_controllen = 0;
-                message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            // SAFETY: Lent: with an address, the program also passes its length; see `may_be_mapped` above.
+            Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
+                into_return(Err(libc::EINVAL))
             }
-            into_return(result)
+            Some(result) => {
+                if result.is_ok() && !from.is_null() {
+                    // SAFETY: Lent: as above.
+                    unsafe { *from_bytes = 0 };
+                }
+                into_return(result)
+            }
+            None => pass_on!(real(fd, base, bytes, flags, from, from_bytes)),
         }
-        None => pass_on!(real::recvmsg(fd, message, flags)),
     }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn recvmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    let FdState::Connection(_) = fd_state(fd) else {
-        return pass_on!(real::recvmmsg(fd, messages, count, flags, timeout));
-    };
-    let one = flags & !libc::MSG_WAITFORONE;
-    pass_on!(each(messages, count, |message| recvmsg(fd, message, one)))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn write(
-    fd: c_int,
-    base: *const c_void,
-    bytes: size_t,
-) -> ssize_t {
-    match pass_on!(write_by(Call::Write, fd, &one(base, bytes), 0)) {
-        Some(result) => into_return(result),
-        None => pass_on!(real::write(fd, base, bytes)),
+    fn __recvfrom_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t, flags: c_int,
+        from: *mut sockaddr, from_bytes: *mut socklen_t) -> ssize_t {
+        checked(bytes, capacity);
+        pass_on!(recvfrom(fd, base, bytes, flags, from, from_bytes))
     }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn writev(
-    fd: c_int,
-    vectors: *const iovec,
-    count: c_int,
-) -> ssize_t {
-    let valid = pass_on!(slice(vectors, count as usize));
-    match valid.and_then(|valid| pass_on!(write_by(Call::Writev, fd, valid, 0))) {
-        Some(result) => into_return(result),
-        None => pass_on!(real::writev(fd, vectors, count)),
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        // SAFETY: Lent: the program passes a message, or null.
+        let valid = unsafe { message.as_ref() }
+            // The kernel returns the error for an invalid length.
+            .filter(|message| message.msg_namelen.cast_signed() >= 0)
+            .and_then(|message| pass_on!(slice(message.msg_iov, message.msg_iovlen)));
+        match valid.and_then(|valid| pass_on!(read_by(Call::Recvmsg, fd, valid, flags))) {
+            Some(result) => {
+                if result.is_ok() {
+                    // SAFETY: Lent: a message that was read above; nothing refers to it any more.
+                    let message = unsafe { &mut *message };
+                    message.msg_namelen = 0;
+                    message.msg_controllen = 0;
+                    message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+                }
+                into_return(result)
+            }
+            None => pass_on!(real(fd, message, flags)),
+        }
     }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn send(
-    fd: c_int,
-    base: *const c_void,
-    bytes: size_t,
-    flags: c_int,
-) -> ssize_t {
-    match pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags)) {
-        Some(result) => into_return(result),
-        None => pass_on!(real::send(fd, base, bytes, flags)),
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+        let FdState::Connection(_) = fd_state(fd) else {
+            return pass_on!(real(fd, messages, count, flags, timeout));
+        };
+        let one = flags & !libc::MSG_WAITFORONE;
+        pass_on!(each(messages, count, |message| recvmsg(fd, message, one)))
     }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn sendto(
-    fd: c_int,
-    base: *const c_void,
-    bytes: size_t,
-    flags: c_int,
-    to: *const sockaddr,
-    to_bytes: socklen_t,
-) -> ssize_t {
-    // A stream ignores an address; the kernel decides on errors.
-    if to.is_null()
-        && let Some(result) = pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags))
-    {
-        return into_return(result);
-    }
-    if let Some(result) = flush(fd) {
-        return into_return(result);
-    }
-    pass_on!(real::sendto(fd, base, bytes, flags, to, to_bytes))
-}
+    fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t
+        = pass_on!(write_by(Call::Write, fd, &one(base, bytes), 0));
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn sendmsg(
-    fd: c_int,
-    message: *const msghdr,
-    flags: c_int,
-) -> ssize_t {
-    if let Some(valid) = plain(message.cast_mut()) {
-        let plain = valid.msg_name.is_null() && valid.msg_controllen == 0;
-        if plain
-            && let Some(vectors) = pass_on!(slice(valid.msg_iov, valid.msg_iovlen))
-            && let Some(result) = pass_on!(write_by(Call::Sendmsg, fd, vectors, flags))
+    fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+        let valid = pass_on!(slice(vectors, count as usize));
+        match valid.and_then(|valid| pass_on!(write_by(Call::Writev, fd, valid, 0))) {
+            Some(result) => into_return(result),
+            None => pass_on!(real(fd, vectors, count)),
+        }
+    }
+
+    fn send(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int) -> ssize_t
+        = pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags));
+
+    fn sendto(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr,
+        to_bytes: socklen_t) -> ssize_t {
+        // A stream ignores an address; the kernel decides on errors.
+        if to.is_null()
+            && let Some(result) = pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags))
         {
             return into_return(result);
         }
-        pass_on!(mark_passed_fds_shared(valid));
-        if !plain {
-            hand_back(fd, Why::UnknownFlags);
-            if let Some(result) = flush(fd) {
+        if let Some(result) = flush(fd) {
+            return into_return(result);
+        }
+        pass_on!(real(fd, base, bytes, flags, to, to_bytes))
+    }
+
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        if let Some(valid) = plain(message.cast_mut()) {
+            let plain = valid.msg_name.is_null() && valid.msg_controllen == 0;
+            if plain
+                && let Some(vectors) = pass_on!(slice(valid.msg_iov, valid.msg_iovlen))
+                && let Some(result) = pass_on!(write_by(Call::Sendmsg, fd, vectors, flags))
+            {
                 return into_return(result);
             }
+            pass_on!(mark_passed_fds_shared(valid));
+            if !plain {
+                hand_back(fd, Why::UnknownFlags);
+                if let Some(result) = flush(fd) {
+                    return into_return(result);
+                }
+            }
         }
+        pass_on!(real(fd, message, flags))
     }
-    pass_on!(real::sendmsg(fd, message, flags))
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn sendmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    if let FdState::Connection(_) = fd_state(fd) {
-        return pass_on!(each(messages, count, |message| sendmsg(fd, message, flags)));
-    }
-    if may_be_mapped(messages) {
-        for nth in 0..count.min(VECTORS_MAX as c_uint) as usize {
-            pass_on!(mark_passed_fds_shared(&(*messages.add(nth)).msg_hdr));
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        if let FdState::Connection(_) = fd_state(fd) {
+            return pass_on!(each(messages, count, |message| sendmsg(fd, message, flags)));
         }
+        if may_be_mapped(messages) {
+            for nth in 0..count.min(VECTORS_MAX as c_uint) as usize {
+                pass_on!(mark_passed_fds_shared(&(*messages.add(nth)).msg_hdr));
+            }
+        }
+        pass_on!(real(fd, messages, count, flags))
     }
-    pass_on!(real::sendmmsg(fd, messages, count, flags))
 }
 
 /// Calls `call` for each message, as the kernel does. Returns the number of messages, or the error of the first.
@@ -363,69 +258,52 @@ unsafe fn each(
 /// The largest part of a file that is read into the queue, bytes; larger parts are sent from the page cache.
 const FILE_MAX: usize = 64 << 10;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn sendfile64(
-    to: c_int,
-    from: c_int,
-    offset: *mut off64_t,
-    count: size_t,
-) -> ssize_t {
-    hand_back(from, Why::UnknownFlags);
-    if let FdState::Connection(entry) = fd_state(to)
-        && count <= FILE_MAX
-        && may_be_mapped(offset)
-    {
-        // SAFETY: Lent: the program passes an offset to read and write; see `may_be_mapped`.
-        let at = unsafe { offset.read_unaligned() };
-        let sent = catch_panic(|| send::write_file(entry, to, from, at, count));
-        send::count_result(Call::Sendfile, sent);
-        if let Some(result) = sent {
-            if let Ok(bytes) = result {
-                // SAFETY: Lent: as above.
-                unsafe { offset.write_unaligned(at + bytes as off64_t) };
+hooks! {
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
+        hand_back(from, Why::UnknownFlags);
+        if let FdState::Connection(entry) = fd_state(to)
+            && count <= FILE_MAX
+            && may_be_mapped(offset)
+        {
+            // SAFETY: Lent: the program passes an offset to read and write; see `may_be_mapped`.
+            let at = unsafe { offset.read_unaligned() };
+            let sent = catch_panic(|| send::write_file(entry, to, from, at, count));
+            send::count_result(Call::Sendfile, sent);
+            if let Some(result) = sent {
+                if let Ok(bytes) = result {
+                    // SAFETY: Lent: as above.
+                    unsafe { offset.write_unaligned(at + bytes as off64_t) };
+                }
+                return into_return(result);
             }
+        }
+        if let Some(result) = flush(to) {
             return into_return(result);
         }
+        let ret = pass_on!(real(to, from, offset, count));
+        after_real(to, ret, count);
+        ret
     }
-    if let Some(result) = flush(to) {
-        return into_return(result);
-    }
-    let ret = pass_on!(real::sendfile64(to, from, offset, count));
-    after_real(to, ret, count);
-    ret
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile(
-    to: c_int,
-    from: c_int,
-    offset: *mut off64_t,
-    count: size_t,
-) -> ssize_t {
-    pass_on!(sendfile64(to, from, offset, count))
-}
+    fn sendfile(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
+        pass_on!(sendfile64(to, from, offset, count))
+    }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn splice(
-    from: c_int,
-    from_offset: *mut off64_t,
-    to: c_int,
-    to_offset: *mut off64_t,
-    bytes: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    hand_back(from, Why::UnknownFlags);
-    hand_back(to, Why::UnknownFlags);
-    if let FdState::Connection(entry) = fd_state(from)
-        && to_offset.is_null()
-        && let Some(result) = catch_panic(|| receive::splice_buffered(entry, from, to, bytes))
-    {
-        return into_return(result);
+    fn splice(from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, bytes: size_t,
+        flags: c_uint) -> ssize_t {
+        hand_back(from, Why::UnknownFlags);
+        hand_back(to, Why::UnknownFlags);
+        if let FdState::Connection(entry) = fd_state(from)
+            && to_offset.is_null()
+            && let Some(result) = catch_panic(|| receive::splice_buffered(entry, from, to, bytes))
+        {
+            return into_return(result);
+        }
+        if let Some(result) = flush(to) {
+            return into_return(result);
+        }
+        pass_on!(real(from, from_offset, to, to_offset, bytes, flags))
     }
-    if let Some(result) = flush(to) {
-        return into_return(result);
-    }
-    pass_on!(real::splice(from, from_offset, to, to_offset, bytes, flags))
 }
 
 /// Reads the buffered bytes of a connection that was handed back.

@@ -18,9 +18,13 @@ macro_rules! pass_on {
     };
 }
 
-/// Exports functions that run a block, in which their arguments are visible, and then the next function with their name.
+/// Exports functions. Each entry states name and type once, and what the function does:
+///
+/// - `before { … } fn …;`: runs the block, in which the arguments are visible, then the next function with that name.
+/// - `fn … = …;`: returns the result of the expression. If it is `None`, calls the next function.
+/// - `fn … { … }`: runs the body. `real(…)` in it is the next function.
 macro_rules! hooks {
-    ($(before $before:block $(fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*)*) => {
+    ($(before $before:block $(fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*)+) => {
         $($(
             #[unsafe(no_mangle)]
             pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
@@ -28,6 +32,30 @@ macro_rules! hooks {
                 $crate::real::call_next!($name($($arg: $type),*) -> $ret)
             }
         )*)*
+    };
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty $(= $served:expr;)? $($body:block)?
+    )+) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+                #[allow(dead_code, reason = "some hooks only call another hook")]
+                #[inline]
+                unsafe fn real($($arg: $type),*) -> $ret {
+                    $crate::real::call_next!($name($($arg: $type),*) -> $ret)
+                }
+                #[allow(unused_variables, reason = "a body calls `real`")]
+                // SAFETY: Typed, Lent: the arguments of the hook, unchanged.
+                let next = || unsafe { real($($arg),*) };
+                $(match $served {
+                    Some(result) => $crate::errno::into_return(result),
+                    None => next(),
+                })?
+                $($body)?
+            }
+        )*
     };
 }
 

@@ -15,7 +15,6 @@ use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::Why;
 use crate::epoll_ctl;
 use crate::fd_table::{self, Kind};
-use crate::real;
 use crate::send;
 
 /// Hands the descriptor back. Returns the events that the kernel does not know of, in the form of `poll`.
@@ -51,64 +50,43 @@ fn prepare(fd: c_int) -> c_short {
     events
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn poll(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout_ms: c_int,
-) -> c_int {
-    if timeout_ms != 0 {
+hooks! {
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        if timeout_ms != 0 {
+            before_blocking();
+        }
+        let any = pass_on!(prepare_all(fds, count));
+        let ret = pass_on!(real(fds, count, if any { 0 } else { timeout_ms }));
+        if any {
+            pass_on!(add_buffered(fds, count, ret))
+        } else {
+            ret
+        }
+    }
+
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, _capacity: usize) -> c_int {
+        pass_on!(poll(fds, count, timeout_ms))
+    }
+
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t,
+        _capacity: usize) -> c_int {
+        pass_on!(ppoll(fds, count, timeout, mask))
+    }
+
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         before_blocking();
-    }
-    let any = pass_on!(prepare_all(fds, count));
-    let ret = pass_on!(real::poll(fds, count, if any { 0 } else { timeout_ms }));
-    if any {
-        pass_on!(add_buffered(fds, count, ret))
-    } else {
-        ret
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __poll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout_ms: c_int,
-    _capacity: usize,
-) -> c_int {
-    pass_on!(poll(fds, count, timeout_ms))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __ppoll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    _capacity: usize,
-) -> c_int {
-    pass_on!(ppoll(fds, count, timeout, mask))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ppoll(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    before_blocking();
-    let any = pass_on!(prepare_all(fds, count));
-    let now = timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let timeout = if any { &raw const now } else { timeout };
-    let ret = pass_on!(real::ppoll(fds, count, timeout, mask));
-    if any {
-        pass_on!(add_buffered(fds, count, ret))
-    } else {
-        ret
+        let any = pass_on!(prepare_all(fds, count));
+        let now = timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let timeout = if any { &raw const now } else { timeout };
+        let ret = pass_on!(real(fds, count, timeout, mask));
+        if any {
+            pass_on!(add_buffered(fds, count, ret))
+        } else {
+            ret
+        }
     }
 }
 
@@ -176,41 +154,30 @@ pub(super) unsafe fn select_with(
     ready
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn select(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> c_int {
-    before_blocking();
-    let mut now = timeval {
-        tv_sec: 0,
-        tv_usec: 0,
-    };
-    pass_on!(select_with(count, read, write, except, |any| {
-        let timeout = if any { &raw mut now } else { timeout };
-        real::select(count, read, write, except, timeout)
-    }))
-}
+hooks! {
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval) -> c_int {
+        before_blocking();
+        let mut now = timeval {
+            tv_sec: 0,
+            tv_usec: 0,
+        };
+        pass_on!(select_with(count, read, write, except, |any| {
+            let timeout = if any { &raw mut now } else { timeout };
+            real(count, read, write, except, timeout)
+        }))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pselect(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    before_blocking();
-    let now = timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    pass_on!(select_with(count, read, write, except, |any| {
-        let timeout = if any { &raw const now } else { timeout };
-        real::pselect(count, read, write, except, timeout, mask)
-    }))
+    fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int {
+        before_blocking();
+        let now = timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        pass_on!(select_with(count, read, write, except, |any| {
+            let timeout = if any { &raw const now } else { timeout };
+            real(count, read, write, except, timeout, mask)
+        }))
+    }
 }

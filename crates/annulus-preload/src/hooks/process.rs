@@ -13,11 +13,10 @@ use crate::process;
 use crate::raw_libc as libc;
 use crate::real;
 
-/// Calls `fork`, as POSIX allows. A child that shares its parent's memory until it executes another program would mark
-/// the parent's connections as closed in the parent's table.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn vfork() -> pid_t {
-    pass_on!(real::fork())
+hooks! {
+    /// Calls `fork`, as POSIX allows. A child that shares its parent's memory until it executes another program would
+    /// mark the parent's connections as closed in the parent's table.
+    fn vfork() -> pid_t { pass_on!(real::fork()) }
 }
 
 /// Runs before functions with which glibc creates children without the handlers of `pthread_atfork`.
@@ -150,30 +149,25 @@ unsafe extern "C-unwind" fn abort() -> ! {
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn prctl(
-    what: c_int,
-    a: c_ulong,
-    b: c_ulong,
-    c: c_ulong,
-    d: c_ulong,
-) -> c_int {
-    match what {
-        // It usually comes before a filter.
-        libc::PR_SET_NO_NEW_PRIVS if a == 1 => {
-            catch_panic(|| {
-                process::before_possible_filter();
-                None
-            });
+hooks! {
+    fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+        match what {
+            // It usually comes before a filter.
+            libc::PR_SET_NO_NEW_PRIVS if a == 1 => {
+                catch_panic(|| {
+                    process::before_possible_filter();
+                    None
+                });
+            }
+            // Without a filter, this call only tests whether filters are supported.
+            libc::PR_SET_SECCOMP if a != c_ulong::from(libc::SECCOMP_MODE_FILTER) || b != 0 => {
+                catch_panic(|| {
+                    process::before_filter();
+                    None
+                });
+            }
+            _ => {}
         }
-        // Without a filter, this call only tests whether filters are supported.
-        libc::PR_SET_SECCOMP if a != c_ulong::from(libc::SECCOMP_MODE_FILTER) || b != 0 => {
-            catch_panic(|| {
-                process::before_filter();
-                None
-            });
-        }
-        _ => {}
+        pass_on!(real(what, a, b, c, d))
     }
-    pass_on!(real::prctl(what, a, b, c, d))
 }

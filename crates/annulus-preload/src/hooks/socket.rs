@@ -20,47 +20,32 @@ use crate::epoll_set::Set;
 use crate::errno::{self, CallResult, into_return_int};
 use crate::fd_table::{self, BY_OPTION, Entry, Kind};
 use crate::hand_back;
-use crate::real;
 use crate::receive;
 use crate::send;
 use crate::sockopts;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn accept(
-    fd: c_int,
-    from: *mut sockaddr,
-    from_bytes: *mut socklen_t,
-) -> c_int {
-    before_accept(fd);
-    let ret = create(|| pass_on!(real::accept(fd, from, from_bytes)));
-    accepted(fd, ret, false)
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn accept4(
-    fd: c_int,
-    from: *mut sockaddr,
-    from_bytes: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
-    before_accept(fd);
-    let ret = create(|| pass_on!(real::accept4(fd, from, from_bytes, flags)));
-    accepted(fd, ret, flags & libc::SOCK_NONBLOCK != 0)
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn socket(
-    domain: c_int,
-    kind: c_int,
-    protocol: c_int,
-) -> c_int {
-    let fd = create(|| pass_on!(real::socket(domain, kind, protocol)));
-    if matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && let Some(entry) = fd_table::entry(fd)
-    {
-        entry.mark_created();
+hooks! {
+    fn accept(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t) -> c_int {
+        before_accept(fd);
+        let ret = create(|| pass_on!(real(fd, from, from_bytes)));
+        accepted(fd, ret, false)
     }
-    fd
+
+    fn accept4(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t, flags: c_int) -> c_int {
+        before_accept(fd);
+        let ret = create(|| pass_on!(real(fd, from, from_bytes, flags)));
+        accepted(fd, ret, flags & libc::SOCK_NONBLOCK != 0)
+    }
+
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let fd = create(|| pass_on!(real(domain, kind, protocol)));
+        if matches!(domain, libc::AF_INET | libc::AF_INET6)
+            && let Some(entry) = fd_table::entry(fd)
+        {
+            entry.mark_created();
+        }
+        fd
+    }
 }
 
 fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
@@ -75,121 +60,110 @@ fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
     fd
 }
 
-/// Hands a connection that is connected again, or dissolved (AF_UNSPEC), back first. Queued bytes are sent, and
-/// buffered bytes are discarded with the old connection.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn connect(
-    fd: c_int,
-    address: *const sockaddr,
-    bytes: socklen_t,
-) -> c_int {
-    before_connect(fd);
-    let has_connection = match fd_state(fd) {
-        FdState::Closed => {
+hooks! {
+    /// Hands a connection that is connected again, or dissolved (AF_UNSPEC), back first. Queued bytes are sent, and
+    /// buffered bytes are discarded with the old connection.
+    fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
+        before_connect(fd);
+        let has_connection = match fd_state(fd) {
+            FdState::Closed => {
+                errno::set(libc::EBADF);
+                return -1;
+            }
+            FdState::Connection(_) => true,
+            _ => false,
+        };
+        if has_connection {
+            hand_back(fd, Why::UnknownFlags);
+            flush(fd);
+            never_serve(fd);
+        }
+        let ret = pass_on!(real(fd, address, bytes));
+        if has_connection && ret == 0 {
+            read_buffered(fd);
+        }
+        ret
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        if let FdState::Closed = fd_state(fd) {
             errno::set(libc::EBADF);
             return -1;
         }
-        FdState::Connection(_) => true,
-        _ => false,
-    };
-    if has_connection {
-        hand_back(fd, Why::UnknownFlags);
-        flush(fd);
+        if let FdState::Connection(entry) = fd_state(fd)
+            && let Some(result) = catch_panic(|| send::shut_down(entry, fd, how))
+        {
+            counters::served(Call::Shutdown);
+            return into_return_int(result);
+        }
+        catch_panic(|| {
+            send::before_shutdown(fd);
+            None
+        });
+        // A connection that was shut down before it is added to a set is not served.
         never_serve(fd);
+        pass_on!(real(fd, how))
     }
-    let ret = pass_on!(real::connect(fd, address, bytes));
-    if has_connection && ret == 0 {
-        read_buffered(fd);
-    }
-    ret
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if let FdState::Closed = fd_state(fd) {
-        errno::set(libc::EBADF);
-        return -1;
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t) -> c_int {
+        let word = pass_on!(first_word(value.cast(), bytes));
+        sockopts::on_set(level, name, word);
+        // A longer argument has more fields, whose defaults are unknown here.
+        let int = word.filter(|_| bytes as usize == size_of::<c_int>());
+        let is_harmless = sockopts::is_harmless(level, name, int);
+        match fd_state(fd) {
+            FdState::Closed => {
+                errno::set(libc::EBADF);
+                return -1;
+            }
+            FdState::Connection(entry) if !is_harmless => {
+                if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+                    catch_panic(|| {
+                        let mut guard = send::served(entry, fd).ok()?;
+                        hand_back::hand_back_for_low_water(&mut guard, fd);
+                        None
+                    });
+                } else {
+                    hand_back(fd, Why::UnknownOption);
+                }
+                let encrypts = level == SOL_TLS;
+                let too_late = encrypts && catch_panic(|| holds_bytes(entry, fd)).is_some();
+                let ret = if too_late {
+                    // As on a kernel without TLS support: the program then encrypts the stream itself.
+                    errno::set(libc::ENOPROTOOPT);
+                    -1
+                } else {
+                    pass_on!(real(fd, level, name, value, bytes))
+                };
+                let took = ret == 0 && (encrypts || sockopts::changes_data(level, name));
+                if took || too_late {
+                    never_serve_siblings(fd);
+                }
+                return ret;
+            }
+            FdState::Kernel if !is_harmless => {
+                // Before the call, as another thread may accept a connection from this listener right after it.
+                let entry = fd_table::entry(fd);
+                let was = entry.map_or(0, Entry::snapshot);
+                never_serve_because(fd, BY_OPTION);
+                let made = entry.map_or(0, Entry::snapshot);
+                let ret = pass_on!(real(fd, level, name, value, bytes));
+                if let Some(entry) = entry.filter(|_| ret != 0) {
+                    entry.restore_if_unchanged(made, was);
+                }
+                return ret;
+            }
+            FdState::Connection(entry) if sockopts::edges_of(level, name) != 0 => {
+                let ret = pass_on!(real(fd, level, name, value, bytes));
+                if ret == 0 {
+                    catch_panic(|| report_edge(entry, fd, sockopts::edges_of(level, name)));
+                }
+                return ret;
+            }
+            _ => {}
+        }
+        pass_on!(real(fd, level, name, value, bytes))
     }
-    if let FdState::Connection(entry) = fd_state(fd)
-        && let Some(result) = catch_panic(|| send::shut_down(entry, fd, how))
-    {
-        counters::served(Call::Shutdown);
-        return into_return_int(result);
-    }
-    catch_panic(|| {
-        send::before_shutdown(fd);
-        None
-    });
-    // A connection that was shut down before it is added to a set is not served.
-    never_serve(fd);
-    pass_on!(real::shutdown(fd, how))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    bytes: socklen_t,
-) -> c_int {
-    let word = pass_on!(first_word(value.cast(), bytes));
-    sockopts::on_set(level, name, word);
-    // A longer argument has more fields, whose defaults are unknown here.
-    let int = word.filter(|_| bytes as usize == size_of::<c_int>());
-    let is_harmless = sockopts::is_harmless(level, name, int);
-    match fd_state(fd) {
-        FdState::Closed => {
-            errno::set(libc::EBADF);
-            return -1;
-        }
-        FdState::Connection(entry) if !is_harmless => {
-            if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
-                catch_panic(|| {
-                    let mut guard = send::served(entry, fd).ok()?;
-                    hand_back::hand_back_for_low_water(&mut guard, fd);
-                    None
-                });
-            } else {
-                hand_back(fd, Why::UnknownOption);
-            }
-            let encrypts = level == SOL_TLS;
-            let too_late = encrypts && catch_panic(|| holds_bytes(entry, fd)).is_some();
-            let ret = if too_late {
-                // As on a kernel without TLS support: the program then encrypts the stream itself.
-                errno::set(libc::ENOPROTOOPT);
-                -1
-            } else {
-                pass_on!(real::setsockopt(fd, level, name, value, bytes))
-            };
-            let took = ret == 0 && (encrypts || sockopts::changes_data(level, name));
-            if took || too_late {
-                never_serve_siblings(fd);
-            }
-            return ret;
-        }
-        FdState::Kernel if !is_harmless => {
-            // Before the call, as another thread may accept a connection from this listener right after it.
-            let entry = fd_table::entry(fd);
-            let was = entry.map_or(0, Entry::snapshot);
-            never_serve_because(fd, BY_OPTION);
-            let made = entry.map_or(0, Entry::snapshot);
-            let ret = pass_on!(real::setsockopt(fd, level, name, value, bytes));
-            if let Some(entry) = entry.filter(|_| ret != 0) {
-                entry.restore_if_unchanged(made, was);
-            }
-            return ret;
-        }
-        FdState::Connection(entry) if sockopts::edges_of(level, name) != 0 => {
-            let ret = pass_on!(real::setsockopt(fd, level, name, value, bytes));
-            if ret == 0 {
-                catch_panic(|| report_edge(entry, fd, sockopts::edges_of(level, name)));
-            }
-            return ret;
-        }
-        _ => {}
-    }
-    pass_on!(real::setsockopt(fd, level, name, value, bytes))
 }
 
 /// Returns the first word of an argument. `None`: it is shorter, or not in the program's memory.
@@ -227,63 +201,57 @@ fn holds_bytes(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
     (buffered || unsent).then_some(Ok(0))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
-    let mut at_mark: c_int = 0;
-    let pointer = (&raw mut at_mark).expose_provenance();
-    // SAFETY: Lent: the address of a variable of this function.
-    match unsafe { super::descriptor::ioctl(fd, super::descriptor::SIOCATMARK, pointer as c_ulong) }
-    {
-        0 => at_mark,
-        error => error,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn getsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    bytes: *mut socklen_t,
-) -> c_int {
-    if let FdState::Closed = fd_state(fd) {
-        errno::set(libc::EBADF);
-        return -1;
-    }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let FdState::Connection(entry) = fd_state(fd)
-        && may_be_mapped(value)
-        && may_be_mapped(bytes)
-        // SAFETY: Lent: the program passes a length; see `may_be_mapped`.
-        && unsafe { *bytes } as usize >= size_of::<c_int>()
-        && let Some(Ok(error)) = catch_panic(|| send::take_error(entry, fd))
-    {
-        counters::served(Call::Getsockopt);
-        // SAFETY: Lent: the program passes a length and that many bytes to write, at least an int.
-        unsafe {
-            value.cast::<c_int>().write_unaligned(error as c_int);
-            *bytes = size_of::<c_int>() as socklen_t;
-        }
-        return 0;
-    }
-    match (level, name) {
-        // The queue is part of the state that these options report.
-        (libc::IPPROTO_TCP, libc::TCP_INFO) | (libc::SOL_SOCKET, SO_MEMINFO) => {
-            let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_owner);
-            // Another thread only queries the kernel's state.
-            if fd_table::entry(fd).is_some_and(mine) {
-                flush(fd);
-            }
-        }
-        (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE)
-            if pass_on!(report_nothing_mapped(fd, value, bytes)) =>
+hooks! {
+    fn sockatmark(fd: c_int) -> c_int {
+        let mut at_mark: c_int = 0;
+        let pointer = (&raw mut at_mark).expose_provenance();
+        // SAFETY: Lent: the address of a variable of this function.
+        match unsafe { super::descriptor::ioctl(fd, super::descriptor::SIOCATMARK, pointer as c_ulong) }
         {
+            0 => at_mark,
+            error => error,
+        }
+    }
+
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut socklen_t) -> c_int {
+        if let FdState::Closed = fd_state(fd) {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+            && let FdState::Connection(entry) = fd_state(fd)
+            && may_be_mapped(value)
+            && may_be_mapped(bytes)
+            // SAFETY: Lent: the program passes a length; see `may_be_mapped`.
+            && unsafe { *bytes } as usize >= size_of::<c_int>()
+            && let Some(Ok(error)) = catch_panic(|| send::take_error(entry, fd))
+        {
+            counters::served(Call::Getsockopt);
+            // SAFETY: Lent: the program passes a length and that many bytes to write, at least an int.
+            unsafe {
+                value.cast::<c_int>().write_unaligned(error as c_int);
+                *bytes = size_of::<c_int>() as socklen_t;
+            }
             return 0;
         }
-        _ => {}
+        match (level, name) {
+            // The queue is part of the state that these options report.
+            (libc::IPPROTO_TCP, libc::TCP_INFO) | (libc::SOL_SOCKET, SO_MEMINFO) => {
+                let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_owner);
+                // Another thread only queries the kernel's state.
+                if fd_table::entry(fd).is_some_and(mine) {
+                    flush(fd);
+                }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE)
+                if pass_on!(report_nothing_mapped(fd, value, bytes)) =>
+            {
+                return 0;
+            }
+            _ => {}
+        }
+        pass_on!(real(fd, level, name, value, bytes))
     }
-    pass_on!(real::getsockopt(fd, level, name, value, bytes))
 }
 
 const SO_MEMINFO: c_int = 55;

@@ -16,24 +16,24 @@ use super::{catch_panic, may_be_mapped};
 use crate::counters::Why;
 use crate::descriptor as of;
 use crate::fd_table::{self, Kind};
-use crate::real;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let stream = pass_on!(real::fdopen(fd, mode));
-    let is_connection = fd_table::entry(fd).is_some_and(|entry| {
-        let kind = entry.kind();
-        matches!(kind, Kind::Stream | Kind::Served | Kind::HandedBack)
-    });
-    if stream.is_null() || !is_connection {
-        return stream;
+hooks! {
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        let stream = pass_on!(real(fd, mode));
+        let is_connection = fd_table::entry(fd).is_some_and(|entry| {
+            let kind = entry.kind();
+            matches!(kind, Kind::Stream | Kind::Served | Kind::HandedBack)
+        });
+        if stream.is_null() || !is_connection {
+            return stream;
+        }
+        hand_back(fd, Why::Stdio);
+        never_serve(fd);
+        if pass_on!(only_reads(mode)) {
+            push_back(stream, &read_buffered(fd));
+        }
+        stream
     }
-    hand_back(fd, Why::Stdio);
-    never_serve(fd);
-    if pass_on!(only_reads(mode)) {
-        push_back(stream, &read_buffered(fd));
-    }
-    stream
 }
 
 /// Returns whether a mode that `fdopen` has accepted only reads: "r" without a plus. A stream that is written first
@@ -55,30 +55,11 @@ fn push_back(stream: *mut FILE, bytes: &[u8]) {
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    pass_on!(before_close(stream));
-    pass_on!(real::fclose(stream))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn freopen(
-    path: *const c_char,
-    mode: *const c_char,
-    stream: *mut FILE,
-) -> *mut FILE {
-    pass_on!(before_close(stream));
-    pass_on!(real::freopen(path, mode, stream))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn freopen64(
-    path: *const c_char,
-    mode: *const c_char,
-    stream: *mut FILE,
-) -> *mut FILE {
-    pass_on!(before_close(stream));
-    pass_on!(real::freopen64(path, mode, stream))
+hooks! {
+    before { pass_on!(before_close(stream)) }
+    fn fclose(stream: *mut FILE) -> c_int;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
 }
 
 /// Forgets a number that libc is about to close.

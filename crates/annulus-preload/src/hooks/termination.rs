@@ -12,43 +12,27 @@ use libc::{pid_t, pthread_t, sigval};
 use super::catch_panic;
 use super::process::before_exec;
 use crate::process;
-use crate::real::{self, Run, call_next};
+use crate::real::{Run, call_next};
 use crate::ring_policy;
 use crate::sys;
 
 // ---- children ----
 
-/// Takes the largest number of arguments; those that the caller left out are forwarded unread.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn clone(
-    run: Option<Run>,
-    stack: *mut c_void,
-    flags: c_int,
-    argument: *mut c_void,
-    parent: *mut pid_t,
-    thread: *mut c_void,
-    child: *mut pid_t,
-) -> c_int {
-    catch_panic(|| {
-        process::before_clone(flags);
-        None
-    });
-    pass_on!(real::clone(
-        run, stack, flags, argument, parent, thread, child
-    ))
-}
+hooks! {
+    /// Takes the largest number of arguments; those that the caller left out are forwarded unread.
+    fn clone(run: Option<Run>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t,
+        thread: *mut c_void, child: *mut pid_t) -> c_int {
+        catch_panic(|| {
+            process::before_clone(flags);
+            None
+        });
+        pass_on!(real(run, stack, flags, argument, parent, thread, child))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __clone(
-    run: Option<Run>,
-    stack: *mut c_void,
-    flags: c_int,
-    argument: *mut c_void,
-    parent: *mut pid_t,
-    thread: *mut c_void,
-    child: *mut pid_t,
-) -> c_int {
-    pass_on!(clone(run, stack, flags, argument, parent, thread, child))
+    fn __clone(run: Option<Run>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t,
+        thread: *mut c_void, child: *mut pid_t) -> c_int {
+        pass_on!(clone(run, stack, flags, argument, parent, thread, child))
+    }
 }
 
 // ---- ends ----
@@ -120,7 +104,6 @@ hooks! {
     fn killpg(group: pid_t, signal: c_int) -> c_int;
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn gsignal(signal: c_int) -> c_int {
-    pass_on!(raise(signal))
+hooks! {
+    fn gsignal(signal: c_int) -> c_int { pass_on!(raise(signal)) }
 }

@@ -57,43 +57,31 @@ aliases! {
 /// The offset that selects the behaviour of `readv`, as streams have no offset.
 const NO_OFFSET: off64_t = -1;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn preadv2(
-    fd: c_int,
-    vectors: *const iovec,
-    count: c_int,
-    offset: off64_t,
-    flags: c_int,
-) -> ssize_t {
-    if offset == NO_OFFSET {
-        // The kernel interprets the flags for a socket, but it does not have the buffered bytes.
-        if flags != 0 {
-            hand_back(fd, Why::UnknownFlags);
+hooks! {
+    fn preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+        if offset == NO_OFFSET {
+            // The kernel interprets the flags for a socket, but it does not have the buffered bytes.
+            if flags != 0 {
+                hand_back(fd, Why::UnknownFlags);
+            }
+            if flags == 0 || has_buffered(fd) {
+                return pass_on!(io::readv(fd, vectors, count));
+            }
         }
-        if flags == 0 || has_buffered(fd) {
-            return pass_on!(io::readv(fd, vectors, count));
-        }
+        pass_on!(real(fd, vectors, count, offset, flags))
     }
-    pass_on!(real::preadv2(fd, vectors, count, offset, flags))
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn pwritev2(
-    fd: c_int,
-    vectors: *const iovec,
-    count: c_int,
-    offset: off64_t,
-    flags: c_int,
-) -> ssize_t {
-    if offset == NO_OFFSET {
-        if flags == 0 {
-            return pass_on!(io::writev(fd, vectors, count));
+    fn pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+        if offset == NO_OFFSET {
+            if flags == 0 {
+                return pass_on!(io::writev(fd, vectors, count));
+            }
+            if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
+                return into_return(Err(errno));
+            }
         }
-        if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
-            return into_return(Err(errno));
-        }
+        pass_on!(real(fd, vectors, count, offset, flags))
     }
-    pass_on!(real::pwritev2(fd, vectors, count, offset, flags))
 }
 
 aliases! {
@@ -129,31 +117,22 @@ fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn vdprintf(
-    fd: c_int,
-    format: *const c_char,
-    values: *mut c_void,
-) -> c_int {
-    if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
-        errno::set(errno);
-        return -1;
+hooks! {
+    fn vdprintf(fd: c_int, format: *const c_char, values: *mut c_void) -> c_int {
+        if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+            errno::set(errno);
+            return -1;
+        }
+        pass_on!(real(fd, format, values))
     }
-    pass_on!(real::vdprintf(fd, format, values))
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __vdprintf_chk(
-    fd: c_int,
-    flag: c_int,
-    format: *const c_char,
-    values: *mut c_void,
-) -> c_int {
-    if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
-        errno::set(errno);
-        return -1;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, values: *mut c_void) -> c_int {
+        if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+            errno::set(errno);
+            return -1;
+        }
+        pass_on!(real(fd, flag, format, values))
     }
-    pass_on!(real::__vdprintf_chk(fd, flag, format, values))
 }
 
 /// Stands in for a function that prints, and prints nothing.
@@ -214,24 +193,16 @@ prints! {
     __dprintf_chk, next_dprintf_chk, c"__dprintf_chk";
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn backtrace_symbols_fd(
-    frames: *const *mut c_void,
-    count: c_int,
-    fd: c_int,
-) {
-    if leave_to_libc(fd, Why::Stdio).is_ok() {
-        pass_on!(real::backtrace_symbols_fd(frames, count, fd));
+hooks! {
+    fn backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> () {
+        if leave_to_libc(fd, Why::Stdio).is_ok() {
+            pass_on!(real(frames, count, fd));
+        }
     }
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __backtrace_symbols_fd(
-    frames: *const *mut c_void,
-    count: c_int,
-    fd: c_int,
-) {
-    pass_on!(backtrace_symbols_fd(frames, count, fd));
+    fn __backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> () {
+        pass_on!(backtrace_symbols_fd(frames, count, fd));
+    }
 }
 
 /// Prepares an asynchronous request. libc's own threads read for the program, and do not see its buffered bytes. EAGAIN
@@ -300,28 +271,18 @@ unsafe fn each_asynchronous(requests: *const *mut aiocb, count: c_int) -> c_int 
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn lio_listio(
-    mode: c_int,
-    requests: *const *mut aiocb,
-    count: c_int,
-    event: *mut sigevent,
-) -> c_int {
-    match pass_on!(each_asynchronous(requests, count)) {
-        0 => pass_on!(real::lio_listio(mode, requests, count, event)),
-        error => error,
+hooks! {
+    fn lio_listio(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        match pass_on!(each_asynchronous(requests, count)) {
+            0 => pass_on!(real(mode, requests, count, event)),
+            error => error,
+        }
     }
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn lio_listio64(
-    mode: c_int,
-    requests: *const *mut aiocb,
-    count: c_int,
-    event: *mut sigevent,
-) -> c_int {
-    match pass_on!(each_asynchronous(requests, count)) {
-        0 => pass_on!(real::lio_listio64(mode, requests, count, event)),
-        error => error,
+    fn lio_listio64(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        match pass_on!(each_asynchronous(requests, count)) {
+            0 => pass_on!(real(mode, requests, count, event)),
+            error => error,
+        }
     }
 }

@@ -26,13 +26,13 @@ class Cell:
 
 
 def redis():
-    least = {50: 1.12, 300: None, 500: 1.28, 1000: 1.22}
+    least = {1: 0.98, 50: 1.2, 300: None, 500: 1.2, 1000: 1.2}
     for size, name in (("3", "3 B"), ("1k", "1 KiB")):
         for command in ("get", "set"):
             load = ("redis", "--command", command, "--size", size, "--fill")
             shown = f"{command.upper()} {name}"
-            for connections in (50, 300, 500, 1000):
-                if connections == 300 and size == "1k":
+            for connections in least:
+                if connections in (1, 300) and size == "1k":
                     continue
                 yield Cell(
                     "redis", load, connections, shown, least=least[connections],
@@ -45,16 +45,16 @@ def redis():
 def nginx():
     hello = ("http", "--path", "/hello")
     file = ("http", "--path", "/1k")
-    for connections, wanted in ((50, None), (100, 1.15), (300, None), (500, 1.06), (1000, 1.06)):
+    for connections, wanted in ((1, 0.98), (50, None), (100, 1.25), (300, None), (500, 1.25), (1000, 1.06)):
         yield Cell(
             "nginx", hello, connections, "return 200", least=wanted, calls=0.05 if connections == 300 else None
         )
-    yield Cell("nginx", file, 100, "1 KiB file", least=1.5)
+    yield Cell("nginx", file, 100, "1 KiB file", least=1.8)
     yield Cell("nginx-uncached", file, 100, "1 KiB file, opened each time")
-    yield Cell("nginx", hello, 50, "return 200", pipeline=16, least=4.5)
+    yield Cell("nginx", hello, 50, "return 200", pipeline=16, least=5.0)
     yield Cell("nginx", (*hello, "--reconnect"), 100, "return 200, short connections", least=1.0, cpu=0.93)
     for connections in (100, 500):
-        yield Cell("nginx-2", hello, connections, "return 200, two workers", least=1.0)
+        yield Cell("nginx-2", hello, connections, "return 200, two workers", least=1.06)
     yield Cell("nginx-2", (*hello, "--reconnect"), 100, "short connections, two workers", least=1.0)
 
 
@@ -63,7 +63,7 @@ def memcached():
         get = ("memcached", "--command", "get", "--size", size, "--fill")
         for connections in (50, 300, 500) if size == "3" else (50, 500):
             yield Cell(
-                "memcached", get, connections, f"get {name}", least=1.08 if connections != 300 else None,
+                "memcached", get, connections, f"get {name}", least=1.1 if connections != 300 else None,
                 calls=0.05 if connections == 300 else None,
             )
         yield Cell("memcached", get, 50, f"get {name}", pipeline=16, least=3.0)
@@ -75,7 +75,7 @@ def memcached():
 def others():
     root = ("http", "--path", "/hello")
     for connections in (50, 300):
-        yield Cell("haproxy", root, connections, "answers by itself")
+        yield Cell("haproxy", root, connections, "answers by itself", least=1.2)
         yield Cell("haproxy-http", root, connections, "HTTP proxy of nginx")
         yield Cell("haproxy-tcp", root, connections, "TCP proxy of nginx")
         yield Cell("node", root, connections, "http.createServer")

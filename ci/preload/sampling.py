@@ -11,7 +11,7 @@ from pathlib import Path
 import downloads
 import tested
 from figures import median, spread
-from servers import AGAIN, PLAIN, PRELOADED, Missing, Server
+from servers import AGAIN, CEILING, PLAIN, PRELOADED, Missing, Server
 
 COLUMNS = ("requests_per_second", "p50_us", "p99_us", "cpu_us", "thread_us", "calls", "client")
 
@@ -80,18 +80,19 @@ def disturbed(runs, options):
 
 
 def start(cell, how, options, work):
+    library = options.ceiling if how == CEILING else options.library
     rows = [row for row in downloads.table() if row.key == cell.server and row.key in tested.APPLICATIONS]
     if rows:
         folder = downloads.bring(rows[0])
         server = tested.Tested(
-            rows[0], folder, options.annulus, how, options.library, work, cpus=options.server_cpu
+            rows[0], folder, options.annulus, how, library, work, cpus=options.server_cpu
         )
     else:
         server = Server(
-            cell.server, how, options.library, work, cpus=options.server_cpu,
+            cell.server, how, library, work, cpus=options.server_cpu,
             binaries={"hyper": options.hyper, "annulus": options.annulus},
         )
-    if how not in (PLAIN, AGAIN) and not server.has(options.library.resolve()):
+    if how not in (PLAIN, AGAIN) and not server.has(library.resolve()):
         server.stop()
         raise RuntimeError("the library is not loaded")
     return server

@@ -20,6 +20,8 @@ NUMBERS = itertools.count(1)
 PLAIN, PRELOADED, POLLED = "without", "with", "sqpoll"
 # A second run without the library: the ratio if nothing differs.
 AGAIN = "again"
+# With another library, such as a minimal one, whose gain is what is possible.
+CEILING = "ceiling"
 
 
 def free_port():

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::MaybeUninit;
+use std::ptr;
 
 use super::{IoBufMut, ReadTarget, check_lent};
 
@@ -33,10 +33,9 @@ impl<B: IoBufMut> Filling<B> {
     /// Copies as much of `bytes` as fits, and returns the number of bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.whole - self.done);
-        let base = self.buf.fill_ptr().cast::<MaybeUninit<u8>>();
+        let base = self.buf.fill_ptr();
         // SAFETY: Lent: the buffer is owned here, and lends `whole` bytes; `done + taken` does not exceed that.
-        let target = unsafe { std::slice::from_raw_parts_mut(base.add(self.done), taken) };
-        target.write_copy_of_slice(&bytes[..taken]);
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(self.done), taken) };
         self.done += taken;
         taken
     }

@@ -431,9 +431,7 @@ impl Chunk {
 
     /// Creates a chunk with a copy of `bytes`.
     pub(crate) fn copy_of(bytes: &[u8]) -> Chunk {
-        let mut memory = Box::new_uninit_slice(bytes.len());
-        memory.write_copy_of_slice(bytes);
-        Chunk::owning(memory, bytes.len())
+        Chunk::from_vec(bytes.to_vec())
     }
 
     /// Creates an empty chunk with its own memory.
@@ -446,7 +444,7 @@ impl Chunk {
         let filled = vec.len();
         let (base, bytes) = (vec.as_mut_ptr(), vec.capacity());
         if bytes == 0 {
-            return Chunk::copy_of(&[]);
+            return Chunk::with_capacity(0);
         }
         std::mem::forget(vec);
         let memory = std::ptr::slice_from_raw_parts_mut(base.cast::<MaybeUninit<u8>>(), bytes);

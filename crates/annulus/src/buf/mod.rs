@@ -48,7 +48,6 @@ pub use slice::Slice;
 
 pub use crate::sys::mapping::{HugePages, PagesInUse};
 
-use std::mem::MaybeUninit;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -368,10 +367,7 @@ pub(crate) fn copy_in<B: IoBufMut>(into: &mut B, from: &[u8]) {
         "the copy does not fit into the buffer"
     );
     // SAFETY: Lent: this function owns the buffer here, and at least `from.len()` bytes may be filled.
-    let target = unsafe {
-        std::slice::from_raw_parts_mut(into.fill_ptr().cast::<MaybeUninit<u8>>(), from.len())
-    };
-    target.write_copy_of_slice(from);
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.fill_ptr(), from.len()) };
     // SAFETY: Written: these `from.len()` bytes were copied just now.
     unsafe { into.set_filled(from.len()) };
 }

@@ -217,16 +217,18 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         }
         // Last: a buffer is foreign code and may panic. By now the op is on this stack, and nowhere else.
         let output = match completion {
-            Some((op, res))
-                if let Some(other) = self.submitter.handle_after(handle, res, op.opcode()) =>
-            {
-                return self.submit_or_fail(op, self.submitter.sample(), other, context);
+            Some((op, res)) => {
+                if let Some(other) = self.submitter.handle_after(handle, res, op.opcode()) {
+                    return self.submit_or_fail(op, self.submitter.sample(), other, context);
+                }
+                // The driver has cancelled it because its timeout has passed.
+                let is_late = res == -ETIMEDOUT && !matches!(self.time, Time::Unlimited);
+                op.complete(if is_late {
+                    -EngineError::TimedOut.code()
+                } else {
+                    res
+                })
             }
-            // The driver has cancelled it because its timeout has passed.
-            Some((op, res)) if res == -ETIMEDOUT && !matches!(self.time, Time::Unlimited) => {
-                op.complete(-EngineError::TimedOut.code())
-            }
-            Some((op, res)) => op.complete(res),
             None => T::on_timeout(error_of(handle.expiry())),
         };
         self.finish(output)

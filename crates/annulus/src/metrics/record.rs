@@ -177,7 +177,10 @@ pub(super) fn fallback(text: &str) -> (usize, Vec<u64>) {
 /// Converts `text` to words, truncated to fit.
 fn words_of(text: &str, words: usize) -> Vec<u64> {
     let mut bytes = vec![0; words * size_of::<u64>()];
-    let end = text.floor_char_boundary(bytes.len() - 1);
+    let mut end = text.len().min(bytes.len() - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
     bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
     let word = |part: &[u8]| {
         part.iter()

@@ -271,11 +271,11 @@ impl Totals {
     /// handler that interrupted a thread while it adds or removes a source.
     pub fn now() -> Option<Totals> {
         let mut totals = Totals {
-            served: [0; _],
-            failed: [0; _],
-            passed: [0; _],
-            handed_back: [0; _],
-            events: [0; _],
+            served: [0; Call::ALL.len()],
+            failed: [0; Call::ALL.len()],
+            passed: [0; Why::ALL.len()],
+            handed_back: [0; Why::ALL.len()],
+            events: [0; Event::ALL.len()],
         };
         registry::each(|record| totals.add(record)).then_some(totals)
     }

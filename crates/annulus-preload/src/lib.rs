@@ -1,4 +1,8 @@
-//! Runs unmodified epoll servers on io_uring: `LD_PRELOAD=libannulus_preload.so redis-server`.
+//! Runs unmodified epoll servers on io_uring: `annulus run -- redis-server`.
+//!
+//! This crate is the code of the shared object `libannulus_preload`, for glibc on x86-64 Linux only. `annulus-cli` links
+//! the shared object and installs it beside the tool. Do not link this crate into a program: it exports `read`, `close`
+//! and other names of libc.
 //!
 //! The dynamic loader finds this library before libc, so its functions replace libc functions with the same names. A
 //! non-blocking TCP stream that is added to an epoll set is *served*: the set's ring keeps a receive armed for it,
@@ -31,6 +35,7 @@
 //! - `stops`: reports of sets and listeners that are left to the kernel permanently.
 //! - `switch`, `switch_position`: the operator's switch, which hands all connections back while the program runs, and
 //!   serves them again.
+//! - `executed`: the entry point for a user who executes the shared object.
 //! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the library
 //!   may make rings. `config`, `log`, `counters`, `build_id`: settings, messages and counters.
 //!
@@ -38,6 +43,12 @@
 //!
 //! No code here calls a function that this library exports, except through `real`. System calls are made directly
 //! (`sys`, `raw_libc`), also in the library `annulus`.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
+compile_error!(
+    "annulus-preload supports only x86-64 Linux with glibc (x86_64-unknown-linux-gnu), because its hooks of `syscall`, \
+     `clone` and variadic functions are written for that ABI; build annulus-cli without its feature `preload`"
+);
 
 mod accept_burst;
 mod batching;
@@ -57,6 +68,7 @@ mod epoll_set;
 mod epoll_set_list;
 mod epoll_wait;
 mod errno;
+mod executed;
 mod fd_limit;
 mod fd_table;
 mod flush_thread;

@@ -1,5 +1,5 @@
-//! The preload library, built by cargo in the profile of the tests. Cargo does not build a `cdylib` for the tests of
-//! its package, so this module runs cargo and takes the library's path from its messages.
+//! The preload library, built by cargo in the profile of the tests. It is a binary of another package, `annulus-cli`, so
+//! this module runs cargo and takes the library's path from its messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,8 @@ pub fn library(tmp: &Path) -> &'static Path {
 fn build() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo.args(["build", "-p", "annulus-preload", "--message-format=json"]);
+    cargo.args(["build", "-p", "annulus-cli", "--bin", "libannulus_preload"]);
+    cargo.arg("--message-format=json");
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
@@ -34,6 +35,6 @@ fn artifact(message: &str) -> Option<PathBuf> {
     let files = message.get("filenames")?.as_array()?;
     let mut names = files.iter().filter_map(|file| file.as_str());
     names
-        .find(|name| name.ends_with("/libannulus_preload.so"))
+        .find(|name| name.ends_with("/libannulus_preload"))
         .map(PathBuf::from)
 }

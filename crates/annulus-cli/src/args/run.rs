@@ -48,8 +48,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PORT[-PORT]", value_delimiter = ',', value_parser = parse_ports)]
     pub(crate) pass_port: Vec<Ports>,
 
-    /// Path of the library [default: libannulus_preload.so next to this program, in ../lib/annulus, ../lib,
-    /// /usr/local/lib/annulus or /usr/lib/annulus]
+    /// Path of the library [default: libannulus_preload next to this program; then libannulus_preload.so there, in
+    /// ../lib/annulus, ../lib, /usr/local/lib/annulus or /usr/lib/annulus]
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
 

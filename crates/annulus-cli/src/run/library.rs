@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use super::elf::{self, Kind};
 use crate::fault::Fault;
 
+/// The name of the binary that cargo builds and installs beside this program.
+const INSTALLED: &str = "libannulus_preload";
+/// The name in a directory of libraries.
 const NAME: &str = "libannulus_preload.so";
 /// Directories relative to that of this program.
 const RELATIVE: [&str; 3] = [".", "../lib/annulus", "../lib"];
@@ -30,21 +33,23 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Fault> {
 }
 
 fn candidates(own_folder: Option<&Path>) -> Vec<PathBuf> {
+    let installed = own_folder.map(|folder| folder.join(INSTALLED));
     let relative = own_folder
         .into_iter()
         .flat_map(|folder| RELATIVE.map(|candidate| folder.join(candidate)));
     let folders = relative.chain(ABSOLUTE.map(PathBuf::from));
-    folders.map(|folder| folder.join(NAME)).collect()
+    let libraries = folders.map(|folder| folder.join(NAME));
+    installed.into_iter().chain(libraries).collect()
 }
 
 fn not_found(candidates: &[PathBuf]) -> String {
-    let mut message = format!("{NAME} was not found at any of these paths:\n");
+    let mut message = String::from("the preload library was not found at any of these paths:\n");
     for candidate in candidates {
         message += &format!("  {}\n", candidate.display());
     }
     message
-        + "build it with `cargo build --release -p annulus-preload` and copy it to one of these paths, or use \
-           --library FILE"
+        + "`cargo install --locked annulus-cli` installs it beside this program (x86-64 Linux with glibc only); if you \
+           copied the program, copy libannulus_preload too, or use --library FILE"
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {
@@ -85,6 +90,7 @@ mod tests {
     fn the_message_about_a_missing_library_lists_all_paths() {
         let message = not_found(&candidates(Some(Path::new("/opt/annulus/bin"))));
         for candidate in [
+            "/opt/annulus/bin/libannulus_preload",
             "/opt/annulus/bin/./libannulus_preload.so",
             "/opt/annulus/bin/../lib/annulus/libannulus_preload.so",
             "/opt/annulus/bin/../lib/libannulus_preload.so",
@@ -93,7 +99,7 @@ mod tests {
         ] {
             assert!(message.contains(candidate), "{message}");
         }
-        assert!(message.contains("--library") && message.contains("cargo build"));
+        assert!(message.contains("--library") && message.contains("cargo install"));
     }
 
     #[test]

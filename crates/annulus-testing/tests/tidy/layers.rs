@@ -19,7 +19,7 @@ const LAYERS: [&str; 9] = [
 
 /// The modules of the preload library, in the same order. The rows with seven and with thirteen modules are dependency cycles.
 const PRELOAD_LAYERS: [&str; 9] = [
-    "accept_burst batching buffers build_id byte_queue config errno raw_libc send_errors sockopt_effects switch_position",
+    "accept_burst batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position",
     "connection identity lock real",
     "ring_policy ring_teardown sys",
     "counters epoll_set epoll_set_list fd_table log reserved_fds stops",
@@ -41,7 +41,7 @@ const CRATES: [(&str, &str); 8] = [
     ("annulus-observe", "annulus"),
     ("annulus-preload", "annulus"),
     ("annulus-testing", "annulus"),
-    ("annulus-cli", "annulus annulus-observe annulus-http annulus-baselines"),
+    ("annulus-cli", "annulus annulus-observe annulus-http annulus-baselines annulus-preload"),
 ];
 
 /// Async runtimes, HTTP crates, argument parsers and serializers, by the name or its start. Without features the

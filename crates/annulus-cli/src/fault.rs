@@ -25,6 +25,16 @@ impl Fault {
         Fault::Failed(text.into())
     }
 
+    /// Returns the refusal of an option that needs the feature `images`, if this build lacks it.
+    pub(crate) fn without_images(option: &str) -> Option<Fault> {
+        (!cfg!(feature = "images")).then(|| {
+            Fault::usage(format!(
+                "{option} needs the Cargo feature `images`, which this build of annulus-cli lacks; install it with its \
+                 default features"
+            ))
+        })
+    }
+
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Fault::Usage(_) => ExitCode::from(2),

@@ -4,6 +4,14 @@
 //! that was not completed in time, and 128 + N after signal N. Some commands define others in their help.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(all(feature = "http", feature = "images", feature = "screen")),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "some code is only for a feature that is off"
+    )
+)]
 
 mod args;
 mod bench;
@@ -39,6 +47,7 @@ fn main() -> ExitCode {
         },
         Command::Serve(serve) => match serve.protocol {
             ServeProtocol::Echo(echo) => serve::echo(&echo),
+            #[cfg(feature = "http")]
             ServeProtocol::Http(http) => serve::http(&http),
         },
         Command::Run(args) => run::run(&args),

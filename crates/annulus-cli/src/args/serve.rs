@@ -18,6 +18,7 @@ pub(crate) enum ServeProtocol {
     /// Send received messages back: TCP, UDP or Unix sockets
     Echo(EchoArgs),
     /// Serve the files of a directory over HTTP/1.1, or over HTTPS with HTTP/2
+    #[cfg(feature = "http")]
     Http(Box<HttpArgs>),
 }
 

@@ -171,6 +171,7 @@ impl Map {
     }
 
     /// Encodes the map as PNG, with a pixel per cell; empty cells are transparent.
+    #[cfg(feature = "images")]
     pub(crate) fn png(&self) -> Result<Vec<u8>, png::EncodingError> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.columns as u32, self.rows as u32);
@@ -248,6 +249,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "images")]
     #[test]
     fn a_full_map_takes_a_few_kilobytes() {
         let mut recorder = Recorder::default();

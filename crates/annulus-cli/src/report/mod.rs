@@ -12,18 +12,23 @@ use crate::bench::print_text;
 use crate::bench::timeline::Timeline;
 use crate::fault::Fault;
 
+#[cfg(feature = "images")]
 mod compare;
+#[cfg(feature = "images")]
 mod curve;
 mod files;
 mod format;
+#[cfg(feature = "images")]
 mod guide;
 mod heatmap;
 mod model;
 mod network;
+#[cfg(feature = "images")]
 mod page;
+#[cfg(feature = "images")]
 mod svg;
 mod terminal;
-#[cfg(test)]
+#[cfg(all(test, feature = "images"))]
 mod tests;
 
 use heatmap::Scale;
@@ -41,6 +46,7 @@ pub(crate) struct Pictures {
 
 enum Maps {
     Terminal,
+    #[cfg(feature = "images")]
     File(Destination),
 }
 
@@ -60,6 +66,10 @@ impl Pictures {
             ("--heatmap", heatmap),
         ];
         for (nth, (option, path)) in named.iter().enumerate() {
+            let refusal = (nth > 0 && path.is_some()).then(|| Fault::without_images(option));
+            if let Some(fault) = refusal.flatten() {
+                return Err(fault);
+            }
             let twin = named[..nth]
                 .iter()
                 .find(|(_, other)| path.is_some() && other == path);
@@ -77,9 +87,13 @@ impl Pictures {
         let maps = match &args.heatmap {
             None => None,
             Some(Heatmap::Terminal) => Some(Maps::Terminal),
+            #[cfg(feature = "images")]
             Some(Heatmap::File(path)) => {
                 Some(Maps::File(Destination::of("--heatmap", path, replace)?))
             }
+            // Refused above.
+            #[cfg(not(feature = "images"))]
+            Some(Heatmap::File(_)) => None,
         };
         Ok(Pictures { page, maps })
     }
@@ -111,6 +125,7 @@ impl Pictures {
         }
         let comparisons = comparisons()?;
         let scale = scale(&comparisons);
+        #[cfg(feature = "images")]
         if let Some(page) = &self.page {
             page.write_text(&page::page(&comparisons, scale.as_ref()))?;
         }
@@ -120,6 +135,7 @@ impl Pictures {
                 "note: no heat map, because the JSON has no timelines; measure again with --json FILE --timeline\n",
             ),
             (Some(_), None) => print_text("note: no heat map, because no operation completed\n"),
+            #[cfg(feature = "images")]
             (Some(Maps::File(file)), Some(scale)) => {
                 file.write_text(&svg::document(&comparisons[0], scale))
             }

@@ -2,10 +2,13 @@
 
 mod address;
 mod echo;
+#[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "http")]
 mod listening;
 
 pub(crate) use echo::echo;
+#[cfg(feature = "http")]
 pub(crate) use http::http;
 
 use annulus::Backend;

@@ -1,6 +1,7 @@
 //! The live view: the terminal, the keys and the intervals.
 
-use std::io;
+use std::env;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -52,6 +53,12 @@ impl Drop for Screen {
         let _ = self.terminal.show_cursor();
         let _ = ratatui::try_restore();
     }
+}
+
+/// Returns whether standard input and output are a terminal that supports a screen.
+pub(super) fn is_possible() -> bool {
+    let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
 }
 
 pub(super) fn run<L: Observed>(

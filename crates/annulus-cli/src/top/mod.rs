@@ -1,11 +1,13 @@
 //! `annulus top`: shows the rings of a running process, live.
 
+#[cfg(feature = "screen")]
 mod app;
-#[cfg(test)]
+#[cfg(all(test, feature = "screen"))]
 mod corrupted;
 mod grid;
 mod heat;
 mod list;
+#[cfg(feature = "screen")]
 mod live;
 mod notes;
 mod observer;
@@ -13,20 +15,19 @@ mod preload;
 mod process;
 mod report;
 mod rows;
+#[cfg(feature = "screen")]
 mod screen;
-#[cfg(test)]
+#[cfg(all(test, feature = "screen"))]
 mod tests;
 mod text;
 mod units;
 
-use std::env;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::args::TopArgs;
 use crate::fault::Fault;
-use live::End;
 use observer::{Observation, Observed, Observer};
 pub(crate) use process::Process;
 use report::Report;
@@ -47,20 +48,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Fault> {
         (true, false) => lines(&mut observer, args.interval),
         (true, true) => once(&mut observer, args.interval, json),
         (false, true) => once(&mut observer, args.interval, text::text),
-        (false, false) if !on_a_terminal() => {
-            eprintln!(
-                "annulus: standard output is not a terminal, so one interval is shown, as with --once; --json shows all"
-            );
-            once(&mut observer, args.interval, text::text)
-        }
         (false, false) => live(&mut observer, args.interval),
     }
-}
-
-/// Returns whether standard input and output are a terminal that supports a screen.
-fn on_a_terminal() -> bool {
-    let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
 }
 
 fn once<L: Observed>(
@@ -104,7 +93,29 @@ fn lines<L: Observed>(observer: &mut Observer<L>, interval: Duration) -> Result<
     }
 }
 
+/// Shows one interval in place of the screen.
+fn instead_of_screen<L: Observed>(
+    observer: &mut Observer<L>,
+    interval: Duration,
+    reason: &str,
+) -> Result<ExitCode, Fault> {
+    eprintln!("annulus: {reason}, so one interval is shown, as with --once; --json shows all");
+    once(observer, interval, text::text)
+}
+
+#[cfg(not(feature = "screen"))]
 fn live<L: Observed>(observer: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
+    let reason = "this build has no screen (the Cargo feature `screen` of annulus-cli)";
+    instead_of_screen(observer, interval, reason)
+}
+
+#[cfg(feature = "screen")]
+fn live<L: Observed>(observer: &mut Observer<L>, interval: Duration) -> Result<ExitCode, Fault> {
+    use live::End;
+
+    if !live::is_possible() {
+        return instead_of_screen(observer, interval, "standard output is not a terminal");
+    }
     if let End::Ended(last) = live::run(observer, interval)? {
         if let Some(report) = last {
             print(&text::text(&report))?;

@@ -9,8 +9,11 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+#[cfg(feature = "images")]
 use inferno::collapse::Collapse;
+#[cfg(feature = "images")]
 use inferno::collapse::perf::{Folder, Options as FolderOptions};
+#[cfg(feature = "images")]
 use inferno::flamegraph::{self, Palette};
 
 use super::tracer::Tracer;
@@ -46,6 +49,9 @@ pub(crate) struct Drawn {
 
 impl Graphs {
     pub(super) fn new(path: &Path, replace: bool) -> Result<Graphs, Fault> {
+        if let Some(fault) = Fault::without_images("--flamegraph") {
+            return Err(fault);
+        }
         let graphs = Graphs {
             path: path.to_path_buf(),
             replace,
@@ -247,6 +253,7 @@ pub(super) struct Folded {
     pub(super) kernel: bool,
 }
 
+#[cfg(feature = "images")]
 pub(super) fn fold_text(text: &[u8]) -> std::io::Result<Folded> {
     let mut options = FolderOptions::default();
     options.annotate_kernel = true;
@@ -259,7 +266,20 @@ pub(super) fn fold_text(text: &[u8]) -> std::io::Result<Folded> {
     })
 }
 
+/// `Graphs::new` has refused the option.
+#[cfg(not(feature = "images"))]
+fn fold_text(_: &[u8]) -> std::io::Result<Folded> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// `Graphs::new` has refused the option.
+#[cfg(not(feature = "images"))]
+fn draw(_: &Folded, _: &str) -> Result<(Drawn, Vec<u8>), String> {
+    Err("this build has no images".into())
+}
+
 /// Draws the stacks. Returns the number of samples with a note for the reader, and the SVG.
+#[cfg(feature = "images")]
 pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, Vec<u8>), String> {
     let count = |line: &str| line.rsplit_once(' ')?.1.parse::<u64>().ok();
     let stacks = &folded.stacks;

@@ -44,6 +44,8 @@
 //! - docs/reference/metrics.md: each metric, the syntax of rules, and the cost.
 //! - docs/prometheus/rules.yml and docs/grafana/annulus.json: alert rules and a dashboard.
 #![forbid(unsafe_code)]
+// The documentation shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod alert;
 #[cfg(any(feature = "metrics", feature = "prometheus"))]

@@ -18,6 +18,7 @@ mod nop;
 mod pread;
 mod residency;
 mod ring;
+mod ring_files;
 pub mod slices;
 mod threads;
 mod tokio_blocking;

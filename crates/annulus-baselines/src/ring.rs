@@ -1,7 +1,8 @@
 //! A hand-written ring on the `io_uring` crate: the base of every ratio, and its variants.
 //!
 //! Each thread has one ring. The basic loop pushes operations, enters once to submit them and to wait for one
-//! completion, takes all available completions, and replaces each by a new operation.
+//! completion, takes all available completions, and replaces each by a new operation. `ring_files.rs` has the loop for a
+//! load of small files.
 //!
 //! # Safety
 //!
@@ -17,6 +18,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
+use crate::ring_files::FilesDriver;
 use crate::threads::{on_threads, slept_until_later};
 use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
@@ -195,6 +197,16 @@ impl<B: Bench> Variant<B> for Ring {
         self.about
     }
 
+    fn opens_files(&self) -> bool {
+        let Ring {
+            setup, registered, ..
+        } = self;
+        // The others would be the same, because nothing is registered.
+        *registered == Registered::FilesAndBuffers
+            && self.submit_policy == SubmitPolicy::Once
+            && *setup != Setup::Polled
+    }
+
     fn unfit(&self, job: &Job) -> Option<String> {
         let most = job.split_depth(job.threads.unwrap_or(1)).into_iter().max();
         let entries = ring_entries(self.setup, most.unwrap_or(1));
@@ -206,12 +218,21 @@ impl<B: Bench> Variant<B> for Ring {
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let (kind, note) = self.as_this_kernel_can();
         let depths = job.split_depth(job.threads.unwrap_or(1));
-        let calls = on_threads(
-            bench,
-            depths.len(),
-            |index| Driver::new(&kind, job, depths[index]),
-            |mut driver: Driver, worker: &mut B::Worker| driver.drive(worker),
-        )?;
+        let calls = if job.paths.is_empty() {
+            on_threads(
+                bench,
+                depths.len(),
+                |index| Driver::new(&kind, job, depths[index]),
+                |mut driver: Driver, worker: &mut B::Worker| driver.drive(worker),
+            )?
+        } else {
+            on_threads(
+                bench,
+                depths.len(),
+                |index| FilesDriver::new(kind.setup, job, depths[index]),
+                |mut driver: FilesDriver, worker: &mut B::Worker| driver.drive(worker),
+            )?
+        };
         Ok(Finished {
             calls: Some(calls),
             note,
@@ -412,7 +433,7 @@ fn ring_entries(setup: Setup, depth: usize) -> usize {
     entries.next_power_of_two()
 }
 
-fn build(setup: Setup, device_polled: bool, depth: usize) -> Result<IoUring, Failure> {
+pub(crate) fn build(setup: Setup, device_polled: bool, depth: usize) -> Result<IoUring, Failure> {
     let entries = u32::try_from(ring_entries(setup, depth))
         .map_err(|_| Failure::Failed(format!("depth {depth}")))?;
     let mut builder = IoUring::builder();
@@ -558,7 +579,7 @@ fn push<L: Worker>(
 
 /// Treats `EINTR`, `EAGAIN` and `EBUSY` as success. The enter was interrupted, or the kernel requires reaping first;
 /// the loop does both.
-fn enter(result: io::Result<usize>) -> Result<(), Failure> {
+pub(crate) fn enter(result: io::Result<usize>) -> Result<(), Failure> {
     match result {
         Ok(_) => Ok(()),
         Err(error) => match error.raw_os_error() {
@@ -569,6 +590,6 @@ fn enter(result: io::Result<usize>) -> Result<(), Failure> {
 }
 
 #[inline]
-fn kernel_result(result: i32) -> io::Result<usize> {
+pub(crate) fn kernel_result(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }

@@ -370,6 +370,8 @@ fn small_files_are_opened_and_read_by_each_variant_that_can() {
         "annulus",
         "annulus-own-tasks",
         "annulus-tokio-mt",
+        "annulus-tokio-main",
+        "base",
         "pread",
         "tokio-fs",
     ] {

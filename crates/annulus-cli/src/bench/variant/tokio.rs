@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::annulus::{Memory, Opened, arena_buffer};
-use super::submit::{Buffer, Target, buffer, finish, submit};
+use super::submit::{Buffer, Target, buffer, finish, submit, tasks_on};
 
 /// The default number of workers of the multi-thread runtime (`--threads`), equal to that of the baselines on Tokio.
 const WORKERS: usize = 2;
@@ -36,6 +36,15 @@ enum Submission {
     DriverThread,
 }
 
+/// The futures that await the operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaiting {
+    /// A spawned task for each.
+    Tasks,
+    /// One future, on the thread of `block_on`, like the body of `main`.
+    Main,
+}
+
 /// Annulus under one of Tokio's runtimes.
 #[derive(Clone, Copy)]
 pub(crate) struct OnTokio {
@@ -44,6 +53,7 @@ pub(crate) struct OnTokio {
     flavour: Flavour,
     submission: Submission,
     memory: Memory,
+    awaiting: Awaiting,
 }
 
 const ON_TOKIO: OnTokio = OnTokio {
@@ -52,10 +62,11 @@ const ON_TOKIO: OnTokio = OnTokio {
     flavour: Flavour::CurrentThread,
     submission: Submission::Rings,
     memory: Memory::Plain,
+    awaiting: Awaiting::Tasks,
 };
 
 impl OnTokio {
-    pub(crate) fn variants() -> [OnTokio; 5] {
+    pub(crate) fn variants() -> [OnTokio; 6] {
         [
             ON_TOKIO,
             OnTokio {
@@ -68,6 +79,13 @@ impl OnTokio {
                 name: "annulus-tokio-mt",
                 about: "Annulus on Tokio (multi_thread, 2 workers, a ring on each), a task per operation in flight",
                 flavour: Flavour::MultiThread,
+                ..ON_TOKIO
+            },
+            OnTokio {
+                name: "annulus-tokio-main",
+                about: "Annulus in the body of `main` under Tokio (multi_thread, 2 workers): on the thread of block_on",
+                flavour: Flavour::MultiThread,
+                awaiting: Awaiting::Main,
                 ..ON_TOKIO
             },
             OnTokio {
@@ -109,10 +127,18 @@ impl OnTokio {
         let runtime = self
             .build_runtime(job.threads.unwrap_or(WORKERS))
             .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
-        let states: Result<Vec<(B::Worker, M)>, Failure> = (0..job.depth)
-            .map(|_| Ok((bench.worker(), make()?)))
+        let buffers: Result<Vec<M>, Failure> = (0..job.depth).map(|_| make()).collect();
+        let buffers = buffers?;
+        if self.awaiting == Awaiting::Main {
+            let worker = bench.worker();
+            bench.go();
+            let worker = runtime.block_on(tasks_on(&opened.target, worker, buffers))?;
+            bench.done(worker);
+            return Ok(());
+        }
+        let states: Vec<(B::Worker, M)> = (buffers.into_iter())
+            .map(|buffer| (bench.worker(), buffer))
             .collect();
-        let states = states?;
         let workers = runtime.block_on(async {
             bench.go();
             let tasks: Vec<JoinHandle<B::Worker>> = states

@@ -245,7 +245,7 @@ fn filtered(rules: impl Iterator<Item = (i64, Vec<SeccompRule>)>, errno: i32) ->
 fn on_a_filtered_thread<T: Send + 'static>(
     rules: impl Iterator<Item = (i64, Vec<SeccompRule>)>,
     action: SeccompAction,
-    body: fn() -> T,
+    body: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let rules = rules.collect();
     let machine = std::env::consts::ARCH.try_into().unwrap();
@@ -372,6 +372,28 @@ fn a_thread_that_gets_a_filter_later_is_probed_again() {
         let error = ring().unwrap_err().to_string();
         assert!(error.contains("kills the process"), "{error}");
     });
+}
+
+/// The ring for cached reads of a thread is made later than the engine.
+#[test]
+fn a_thread_that_gets_a_filter_makes_no_ring_for_its_cached_reads() {
+    let _alone = alone();
+    let engine = Engine::new().unwrap();
+    let file = pollster::block_on(engine.open("/etc/passwd")).unwrap();
+    let read = move || {
+        let reads = (0..8).map(|at| (vec![0; 1], at));
+        pollster::block_on(file.read_many_at(reads).into_future())
+    };
+    // The driver starts on this thread.
+    let all_read = |read: Vec<annulus::BufResult<usize, Vec<u8>>>| read.iter().all(Result::is_ok);
+    assert!(all_read(read()));
+    let fatal = [SETUP, ENTER, REGISTER].map(|call| (call, Vec::new()));
+    let action = SeccompAction::KillProcess;
+    assert!(all_read(on_a_filtered_thread(
+        fatal.into_iter(),
+        action,
+        read
+    )));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use io_uring::IoUring;
 use io_uring::types::OpenHow;
 
 use super::call::{AT_FDCWD, RESOLVE_HERE, RWF_NOWAIT};
+use super::filter_probe;
 use super::forked::Queues;
 use super::sqe::{Sqe, opcode, to_entry};
 use crate::narrow::{to_u32, to_usize};
@@ -110,10 +111,12 @@ impl Batcher {
             *self = Batcher::Unavailable;
         }
         if let Batcher::New = self {
-            let made = IoUring::builder().dontfork().build(to_u32(READS_PER_STEP));
-            *self = match made {
-                Ok(ring) => Batcher::Ready(Box::new(Queues::new(ring))),
-                Err(_) => Batcher::Unavailable,
+            // A filter that was added after the engine was built may end the process for a new ring.
+            let is_safe = filter_probe::check().is_ok();
+            let make = || IoUring::builder().dontfork().build(to_u32(READS_PER_STEP));
+            *self = match is_safe.then(make) {
+                Some(Ok(ring)) => Batcher::Ready(Box::new(Queues::new(ring))),
+                Some(Err(_)) | None => Batcher::Unavailable,
             };
         }
         match self {

@@ -27,7 +27,9 @@ pub(crate) const RING_CALLS: [c_long; 3] = [
 ];
 
 thread_local! {
-    /// The last result of this thread, and the number of filters that it holds for.
+    /// The last result of this thread, and the number of filters that it holds for. Not shared by the threads of the
+    /// process: each may have added other filters, and the kernel reports only their number. A virtual machine monitor
+    /// gives each thread a different filter, for example.
     static KNOWN: Cell<Option<(u32, bool)>> = const { Cell::new(None) };
 }
 

@@ -45,6 +45,8 @@ pub enum Call {
     Open,
     /// A query of the attributes, of a file system that was mounted with `mount_cached`.
     Attributes,
+    /// A close of a descriptor, of a file system that was mounted with `mount_cached`.
+    Flush,
 }
 
 /// The fault of a call.
@@ -337,6 +339,11 @@ impl Filesystem for Memory {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        if self.names_for.is_some()
+            && let Err(errno) = self.fault(Call::Flush)
+        {
+            return reply.error(errno);
+        }
         reply.ok();
     }
 

@@ -23,11 +23,12 @@ pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 
 use std::fmt;
 use std::os::fd::IntoRawFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+use std::sync::{Arc, OnceLock, Weak};
 
 use crate::sys::call;
-use crate::sys::mount::FileSystem;
+use crate::sys::mount::{self, Closing, FileSystem};
 use crate::sys::sqe::opcode;
 
 /// Closes descriptors that are not the process's, such as those of the simulated kernel.
@@ -53,13 +54,31 @@ struct Opened {
     offsets: AtomicU8,
     /// The file is on a mount that is known to be local.
     local: AtomicBool,
-    /// The file was opened for reading only.
-    only_reads: AtomicBool,
+    /// The flags that the file was opened with, or `FLAGS_UNKNOWN`.
+    open_flags: AtomicU32,
+    /// The open file has `O_NONBLOCK`, which `open_flags` has not.
+    is_nonblocking: AtomicBool,
+    /// The last query of the file has shown that its close is brief.
+    closes_briefly: AtomicBool,
+    /// Closes the file if that may take long and no call of `File::close` does it.
+    closes_later: OnceLock<Weak<dyn CloseLater>>,
 }
+
+/// Closes descriptors on a thread that may block.
+pub(crate) trait CloseLater: Send + Sync {
+    /// Closes `raw`, which the caller gives up, later.
+    fn close_later(&self, raw: i32);
+}
+
+/// The number in place of one that has been closed or given up.
+pub(crate) const GIVEN_UP: i32 = -1;
 
 const OFFSETS_UNKNOWN: u8 = 0;
 const HAS_OFFSETS: u8 = 1;
 const NO_OFFSETS: u8 = 2;
+
+/// No access mode, so the file does not count as one that is only read.
+const FLAGS_UNKNOWN: u32 = u32::MAX;
 
 impl Fd {
     /// Takes over `raw`.
@@ -76,7 +95,10 @@ impl Fd {
             by_thread: AtomicBool::new(false),
             offsets: AtomicU8::new(OFFSETS_UNKNOWN),
             local: AtomicBool::new(false),
-            only_reads: AtomicBool::new(false),
+            open_flags: AtomicU32::new(FLAGS_UNKNOWN),
+            is_nonblocking: AtomicBool::new(false),
+            closes_briefly: AtomicBool::new(false),
+            closes_later: OnceLock::new(),
         }))
     }
 
@@ -88,6 +110,15 @@ impl Fd {
 
     #[inline]
     pub(crate) fn raw(&self) -> i32 {
+        if self.0.is_nonblocking.load(Acquire) {
+            self.0.remove_nonblocking();
+        }
+        self.0.raw
+    }
+
+    /// Returns the number for a call on which `O_NONBLOCK` has no effect.
+    #[inline]
+    pub(crate) fn raw_for_brief_call(&self) -> i32 {
         self.0.raw
     }
 
@@ -165,40 +196,88 @@ impl Fd {
 
     /// Records the flags that the file was opened with.
     pub(crate) fn set_open_flags(&self, flags: u32) {
-        let only_reads = flags & call::O_ACCMODE == call::O_RDONLY;
-        self.0.only_reads.store(only_reads, Relaxed);
+        self.0.open_flags.store(flags, Relaxed);
+    }
+
+    /// Records that the open file has `O_NONBLOCK` beside these flags. It is removed before the first call on which it
+    /// could have an effect, because many files are closed without one.
+    pub(crate) fn note_nonblocking(&self) {
+        let has_it = self.0.open_flags.load(Relaxed) & call::O_NONBLOCK != 0;
+        self.0.is_nonblocking.store(!has_it, Release);
     }
 
     /// Returns whether the file was opened for reading only.
     pub(crate) fn only_reads(&self) -> bool {
-        self.0.only_reads.load(Relaxed)
+        self.0.only_reads()
+    }
+
+    /// Records whether a query has shown that the close of the file, on a local mount, is brief.
+    pub(crate) fn set_closes_briefly(&self, closes_briefly: bool) {
+        self.0.closes_briefly.store(closes_briefly, Relaxed);
+    }
+
+    /// Returns whether the last query has shown that the close of the file is brief.
+    pub(crate) fn closes_briefly(&self) -> bool {
+        self.0.closes_briefly.load(Relaxed)
+    }
+
+    /// Makes the last handle leave a close that may take long to `thread`.
+    pub(crate) fn close_later_by(&self, thread: Weak<dyn CloseLater>) {
+        let _ = self.0.closes_later.set(thread);
     }
 
     /// Returns the number, for the caller to close, if this is the only handle.
     pub(crate) fn into_raw(self) -> Result<i32, Fd> {
         match Arc::try_unwrap(self.0) {
-            Ok(opened) => {
-                let raw = opened.raw;
-                let mut opened = std::mem::ManuallyDrop::new(opened);
-                // SAFETY: Once: the rest of `opened` is forgotten, so the closer is dropped only here.
-                unsafe { std::ptr::drop_in_place(&raw mut opened.closer) };
-                Ok(raw)
-            }
+            Ok(mut opened) => Ok(std::mem::replace(&mut opened.raw, GIVEN_UP)),
             Err(shared) => Err(Fd(shared)),
         }
     }
 }
 
+impl Opened {
+    fn only_reads(&self) -> bool {
+        self.open_flags.load(Relaxed) & call::O_ACCMODE == call::O_RDONLY
+    }
+
+    #[cold]
+    fn remove_nonblocking(&self) {
+        call::set_open_flags(self.raw, self.open_flags.load(Relaxed));
+        // Another thread may do the same meanwhile.
+        self.is_nonblocking.store(false, Release);
+    }
+
+    /// Returns the thread that should close the file because that may take long: it has no name any more, or a process
+    /// serves it. A written file is closed here in the second case: its writers want to know that it is closed, for
+    /// example before they run it.
+    fn closer_thread(&self) -> Option<Arc<dyn CloseLater>> {
+        let closes_later = self.closes_later.get()?;
+        let only_reads = self.only_reads();
+        let takes_long = if self.local.load(Relaxed) {
+            let is_brief = only_reads && self.closes_briefly.load(Relaxed);
+            !is_brief && mount::closing(self.raw) == Closing::Frees
+        } else {
+            only_reads && self.by_thread.load(Relaxed)
+        };
+        takes_long.then(|| closes_later.upgrade()).flatten()
+    }
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
-        match &self.closer {
-            Some(closer) => _ = closer.close(self.raw),
-            None => {
-                // SAFETY: Open: `own` took over the number, and this is the last handle. An error can't be reported
-                // here; `File::close` reports it.
-                let _ = unsafe { call::close(self.raw) };
-            }
+        if self.raw == GIVEN_UP {
+            return;
         }
+        if let Some(closer) = &self.closer {
+            closer.close(self.raw);
+            return;
+        }
+        if let Some(thread) = self.closer_thread() {
+            return thread.close_later(self.raw);
+        }
+        // SAFETY: Open: `own` took over the number, and this is the last handle. An error can't be reported here;
+        // `File::close` reports it.
+        let _ = unsafe { call::close(self.raw) };
     }
 }
 

@@ -3,21 +3,23 @@
 use std::cell::Cell;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::lazy_driver::LazyDriver;
 use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
-use super::{DriverHandle, Limits, blocking, coop_budget, thread_rings};
+use super::{DriverHandle, Limits, Operation, blocking, coop_budget, thread_rings};
 use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
-use crate::fd::CloseFd;
+use crate::fd::{CloseFd, CloseLater};
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
-use crate::op::{Attempt, Op, Resume, SyncAttempt};
+use crate::op::{Close, Op, Resume, SyncAttempt};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -331,15 +333,6 @@ impl Submitter {
         self.executors_make_rings && self.serves()
     }
 
-    /// Returns how the calling thread may try to open a file.
-    pub(crate) fn attempt(&self) -> Attempt {
-        match self.serves() {
-            false => Attempt::No,
-            true if self.has_rings() => Attempt::ByRing,
-            true => Attempt::ByCall,
-        }
-    }
-
     /// Returns a driver that `make_own` has created, or that `core_handle` names.
     #[inline]
     pub(super) fn own_handle(&self, index: usize) -> Option<&DriverHandle> {
@@ -592,6 +585,16 @@ impl Submitter {
         if let Some(helpers) = self.helpers.get() {
             helpers.drain(Some(until_ns));
         }
+    }
+}
+
+impl CloseLater for Submitter {
+    fn close_later(&self, raw: i32) {
+        let mut close = Operation::new(self, Close::new(raw, None).by_thread());
+        if self.serves() {
+            let _ = Pin::new(&mut close).poll(&mut Context::from_waker(Waker::noop()));
+        }
+        // The operation is dropped. The blocking thread that disposes of it closes the descriptor.
     }
 }
 

@@ -81,13 +81,15 @@ impl File {
         let mut direct = None;
         // On a known mount, only the alignment is left to query.
         if !fd.is_simulated() && (!fd.is_local() || flags & O_DIRECT != 0) {
-            let identity = Identity::of(fd.raw())?;
+            let identity = Identity::of(fd.raw_for_brief_call())?;
             direct = Direct::of(flags, &identity);
             if identity.has_offsets() {
                 fd.note_offsets();
             }
-            fd.set_file_system(mount::learn(fd.raw(), &identity));
+            fd.set_file_system(mount::learn(fd.raw_for_brief_call(), &identity));
         }
+        let closer = Arc::downgrade(&submitter);
+        fd.close_later_by(closer);
         let polled = poll_support(&fd, &submitter, direct);
         fd.set_polled(polled.is_ok());
         Ok(File {
@@ -500,21 +502,23 @@ impl File {
             .map(|result, _| result.map(Metadata::new))
     }
 
-    /// Closes the file and returns the result of `close(2)`. Dropping a file also closes it, on the dropping thread, but
-    /// discards the result.
+    /// Closes the file and returns the result of `close(2)`. Dropping a file also closes it, but discards the result.
+    /// The dropping thread then makes the call, except for a file on a local file system that has no name any more, and
+    /// for a file on FUSE that was only read.
     ///
     /// # Errors
     ///
     /// Fails with any error of `close(2)`, unchanged (`EIO` or `EDQUOT` on network file systems). The file is closed
     /// nevertheless.
     pub async fn close(self) -> io::Result<Closed> {
-        let (calls_here, only_reads) = (self.calls_here(), self.fd.only_reads());
+        let calls_here = self.calls_here();
+        let (only_reads, brief) = (self.fd.only_reads(), self.fd.closes_briefly());
         let File { fd, submitter, .. } = self;
         match fd.into_raw() {
             Ok(raw) => {
                 let mut close = Close::new(raw, submitter.closer.clone());
                 if calls_here {
-                    close = close.local(only_reads);
+                    close = close.local(only_reads, brief);
                 }
                 Operation::new(&submitter, close)
                     .await

@@ -174,13 +174,12 @@ impl OpenOptions {
         let op = self.flags().and_then(|flags| {
             // The kernel uses the mode only when it creates a file: O_CREAT, O_TMPFILE.
             let mode = self.mode;
-            Ok(OpenAt::new(
-                path_to_cstring(path)?,
-                flags,
-                mode,
-                submitter.closer.clone(),
-            )
-            .attempted(submitter.attempt()))
+            let path = path_to_cstring(path)?;
+            let open = OpenAt::new(path, flags, mode, submitter.closer.clone());
+            Ok(match submitter.serves() {
+                true => open.attempted(),
+                false => open,
+            })
         });
         Opening {
             submitter,

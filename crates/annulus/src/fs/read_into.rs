@@ -55,6 +55,13 @@ impl<'a> ReadInto<'a> {
         ReadAt::new(fd.clone(), bounce, self.offset, target, Until::Once).past_the_cache()
     }
 
+    /// Returns whether the file ends `n` bytes after the start of the read, without blocking.
+    fn ends_after(&mut self, n: usize) -> bool {
+        let rest = self.into.get_mut(n..).unwrap_or_default();
+        let raw = self.file.fd.raw_for_brief_call();
+        n == 0 || call::pread_cached(raw, rest, self.offset + n as u64) == Ok(0)
+    }
+
     /// Copies cached data on the calling thread.
     fn fill_from_cache(&mut self) -> Option<usize> {
         let (fd, bytes) = (&self.file.fd, self.into.len());
@@ -62,15 +69,15 @@ impl<'a> ReadInto<'a> {
             return None;
         }
         let submitted_ns = self.file.submitter.sample();
-        match call::pread_cached(fd.raw(), self.into, self.offset) {
-            Ok(n) if n == bytes => {
+        match call::pread_cached(fd.raw_for_brief_call(), self.into, self.offset) {
+            Ok(n) if n == bytes || self.ends_after(n) => {
                 fd.cached().hit();
                 self.file
                     .submitter
                     .count_sync(OperationNumber::READ_AT, 1, submitted_ns);
                 return Some(n);
             }
-            // Partly cached, or at the end of the file: an ordinary read decides.
+            // Partly cached: an ordinary read follows.
             Ok(_) => {}
             Err(res) => fd.cached().note_refusal(res),
         }

@@ -1,17 +1,19 @@
 //! # Safety
 //!
 //! `close`: CLOSE, or `close`. It is the only owner of the descriptor's number (Open). An operation that is dropped
-//! before it ran still closes the number. It is never retried: after EINTR the number is free.
+//! before it ran still closes the number: `complete` or `drop` does so. It is never retried: after EINTR the number is
+//! free.
 //!
 //! On a mount that is known to be local, the caller's thread closes a file that was only read. A blocking thread closes
-//! a file that has no name any more, because the close then frees its blocks.
+//! a file that has no name any more, because the close then frees its blocks. Small files that had a name when they
+//! were last queried are not queried again.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::sync::Arc;
 
 use super::{Op, OpInfo, Resume, SyncAttempt, table};
-use crate::fd::CloseFd;
+use crate::fd::{CloseFd, GIVEN_UP};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{ECANCELED, check};
@@ -29,6 +31,8 @@ pub struct Close {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     ByDriver,
+    /// The caller's thread, because the file is small and was only read.
+    Here,
     /// The file is on a local mount; its number of names decides.
     Local {
         only_reads: bool,
@@ -42,10 +46,38 @@ impl Close {
         Close { raw, closer, way }
     }
 
-    /// Closes a file on a mount that is known to be local.
-    pub(crate) fn local(mut self, only_reads: bool) -> Close {
-        self.way = Way::Local { only_reads };
+    /// Closes a file on a mount that is known to be local. `brief`: a query has shown that the close is brief.
+    pub(crate) fn local(mut self, only_reads: bool, brief: bool) -> Close {
+        self.way = match only_reads && brief {
+            true => Way::Here,
+            false => Way::Local { only_reads },
+        };
         self
+    }
+
+    /// Closes the file on a blocking thread.
+    pub(crate) fn by_thread(mut self) -> Close {
+        self.way = Way::ByThread;
+        self
+    }
+}
+
+impl Close {
+    /// Closes the number, which is still open.
+    fn close_here(&self) -> i32 {
+        match &self.closer {
+            Some(closer) => closer.close(self.raw),
+            // SAFETY: Open: this op is the only owner of the number, which is still open.
+            None => unsafe { call::close(self.raw) },
+        }
+    }
+}
+
+impl Drop for Close {
+    fn drop(&mut self) {
+        if self.raw != GIVEN_UP {
+            self.close_here();
+        }
     }
 }
 
@@ -61,13 +93,15 @@ unsafe impl Op for Close {
     fn opcode(&self) -> u8 {
         match self.way {
             Way::ByThread => opcode::BY_THREAD,
-            Way::ByDriver | Way::Local { .. } => Self::INFO.opcode,
+            Way::ByDriver | Way::Here | Way::Local { .. } => Self::INFO.opcode,
         }
     }
 
     fn try_sync(&mut self) -> SyncAttempt {
-        let Way::Local { only_reads } = self.way else {
-            return SyncAttempt::NotTried;
+        let only_reads = match self.way {
+            Way::Here => return SyncAttempt::Done(self.syscall()),
+            Way::Local { only_reads } => only_reads,
+            Way::ByDriver | Way::ByThread => return SyncAttempt::NotTried,
         };
         self.way = match mount::closing(self.raw) {
             Closing::Brief if only_reads => return SyncAttempt::Done(self.syscall()),
@@ -78,7 +112,7 @@ unsafe impl Op for Close {
     }
 
     fn has_sync_path(&self) -> bool {
-        matches!(self.way, Way::Local { .. })
+        matches!(self.way, Way::Here | Way::Local { .. })
     }
 
     fn syscall(&mut self) -> i32 {
@@ -90,16 +124,13 @@ unsafe impl Op for Close {
         Resume::Done(res)
     }
 
-    fn complete(self, res: i32) -> io::Result<()> {
-        if -res == ECANCELED || EngineError::of_code(-res).is_some() {
-            // The operation never ran.
-            return check(match &self.closer {
-                Some(closer) => closer.close(self.raw),
-                // SAFETY: Open: this op is the only owner of the number, which is still open.
-                None => unsafe { call::close(self.raw) },
-            })
-            .map(drop);
-        }
+    fn complete(mut self, res: i32) -> io::Result<()> {
+        let has_run = -res != ECANCELED && EngineError::of_code(-res).is_none();
+        let res = match has_run {
+            true => res,
+            false => self.close_here(),
+        };
+        self.raw = GIVEN_UP;
         check(res).map(drop)
     }
 

@@ -94,7 +94,7 @@ pub use write_at::WriteAt;
 pub use write_vectored_at::WriteVectoredAt;
 
 pub(crate) use list_dir::Listed;
-pub(crate) use open::{Attempt, OpenedFd};
+pub(crate) use open::OpenedFd;
 pub(crate) use table::{ALL, NAMES, ON_FILES, OperationNumber};
 
 use std::io;

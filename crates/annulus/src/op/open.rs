@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use super::{Op, OpInfo, SyncAttempt, table};
 use crate::fd::{CloseFd, Fd};
+use crate::sys::call;
 use crate::sys::errno::{ENOENT, check};
 use crate::sys::mount::{self, FileSystem};
 use crate::sys::sqe::{ASYNC, Sqe, opcode};
-use crate::sys::{cached, call};
 
 /// Opens a file.
 pub struct OpenAt {
@@ -30,15 +30,14 @@ pub struct OpenAt {
 
 /// The attempt to open a file on the caller's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
+enum Attempt {
     /// Not made, or failed.
     No,
-    /// Uses a ring of the thread.
-    ByRing,
-    /// Uses system calls, for an engine without rings.
-    ByCall,
-    /// Succeeded: the file is on a local mount.
-    Succeeded,
+    Planned,
+    /// Succeeded: the file is on this local mount.
+    Succeeded {
+        mount: u64,
+    },
 }
 
 impl OpenAt {
@@ -58,11 +57,11 @@ impl OpenAt {
     }
 
     /// Makes the caller's thread try to open the file first.
-    pub(crate) fn attempted(mut self, attempt: Attempt) -> OpenAt {
+    pub(crate) fn attempted(mut self) -> OpenAt {
         // The kernel never creates or truncates a file without blocking.
         let changes = call::O_CREAT | call::O_TRUNC | call::O_TMPFILE & !call::O_DIRECTORY;
         if self.flags & changes == 0 && self.closer.is_none() {
-            self.attempt = attempt;
+            self.attempt = Attempt::Planned;
         }
         self
     }
@@ -89,22 +88,20 @@ unsafe impl Op for OpenAt {
 
     fn try_sync(&mut self) -> SyncAttempt {
         let attempt = std::mem::replace(&mut self.attempt, Attempt::No);
-        if attempt == Attempt::No || !mount::starts_locally(&self.path) {
+        if attempt == Attempt::No {
             return SyncAttempt::NotTried;
         }
-        let opened = match attempt {
-            Attempt::ByRing => cached::open(&self.path, self.flags),
-            _ => Some(call::open_here(&self.path, self.flags)),
-        };
-        match opened {
-            None => SyncAttempt::NotTried,
-            Some(res) if res >= 0 => {
+        if mount::local_start(&self.path).is_none() {
+            return SyncAttempt::NotTried;
+        }
+        match call::open_here(&self.path, self.flags) {
+            res if res >= 0 => {
                 self.attempt = Attempt::Succeeded;
                 SyncAttempt::Done(res)
             }
-            Some(res) if res == -ENOENT => SyncAttempt::Done(res),
+            res if res == -ENOENT => SyncAttempt::Done(res),
             // Not cached, on another mount, or an error that may be due to the attempt.
-            Some(_) => SyncAttempt::Missed,
+            _ => SyncAttempt::Missed,
         }
     }
 
@@ -119,6 +116,7 @@ unsafe impl Op for OpenAt {
         fd.set_open_flags(self.flags);
         if self.attempt == Attempt::Succeeded {
             fd.set_file_system(FileSystem::Local);
+            fd.note_nonblocking();
         }
         Ok(OpenedFd {
             fd,

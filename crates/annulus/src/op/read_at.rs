@@ -178,27 +178,30 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         if !self.try_cache || !self.fd.cached().should_try() {
             return SyncAttempt::NotTried;
         }
-        let (base, bytes, offset) = self.range();
-        // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
-        let res = unsafe { call::pread(self.fd.raw(), base, bytes, offset, RWF_NOWAIT) };
-        match res {
-            res if res >= 0 && count(res) == bytes => {
-                self.fd.note_offsets();
-                self.fd.cached().hit();
+        let raw = self.fd.raw_for_brief_call();
+        loop {
+            let (base, bytes, offset) = self.range();
+            // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
+            let res = unsafe { call::pread(raw, base, bytes, offset, RWF_NOWAIT) };
+            match res {
+                0 => {}
+                res if res > 0 => {
+                    self.fd.note_offsets();
+                    self.fd.cached().hit();
+                    if count(res) < bytes {
+                        // The file ends here, or the rest is not cached. The next call finds out which.
+                        self.done += count(res);
+                        continue;
+                    }
+                }
+                _ if self.done > 0 => return SyncAttempt::Missed,
+                _ => {
+                    self.fd.cached().note_refusal(res);
+                    return SyncAttempt::Missed;
+                }
             }
-            // The file ends here, or the rest is not cached. The driver finds out which.
-            res if res > 0 => {
-                self.fd.cached().hit();
-                self.done += count(res);
-                return SyncAttempt::Missed;
-            }
-            0 => {}
-            _ => {
-                self.fd.cached().note_refusal(res);
-                return SyncAttempt::Missed;
-            }
+            return SyncAttempt::Done(res);
         }
-        SyncAttempt::Done(res)
     }
 
     fn has_sync_path(&self) -> bool {

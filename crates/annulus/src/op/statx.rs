@@ -13,6 +13,7 @@ use super::{Op, OpInfo, SyncAttempt, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
+use crate::sys::mount;
 use crate::sys::sqe::{Sqe, opcode};
 
 pub(crate) use crate::sys::call::Statx;
@@ -27,8 +28,9 @@ pub struct StatAt {
     here: bool,
 }
 
-/// The requested fields: those of `std::fs::Metadata`, the birth time, and the direct-I/O alignment.
-const MASK: u32 = call::STATX_BASIC_STATS | call::STATX_BTIME | call::STATX_DIOALIGN;
+/// The requested fields: those of `std::fs::Metadata`, the birth time, the direct-I/O alignment, and the mount.
+const MASK: u32 =
+    call::STATX_BASIC_STATS | call::STATX_BTIME | call::STATX_DIOALIGN | call::STATX_MNT_ID_UNIQUE;
 
 impl StatAt {
     /// Reads the metadata of `path`.
@@ -56,7 +58,9 @@ impl StatAt {
     }
 
     fn dir(&self) -> i32 {
-        self.fd.as_ref().map_or(call::AT_FDCWD, Fd::raw)
+        self.fd
+            .as_ref()
+            .map_or(call::AT_FDCWD, Fd::raw_for_brief_call)
     }
 }
 
@@ -82,10 +86,14 @@ unsafe impl Op for StatAt {
     }
 
     fn try_sync(&mut self) -> SyncAttempt {
-        match self.here {
-            true => SyncAttempt::Done(self.syscall()),
-            false => SyncAttempt::NotTried,
+        if !self.here {
+            return SyncAttempt::NotTried;
         }
+        let res = self.syscall();
+        if let Some(fd) = self.fd.as_ref().filter(|_| res == 0) {
+            fd.set_closes_briefly(mount::closes_briefly(&self.out));
+        }
+        SyncAttempt::Done(res)
     }
 
     fn has_sync_path(&self) -> bool {

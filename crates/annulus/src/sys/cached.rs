@@ -4,18 +4,13 @@
 //! thread. Such a read completes while it is submitted, with data or with EAGAIN. Nothing is in flight when the call
 //! returns (Lent, Drained), and no other thread has access to the ring (One side). One `preadv2` per read would cost
 //! more than `pread`; one enter for all of them costs less.
-//!
-//! The same ring opens cached paths. The kernel opens with `O_NONBLOCK` and removes the flag from the open file, so a
-//! pipe or a lease does not block; `openat2` would need a second call for that.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::ffi::CStr;
 
 use io_uring::IoUring;
-use io_uring::types::OpenHow;
 
-use super::call::{AT_FDCWD, RESOLVE_HERE, RWF_NOWAIT};
+use super::call::RWF_NOWAIT;
 use super::filter_probe;
 use super::forked::Queues;
 use super::sqe::{Sqe, opcode, to_entry};
@@ -57,28 +52,6 @@ pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
     debug_assert!(reads.len() <= READS_PER_STEP);
     // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
     with_ring(|ring| unsafe { run(ring, fd, reads) })
-}
-
-/// Opens a cached path; see `call::open_here`. Returns a descriptor or minus an errno; `None` if this thread has no
-/// ring.
-pub(crate) fn open(path: &CStr, flags: u32) -> Option<i32> {
-    let how = OpenHow::new().flags(u64::from(flags)).resolve(RESOLVE_HERE);
-    let mut res = -libc::EAGAIN;
-    let ran = with_ring(|ring| {
-        let sqe = Sqe {
-            addr: path.as_ptr() as u64,
-            len: to_u32(size_of::<OpenHow>()),
-            off: (&raw const how) as u64,
-            ..Sqe::new(opcode::OPENAT2, AT_FDCWD)
-        };
-        // SAFETY: Lent: `path` and `how` outlive the call. `RESOLVE_CACHED` makes the entry complete while it is
-        // submitted, and `complete` waits for its CQE.
-        if unsafe { ring.submission().push(&to_entry(sqe)) }.is_err() {
-            return false;
-        }
-        complete(ring, 1, |_, opened| res = opened)
-    });
-    ran.then_some(res)
 }
 
 /// Calls `run` with the ring of this thread. Returns `false` if there is none. If `run` returns `false`, the ring is

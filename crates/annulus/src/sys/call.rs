@@ -162,24 +162,14 @@ pub(crate) fn openat(path: &CStr, flags: u32, mode: u32) -> i32 {
     res(opened.map(IntoRawFd::into_raw_fd))
 }
 
-/// `RESOLVE_CACHED` and `RESOLVE_NO_XDEV`: the lookup fails with EAGAIN if it would block, and with EXDEV if it would
-/// leave the mount that it starts on.
-pub(crate) const RESOLVE_HERE: u64 = 0x20 | 0x01;
-
-/// `openat2(2)` without blocking in the lookup, in a pipe, or for a lease; see `RESOLVE_HERE`. `flags` has no `O_CREAT`
-/// and no `O_TRUNC`.
+/// `openat2(2)` without blocking in the lookup, in a pipe, or for a lease. Fails with EAGAIN if the lookup would block,
+/// and with EXDEV if it would leave the mount that it starts on. `flags` has no `O_CREAT` and no `O_TRUNC`. The open file
+/// also has `O_NONBLOCK`.
 pub(crate) fn open_here(path: &CStr, flags: u32) -> i32 {
     use std::os::fd::IntoRawFd;
-    let flags = rfs::OFlags::from_bits_retain(flags);
+    let flags = rfs::OFlags::from_bits_retain(flags | O_NONBLOCK);
     let resolve = rfs::ResolveFlags::CACHED | rfs::ResolveFlags::NO_XDEV;
-    let brief = flags | rfs::OFlags::NONBLOCK;
-    let opened = rfs::openat2(rfs::CWD, path, brief, rfs::Mode::empty(), resolve);
-    let opened = opened.and_then(|opened| {
-        if flags != brief {
-            rfs::fcntl_setfl(&opened, flags)?;
-        }
-        Ok(opened)
-    });
+    let opened = rfs::openat2(rfs::CWD, path, flags, rfs::Mode::empty(), resolve);
     res(opened.map(IntoRawFd::into_raw_fd))
 }
 
@@ -286,6 +276,7 @@ pub(crate) const O_CREAT: u32 = libc::O_CREAT as u32;
 pub(crate) const O_EXCL: u32 = libc::O_EXCL as u32;
 pub(crate) const O_TRUNC: u32 = libc::O_TRUNC as u32;
 pub(crate) const O_CLOEXEC: u32 = libc::O_CLOEXEC as u32;
+pub(crate) const O_NONBLOCK: u32 = libc::O_NONBLOCK as u32;
 pub(crate) const O_DIRECT: u32 = libc::O_DIRECT as u32;
 pub(crate) const O_DIRECTORY: u32 = libc::O_DIRECTORY as u32;
 /// Includes `O_DIRECTORY`.
@@ -309,6 +300,11 @@ pub(crate) fn is_seekable(fd: RawFd) -> bool {
 /// `fcntl(F_GETFL)`: the open flags of a descriptor, including O_DIRECT.
 pub(crate) fn open_flags(fd: RawFd) -> std::io::Result<u32> {
     Ok(rustix::fs::fcntl_getfl(borrow_fd(fd))?.bits())
+}
+
+/// `fcntl(F_SETFL)`. The flags are some that the kernel has accepted for this file before, so it does not fail.
+pub(crate) fn set_open_flags(fd: RawFd, flags: u32) {
+    let _ = rfs::fcntl_setfl(borrow_fd(fd), rfs::OFlags::from_bits_retain(flags));
 }
 
 /// Returns the monotonic time in ns. All deadlines use this clock.

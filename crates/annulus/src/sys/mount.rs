@@ -12,7 +12,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::fs as rfs;
@@ -98,11 +98,11 @@ const KNOWN_MAX: usize = 256;
 
 static KNOWN: RwLock<Vec<(u64, FileSystem)>> = RwLock::new(Vec::new());
 
-/// The state of the root directory: `UNKNOWN`, `LOCAL` or `NOT_LOCAL`.
-static ROOT: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const LOCAL: u8 = 1;
-const NOT_LOCAL: u8 = 2;
+/// The mount of the root directory if it is local, `UNKNOWN` or `NOT_LOCAL`.
+static ROOT: AtomicU64 = AtomicU64::new(UNKNOWN);
+/// Unique IDs are larger than these.
+const UNKNOWN: u64 = 0;
+const NOT_LOCAL: u64 = 1;
 
 /// Returns the file system of a mount, if it has been learned.
 pub(crate) fn known(mount: u64) -> Option<FileSystem> {
@@ -144,8 +144,7 @@ impl Identity {
 
     /// Returns the unique ID of the mount. `None` before Linux 6.8.
     fn mount(&self) -> Option<u64> {
-        let unique = self.statx.stx_mask & call::STATX_MNT_ID_UNIQUE != 0;
-        unique.then_some(self.statx.stx_mnt_id)
+        mount_of(&self.statx)
     }
 
     /// Returns whether the file has offsets, without doubt.
@@ -154,7 +153,7 @@ impl Identity {
     }
 
     fn is(&self, kind: u32) -> bool {
-        u32::from(self.statx.stx_mode) & libc::S_IFMT == kind
+        is(&self.statx, kind)
     }
 
     /// Returns the alignment of memory and offsets for direct I/O, bytes. `None` before Linux 6.1.
@@ -166,11 +165,20 @@ impl Identity {
         );
         (known && offset != 0).then_some((memory.max(1), offset))
     }
+}
 
-    /// Returns the file system of the file, if its mount is known.
-    pub(crate) fn file_system(&self) -> Option<FileSystem> {
-        self.mount().and_then(known)
-    }
+fn is(statx: &Statx, kind: u32) -> bool {
+    u32::from(statx.stx_mode) & libc::S_IFMT == kind
+}
+
+fn mount_of(statx: &Statx) -> Option<u64> {
+    let unique = statx.stx_mask & call::STATX_MNT_ID_UNIQUE != 0;
+    unique.then_some(statx.stx_mnt_id)
+}
+
+/// Returns the mount of a file, if it is known to be local.
+fn local_mount_of(statx: &Statx) -> Option<u64> {
+    mount_of(statx).filter(|&mount| known(mount) == Some(FileSystem::Local))
 }
 
 /// Returns the file system of an open file, and learns its mount and that of the root directory. A file system that
@@ -178,17 +186,21 @@ impl Identity {
 ///
 /// Blocks only where `statmount` is missing or forbidden, and then for a new mount, or before Linux 6.8 for every file.
 pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {
+    let Some(mount) = file.mount() else {
+        return match FileSystem::of_file(fd) {
+            FileSystem::Fuse => FileSystem::Fuse,
+            FileSystem::Local | FileSystem::Other => FileSystem::Other,
+        };
+    };
+    let learned = learn_mount(mount, Some(fd)).unwrap_or(FileSystem::Other);
     if ROOT.load(Relaxed) == UNKNOWN {
+        // After the file, whose mount may be the same and is learned also without `statmount`.
         let root = Identity::at(AT_FDCWD, c"/", 0).ok();
-        let file_system = root.and_then(|root| learn_mount(root.mount()?, None));
-        let is_local = file_system == Some(FileSystem::Local);
-        ROOT.store(if is_local { LOCAL } else { NOT_LOCAL }, Relaxed);
+        let mount = root.and_then(|root| root.mount());
+        let is_local = |&mount: &u64| learn_mount(mount, None) == Some(FileSystem::Local);
+        ROOT.store(mount.filter(is_local).unwrap_or(NOT_LOCAL), Relaxed);
     }
-    match file.mount() {
-        Some(mount) => learn_mount(mount, Some(fd)).unwrap_or(FileSystem::Other),
-        None if FileSystem::of_file(fd) == FileSystem::Fuse => FileSystem::Fuse,
-        None => FileSystem::Other,
-    }
+    learned
 }
 
 /// Learns a mount, by `statmount` or by one of its files.
@@ -202,18 +214,19 @@ fn learn_mount(mount: u64, file: Option<RawFd>) -> Option<FileSystem> {
     Some(learned)
 }
 
-/// Returns whether the lookup of `path` starts on a mount that is known to be local: that of the root directory, or of
-/// the working directory.
+/// Returns the mount on which the lookup of `path` starts, that of the root directory or of the working directory, if
+/// it is known to be local.
 ///
 /// The root directory is assumed to stay on its mount, because a query for each open would cost a system call. A change
-/// (`chroot`, `pivot_root`, `setns`) is noticed by `closing`.
-pub(crate) fn starts_locally(path: &CStr) -> bool {
+/// (`chroot`, `pivot_root`, `setns`) is noticed by `closing` and `closes_briefly`.
+pub(crate) fn local_start(path: &CStr) -> Option<u64> {
     if path.to_bytes().starts_with(b"/") {
-        return ROOT.load(Relaxed) == LOCAL;
+        let root = ROOT.load(Relaxed);
+        return (root > NOT_LOCAL).then_some(root);
     }
     // The process may change its working directory at any time.
-    let here = Identity::at(AT_FDCWD, c"", AT_EMPTY_PATH);
-    here.is_ok_and(|here| here.file_system() == Some(FileSystem::Local))
+    let here = Identity::at(AT_FDCWD, c"", AT_EMPTY_PATH).ok()?;
+    local_mount_of(&here.statx)
 }
 
 /// The amount of work of a close on a local mount.
@@ -227,19 +240,29 @@ pub(crate) enum Closing {
     Frees,
 }
 
+/// The largest file whose close is brief even if its last name is removed before, bytes. Freeing it takes about as long
+/// as reading it.
+const SMALL_BYTES_MAX: u64 = 1 << 20;
+
 /// Returns how the close of a file on a local mount would proceed.
 pub(crate) fn closing(fd: RawFd) -> Closing {
-    let Ok(now) = Identity::of(fd) else {
-        return Closing::Usual;
-    };
-    if now.file_system() != Some(FileSystem::Local) {
+    Identity::of(fd).map_or(Closing::Usual, |now| closing_of(&now.statx))
+}
+
+/// Returns whether the close of a file on a local mount will be brief, by a query with `STATX_MNT_ID_UNIQUE`.
+pub(crate) fn closes_briefly(statx: &Statx) -> bool {
+    statx.stx_size <= SMALL_BYTES_MAX && closing_of(statx) == Closing::Brief
+}
+
+fn closing_of(statx: &Statx) -> Closing {
+    if local_mount_of(statx).is_none() {
         // The root directory was on another mount than assumed.
         ROOT.store(UNKNOWN, Relaxed);
         return Closing::Usual;
     }
-    match now.statx.stx_nlink {
+    match statx.stx_nlink {
         0 => Closing::Frees,
-        _ if now.is(libc::S_IFREG) => Closing::Brief,
+        _ if is(statx, libc::S_IFREG) => Closing::Brief,
         _ => Closing::Usual,
     }
 }

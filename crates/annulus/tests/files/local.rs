@@ -1,12 +1,15 @@
 //! Files on a local file system: brief calls are made on the caller's thread, without a driver.
 
 use std::os::unix::fs::MetadataExt;
+use std::task::Poll;
 
 use annulus::OpenOptions;
 use annulus::fs::{CachedReads, Closed};
+use annulus::metrics::Metrics;
 use annulus_testing::skip::skip;
 
 use crate::fixtures::{Fixture, for_each_backend};
+use crate::wait::eventually;
 
 const OPENS: u64 = 20;
 
@@ -59,8 +62,9 @@ fn a_cached_file_is_opened_queried_read_and_closed_without_a_driver() {
         for _ in 0..OPENS {
             let file = fixture.engine.open(fixture.path("f")).await.unwrap();
             assert_eq!(file.metadata().await.unwrap().len(), 8);
-            let (n, read) = file.read_at(vec![0; 8], 0).await.unwrap();
-            assert_eq!((n, read.as_slice()), (8, &b"contents"[..]));
+            // The end of the file is found without a driver, too.
+            let (n, read) = file.read_at(vec![0; 20], 0).await.unwrap();
+            assert_eq!((n, &read[..8]), (8, &b"contents"[..]));
             assert_eq!(file.close().await.unwrap(), Closed::Now);
             let missing = fixture.engine.open(fixture.path("missing")).await;
             assert_eq!(missing.unwrap_err().raw_os_error(), Some(libc::ENOENT));
@@ -114,11 +118,108 @@ fn the_last_close_of_a_file_without_a_name_is_made_by_a_blocking_thread() {
             std::fs::remove_file(fixture.path("unlinked")).unwrap();
             let before = fixture.engine.metrics();
             assert_eq!(file.close().await.unwrap(), Closed::Now);
-            let after = fixture.engine.metrics();
-            assert_eq!(after.fast_path, before.fast_path);
-            assert_eq!(after.completed, before.completed + 1);
-            assert!(after.blocking == before.blocking + 1 || before.enters == 0);
+            assert_closed_by_a_thread(fixture, &before);
         }
+    });
+}
+
+/// Checks that one operation has completed since `before`, on a blocking thread.
+#[track_caller]
+fn assert_closed_by_a_thread(fixture: &Fixture, before: &Metrics) {
+    let after = fixture.engine.metrics();
+    assert_eq!(after.fast_path, before.fast_path);
+    assert_eq!(after.completed, before.completed + 1);
+    assert!(after.blocking == before.blocking + 1 || before.enters == 0);
+}
+
+#[test]
+fn dropping_a_file_without_a_name_leaves_its_close_to_a_blocking_thread() {
+    for_each_backend(async |fixture| {
+        if !is_local(fixture) {
+            return;
+        }
+        warm_up(fixture).await;
+        for has_name in [true, false] {
+            fixture.put("dropped", b"contents");
+            let file = fixture.engine.open(fixture.path("dropped")).await.unwrap();
+            if !has_name {
+                std::fs::remove_file(fixture.path("dropped")).unwrap();
+            }
+            let before = fixture.engine.metrics();
+            drop(file);
+            let deleted = std::path::PathBuf::from(format!(
+                "{} (deleted)",
+                fixture.path("dropped").display()
+            ));
+            let name = match has_name {
+                true => fixture.path("dropped"),
+                false => deleted,
+            };
+            eventually("the file is closed", || !is_open(&name));
+            if has_name {
+                let after = fixture.engine.metrics();
+                assert_eq!(after.completed, before.completed);
+            } else {
+                eventually("the close is counted", || {
+                    fixture.engine.metrics().completed > before.completed
+                });
+                assert_closed_by_a_thread(fixture, &before);
+            }
+        }
+    });
+}
+
+/// Returns whether a descriptor of this process refers to `path`.
+fn is_open(path: &std::path::Path) -> bool {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let mut targets = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets.any(|target| target == path)
+}
+
+/// A file that was small and had a name when it was queried is closed on the caller's thread without a further query.
+#[test]
+fn a_large_file_is_queried_again_before_it_is_closed() {
+    for_each_backend(async |fixture| {
+        if !is_local(fixture) {
+            return;
+        }
+        warm_up(fixture).await;
+        for bytes in [1000, 2 << 20] {
+            fixture.put("queried", &vec![7; bytes]);
+            let file = fixture.engine.open(fixture.path("queried")).await.unwrap();
+            file.metadata().await.unwrap();
+            std::fs::remove_file(fixture.path("queried")).unwrap();
+            let before = fixture.engine.metrics();
+            assert_eq!(file.close().await.unwrap(), Closed::Now);
+            if bytes > 1 << 20 {
+                assert_closed_by_a_thread(fixture, &before);
+            } else {
+                assert_eq!(fixture.engine.metrics().fast_path, before.fast_path + 1);
+            }
+        }
+    });
+}
+
+/// A close yields after many operations without a driver.
+#[test]
+fn a_close_that_is_dropped_while_it_yields_closes_the_file() {
+    for_each_backend(async |fixture| {
+        if !is_local(fixture) {
+            return;
+        }
+        warm_up(fixture).await;
+        let mut yielded = 0;
+        for _ in 0..200 {
+            let file = fixture.engine.open(fixture.path("f")).await.unwrap();
+            file.metadata().await.unwrap();
+            let mut close = std::pin::pin!(file.close());
+            let polled = std::future::poll_fn(|context| {
+                Poll::Ready(close.as_mut().poll(context).is_pending())
+            });
+            yielded += u32::from(polled.await);
+        }
+        assert!(yielded > 0);
+        eventually("all are closed", || fixture.descriptors("f") == 0);
     });
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! fixed_count cached_read FILE COUNT     reads 4 KiB from the page cache, one after another
 //! fixed_count ring_read FILE COUNT       the same reads, each through the ring
+//! fixed_count small_file FILE COUNT      opens, queries, reads (4 KiB) and closes a cached file
 //! fixed_count echo                       prints a port, and echoes one connection until it ends
 //! ```
 
@@ -36,6 +37,24 @@ fn read(cached: CachedReads, path: &str, count: u64) -> io::Result<()> {
     })
 }
 
+fn small_file(path: &str, count: u64) -> io::Result<()> {
+    std::fs::write(path, vec![7; PAGE])?;
+    let engine = Engine::builder().build().map_err(Error::other)?;
+    let driver = engine.current_thread_driver().map_err(Error::other)?;
+    driver.block_on(async {
+        let mut buffer = vec![0; PAGE];
+        for _ in 0..count {
+            let file = engine.open(path).await?;
+            assert_eq!(file.metadata().await?.len(), PAGE as u64);
+            let bytes;
+            (bytes, buffer) = file.read_at(buffer, 0).await?;
+            assert_eq!(bytes, PAGE);
+            file.close().await?;
+        }
+        Ok(())
+    })
+}
+
 fn echo() -> io::Result<()> {
     Runtime::builder().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -64,9 +83,10 @@ fn main() -> io::Result<()> {
             path,
             count.parse().map_err(Error::other)?,
         ),
+        ["small_file", path, count] => small_file(path, count.parse().map_err(Error::other)?),
         ["echo"] => echo(),
         _ => Err(Error::other(
-            "usage: fixed_count cached_read|ring_read FILE COUNT, or fixed_count echo",
+            "usage: fixed_count cached_read|ring_read|small_file FILE COUNT, or fixed_count echo",
         )),
     }
 }

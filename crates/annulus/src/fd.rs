@@ -12,8 +12,8 @@ mod order;
 #[cfg(feature = "net")]
 mod socket;
 
-pub(crate) use cached::CachedHint;
 pub use cached::CachedReads;
+pub(crate) use cached::{CachedHint, MountHints};
 #[cfg(feature = "net")]
 pub(crate) use line::{Line, Permit, Queued};
 #[cfg(feature = "net")]

@@ -16,7 +16,7 @@ use super::uring::Tuning;
 use super::{DriverHandle, Limits, Operation, blocking, coop_budget, thread_rings};
 use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
-use crate::fd::{CloseFd, CloseLater};
+use crate::fd::{CloseFd, CloseLater, MountHints};
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
 use crate::op::{Close, Op, Resume, SyncAttempt};
@@ -108,6 +108,8 @@ pub(crate) struct Submitter {
     helpers: OnceLock<blocking::Pool>,
     blocking: blocking::Config,
     pub(crate) bounces: Arc<BouncePool>,
+    /// The results of the files' first attempts to read from the page cache.
+    pub(crate) mount_hints: Arc<MountHints>,
     /// The arenas that every driver registers.
     pub(crate) arenas: Arc<Arenas>,
     /// Closes descriptors, if they are not the process's own.
@@ -190,6 +192,7 @@ impl Submitter {
             helpers: OnceLock::new(),
             blocking,
             bounces: Arc::default(),
+            mount_hints: Arc::default(),
             arenas,
             closer: None,
             clock: None,

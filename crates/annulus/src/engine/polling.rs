@@ -143,6 +143,7 @@ mod tests {
         let opened = OpenedFd {
             fd: fd.clone(),
             flags: 0,
+            mount: None,
         };
         let file = File::new(opened, Arc::clone(&engine.submitter)).unwrap();
         assert_eq!(file.poll_support(), Err(NotPolled::Buffered));

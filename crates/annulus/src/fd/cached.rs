@@ -1,8 +1,11 @@
 //! The decision whether a buffered file's reads first try the page cache on the reading thread. It is set by the
-//! user, or learned from hits and misses. All clones of an open file share it.
+//! user, or learned from hits and misses of the file and of other files on its mount. All clones of an open file share
+//! it.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
+use crate::narrow::to_usize;
 use crate::sys::errno::EOPNOTSUPP;
 
 /// The policy of a buffered file's reads for the page cache; see
@@ -15,6 +18,9 @@ use crate::sys::errno::EOPNOTSUPP;
 pub enum CachedReads {
     /// Reads try the cache while at least one in four recent attempts hits. Otherwise the share of reads that try it
     /// falls to one in 256, which detects a file that becomes cached. The default.
+    ///
+    /// The first attempt of a file depends on the first attempts of other files that the engine has opened on the same
+    /// mount, since Linux 6.8.
     #[default]
     Learn,
     /// Every read tries the cache. A hit costs a copy and a system call, 2 µs.
@@ -49,12 +55,11 @@ const ASSUMED: u32 = ONE / 2;
 /// If attempts do not pay off, one read in at most `1 << GAP_SHIFT_MAX` tries the cache.
 const GAP_SHIFT_MAX: u32 = 8;
 
-/// The policy of a file and its learned state.
+/// The results of recent attempts, of a file or of the files of a mount.
 ///
 /// Updates are deliberately lossy: one thread may overwrite another's step.
 #[derive(Debug)]
-pub(crate) struct CachedHint {
-    policy: AtomicU8,
+struct Learned {
     /// Share of hits among recent attempts, in units of `1 / ONE`.
     share: AtomicU32,
     /// One read in `1 << gap_shift` tries the cache while hits are rare.
@@ -63,10 +68,9 @@ pub(crate) struct CachedHint {
     skipped: AtomicU32,
 }
 
-impl Default for CachedHint {
-    fn default() -> CachedHint {
-        CachedHint {
-            policy: AtomicU8::new(LEARN),
+impl Default for Learned {
+    fn default() -> Learned {
+        Learned {
             share: AtomicU32::new(ASSUMED),
             gap_shift: AtomicU32::new(0),
             skipped: AtomicU32::new(0),
@@ -74,34 +78,19 @@ impl Default for CachedHint {
     }
 }
 
-impl CachedHint {
-    /// Sets the policy. `Learn` starts from the initial state.
-    pub(crate) fn set(&self, policy: CachedReads) {
-        self.share.store(ASSUMED, Relaxed);
-        self.gap_shift.store(0, Relaxed);
+impl Learned {
+    fn set(&self, share: u32, gap_shift: u32) {
+        self.share.store(share, Relaxed);
+        self.gap_shift.store(gap_shift, Relaxed);
         self.skipped.store(0, Relaxed);
-        let policy = match policy {
-            CachedReads::Learn => LEARN,
-            CachedReads::Always => ALWAYS,
-            CachedReads::Never => NEVER,
-        };
-        self.policy.store(policy, Relaxed);
-    }
-
-    /// Returns whether this read should try the cache.
-    #[inline]
-    pub(crate) fn should_try(&self) -> bool {
-        self.attempts_of(1) == 1
     }
 
     /// Returns how many of `reads` reads should try the cache.
     #[inline]
-    pub(crate) fn attempts_of(&self, reads: usize) -> usize {
-        match self.policy.load(Relaxed) {
-            LEARN if self.share.load(Relaxed) >= PAYS => reads,
-            LEARN => self.probe(reads),
-            ALWAYS => reads,
-            _ => 0,
+    fn attempts_of(&self, reads: usize) -> usize {
+        match self.share.load(Relaxed) {
+            PAYS.. => reads,
+            _ => self.probe(reads),
         }
     }
 
@@ -114,9 +103,8 @@ impl CachedHint {
         usize::from(due)
     }
 
-    /// Records an attempt that hit.
     #[inline]
-    pub(crate) fn hit(&self) {
+    fn hit(&self) {
         let share = self.share.load(Relaxed);
         let now = share + ((ONE - share) >> WEIGHT_SHIFT);
         // Store only a change, because other threads read this cache line.
@@ -126,8 +114,7 @@ impl CachedHint {
         }
     }
 
-    /// Records an attempt that missed.
-    pub(crate) fn miss(&self) {
+    fn miss(&self) {
         let share = self.share.load(Relaxed);
         let now = share - (share >> WEIGHT_SHIFT);
         self.share.store(now, Relaxed);
@@ -137,14 +124,111 @@ impl CachedHint {
                 .store((shift + 1).min(GAP_SHIFT_MAX), Relaxed);
         }
     }
+}
+
+/// The number of mounts that an engine tells apart. Further mounts share an entry, which makes the hint less exact.
+const MOUNTS: usize = 32;
+
+/// The results of the first attempts of an engine's files, by mount.
+#[derive(Debug, Default)]
+pub(crate) struct MountHints([Learned; MOUNTS]);
+
+/// The policy of a file and its learned state.
+///
+/// Until its first attempt, a file follows the first attempts of the other files of its mount. A file that is read once
+/// cannot learn from its own reads. Each file counts once, so a large cold file does not stop the attempts of others.
+#[derive(Debug)]
+pub(crate) struct CachedHint {
+    policy: AtomicU8,
+    learned: Learned,
+    /// The file follows its mount.
+    untried: AtomicBool,
+    mount: OnceLock<(Arc<MountHints>, usize)>,
+}
+
+impl Default for CachedHint {
+    fn default() -> CachedHint {
+        CachedHint {
+            policy: AtomicU8::new(LEARN),
+            learned: Learned::default(),
+            untried: AtomicBool::new(true),
+            mount: OnceLock::new(),
+        }
+    }
+}
+
+impl CachedHint {
+    /// Sets the policy. `Learn` starts from the initial state.
+    pub(crate) fn set(&self, policy: CachedReads) {
+        self.learned.set(ASSUMED, 0);
+        self.untried.store(true, Relaxed);
+        let policy = match policy {
+            CachedReads::Learn => LEARN,
+            CachedReads::Always => ALWAYS,
+            CachedReads::Never => NEVER,
+        };
+        self.policy.store(policy, Relaxed);
+    }
+
+    /// Makes the file follow the files of `mount`, a unique ID, until its first attempt.
+    pub(crate) fn follow(&self, hints: &Arc<MountHints>, mount: u64) {
+        let index = to_usize(mount % MOUNTS as u64);
+        let _ = self.mount.set((Arc::clone(hints), index));
+    }
+
+    /// Returns the state of the mount, if the file follows it.
+    #[inline]
+    fn mount(&self) -> Option<&Learned> {
+        if !self.untried.load(Relaxed) {
+            return None;
+        }
+        let (hints, index) = self.mount.get()?;
+        hints.0.get(*index)
+    }
+
+    /// Returns whether this read should try the cache.
+    #[inline]
+    pub(crate) fn should_try(&self) -> bool {
+        self.attempts_of(1) == 1
+    }
+
+    /// Returns how many of `reads` reads should try the cache.
+    #[inline]
+    pub(crate) fn attempts_of(&self, reads: usize) -> usize {
+        match self.policy.load(Relaxed) {
+            LEARN => self.mount().unwrap_or(&self.learned).attempts_of(reads),
+            ALWAYS => reads,
+            _ => 0,
+        }
+    }
+
+    /// Records an attempt that hit.
+    #[inline]
+    pub(crate) fn hit(&self) {
+        if let Some(mount) = self.mount() {
+            mount.hit();
+            self.untried.store(false, Relaxed);
+        }
+        self.learned.hit();
+    }
+
+    /// Records an attempt that missed.
+    pub(crate) fn miss(&self) {
+        if let Some(mount) = self.mount() {
+            let share = mount.share.load(Relaxed).min(ASSUMED);
+            self.learned.set(share, mount.gap_shift.load(Relaxed));
+            self.untried.store(false, Relaxed);
+            mount.miss();
+        }
+        self.learned.miss();
+    }
 
     /// Records an attempt that failed with minus an errno: the data is not cached, or the file system can't
     /// read without blocking. The driver reports any other error.
     pub(crate) fn note_refusal(&self, res: i32) {
+        self.miss();
         if res == -EOPNOTSUPP {
             self.stop_learning();
-        } else {
-            self.miss();
         }
     }
 
@@ -220,6 +304,46 @@ mod tests {
                 "{percent} %: {attempts} % attempts"
             );
         }
+    }
+
+    /// Returns a new file on a mount.
+    fn file_on(mounts: &Arc<MountHints>, mount: u64) -> CachedHint {
+        let hint = CachedHint::default();
+        hint.follow(mounts, mount);
+        hint.set(CachedReads::Learn);
+        hint
+    }
+
+    #[test]
+    fn files_that_are_read_once_learn_from_each_other() {
+        let mounts = Arc::new(MountHints::default());
+        let tries = |mount, files, is_cached: bool| -> u32 {
+            let tries = (0..files).map(|_| attempts(&file_on(&mounts, mount), 1, |_| is_cached));
+            tries.sum()
+        };
+        assert_eq!(tries(1, 11, false), 11);
+        assert_eq!(tries(1, 510 + 40 * 256, false), 8 + 40);
+        // Another mount is not affected.
+        assert_eq!(tries(2, 1000, true), 1000);
+        // Files that are cached again are noticed.
+        assert!(tries(1, 256 + 1000, true) >= 1000);
+        assert_eq!(tries(1, 1000, true), 1000);
+    }
+
+    #[test]
+    fn a_large_cold_file_counts_once_for_its_mount_and_learns_by_itself() {
+        let mounts = Arc::new(MountHints::default());
+        let cold = file_on(&mounts, 1);
+        assert_eq!(attempts(&cold, 11, |_| false), 11);
+        assert!(attempts(&cold, 10_000, |_| false) < 60);
+        assert_eq!(attempts(&file_on(&mounts, 1), 1000, |_| true), 1000);
+        // A file on a cold mount is tried again after its first hit.
+        for _ in 0..1000 {
+            attempts(&file_on(&mounts, 1), 1, |_| false);
+        }
+        let hot = file_on(&mounts, 1);
+        assert!(attempts(&hot, 256 + 1000, |_| true) >= 1000);
+        assert_eq!(attempts(&hot, 1000, |_| true), 1000);
     }
 
     #[test]

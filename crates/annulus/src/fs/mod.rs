@@ -77,7 +77,11 @@ pub struct File {
 
 impl File {
     pub(crate) fn new(opened: OpenedFd, submitter: Arc<Submitter>) -> io::Result<File> {
-        let OpenedFd { fd, flags } = opened;
+        let OpenedFd {
+            fd,
+            flags,
+            mut mount,
+        } = opened;
         let mut direct = None;
         // On a known mount, only the alignment is left to query.
         if !fd.is_simulated() && (!fd.is_local() || flags & O_DIRECT != 0) {
@@ -87,6 +91,10 @@ impl File {
                 fd.note_offsets();
             }
             fd.set_file_system(mount::learn(fd.raw_for_brief_call(), &identity));
+            mount = identity.mount();
+        }
+        if let Some(mount) = mount {
+            fd.cached().follow(&submitter.mount_hints, mount);
         }
         let closer = Arc::downgrade(&submitter);
         fd.close_later_by(closer);

@@ -28,7 +28,8 @@ pub(crate) fn adopt(submitter: &Arc<Submitter>, file: std::fs::File) -> io::Resu
     let fd = Fd::adopt(file);
     let flags = call::open_flags(fd.raw())?;
     fd.set_open_flags(flags);
-    File::new(OpenedFd { fd, flags }, Arc::clone(submitter))
+    let mount = None;
+    File::new(OpenedFd { fd, flags, mount }, Arc::clone(submitter))
 }
 
 pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Region> {

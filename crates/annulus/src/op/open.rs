@@ -91,12 +91,12 @@ unsafe impl Op for OpenAt {
         if attempt == Attempt::No {
             return SyncAttempt::NotTried;
         }
-        if mount::local_start(&self.path).is_none() {
+        let Some(mount) = mount::local_start(&self.path) else {
             return SyncAttempt::NotTried;
-        }
+        };
         match call::open_here(&self.path, self.flags) {
             res if res >= 0 => {
-                self.attempt = Attempt::Succeeded;
+                self.attempt = Attempt::Succeeded { mount };
                 SyncAttempt::Done(res)
             }
             res if res == -ENOENT => SyncAttempt::Done(res),
@@ -114,13 +114,16 @@ unsafe impl Op for OpenAt {
         // SAFETY: Open: the kernel has just opened this descriptor, and nothing else owns it.
         let fd = unsafe { Fd::own(res, self.closer) };
         fd.set_open_flags(self.flags);
-        if self.attempt == Attempt::Succeeded {
+        let mut on = None;
+        if let Attempt::Succeeded { mount } = self.attempt {
             fd.set_file_system(FileSystem::Local);
             fd.note_nonblocking();
+            on = Some(mount);
         }
         Ok(OpenedFd {
             fd,
             flags: self.flags,
+            mount: on,
         })
     }
 
@@ -134,4 +137,6 @@ unsafe impl Op for OpenAt {
 pub struct OpenedFd {
     pub(crate) fd: Fd,
     pub(crate) flags: u32,
+    /// The unique ID of the mount, if it is known already.
+    pub(crate) mount: Option<u64>,
 }

@@ -143,7 +143,7 @@ impl Identity {
     }
 
     /// Returns the unique ID of the mount. `None` before Linux 6.8.
-    fn mount(&self) -> Option<u64> {
+    pub(crate) fn mount(&self) -> Option<u64> {
         mount_of(&self.statx)
     }
 

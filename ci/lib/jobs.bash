@@ -1,6 +1,10 @@
 # Sourced by ci/test and ci/long: packages, time limits, logs, and the summary of skipped and flaky tests.
 # shellcheck shell=bash
 
+# The library's test binaries that AddressSanitizer runs (ci/sanitize).
+# shellcheck disable=SC2034
+sanitized=(files fsx net stress tokio tokio_stress)
+
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && may_install=1 || may_install=
 
 # Installs the named Debian packages if one is missing and this is a build machine (CI=true, root, apt).

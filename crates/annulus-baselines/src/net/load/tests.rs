@@ -280,6 +280,35 @@ fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
     assert!(outcome.latency.value_at_quantile(0.95) < due.value_at_quantile(0.95));
 }
 
+/// The server responds to a fiftieth of the rate, so most requests are never sent. All that were sent get a response.
+#[test]
+fn a_server_that_is_too_slow_for_the_rate_leaves_no_request_without_a_response() {
+    let target = serve(|mut stream, _| {
+        let mut buffer = [0; 32];
+        while stream.read_exact(&mut buffer).is_ok() {
+            thread::sleep(Duration::from_millis(20));
+            if stream.write_all(&buffer).is_err() {
+                return;
+            }
+        }
+    });
+    for reconnect in [false, true] {
+        let plan = Plan {
+            pace: Pace::Rate(10_000.0),
+            reconnect,
+            timeout: Duration::from_secs(4),
+            runtime: Duration::from_secs(2),
+            ..plan(target.clone(), Workload::Echo { bytes: 32 })
+        };
+        let Some(outcome) = outcome(&plan) else {
+            return;
+        };
+        assert!(outcome.never_sent > 0);
+        assert_eq!(outcome.faults.len(), 1, "{:?}", outcome.faults);
+        assert!(outcome.faults[0].starts_with("the rate was not reached"));
+    }
+}
+
 /// Asserts that a run counts errors of this kind only.
 fn assert_counted(kind: Kind, plan: &Plan) {
     let Some(outcome) = outcome_with(plan, |outcome| outcome.errors.total() > 0) else {

@@ -92,6 +92,8 @@ struct Worker<'r, 'p, P: Protocol> {
     phase: Phase,
     now_ns: u64,
     next_tick_ns: u64,
+    /// The ends of the time in which late requests are still sent, and in which responses are awaited.
+    send_until_ns: u64,
     drain_until_ns: u64,
     reported_ready: bool,
     next_source: u32,
@@ -197,6 +199,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             phase: Phase::Connecting,
             now_ns: shared.now_ns(),
             next_tick_ns: 0,
+            send_until_ns: u64::MAX,
             drain_until_ns: 0,
             reported_ready: false,
             next_source: thread as u32,
@@ -264,6 +267,8 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                 Phase::Draining => {
                     let patience = self.shared.patience(self.plan.timeout);
                     self.drain_until_ns = self.now_ns + patience.as_nanos() as u64;
+                    // The rest is for the responses to the last of them.
+                    self.send_until_ns = self.now_ns + patience.as_nanos() as u64 / 2;
                 }
             }
             self.phase = next;
@@ -314,15 +319,22 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         is_needed.then_some(next_ns)
     }
 
+    /// Returns the due time of the next request to send. A server that is too slow for the rate gets no more requests
+    /// than it may respond to in time.
+    fn next_to_send_ns(&self) -> Option<u64> {
+        let may_send = self.now_ns < self.send_until_ns;
+        self.next_due_ns().filter(|_| may_send)
+    }
+
     fn is_drained(&self) -> bool {
-        let nothing_left = self.owed() == 0 && self.next_due_ns().is_none();
+        let nothing_left = self.owed() == 0 && self.next_to_send_ns().is_none();
         nothing_left || self.now_ns >= self.drain_until_ns
     }
 
     fn patience_ns(&self) -> u64 {
         let due_ns = match self.spare.is_empty() {
             true => None,
-            false => self.next_due_ns(),
+            false => self.next_to_send_ns(),
         };
         due_ns.map_or(WAIT_NS, |due_ns| {
             due_ns.saturating_sub(self.now_ns).min(WAIT_NS)
@@ -331,7 +343,10 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
 
     /// Assigns due requests to connections with room, at a fixed rate.
     fn send_what_is_due(&mut self) -> io::Result<()> {
-        while let Some(due_ns) = self.next_due_ns().filter(|&due_ns| due_ns <= self.now_ns) {
+        while let Some(due_ns) = self
+            .next_to_send_ns()
+            .filter(|&due_ns| due_ns <= self.now_ns)
+        {
             let Some((conn_index, generation)) = self.spare.pop_front() else {
                 return Ok(());
             };

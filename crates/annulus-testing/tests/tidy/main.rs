@@ -12,6 +12,7 @@ mod retired;
 mod safety;
 mod source;
 mod traps;
+mod workflows;
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -45,4 +46,5 @@ rules! {
     every_kernel_trap_has_its_test_or_a_reason: traps::rows;
     every_test_named_in_a_document_exists: traps::tests_named;
     no_retired_term_is_used: retired::terms;
+    the_public_ci_runs_every_part: workflows::parts;
 }

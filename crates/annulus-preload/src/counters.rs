@@ -29,12 +29,14 @@ struct Early {
     served: [AtomicU64; CALLS],
     passed: [AtomicU64; WHYS],
     handed_back: [AtomicU64; WHYS],
+    listeners_left: [AtomicU64; WHYS],
 }
 
 static EARLY: Early = Early {
     served: [const { AtomicU64::new(0) }; CALLS],
     passed: [const { AtomicU64::new(0) }; WHYS],
     handed_back: [const { AtomicU64::new(0) }; WHYS],
+    listeners_left: [const { AtomicU64::new(0) }; WHYS],
 };
 
 /// The storage of threads that have created no ring.
@@ -111,6 +113,14 @@ pub(crate) fn handed_back(why: Why) {
     }
 }
 
+/// Counts a listener whose connections are left to the kernel.
+pub(crate) fn left_listener(why: Why) {
+    match MINE.get().or_else(shared_counters) {
+        Some(counters) => counters.leave_listener(why, 1),
+        None => add(&EARLY.listeners_left[why as usize]),
+    }
+}
+
 /// Counts an event of this thread's ring.
 #[inline]
 pub(crate) fn count(event: Event, times: u64) {
@@ -166,6 +176,10 @@ impl RingCounters {
     pub(crate) fn update(&mut self, now: [u64; 4]) {
         if now == self.last {
             return;
+        }
+        let [_, connections, ..] = now;
+        if self.last[1] == 0 && connections > 0 {
+            log::serves_connection();
         }
         for ((gauge, now), last) in GAUGES.into_iter().zip(now).zip(&mut self.last) {
             if now != *last {
@@ -240,6 +254,10 @@ fn begin_process() {
             *why,
             EARLY.handed_back[*why as usize].swap(0, Ordering::Relaxed),
         );
+        shared_counters.leave_listener(
+            *why,
+            EARLY.listeners_left[*why as usize].swap(0, Ordering::Relaxed),
+        );
     }
 }
 
@@ -274,7 +292,12 @@ pub(crate) fn reset() {
                 .map(|mut owner| owner.take().map(std::mem::forget))
         });
     }
-    let early = [&EARLY.served[..], &EARLY.passed, &EARLY.handed_back];
+    let early = [
+        &EARLY.served[..],
+        &EARLY.passed,
+        &EARLY.handed_back,
+        &EARLY.listeners_left,
+    ];
     early
         .into_iter()
         .flatten()

@@ -51,6 +51,8 @@ pub(crate) fn log_refused(why: &str) {
 static BUILD_LOGGED: AtomicBool = AtomicBool::new(false);
 /// This process has created a ring.
 static HAS_RING: AtomicBool = AtomicBool::new(false);
+/// This process has logged that a ring serves a connection.
+static SERVES_LOGGED: AtomicBool = AtomicBool::new(false);
 /// This process has logged why it has no ring yet.
 static REASON_LOGGED: AtomicBool = AtomicBool::new(false);
 
@@ -70,6 +72,14 @@ pub(crate) fn has_ring(backend: &str) {
     if !HAS_RING.swap(true, Ordering::Relaxed) {
         log_build();
         write_line(&format!("created its first ring: {backend}"));
+    }
+}
+
+/// Confirms that serving works, with the first connection that a ring of the process serves.
+#[cold]
+pub(crate) fn serves_connection() {
+    if !SERVES_LOGGED.swap(true, Ordering::Relaxed) {
+        write_line("all is well: io_uring serves the first connection");
     }
 }
 
@@ -112,7 +122,7 @@ pub(crate) fn log_result() {
 
 /// Resets the flags in a child of a fork, which has logged nothing and created no ring.
 pub(crate) fn reset_in_child() {
-    for flag in [&BUILD_LOGGED, &HAS_RING, &REASON_LOGGED] {
+    for flag in [&BUILD_LOGGED, &HAS_RING, &SERVES_LOGGED, &REASON_LOGGED] {
         flag.store(false, Ordering::Relaxed);
     }
 }

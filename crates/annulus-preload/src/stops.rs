@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::counters::Why;
+use crate::counters::{self, Why};
 use crate::fd_table::{Entry, Kind, NEVER_SERVED};
 use crate::log;
 
@@ -33,6 +33,7 @@ pub(crate) fn on_set(why: Why, connections: u32) {
 
 /// Reports a listener, whose connections are not served.
 pub(crate) fn on_listener(why: Why) {
+    counters::left_listener(why);
     if LISTENERS[why as usize].fetch_add(1, Ordering::Relaxed) >= LINES_MAX {
         return;
     }

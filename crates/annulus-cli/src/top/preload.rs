@@ -27,6 +27,8 @@ pub(super) struct PreloadReport {
     pub(super) passed: Vec<ReasonReport>,
     /// Descriptors that were served and then handed back to the kernel, the most frequent reason first.
     pub(super) handed_back: Vec<ReasonReport>,
+    /// Listeners whose connections are left to the kernel, the most frequent reason first.
+    pub(super) listeners_left: Vec<ReasonReport>,
 }
 
 /// The count of a reason.
@@ -54,6 +56,7 @@ impl PreloadReport {
             buffers_free: now.buffers_free,
             passed: reasons(&between.passed, &now.passed, seconds),
             handed_back: reasons(&between.handed_back, &now.handed_back, seconds),
+            listeners_left: reasons(&between.listeners_left, &now.listeners_left, seconds),
         })
     }
 }
@@ -141,6 +144,20 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
             whole(connections)
         ))
     }));
+    notes.extend(preload.listeners_left.iter().map(|left| {
+        let (listeners, connections) = match left.since_start {
+            1 => ("1 listener is".to_owned(), "its connections pass"),
+            count => (
+                format!("{} listeners are", whole(count)),
+                "their connections pass",
+            ),
+        };
+        format!(
+            "{listeners} left to the kernel: {} ({}); {connections} through",
+            listener_meaning(&left.reason),
+            left.reason
+        )
+    }));
     let back = preload.handed_back.iter();
     let grown = back.filter(|back| back.per_second > 0.0);
     notes.extend(grown.map(|back| {
@@ -165,4 +182,14 @@ fn meaning(reason: &str) -> Option<&'static str> {
         "descriptors" => "the limit on descriptors is nearly reached",
         _ => return None,
     })
+}
+
+/// Returns the meaning of a reason for which the connections of a listener are left to the kernel.
+fn listener_meaning(reason: &str) -> &'static str {
+    match reason {
+        "port" => "the operator excluded its port",
+        "unknown_option" => "it has a socket option that a ring does not reproduce",
+        "duplicated" => "the program duplicated its descriptor",
+        _ => "the program uses it in a way that a ring does not reproduce",
+    }
 }

@@ -131,6 +131,18 @@ fn sets_that_are_left_to_the_kernel_are_reported_with_reason_and_count() {
 }
 
 #[test]
+fn listeners_that_are_left_to_the_kernel_are_reported_with_reason_and_count() {
+    let mut report = corrupted::report_of_preload();
+    let preload = report.total.preload.as_mut().unwrap();
+    let mut left = preload.handed_back[0].clone();
+    (left.reason, left.since_start) = ("port".to_owned(), 1);
+    preload.listeners_left = vec![left];
+    let note = "1 listener is left to the kernel: the operator excluded its port (port); its connections pass through";
+    let notes = super::preload::notes(&report);
+    assert!(notes.iter().any(|one| one == note), "{notes:?}");
+}
+
+#[test]
 fn a_program_without_a_ring_is_reported_with_the_reasons() {
     let mut report = corrupted::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();

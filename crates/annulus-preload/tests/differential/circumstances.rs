@@ -287,6 +287,11 @@ fn each_process_logs_its_build_and_its_first_ring() {
         assert_eq!(lines_with(&run.log, &whole), builds, "{}", run.log);
         let rings = lines_with(&run.log, "created its first ring: io_uring");
         let none = lines_with(&run.log, "created no ring");
+        let serving = lines_with(
+            &run.log,
+            "all is well: io_uring serves the first connection",
+        );
+        assert_eq!(serving, rings, "{}", run.log);
         assert!(!rings.is_empty(), "{}", run.log);
         for ring in rings {
             let times = builds.iter().filter(|build| **build == ring).count();

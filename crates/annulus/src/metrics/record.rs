@@ -12,7 +12,7 @@ use crate::op::{self, OperationNumber};
 
 /// The version of the layout: of the header (`layout/mod.rs`), of a record and of the buckets. Names are compared by
 /// [`names`].
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// The number of entries for operations; some are left for future ones.
 const OPERATIONS_MAX: usize = 64;
@@ -59,8 +59,10 @@ const PASSED: usize = PRELOAD + CALLS_MAX * CALL_WORDS;
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Why::ALL.len() <= REASONS_MAX);
 const HANDED_BACK: usize = PASSED + REASONS_MAX;
+/// Listeners whose connections are left to the kernel.
+const LISTENERS_LEFT: usize = HANDED_BACK + REASONS_MAX;
 /// The number of created rings.
-pub(super) const RINGS_MADE: usize = HANDED_BACK + REASONS_MAX;
+pub(super) const RINGS_MADE: usize = LISTENERS_LEFT + REASONS_MAX;
 /// The words before this index are counters, whose sums over records are meaningful. Gauges follow.
 const PRELOAD_COUNTED: Range<usize> = PRELOAD..RINGS_MADE + 1;
 pub(super) const RINGS: usize = PRELOAD_COUNTED.end;
@@ -127,6 +129,11 @@ pub(super) fn passed(why: Why) -> usize {
 #[inline]
 pub(super) fn handed_back(why: Why) -> usize {
     HANDED_BACK + why as usize
+}
+
+#[inline]
+pub(super) fn listeners_left(why: Why) -> usize {
+    LISTENERS_LEFT + why as usize
 }
 
 /// Returns the words of the preload library's counters.
@@ -352,6 +359,7 @@ fn preloaded(words: &[u64]) -> PreloadCounts {
     PreloadCounts {
         passed: reasons(passed),
         handed_back: reasons(handed_back),
+        listeners_left: reasons(listeners_left),
         rings: gauge(RINGS),
         connections: gauge(CONNECTIONS),
         buffers: gauge(BUFFERS),

@@ -204,6 +204,8 @@ pub struct PreloadCounts {
     pub passed: Vec<ReasonCounts>,
     /// Descriptors that were served and then handed back to the kernel.
     pub handed_back: Vec<ReasonCounts>,
+    /// Listeners whose connections are left to the kernel.
+    pub listeners_left: Vec<ReasonCounts>,
     /// The number of rings in service now.
     pub rings: u64,
     /// The number of connections in service now.
@@ -228,6 +230,7 @@ impl PreloadCounts {
     fn add(&mut self, other: &PreloadCounts) {
         add_reasons(&mut self.passed, &other.passed);
         add_reasons(&mut self.handed_back, &other.handed_back);
+        add_reasons(&mut self.listeners_left, &other.listeners_left);
         self.rings = self.rings.wrapping_add(other.rings);
         self.connections = self.connections.wrapping_add(other.connections);
         self.buffers = self.buffers.wrapping_add(other.buffers);
@@ -238,6 +241,7 @@ impl PreloadCounts {
         PreloadCounts {
             passed: reasons_since(&self.passed, &earlier.passed),
             handed_back: reasons_since(&self.handed_back, &earlier.handed_back),
+            listeners_left: reasons_since(&self.listeners_left, &earlier.listeners_left),
             rings: self.rings,
             connections: self.connections,
             buffers: self.buffers,

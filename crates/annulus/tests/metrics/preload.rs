@@ -45,6 +45,7 @@ fn busy() -> (Served, Served) {
     ring.change(Gauge::BuffersFree, 5);
     ring.hand_back(Why::Duplicated, 1);
     process.pass(Why::NotAStream, 9);
+    process.leave_listener(Why::Port, 2);
     process.serve_shared(Call::Close, 2);
     (ring, process)
 }
@@ -66,6 +67,7 @@ fn is_busy(snapshot: &Snapshot) {
     assert_eq!(reasons(&preload.handed_back), [("duplicated", 1)]);
     let process = only(snapshot, SourceKind::Passed);
     assert_eq!(reasons(&process.preload.passed), [("not_a_stream", 9)]);
+    assert_eq!(reasons(&process.preload.listeners_left), [("port", 2)]);
     assert_eq!(count(process, "close"), (2, 0));
     assert_eq!(process.counters.in_flight, 0);
 }

@@ -223,6 +223,13 @@ impl Served {
         word.add_shared(descriptors);
     }
 
+    /// Counts listeners whose connections are left to the kernel. Any thread may call this.
+    pub fn leave_listener(&self, why: Why, listeners: u64) {
+        self.0
+            .word(record::listeners_left(why))
+            .add_shared(listeners);
+    }
+
     /// Marks a served call as failed. Any thread may call this.
     pub fn fail(&self, call: Call, errno: i32) {
         self.0.word(record::served_failed(call)).add_shared(1);

@@ -48,8 +48,33 @@ pub(super) struct Observer<L> {
 
 impl Observer<Process> {
     pub(super) fn at(pid: u32, rules: &[Rule]) -> Result<Observer<Process>, Fault> {
-        Observer::new(Process::find(pid)?, rules)
+        let mut process = Process::find(pid)?;
+        if let Err(error) = process.snapshot()
+            && error.kind() == io::ErrorKind::Unsupported
+            && let Some(workers) = workers_of(&process.facts())
+        {
+            return Err(Fault::failed(workers));
+        }
+        Observer::new(process, rules)
     }
+}
+
+/// Returns a message that names the descendants that share their metrics, if the process itself does not.
+fn workers_of(process: &ProcessFacts) -> Option<String> {
+    let workers = Process::sharing_descendants(process.pid).ok()?;
+    let first = workers.first()?.facts().pid;
+    let list: Vec<String> = (workers.iter())
+        .map(|worker| {
+            let facts = worker.facts();
+            format!("{} ({})", facts.pid, facts.command)
+        })
+        .collect();
+    Some(format!(
+        "process {} ({}) has no rings, but its child processes do: {}; show one of them: annulus top {first}",
+        process.pid,
+        process.command,
+        list.join(", ")
+    ))
 }
 
 impl<L: Observed> Observer<L> {

@@ -40,6 +40,14 @@ impl Process {
         started_ticks(self.pid) == Some(self.started_ticks)
     }
 
+    /// Returns the descendants of a process that share their metrics, such as the workers of nginx.
+    pub(super) fn sharing_descendants(pid: u32) -> io::Result<Vec<Process>> {
+        let mut sharing = Sharing::find(Path::new("/proc"))?.pids;
+        // A forked child also has its parent's file.
+        sharing.retain(|&other| descends(other, pid) && snapshot_of(other).is_ok());
+        Ok(sharing.into_iter().filter_map(Process::running).collect())
+    }
+
     pub(super) fn running(pid: u32) -> Option<Process> {
         let started_ticks = started_ticks(pid)?;
         Some(Process {
@@ -155,6 +163,20 @@ fn started_ticks_in(stat: &str) -> Option<u64> {
     fields.get(STARTED)?.parse().ok()
 }
 
+/// Returns whether a process is a descendant of `ancestor`.
+fn descends(pid: u32, ancestor: u32) -> bool {
+    /// A chain of parents is not longer; with a reused ID it could be a circle.
+    const GENERATIONS_MAX: usize = 64;
+    let parent = |pid: &u32| parent_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
+    let mut ancestors = std::iter::successors(parent(&pid), parent).take(GENERATIONS_MAX);
+    ancestors.any(|one| one == ancestor)
+}
+
+fn parent_in(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1)?.parse().ok()
+}
+
 fn uptime(started_ticks: u64) -> Option<f64> {
     let text = fs::read_to_string("/proc/uptime").ok()?;
     let machine: f64 = text.split_whitespace().next()?.parse().ok()?;
@@ -175,6 +197,7 @@ mod tests {
         assert_eq!(started_ticks_in(&stat("echo", "S")), Some(22));
         assert_eq!(started_ticks_in(&stat("a) S 1 (b", "R")), Some(22));
         assert_eq!(started_ticks_in(&stat("echo", "Z")), None);
+        assert_eq!(parent_in(&stat("a) S 1 (b", "R")), Some(4));
         assert_eq!(started_ticks_in("7 (echo"), None);
         assert_eq!(started_ticks_in(""), None);
     }

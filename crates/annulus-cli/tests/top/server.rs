@@ -16,7 +16,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_annulus"))
+        Server::start_with(Command::new(env!("CARGO_BIN_EXE_annulus")))
+    }
+
+    /// Starts the server by `command`, which gets the arguments of the tool.
+    pub(crate) fn start_with(mut command: Command) -> Server {
+        let mut child = command
             .args(["serve", "echo", "--addr", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -47,6 +52,12 @@ impl Server {
 
     pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
+    }
+
+    /// Closes the standard input of a server that ends for it, and waits for its end.
+    pub(crate) fn close_input(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
     }
 
     pub(crate) fn kill(&mut self) {

@@ -57,6 +57,31 @@ fn a_process_that_is_missing_has_ended_or_shares_nothing_is_reported() {
 }
 
 #[test]
+fn of_a_process_without_rings_the_child_processes_that_have_some_are_named() {
+    // A master process, as that of nginx. It ends its worker when its standard input ends.
+    let script = "\"$0\" \"$@\" & worker=$!; read -r _; kill $worker; wait";
+    let mut master = Command::new("sh");
+    master
+        .args(["-c", script, env!("CARGO_BIN_EXE_annulus")])
+        .stdin(Stdio::piped());
+    let mut server = Server::start_with(master);
+    let output = top(&[&server.pid(), "--once"]).output().unwrap();
+    server.close_input();
+    let (code, error) = code_and_error(&output);
+    assert_eq!(code, Some(1), "{error}");
+    let (_, named) = error.split_once("but its child processes do: ").unwrap();
+    let (worker, command) = named.split_once(" (").unwrap();
+    assert!(
+        command.contains("annulus serve echo --addr 127.0.0.1:0"),
+        "{error}"
+    );
+    assert!(
+        error.trim_end().ends_with(&format!("annulus top {worker}")),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_process_of_another_user_needs_sudo() {
     let server = Server::start();
     let mut command = top(&[&server.pid(), "--once"]);

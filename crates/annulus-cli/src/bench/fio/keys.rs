@@ -261,10 +261,10 @@ fn apply(
             text: expanded.as_deref(),
             base,
         };
-        let (hint, example) = (comment_hint(expanded.as_deref()), key.example);
+        let example = key.example;
         return (key.set)(options, &raw).map(|()| None).map_err(|text| {
             format!(
-                "`{name}`: {text}{hint}. It means: {}; for example {name}={example}",
+                "`{name}`: {text}. It means: {}; for example {name}={example}",
                 key.meaning
             )
         });
@@ -279,14 +279,6 @@ fn apply(
         Some(_) if is_switched_off(name, expanded.as_deref()) => Ok(None),
         Some(group) => Err(format!("`{name}` is not supported: {}", group.why)),
         None => Err(unknown(name)),
-    }
-}
-
-/// Returns a hint if the value contains a comment, which fio unexpectedly treats as part of the value.
-fn comment_hint(value: Option<&str>) -> &'static str {
-    match value {
-        Some(value) if value.contains([';', '#']) => "; a comment needs a line of its own",
-        _ => "",
     }
 }
 

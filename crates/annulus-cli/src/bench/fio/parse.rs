@@ -123,7 +123,11 @@ impl File {
         match text.chars().next() {
             None | Some('#' | ';') => Ok(()),
             Some('[') => self.header(number, text),
-            Some(_) => self.entry(number, text),
+            // As in fio, a comment begins at the first of these characters, even within a value or quotes.
+            Some(_) => self.entry(
+                number,
+                text.split(['#', ';']).next().unwrap_or(text).trim_end(),
+            ),
         }
     }
 

@@ -262,7 +262,8 @@ pub(crate) struct LoadArgs {
 
     /// Servers to start and compare [default: all]
     ///
-    /// The default is all built-in servers, and nginx if it is installed. `none` starts only those of --server-cmd.
+    /// The default is all built-in servers, and nginx if it is installed. For HTTP, `nginx-preload` is nginx under
+    /// `annulus run`. `none` starts only those of --server-cmd.
     #[arg(
         long,
         help_heading = "Server",
@@ -274,7 +275,7 @@ pub(crate) struct LoadArgs {
 
     /// Another server to compare, such as mine='./mine {addr}'
     ///
-    /// {addr} is replaced by the address to listen on, and {dir} by the directory with the files of --what.
+    /// {addr} is replaced by the address to listen on, {port} by its port, and {dir} by the directory with the files of --what.
     #[arg(help_heading = "Server")]
     #[arg(long, value_name = "NAME=CMD", conflicts_with = "addr")]
     pub(crate) server_cmd: Vec<String>,

@@ -110,6 +110,7 @@ impl VariantFacts {
             Variant::BuiltIn { name } => match (protocol, *name) {
                 ("http", "annulus") => "annulus serve http --backend uring",
                 ("http", "annulus-epoll") => "annulus serve http --backend epoll",
+                ("http", "nginx-preload") => "the same nginx under `annulus run`",
                 ("http", "nginx") => "nginx as installed: one worker, open_file_cache, no log",
                 ("http", _) => "hyper on Tokio's current_thread runtime, bodies in memory",
                 (_, "annulus") => "annulus serve echo --backend uring",

@@ -35,6 +35,7 @@ pub(crate) use json::Run;
 use json::{LoadFacts, Report, Sample, VariantFacts};
 use options::Cell;
 pub(crate) use options::Options;
+pub(crate) use pages::find_program;
 use server::Server;
 use variants::Variant;
 use watch::Watch;

@@ -16,7 +16,7 @@ const RESPONDED: &str = "Hello, World!";
 const COMPARED_BYTES: usize = 4096;
 /// The verification interval of larger bodies: one response in N, because comparing takes time from the client.
 const COMPARED_OF: u64 = 16;
-/// Folders that are searched for nginx after `PATH`. Distributions leave `sbin` out of the `PATH` of normal users.
+/// Folders that are searched for a server after `PATH`. Distributions leave `sbin` out of the `PATH` of normal users.
 const FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
 /// Descriptors that nginx needs besides its connections.
 const OTHER_FILES: usize = 64;
@@ -123,15 +123,15 @@ fn name(size: u64) -> String {
     format!("{size}.bin")
 }
 
-/// Returns the path of the nginx program, if it is installed.
-pub(super) fn find_nginx() -> Option<PathBuf> {
+/// Returns the path of an installed program.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
     let is_program = |path: &PathBuf| {
         let matched = fs::metadata(path);
         matched.is_ok_and(|matched| matched.is_file() && matched.permissions().mode() & 0o111 != 0)
     };
-    folders.map(|folder| folder.join("nginx")).find(is_program)
+    folders.map(|folder| folder.join(name)).find(is_program)
 }
 
 #[cfg(test)]

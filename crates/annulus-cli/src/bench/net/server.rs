@@ -17,8 +17,8 @@ use annulus_baselines::net::load::Target;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::options::{Cell, Options};
-use super::pages::{Pages, find_nginx};
-use super::variants::Variant;
+use super::pages::{Pages, find_program};
+use super::variants::{NGINX_PRELOAD, Variant};
 use crate::fault::Fault;
 use crate::signals;
 
@@ -46,9 +46,10 @@ impl Server {
         let own = std::env::current_exe()
             .map_err(|error| failed(format!("finding our own program: {error}")))?;
         let fixed_address = match variant {
-            Variant::Command { .. } | Variant::BuiltIn { name: "nginx" } => {
-                Some(free_address().map_err(|error| failed(error.to_string()))?)
-            }
+            Variant::Command { .. }
+            | Variant::BuiltIn {
+                name: "nginx" | NGINX_PRELOAD,
+            } => Some(free_address().map_err(|error| failed(error.to_string()))?),
             _ => None,
         };
         let mut command = Command::new(&own);
@@ -188,10 +189,12 @@ fn program(
         Variant::Command { argv, .. } => {
             let address =
                 fixed_address.map_or(String::new(), |fixed_address| fixed_address.to_string());
+            let port = fixed_address.map_or(String::new(), |address| address.port().to_string());
             let folder = pages.map_or(String::new(), |pages| pages.files().display().to_string());
             let argv = (argv.iter()).map(|argument| {
                 argument
                     .replace("{addr}", &address)
+                    .replace("{port}", &port)
                     .replace("{dir}", &folder)
             });
             argv.map(OsString::from).collect()
@@ -210,9 +213,13 @@ fn page_server(
     let arguments = |arguments: &[&str]| arguments.iter().map(OsString::from).collect::<Vec<_>>();
     let mut line = vec![OsString::from(own)];
     match (name, fixed_address) {
-        ("nginx", Some(address)) => {
-            let nginx = find_nginx().ok_or(ErrorKind::NotFound)?;
-            line = vec![nginx.into(), "-p".into(), pages.folder().into()];
+        ("nginx" | NGINX_PRELOAD, Some(address)) => {
+            let nginx = find_program("nginx").ok_or(ErrorKind::NotFound)?;
+            match name {
+                NGINX_PRELOAD => line.extend(arguments(&["run", "--"])),
+                _ => line.clear(),
+            }
+            line.extend([nginx.into(), "-p".into(), pages.folder().into()]);
             line.extend(["-c".into(), pages.nginx(address, cell.connections)?.into()]);
         }
         ("hyper", _) => {

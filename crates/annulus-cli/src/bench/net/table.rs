@@ -1,7 +1,7 @@
 //! The text report: one table per cell, the limiting side of each variant, warnings and the verdict.
 
 use super::json::{Medians, Report, Row, Run};
-use super::variants::reference;
+use super::variants::{NGINX_PRELOAD, reference};
 use crate::bench::columns::ruled;
 use crate::bench::table::{grouped, short};
 
@@ -25,7 +25,7 @@ const RATIO: usize = 2;
 const DISTURBED: f64 = 0.1;
 /// The CPU time of the busiest thread is not shown if it exceeds this share of the process's CPU time.
 const ALONE: f64 = 0.98;
-/// The variant that the verdict is about.
+/// The variant that the verdict is about, besides nginx under the preload library.
 const ANNULUS: &str = "annulus";
 
 /// Returns the column headings.
@@ -196,8 +196,9 @@ fn clause(row: &Row) -> Option<String> {
             short(medians.p99_us),
             row.limit.as_deref().unwrap_or_default(),
         )),
-        Some(ratio) if row.variant == ANNULUS => Some(format!(
-            "with {cell} {ANNULUS} completes {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
+        Some(ratio) if [ANNULUS, NGINX_PRELOAD].contains(&row.variant.as_str()) => Some(format!(
+            "with {cell} {} completes {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
+            row.variant,
             ratio.median,
             ratio.min,
             ratio.max,

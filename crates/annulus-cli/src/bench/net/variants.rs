@@ -2,7 +2,7 @@
 
 use annulus_baselines::net::load::Target;
 
-use super::pages::find_nginx;
+use super::pages::find_program;
 use crate::args::LoadArgs;
 use crate::fault::Fault;
 
@@ -10,6 +10,9 @@ use crate::fault::Fault;
 const OF_ECHO: [&str; 5] = ["annulus", "annulus-epoll", "tokio", "ring", "epoll"];
 /// The HTTP servers that are compared by default. nginx, the reference, is left out if it is not installed.
 const OF_HTTP: [&str; 4] = ["annulus", "annulus-epoll", "hyper", "nginx"];
+
+/// The HTTP server that is compared only on request: nginx under the preload library.
+pub(super) const NGINX_PRELOAD: &str = "nginx-preload";
 
 /// Returns the built-in variants for a protocol.
 fn all_of(protocol: &str) -> &'static [&'static str] {
@@ -72,7 +75,7 @@ pub(super) fn variants(
     let mut list: Vec<Variant> = Vec::new();
     if args.variants.is_empty() || args.variants == ["all"] {
         list.extend(own.iter().filter_map(|&name| match name {
-            "nginx" if find_nginx().is_none() => {
+            "nginx" if find_program("nginx").is_none() => {
                 notes.push("nginx is not installed: it is left out".into());
                 None
             }
@@ -80,12 +83,18 @@ pub(super) fn variants(
         }));
     } else if args.variants != ["none"] {
         for requested in &args.variants {
-            let Some(&name) = own.iter().find(|name| *name == requested) else {
+            let on_request = if protocol == "http" {
+                &[NGINX_PRELOAD][..]
+            } else {
+                &[]
+            };
+            let mut known = own.iter().chain(on_request);
+            let Some(&name) = known.find(|name| *name == requested) else {
                 return Err(unknown(requested, own));
             };
-            if name == "nginx" && find_nginx().is_none() {
+            if name.starts_with("nginx") && find_program("nginx").is_none() {
                 return Err(Fault::usage(
-                    "--variants nginx: it is not installed; on Debian, `apt install nginx-light`",
+                    "--variants: nginx is not installed; on Debian, `apt install nginx-light`",
                 ));
             }
             list.push(Variant::BuiltIn { name });
@@ -139,9 +148,12 @@ fn command(text: &str) -> Result<Variant, Fault> {
     if name.is_empty() || argv.is_empty() {
         return Err(wrong("no name or no command"));
     }
-    if !argv.iter().any(|argument| argument.contains("{addr}")) {
+    if !argv
+        .iter()
+        .any(|argument| argument.contains("{addr}") || argument.contains("{port}"))
+    {
         return Err(wrong(
-            "no {addr}, which stands for the address to listen on",
+            "no {addr}, which stands for the address to listen on, and no {port}",
         ));
     }
     Ok(Variant::Command {

@@ -16,7 +16,8 @@ use crate::watching::Judge;
 mod cache;
 mod check;
 mod columns;
-mod fio;
+pub(crate) mod disturbance;
+pub(crate) mod fio;
 mod job;
 pub(crate) mod json;
 mod layout;
@@ -464,7 +465,7 @@ fn report(
             })
             .collect(),
         warnings: verdict::warnings(plan, &runs, &rows),
-        verdict: verdict::verdict(&rows, &plan.depths),
+        verdict: verdict::verdict(&runs, &rows, &plan.depths),
         interrupted: false,
         notes: Vec::new(),
         runs,

@@ -1,5 +1,6 @@
 //! The conclusion from the figures: a sentence, and warnings that each name an option.
 
+use super::disturbance::{self, RunShares};
 use super::job::Plan;
 use super::json::{Outcome, Run, Sample};
 use super::stats::{Row, Spread};
@@ -8,22 +9,40 @@ use super::variant::{BASE, Side};
 
 /// The spread of repeats from which more of them are needed to compare a variant.
 const SPREAD_MAX: f64 = 0.2;
-/// Processors used by others from which a run counts as disturbed; the kernel's own work stays below.
-const OTHERS_BUSY_MAX: f64 = 0.3;
-const STOLEN_MAX: f64 = 0.05;
 /// The number of operations below which high percentiles are unreliable.
 const TAIL_OPS_MIN: u64 = 50_000;
 
-/// Returns the sentence after the tables.
-pub(crate) fn verdict(rows: &[Row], depths: &[usize]) -> String {
-    let clauses: Vec<String> = depths
-        .iter()
-        .filter_map(|&depth| clause(rows, depth))
-        .collect();
-    if clauses.is_empty() {
-        return "Verdict: nothing could be compared.".into();
+/// Returns the sentence after the tables. A depth whose runs were disturbed gets no verdict.
+pub(crate) fn verdict(runs: &[Run], rows: &[Row], depths: &[usize]) -> String {
+    let shares = shares(runs);
+    let (mut clauses, mut withheld) = (Vec::new(), Vec::new());
+    for &depth in depths {
+        match disturbance::withheld(&shares, &cell(depth)) {
+            Some(why) => withheld.push(why),
+            None => clauses.extend(clause(rows, depth)),
+        }
     }
-    format!("Verdict: {}.", clauses.join("; "))
+    disturbance::sentence(&clauses, &withheld)
+}
+
+fn cell(depth: usize) -> String {
+    format!("depth {depth}")
+}
+
+fn shares(runs: &[Run]) -> Vec<RunShares> {
+    let measured = runs.iter().filter_map(|run| match &run.outcome {
+        Outcome::Measured(sample) => Some((run, sample)),
+        _ => None,
+    });
+    measured
+        .map(|(run, sample)| RunShares {
+            cell: cell(run.depth),
+            repeat: run.repeat,
+            variant: run.variant.clone(),
+            others_busy: sample.others_busy,
+            stolen: sample.stolen,
+        })
+        .collect()
 }
 
 fn clause(rows: &[Row], depth: usize) -> Option<String> {
@@ -96,8 +115,8 @@ pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
         .collect();
     let mut list = Vec::new();
     list.extend(spread(plan, rows));
-    list.extend(disturbed(&samples));
-    list.extend(stolen(&samples));
+    let repeats = format!("--repeat {}", more_repeats(plan));
+    list.extend(disturbance::warning(&shares(runs), &repeats));
     if !plan.once {
         list.extend(ran_out(&samples));
     }
@@ -130,42 +149,12 @@ fn spread(plan: &Plan, rows: &[Row]) -> Option<String> {
         row.variant,
         row.depth,
         relative * 100.0,
-        (plan.repeat * 3).max(9)
+        more_repeats(plan)
     ))
 }
 
-fn disturbed(samples: &[(&Run, &Sample)]) -> Option<String> {
-    let hit: Vec<_> = samples
-        .iter()
-        .filter(|(_, sample)| sample.others_busy > OTHERS_BUSY_MAX)
-        .collect();
-    let (run, sample) = hit
-        .iter()
-        .max_by(|a, b| a.1.others_busy.total_cmp(&b.1.others_busy))?;
-    Some(format!(
-        "other processes or the kernel used a processor during {} of {} runs \
-         (most: {:.1} during {}, depth {}, repeat {}): stop them, or raise --repeat",
-        hit.len(),
-        samples.len(),
-        sample.others_busy,
-        run.variant,
-        run.depth,
-        run.repeat
-    ))
-}
-
-fn stolen(samples: &[(&Run, &Sample)]) -> Option<String> {
-    let most = samples
-        .iter()
-        .map(|(_, sample)| sample.stolen)
-        .fold(0.0, f64::max);
-    (most > STOLEN_MAX).then(|| {
-        let percent = most * 100.0;
-        format!(
-            "the hypervisor withheld up to {percent:.0} % of a processor during a run: \
-             compare ratios, and use --repeat"
-        )
-    })
+fn more_repeats(plan: &Plan) -> usize {
+    (plan.repeat * 3).max(9)
 }
 
 fn ran_out(samples: &[(&Run, &Sample)]) -> Option<String> {

@@ -110,7 +110,8 @@ fn the_json_describes_the_load_and_the_machine() {
         .map(|arg| arg.as_str().unwrap())
         .collect();
     assert_eq!(command[1..3], ["bench", "file"]);
-    assert!(report["verdict"].as_str().unwrap().starts_with("Verdict: "));
+    // A busy machine gets "No verdict", with the reason.
+    assert!(report["verdict"].as_str().unwrap().contains("erdict: "));
     // A row per depth and variant.
     assert_eq!(report["rows"].as_array().unwrap().len(), 4);
 }

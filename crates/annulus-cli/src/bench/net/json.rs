@@ -176,6 +176,9 @@ pub(crate) struct Sample {
     pub(crate) client_cpu_share: Vec<f64>,
     /// Processors that other processes kept busy, on average. Absent without figures of the server.
     pub(crate) others_busy: Option<f64>,
+    /// Processors that the hypervisor withheld, on average.
+    #[serde(default)]
+    pub(crate) stolen: f64,
     pub(crate) server: Option<ServerUse>,
     /// The reason for a missing `server`.
     pub(crate) server_note: Option<String>,

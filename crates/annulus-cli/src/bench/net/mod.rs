@@ -84,7 +84,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
             .map(|variant| VariantFacts::of(variant, options.protocol))
             .collect(),
         warnings: table::warnings(&runs),
-        verdict: table::verdict(&rows),
+        verdict: table::verdict(&runs, &rows),
         interrupted: interrupted.is_some(),
         runs,
         rows,

@@ -29,6 +29,9 @@ pub(crate) fn sample(
         ),
     };
     let seconds = outcome.measured.as_secs_f64();
+    let stolen = machine
+        .as_ref()
+        .map_or(0.0, |used| used.stolen_ns / 1e9 / seconds.max(1e-9));
     let others_busy = machine.zip(server.as_ref()).map(|(used, server)| {
         let busy = (used.machine_busy_ns - used.own_cpu_ns) / 1e9 / seconds.max(1e-9);
         (busy - server.cpus).max(0.0)
@@ -43,6 +46,7 @@ pub(crate) fn sample(
         latency_since_due: outcome.due_latency.as_ref().map(latency),
         client_cpu_share: outcome.client_cpu.clone(),
         others_busy,
+        stolen,
         limit: limit(plan, &outcome.client_cpu, server.as_ref()),
         server,
         server_note,

@@ -3,6 +3,7 @@
 use super::json::{Medians, Report, Row, Run};
 use super::variants::{NGINX_PRELOAD, reference};
 use crate::bench::columns::ruled;
+use crate::bench::disturbance::{self, RunShares};
 use crate::bench::table::{grouped, short};
 
 const HEADINGS: [&str; 12] = [
@@ -21,8 +22,6 @@ const HEADINGS: [&str; 12] = [
 ];
 /// The index of the heading that names the reference server.
 const RATIO: usize = 2;
-/// The report warns if other processes used more than this share of a processor.
-const DISTURBED: f64 = 0.1;
 /// The CPU time of the busiest thread is not shown if it exceeds this share of the process's CPU time.
 const ALONE: f64 = 0.98;
 /// The variant that the verdict is about, besides nginx under the preload library.
@@ -143,14 +142,7 @@ fn processor_time(medians: &Medians) -> String {
 pub(crate) fn warnings(runs: &[Run]) -> Vec<String> {
     let mut warnings = Vec::new();
     let samples = || runs.iter().filter_map(|run| run.sample.as_ref());
-    let busy = samples()
-        .filter_map(|sample| sample.others_busy)
-        .fold(0.0, f64::max);
-    if busy > DISTURBED {
-        warnings.push(format!(
-            "others used up to {busy:.2} of a processor during a run: stop them, or use more --repeats"
-        ));
-    }
+    warnings.extend(disturbance::warning(&shares(runs), "more --repeats"));
     let mut notes: Vec<&str> = Vec::new();
     for sample in samples() {
         let server = sample.server.as_ref();
@@ -171,20 +163,48 @@ pub(crate) fn warnings(runs: &[Run]) -> Vec<String> {
 }
 
 /// Returns the verdict: the ratio of Annulus to the reference server, or the results of a single server.
-pub(crate) fn verdict(rows: &[Row]) -> String {
-    let clauses: Vec<String> = rows.iter().filter_map(clause).collect();
-    match clauses.is_empty() {
-        true => "Verdict: nothing could be compared.".into(),
-        false => format!("Verdict: {}.", clauses.join("; ")),
+///
+/// A cell whose runs were disturbed gets no verdict.
+pub(crate) fn verdict(runs: &[Run], rows: &[Row]) -> String {
+    let shares = shares(runs);
+    let (mut clauses, mut withheld) = (Vec::new(), Vec::new());
+    for row in rows {
+        let Some(clause) = clause(row) else { continue };
+        match disturbance::withheld(&shares, &cell(row.connections, row.size)) {
+            // A cell may have several clauses.
+            Some(why) if withheld.contains(&why) => {}
+            Some(why) => withheld.push(why),
+            None => clauses.push(clause),
+        }
     }
+    disturbance::sentence(&clauses, &withheld)
+}
+
+fn cell(connections: usize, size: Option<u64>) -> String {
+    match size {
+        Some(size) => format!("{connections} connections and {size} bytes"),
+        None => format!("{connections} connections"),
+    }
+}
+
+/// Returns the shares of all runs. Without --pid, those of an external server are unknown, and its runs
+/// count as undisturbed.
+fn shares(runs: &[Run]) -> Vec<RunShares> {
+    let measured = runs.iter().filter_map(|run| Some((run, run.good()?)));
+    measured
+        .map(|(run, sample)| RunShares {
+            cell: cell(run.connections, run.size),
+            repeat: run.repeat,
+            variant: run.variant.clone(),
+            others_busy: sample.others_busy.unwrap_or(0.0),
+            stolen: sample.stolen,
+        })
+        .collect()
 }
 
 fn clause(row: &Row) -> Option<String> {
     let medians = row.medians.as_ref()?;
-    let cell = match row.size {
-        Some(size) => format!("{} connections and {size} bytes", row.connections),
-        None => format!("{} connections", row.connections),
-    };
+    let cell = cell(row.connections, row.size);
     let reference = match medians.ratio_to_nginx {
         Some(_) => "nginx",
         None => "epoll",

@@ -67,7 +67,7 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         started_unix_s: super::unix_seconds(started),
         seed,
         machine,
-        verdict: table::verdict(&rows, &depths),
+        verdict: table::verdict(&runs, &rows, &depths),
         depths,
         runtime_seconds: args.runtime.as_secs_f64(),
         repeats: args.repeat,

@@ -1,7 +1,8 @@
 //! The tables of `bench nop`: one per depth, from the lowest layer to the highest, with the cost of each layer.
 
-use super::json::{Medians, Report, Row};
+use super::json::{Medians, Report, Row, Run};
 use crate::bench::columns::ruled;
+use crate::bench::disturbance::{self, RunShares};
 use crate::bench::stats::Spread;
 use crate::bench::table::{grouped, short};
 
@@ -15,8 +16,6 @@ const HEADINGS: [&str; 8] = [
     "+ns",
     "+CPU ns",
 ];
-/// The share of a processor that others may use before the report warns.
-const DISTURBED: f64 = 0.1;
 
 /// Returns all tables, the meaning of the columns, and the verdict.
 pub(crate) fn tables(report: &Report) -> String {
@@ -31,18 +30,9 @@ pub(crate) fn tables(report: &Report) -> String {
     }
     text += "\n+ns and +CPU ns: more than abi-defer in the same repeat, the median of that; CPU is the whole process, \
              so a driver's thread counts\n";
-    let samples = || report.runs.iter().filter_map(|run| run.sample.as_ref());
-    let most = |of: fn(&super::json::Sample) -> f64| samples().map(of).fold(0.0, f64::max);
-    let (busy, stolen) = (
-        most(|sample| sample.others_busy),
-        most(|sample| sample.stolen),
-    );
-    if busy > DISTURBED || stolen > DISTURBED {
-        text += &format!(
-            "warning: others used up to {busy:.2} and the hypervisor withheld up to {stolen:.2} of a processor \
-             during a run: stop them, or use --repeat {}\n",
-            (report.repeats * 3).max(15)
-        );
+    let repeats = format!("--repeat {}", (report.repeats * 3).max(15));
+    if let Some(warning) = disturbance::warning(&shares(&report.runs), &repeats) {
+        text += &format!("warning: {warning}\n");
     }
     text + &report.verdict + "\n"
 }
@@ -80,16 +70,37 @@ fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
     ])
 }
 
-/// Returns a sentence with the cost of Annulus over the ABI at each depth.
-pub(crate) fn verdict(rows: &[Row], depths: &[usize]) -> String {
-    let clauses: Vec<String> = depths
-        .iter()
-        .filter_map(|&depth| clause(rows, depth))
-        .collect();
-    match clauses.is_empty() {
-        true => "Verdict: nothing could be compared.".into(),
-        false => format!("Verdict: {}.", clauses.join("; ")),
+/// Returns a sentence with the cost of Annulus over the ABI at each depth. A depth whose runs were disturbed gets no
+/// verdict.
+pub(crate) fn verdict(runs: &[Run], rows: &[Row], depths: &[usize]) -> String {
+    let shares = shares(runs);
+    let (mut clauses, mut withheld) = (Vec::new(), Vec::new());
+    for &depth in depths {
+        match disturbance::withheld(&shares, &cell(depth)) {
+            Some(why) => withheld.push(why),
+            None => clauses.extend(clause(rows, depth)),
+        }
     }
+    disturbance::sentence(&clauses, &withheld)
+}
+
+fn cell(depth: usize) -> String {
+    format!("depth {depth}")
+}
+
+fn shares(runs: &[Run]) -> Vec<RunShares> {
+    let measured = runs
+        .iter()
+        .filter_map(|run| Some((run, run.sample.as_ref()?)));
+    measured
+        .map(|(run, sample)| RunShares {
+            cell: cell(run.depth),
+            repeat: run.repeat,
+            variant: run.layer.clone(),
+            others_busy: sample.others_busy,
+            stolen: sample.stolen,
+        })
+        .collect()
 }
 
 fn clause(rows: &[Row], depth: usize) -> Option<String> {

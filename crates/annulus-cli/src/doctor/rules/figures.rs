@@ -1,5 +1,6 @@
 //! Rules for the measured figures: the best backend, depth and buffers, and the benefit of SQPOLL.
 
+use crate::bench::disturbance::is_disturbed;
 use crate::bench::short;
 use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
 use crate::doctor::figures::{Figures, Measurement};
@@ -11,8 +12,6 @@ const SQPOLL_PROCESSORS: f64 = 4.0;
 const SQPOLL_SHARE: f64 = 0.05;
 /// A depth suffices if the next one is not faster by this factor.
 const DEPTH_GAIN: f64 = 1.15;
-/// The share of a processor that others may use during the measurement. Beyond it, the figures are unreliable.
-const DISTURBED: f64 = 0.25;
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -57,14 +56,25 @@ fn us(ns: f64) -> String {
     }
 }
 
+/// Returns whether the machine was idle enough for a comparison of the figures.
+fn is_reliable(figures: &Figures) -> bool {
+    let unsteady = (Measurement::ALL.iter())
+        .filter(|what| figures.ns(**what).is_some() && !figures.is_steady(**what));
+    !is_disturbed(figures.others_busy, figures.stolen)
+        && unsteady.count() <= Measurement::ALL.len() / 3
+}
+
+fn reliable<'a>(findings: &'a Findings<'_>) -> Option<&'a Figures> {
+    findings.figures.filter(|figures| is_reliable(figures))
+}
+
 fn disturbed(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
     let unsteady: Vec<&str> = (Measurement::ALL.iter())
         .filter(|what| figures.ns(**what).is_some() && !figures.is_steady(**what))
         .map(|what| what.name())
         .collect();
-    let busy = figures.others_busy > DISTURBED || figures.stolen > DISTURBED;
-    let what = "the machine was busy with other work during the measurement";
+    let what = "the machine was busy with other work during the measurement, so the figures give no advice";
     let mut why = format!(
         "other processes used {:.2} and the hypervisor {:.2} of a processor",
         figures.others_busy, figures.stolen
@@ -72,14 +82,14 @@ fn disturbed(findings: &Findings<'_>) -> Option<RuleReport> {
     if !unsteady.is_empty() {
         why += &format!("; samples vary widely: {}", unsteady.join("; "));
     }
-    (busy || unsteady.len() > Measurement::ALL.len() / 3).then(|| {
+    (!is_reliable(figures)).then(|| {
         RuleReport::new(Severity::Note, what, why)
             .next("run annulus doctor again when the machine is idle")
     })
 }
 
 fn backend_cached(findings: &Findings<'_>) -> Option<RuleReport> {
-    let figures = findings.figures?;
+    let figures = reliable(findings)?;
     let call = figures.ns(Measurement::CachedPread)?;
     let hop = figures.ns(Measurement::CachedHop)?;
     let by_ring = (figures.ns(Measurement::CachedRing)).map_or(String::new(), |ring| {
@@ -101,7 +111,7 @@ fn backend_cached(findings: &Findings<'_>) -> Option<RuleReport> {
 }
 
 fn backend_direct(findings: &Findings<'_>) -> Option<RuleReport> {
-    let figures = findings.figures?;
+    let figures = reliable(findings)?;
     let call = figures.ns(Measurement::DirectPread)?;
     let (ring, hop) = (
         figures.ns(Measurement::DirectRing)?,
@@ -131,7 +141,7 @@ fn backend_direct(findings: &Findings<'_>) -> Option<RuleReport> {
 }
 
 fn backend_network(findings: &Findings<'_>) -> Option<RuleReport> {
-    let figures = findings.figures?;
+    let figures = reliable(findings)?;
     let (epoll, ring) = (
         figures.ns(Measurement::EchoEpoll)?,
         figures.ns(Measurement::EchoRing)?,
@@ -157,7 +167,7 @@ fn backend_network(findings: &Findings<'_>) -> Option<RuleReport> {
 }
 
 fn depth(findings: &Findings<'_>) -> Option<RuleReport> {
-    let figures = findings.figures?;
+    let figures = reliable(findings)?;
     let steps = [
         (1, Measurement::DirectRing),
         (8, Measurement::DirectRing8),
@@ -185,7 +195,7 @@ fn depth(findings: &Findings<'_>) -> Option<RuleReport> {
 }
 
 fn buffers(findings: &Findings<'_>) -> Option<RuleReport> {
-    let figures = findings.figures?;
+    let figures = reliable(findings)?;
     let (registered, plain) = (
         figures.ns(Measurement::DirectRing32)?,
         figures.ns(Measurement::DirectPlain32)?,
@@ -211,7 +221,7 @@ fn buffers(findings: &Findings<'_>) -> Option<RuleReport> {
 
 /// Compares the cost of a single operation with that of one in a batch of 32.
 fn batches(findings: &Findings<'_>) -> Option<RuleReport> {
-    let figures = findings.figures?;
+    let figures = reliable(findings)?;
     let (one, many) = (
         figures.ns(Measurement::Nop1)?,
         figures.ns(Measurement::Nop32)?,
@@ -232,7 +242,7 @@ fn batches(findings: &Findings<'_>) -> Option<RuleReport> {
 }
 
 fn sqpoll(findings: &Findings<'_>) -> Option<RuleReport> {
-    let figures = findings.figures?;
+    let figures = reliable(findings)?;
     let enter = figures.ns(Measurement::Enter)?;
     let processors = findings.env.processors_to_use();
     let saved = enter / 8.0;

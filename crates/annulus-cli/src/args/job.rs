@@ -13,8 +13,8 @@ pub(crate) struct JobArgs {
         value_name = "FILE",
         conflicts_with_all = [
             "path", "load", "rw", "rwmixread", "bs", "files", "size", "offset", "direct", "buffered", "cold", "hot",
-            "memory", "sync", "depth", "threads", "drivers", "runtime", "variants", "dir", "list", "html",
-            "heatmap", "timeline", "syscalls", "flamegraph", "alert"
+            "memory", "sync", "depth", "threads", "drivers", "runtime", "variants", "dir", "list", "heatmap",
+            "timeline", "syscalls", "flamegraph", "alert"
         ]
     )]
     pub(crate) job_file: Option<PathBuf>,

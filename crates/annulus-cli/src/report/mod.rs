@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::args::{Heatmap, PictureArgs, ReportArgs};
+use crate::bench::all::json::Report as AllReport;
+use crate::bench::fio::report::Report as JobReport;
 use crate::bench::json::{Destination, Report as FileReport};
 use crate::bench::net::json::Report as NetReport;
 use crate::bench::print_text;
@@ -22,6 +24,7 @@ mod format;
 mod guide;
 mod heatmap;
 mod model;
+mod job;
 mod network;
 #[cfg(feature = "images")]
 mod page;
@@ -117,6 +120,15 @@ impl Pictures {
     }
 
     fn draw(
+    /// Makes them from the runs of a job file. `checks` is the line on the checks of the data.
+    pub(crate) fn of_job(&self, report: &JobReport, checks: &str) -> Result<(), Fault> {
+        self.draw(|| {
+            Ok(vec![
+                Comparison::of_job(report, checks).map_err(unwritable)?,
+            ])
+        })
+    }
+
         &self,
         comparisons: impl FnOnce() -> Result<Vec<Comparison>, Fault>,
     ) -> Result<(), Fault> {

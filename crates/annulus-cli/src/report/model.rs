@@ -7,7 +7,7 @@ use crate::bench::timeline::Timeline;
 
 /// A comparison, prepared for a report.
 pub(crate) struct Comparison {
-    /// `file` or `net`. Two comparisons of the same kind can be shown side by side.
+    /// `file`, `net` or `job`. Two comparisons of the same kind can be shown side by side.
     pub(crate) kind: &'static str,
     /// The load in one line.
     pub(crate) title: String,

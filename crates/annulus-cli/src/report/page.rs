@@ -16,6 +16,8 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const NO_TIMELINES: &str = "These files have no timelines, so there are no heat maps, no speed over time and no \
     percentile curves. With --timeline, --json keeps timelines.";
+const NO_TIMELINES_OF_JOBS: &str =
+    "Runs of a job file record no timelines, so there are no heat maps.";
 /// The names of two runs.
 const NAMES: [&str; 2] = ["A", "B"];
 
@@ -55,7 +57,7 @@ pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String 
                     } @else {
                         section aria-labelledby="maps" {
                             h2 id="maps" { "Latency over time" }
-                            p { (NO_TIMELINES) }
+                            p { @if comparisons[0].kind == "job" { (NO_TIMELINES_OF_JOBS) } @else { (NO_TIMELINES) } }
                         }
                     }
                     @if let (Some(differences), [first, second]) = (&differences, comparisons) {
@@ -104,7 +106,7 @@ fn head(comparisons: &[Comparison], differences: Option<&[Difference]>) -> Marku
                 } @else {
                     h1 { (comparison.title) }
                 }
-                p.verdict { (comparison.verdict) }
+                @if !comparison.verdict.is_empty() { p.verdict { (comparison.verdict) } }
                 p.checks { (comparison.checks) }
                 p.when { (moment(comparison.started_unix_s)) }
                 @if !comparison.warnings.is_empty() {

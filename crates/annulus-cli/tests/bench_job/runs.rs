@@ -116,6 +116,31 @@ fn a_file_with_many_keys_runs_in_its_engines_and_in_annulus_and_leaves_nothing()
 }
 
 #[test]
+fn a_job_file_gets_a_page_with_its_tables_and_its_json() {
+    let workspace = Workspace::new();
+    let output = workspace
+        .job("[one<two>]\nsize=1M\nrw=randread #at random\nioengine=io_uring\n")
+        .run(&["--repeat", "2", "--html", "page.html", "--json", "own.json"]);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    let page = fs::read_to_string(workspace.path().join("page.html")).unwrap();
+    for part in [
+        "<h3>one&lt;two&gt;: io_uring randread, depth 1 × 1 clones</h3>",
+        "<th scope=\"row\">one&lt;two&gt;</th><td>read</td><td>annulus</td>",
+        "rw=randread #at random",
+        "record no timelines",
+    ] {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+    let (_, json) = page.split_once("id=\"json-0\">").unwrap();
+    let (json, _) = json.split_once("</script>").unwrap();
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    assert_eq!(json["runs"].as_array().unwrap().len(), 4);
+    let output = workspace.run(&["--html", "same", "--fio-json", "same"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
+    assert!(output.err.contains("--fio-json names the same file"));
+}
+
+#[test]
 fn data_without_verify_headers_fails_the_job() {
     let workspace = Workspace::new();
     workspace.file("mine", 65536);

@@ -79,7 +79,7 @@ fn options_that_the_job_file_sets_are_refused() {
     refuses(
         &workspace,
         &["--json", "a", "--fio-json", "a"],
-        "name the same file",
+        "names the same file",
     );
     refuses(
         &workspace,

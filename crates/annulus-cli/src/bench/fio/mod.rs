@@ -16,6 +16,7 @@ use super::print_text;
 use super::progress::Progress;
 use crate::args::FileArgs;
 use crate::fault::Fault;
+use crate::report::Pictures;
 
 mod annulus;
 mod external;
@@ -26,8 +27,8 @@ mod options;
 mod parse;
 mod pass;
 mod plan;
-mod report;
-mod table;
+pub(crate) mod report;
+pub(crate) mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -62,11 +63,12 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     if args.job.parse_only {
         return Ok(ExitCode::SUCCESS);
     }
+    let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
     let own_json = destination("--json", args.json.as_deref(), args.replace)?;
     let as_fio = destination("--fio-json", args.job.fio_json.as_deref(), args.replace)?;
-    if own_json.is_some() && args.json == args.job.fio_json {
+    if as_fio.is_some() && [&args.json, &args.pictures.html].contains(&&args.job.fio_json) {
         return Err(Fault::usage(
-            "--json and --fio-json name the same file; they need one each",
+            "--fio-json names the same file as --json or --html; they need one each",
         ));
     }
     let external = match args.job.with_fio {
@@ -102,17 +104,16 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
         warnings: plan.warnings.iter().map(Complaint::to_string).collect(),
         notes: files.notes.clone(),
     };
-    print_text(&format!(
-        "\n(latency and CPU in µs)\n{}",
-        table::table(&report.rows)
-    ))?;
-    print_text(&checks(&report.runs))?;
+    let checks = checks(&report.runs);
+    let table = table::table(&report.rows);
+    print_text(&format!("\n(latency and CPU in µs)\n{table}{checks}"))?;
     if let Some(destination) = &own_json {
         destination.write_figures(&report)?;
     }
     if let (Some(destination), Some(outcomes)) = (&as_fio, middle(&passes)) {
         destination.write_pretty(&fio_json::report(&plan, outcomes))?;
     }
+    pictures.of_job(&report, &checks)?;
     Ok(match report.runs.iter().any(|run| run.failed) {
         true => ExitCode::from(1),
         false => ExitCode::SUCCESS,

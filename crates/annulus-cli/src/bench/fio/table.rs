@@ -5,13 +5,14 @@ use crate::bench::columns::ruled;
 use crate::bench::stats::Spread;
 use crate::bench::table::{grouped, short};
 
+pub(crate) const HEADINGS: [&str; 13] = [
+    "job", "", "by", "IOPS", "MB/s", "mean", "p50", "p99", "max", "CPU/op", "calls/op", "× job",
+    "× fio",
+];
+
 /// Formats the rows as text, followed by a line for each row with a note or a reason.
 pub(super) fn table(rows: &[Row]) -> String {
-    let headings = [
-        "job", "", "by", "IOPS", "MB/s", "mean", "p50", "p99", "max", "CPU/op", "calls/op",
-        "× job", "× fio",
-    ];
-    let mut lines = vec![headings.map(str::to_string)];
+    let mut lines = vec![HEADINGS.map(str::to_string)];
     let mut below = String::new();
     for row in rows {
         match &row.medians {
@@ -38,7 +39,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     text + &below
 }
 
-fn cells(row: &Row, medians: &Medians) -> [String; 13] {
+pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; HEADINGS.len()] {
     let dash = || "–".to_string();
     let us = |value: Option<f64>| value.map_or_else(dash, short);
     let ratio = |spread: &Option<Spread>| match spread {

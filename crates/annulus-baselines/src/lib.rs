@@ -8,6 +8,7 @@
 
 mod call;
 mod failure;
+mod forbidden;
 mod inherited;
 mod job;
 mod libaio;
@@ -27,6 +28,7 @@ mod tokio_ring;
 mod usage;
 
 pub use failure::Failure;
+pub use forbidden::forbid_rings;
 pub use inherited::restore_inherited;
 pub use job::{Bench, Completed, Finished, Job, Op, Variant, Worker};
 pub use libaio::LinuxAio;

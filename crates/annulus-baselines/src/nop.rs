@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use io_uring::{IoUring, opcode};
 
 use crate::Failure;
+use crate::forbidden::rings_allowed;
 
 /// A ring that runs batches of NOPs.
 pub struct NopRing {
@@ -24,6 +25,7 @@ impl NopRing {
     pub fn new(batch: usize, deferred: bool) -> Result<NopRing, Failure> {
         let entries = u32::try_from(batch.next_power_of_two())
             .map_err(|_| Failure::Failed(format!("a batch of {batch}")))?;
+        rings_allowed()?;
         let mut builder = IoUring::builder();
         if deferred {
             builder.setup_single_issuer().setup_defer_taskrun();

@@ -18,6 +18,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
+use crate::forbidden::rings_allowed;
 use crate::ring_files::FilesDriver;
 use crate::threads::{on_threads, slept_until_later};
 use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
@@ -436,6 +437,7 @@ fn ring_entries(setup: Setup, depth: usize) -> usize {
 pub(crate) fn build(setup: Setup, device_polled: bool, depth: usize) -> Result<IoUring, Failure> {
     let entries = u32::try_from(ring_entries(setup, depth))
         .map_err(|_| Failure::Failed(format!("depth {depth}")))?;
+    rings_allowed()?;
     let mut builder = IoUring::builder();
     let (builder, flags) = match setup {
         Setup::Deferred => (

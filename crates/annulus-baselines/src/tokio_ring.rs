@@ -27,6 +27,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::forbidden::rings_allowed;
 use crate::tokio_blocking::{WORKERS, run_tasks};
 use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
@@ -132,6 +133,7 @@ impl Rings {
     fn new(job: &Job, workers: usize) -> Result<Rings, Failure> {
         let entries = u32::try_from(job.depth.next_power_of_two())
             .map_err(|_| Failure::Failed(format!("depth {}", job.depth)))?;
+        rings_allowed()?;
         let ring = |_| {
             let ring = IoUring::builder().build(entries).map_err(|error| {
                 Failure::of_setup(&format!("io_uring_setup({entries} entries)"), &error)

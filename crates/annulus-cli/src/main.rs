@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.command {
         Command::Doctor(doctor) => doctor::doctor(&doctor),
-        Command::Bench(bench) => match bench.target {
+        Command::Bench(bench) => match bench::begin(bench.target) {
             BenchTarget::File(file) => bench::file(&file),
             BenchTarget::Nop(nop) => bench::nop(&nop),
             BenchTarget::Net(net) => bench::net(&net),

@@ -30,6 +30,7 @@ use io_uring::{Builder, IoUring, SubmissionQueue, Submitter, cqueue, opcode, squ
 use memmap2::{MmapMut, MmapRaw};
 
 use super::listening::{about, accept_failed, without_delay};
+use crate::forbidden::rings_allowed;
 
 /// The number of entries of the two queues.
 const SUBMISSIONS: u32 = 128;
@@ -90,6 +91,7 @@ fn ring() -> io::Result<IoUring> {
         },
         &|_| {},
     ];
+    rings_allowed().map_err(io::Error::other)?;
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
     for flags in setups {
         let mut builder = IoUring::builder();

@@ -7,7 +7,10 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::args::FileArgs;
+use annulus::support::Support;
+use annulus_baselines::forbid_rings;
+
+use crate::args::{BenchTarget, FileArgs};
 use crate::fault::Fault;
 use crate::report::Pictures;
 use crate::signals::{self, Signal};
@@ -67,6 +70,18 @@ const WARM_UP_POSITION: usize = usize::MAX - 1;
 
 /// Runs the command.
 pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
+/// Prepares this process for a benchmark. Only the library tests whether a seccomp filter ends the process for a call of
+/// io_uring, so the hand-written rings get its result.
+pub(crate) fn begin(target: BenchTarget) -> BenchTarget {
+    let support = Support::detect();
+    if let Err(error) = support.ring()
+        && support.calls().iter().any(|call| call.kills)
+    {
+        forbid_rings(error.to_string());
+    }
+    target
+}
+
     if args.list {
         return print_text(&variant::list()).map(|()| ExitCode::SUCCESS);
     }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::address::KernelAddress;
 use crate::Failure;
+use crate::forbidden::rings_allowed;
 
 /// The maximum delay of a wait. The default of 50 µs would distort a fixed rate.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
@@ -96,6 +97,9 @@ pub fn raise_open_files() -> u64 {
 
 /// Returns the failure if the kernel refuses a ring for the generator.
 pub fn kernel_refuses() -> Option<Failure> {
+    if let Err(failure) = rings_allowed() {
+        return Some(failure);
+    }
     match super::ring::build(8) {
         Ok(_) => None,
         Err(error) => Some(ring_failure(&error)),

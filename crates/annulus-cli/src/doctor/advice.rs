@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::facts::Environment;
 use super::figures::Figures;
+use super::location::Kind;
 
 /// The input of the rules.
 pub(crate) struct Findings<'a> {
@@ -136,8 +137,14 @@ pub(crate) fn next_command(verdict: Verdict, env: &Environment) -> String {
         .map_or(String::new(), |location| {
             format!(" {}", location.path.display())
         });
+    let is_closed = env.location.as_ref().is_some_and(|location| {
+        location.kind == Kind::Directory && location.direct.works.is_none()
+    });
     match verdict {
         Verdict::NoIoUring => format!("annulus doctor{path}"),
+        _ if is_closed => {
+            "annulus bench file --dir DIR, with a folder that you can write in".into()
+        }
         _ => format!("annulus bench file{path}"),
     }
 }

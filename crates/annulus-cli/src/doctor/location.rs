@@ -103,7 +103,7 @@ impl Location {
         let mut opened = Opened::of(path, kind, measured, in_memory);
         let (direct, poll) = match &opened.direct {
             Ok(file) => direct_facts(file),
-            Err(why) => (refused(why), None),
+            Err(why) => (not_direct(why, opened.is_tested), None),
         };
         if direct.works != Some(true) {
             opened.direct = Err(direct.why.clone().unwrap_or_default());
@@ -143,6 +143,8 @@ struct Opened {
     buffered: Option<File>,
     /// The handle with `O_DIRECT`, or the reason why there is none.
     direct: Result<File, String>,
+    /// `false` if no file could be opened, so that nothing is known about direct I/O.
+    is_tested: bool,
     bytes: u64,
     /// The description of the measured file.
     description: Option<String>,
@@ -157,6 +159,7 @@ impl Opened {
             _ => Opened::existing(path),
         };
         if in_memory {
+            opened.is_tested = true;
             opened.direct =
                 Err("the file system is in memory, so there is no page cache to bypass".to_owned());
         }
@@ -178,6 +181,7 @@ impl Opened {
         Opened {
             buffered: is_enough.then_some(buffered),
             direct,
+            is_tested: true,
             bytes,
             description: is_enough.then(|| path.display().to_string()),
             failure: (!is_enough).then(|| {
@@ -217,6 +221,7 @@ impl Opened {
         Opened {
             buffered: measured.then_some(file),
             direct,
+            is_tested: true,
             bytes: OWN_BYTES as u64,
             description: measured
                 .then(|| format!("a temporary file of 4 MiB in {}", dir.display())),
@@ -228,6 +233,7 @@ impl Opened {
         Opened {
             buffered: None,
             direct: Err(why.clone()),
+            is_tested: false,
             bytes: 0,
             description: None,
             failure: Some(why),
@@ -241,6 +247,12 @@ fn no_temporary_file(dir: &Path, error: &io::Error) -> String {
         .raw_os_error()
         .map(rustix::io::Errno::from_raw_os_error)
     {
+        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM | rustix::io::Errno::ROFS) => {
+            format!(
+                "this user cannot write in {shown} ({error}); name a folder that it can write in, or a readable file of \
+             at least 1 MiB"
+            )
+        }
         Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => format!(
             "the file system of {shown} does not support unnamed files (O_TMPFILE); name a file of at least 1 MiB"
         ),
@@ -268,9 +280,9 @@ fn why_no_direct(error: &io::Error) -> String {
     }
 }
 
-fn refused(why: &str) -> Direct {
+fn not_direct(why: &str, is_tested: bool) -> Direct {
     Direct {
-        works: Some(false),
+        works: is_tested.then_some(false),
         why: Some(why.to_owned()),
         ..Direct::default()
     }

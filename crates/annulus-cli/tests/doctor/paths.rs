@@ -94,6 +94,35 @@ fn an_unreadable_file_is_described_and_not_measured() {
 }
 
 #[test]
+fn a_folder_without_write_permission_is_named_and_says_nothing_about_direct_io() {
+    if !root_or_skip("a folder that another user may not write") {
+        return;
+    }
+    let dir = folder();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut command = command(&["--quick", "--json"]);
+    command.current_dir(dir.path()).uid(NOBODY).gid(NOBODY);
+    if let Err(error) = command.output() {
+        return skip(format_args!(
+            "cannot run the command as another user: {error}"
+        ));
+    }
+    let report = report(command);
+    let direct = &report["environment"]["location"]["direct"];
+    assert!(direct["works"].is_null(), "{direct}");
+    let why = direct["why"].as_str().unwrap();
+    assert!(
+        why.starts_with("this user cannot write in . (Permission denied"),
+        "{why}"
+    );
+    let rules = rules(&report);
+    assert!(rules.contains(&"not-tested"), "{}", report["advice"]);
+    assert!(!rules.contains(&"no-direct"), "{}", report["advice"]);
+    let next = report["next"].as_str().unwrap();
+    assert!(next.starts_with("annulus bench file --dir DIR"), "{next}");
+}
+
+#[test]
 fn a_file_system_in_memory_is_distinguished_from_a_disk() {
     let report = location("/dev/shm");
     let location = &report["environment"]["location"];

@@ -31,6 +31,10 @@ pub(super) const RULES: &[Rule] = &[
         check: no_direct,
     },
     Rule {
+        name: "not-tested",
+        check: not_tested,
+    },
+    Rule {
         name: "alignment",
         check: alignment,
     },
@@ -134,6 +138,22 @@ fn no_direct(findings: &Findings<'_>) -> Option<RuleReport> {
         RuleReport::new(Severity::Advice, what, why)
             .next("use buffered files, or a file system such as ext4 or XFS"),
     )
+}
+
+/// Reports that direct I/O could not be tested, for example in a folder without write permission.
+fn not_tested(findings: &Findings<'_>) -> Option<RuleReport> {
+    let location = findings.env.location.as_ref()?;
+    let why = location.direct.why.as_deref()?;
+    let (why, next) = match why.split_once("; ") {
+        Some((why, next)) => (why, Some(next)),
+        None => (why, None),
+    };
+    let what = format!("direct I/O on {} was not tested", location.path.display());
+    let report = RuleReport::new(Severity::Advice, what, why);
+    location.direct.works.is_none().then(|| match next {
+        Some(next) => report.next(format!("{next}: annulus doctor PATH")),
+        None => report,
+    })
 }
 
 fn alignment(findings: &Findings<'_>) -> Option<RuleReport> {

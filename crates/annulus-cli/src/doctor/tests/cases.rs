@@ -364,7 +364,7 @@ fn mitigated(env: &mut Environment, name: &str, content: &str) {
     }];
 }
 
-pub(super) const LOCATION: [Case; 14] = [
+pub(super) const LOCATION: [Case; 15] = [
     (
         "in-memory",
         |env, _| _ = on(env, "tmpfs"),
@@ -405,6 +405,21 @@ pub(super) const LOCATION: [Case; 14] = [
         |env, _| {
             // Another rule reports it.
             on(env, "tmpfs").direct.works = Some(false);
+        },
+    ),
+    (
+        "not-tested",
+        |env, _| {
+            let direct = &mut on(env, "ext4").direct;
+            direct.works = None;
+            direct.why = Some("this user cannot write in /data (EACCES); name a folder".into());
+        },
+        "this user cannot write in /data (EACCES) → name a folder: annulus doctor PATH",
+        Advice,
+        |env, _| {
+            let direct = &mut on(env, "ext4").direct;
+            direct.works = Some(false);
+            direct.why = Some("the file system does not support O_DIRECT".into());
         },
     ),
     (

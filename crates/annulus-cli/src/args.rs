@@ -1,6 +1,7 @@
 //! The command line: one file for each command. The command's own module interprets the values.
 
 mod address;
+mod all;
 mod doctor;
 mod file;
 mod http;
@@ -22,6 +23,7 @@ mod watching;
 use clap::{Parser, Subcommand};
 
 pub(crate) use address::Address;
+pub(crate) use all::AllArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
 pub(crate) use http::{HttpArgs, LogFormatName};
@@ -93,6 +95,8 @@ pub(crate) enum BenchTarget {
     Nop(NopArgs),
     /// Load a running server, or start echo or HTTP servers and compare them
     Net(Box<NetArgs>),
+    /// Measure this machine: files, network, HTTP, installed servers, scaling; one page and one JSON file
+    All(AllArgs),
     /// Create a report from the output of --json, or compare two such files
     Report(ReportArgs),
     /// One of the servers that `bench net` starts

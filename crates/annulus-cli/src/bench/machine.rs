@@ -30,6 +30,11 @@ pub(crate) struct Machine {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Disk {
     pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) model: Option<String>,
+    /// `true` if the device has queues that can be polled.
+    #[serde(default)]
+    pub(crate) has_poll_queues: bool,
     pub(crate) scheduler: Option<String>,
     pub(crate) rotational: Option<bool>,
     pub(crate) queue_requests: Option<u64>,
@@ -181,6 +186,8 @@ fn disk(device: u64) -> Option<Disk> {
     let queue = folder.join("queue");
     Some(Disk {
         name: folder.file_name()?.to_string_lossy().into_owned(),
+        model: text(&folder.join("device/model")),
+        has_poll_queues: number(&queue.join("io_poll")) == Some(1_u64),
         scheduler: text(&queue.join("scheduler")).map(|line| chosen(&line)),
         rotational: number(&queue.join("rotational")).map(|value| value != 0),
         queue_requests: number(&queue.join("nr_requests")),

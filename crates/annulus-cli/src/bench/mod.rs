@@ -16,6 +16,7 @@ use crate::report::Pictures;
 use crate::signals::{self, Signal};
 use crate::watching::Judge;
 
+pub(crate) mod all;
 mod cache;
 mod check;
 mod columns;
@@ -45,6 +46,7 @@ mod verdict;
 mod watching;
 mod worker;
 
+pub(crate) use all::all;
 use job::{Cache, Plan};
 #[cfg(test)]
 pub(crate) use json::schema_is_current;
@@ -68,8 +70,6 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// The position of a warm-up in the order of runs; no measured run has it.
 const WARM_UP_POSITION: usize = usize::MAX - 1;
 
-/// Runs the command.
-pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
 /// Prepares this process for a benchmark. Only the library tests whether a seccomp filter ends the process for a call of
 /// io_uring, so the hand-written rings get its result.
 pub(crate) fn begin(target: BenchTarget) -> BenchTarget {
@@ -82,6 +82,8 @@ pub(crate) fn begin(target: BenchTarget) -> BenchTarget {
     target
 }
 
+/// Runs the command.
+pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if args.list {
         return print_text(&variant::list()).map(|()| ExitCode::SUCCESS);
     }

@@ -16,6 +16,8 @@ pub(crate) struct Environment {
     pub(crate) policy: Policy,
     pub(crate) limits: Limits,
     pub(crate) surroundings: Surroundings,
+    /// The installed servers that `bench all` measures.
+    pub(crate) servers: Vec<String>,
     /// The facts about PATH; absent if it could not be inspected.
     pub(crate) location: Option<Location>,
 }

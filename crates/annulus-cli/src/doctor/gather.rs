@@ -13,6 +13,7 @@ use super::facts::{
 };
 use super::location::Location;
 use super::surroundings::{Surroundings, text};
+use crate::bench::all::parts::installed;
 
 /// The capabilities that affect a rule, with their bits.
 const CAPABILITIES: [(u32, &str); 5] = [
@@ -34,6 +35,9 @@ impl Environment {
             ring: ring(&support),
             policy: policy(&support),
             limits: limits(&support),
+            servers: (installed().into_iter())
+                .map(|(name, _)| name.to_owned())
+                .collect(),
             kernel,
             location,
         }

@@ -8,6 +8,7 @@ use super::cause::{Cause, causes};
 use super::facts::Environment;
 use super::figures::Figures;
 use super::traps::{self, TrapHere};
+use crate::bench::all::parts::{Needs, Part, parts};
 
 /// The version of the format. It changes if a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -32,6 +33,8 @@ pub(crate) struct Report {
     pub(crate) figures: Option<Figures>,
     /// The advice, the most severe first.
     pub(crate) advice: Vec<Advice>,
+    /// The parts of `annulus bench all`, and what the machine lacks for them.
+    pub(crate) benchmark: Vec<Part>,
     pub(crate) verdict: Verdict,
     /// The exit code of the command.
     pub(crate) exit_code: u8,
@@ -60,6 +63,7 @@ impl Report {
             started_unix_s,
             causes: causes(&environment),
             traps: traps::of(&environment),
+            benchmark: benchmark(&environment),
             advice,
             verdict,
             exit_code: verdict.exit_code(),
@@ -68,6 +72,22 @@ impl Report {
             figures,
         }
     }
+}
+
+fn benchmark(env: &Environment) -> Vec<Part> {
+    let location = env.location.as_ref();
+    let is_direct = location.is_some_and(|location| location.direct.works == Some(true));
+    let no_direct = location.and_then(|location| location.direct.why.as_deref());
+    let is_polled = location.is_some_and(|location| location.can_poll == Some(true));
+    let no_polling = location.and_then(|location| location.poll_refusal.as_deref());
+    let refusal = env.ring.refusal.as_ref();
+    parts(&Needs {
+        no_ring: refusal.map(|refusal| refusal.text.as_str()),
+        no_direct: (!is_direct).then(|| no_direct.unwrap_or("no file could be tested")),
+        no_polling: (!is_polled).then(|| no_polling.unwrap_or("no file could be tested")),
+        processors: env.limits.processors,
+        servers: &env.servers,
+    })
 }
 
 #[cfg(test)]

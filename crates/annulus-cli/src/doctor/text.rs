@@ -11,6 +11,7 @@ use super::facts::{
 use super::figures::Figures;
 use super::json::Report;
 use super::location::{Kind, Location};
+use crate::bench::all::parts::Part;
 use crate::bench::short;
 
 /// The width of the labels.
@@ -37,6 +38,7 @@ pub(crate) fn text(report: &Report) -> String {
     if let Some(location) = &env.location {
         location_facts(&mut lines, location);
     }
+    lines.row("bench all", &benchmark(&report.benchmark));
     for trap in &report.traps {
         let unsure = match trap.is_certain {
             true => "",
@@ -150,6 +152,19 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
             &format!("{}: {result}; {}", quirk.name, quirk.meaning),
         );
     }
+}
+
+/// Lists the parts of `bench all` that the machine can show, and the reasons of the others.
+fn benchmark(parts: &[Part]) -> String {
+    let (shown, missing): (Vec<&Part>, Vec<&Part>) =
+        parts.iter().partition(|part| part.lacks.is_none());
+    let shown: Vec<&str> = shown.iter().map(|part| part.name.as_str()).collect();
+    let mut text = format!("can show {}", shown.join(", "));
+    for part in missing {
+        let why = part.lacks.as_deref().unwrap_or_default();
+        text += &format!("; not {}: {why}", part.name);
+    }
+    text
 }
 
 /// Describes whether the preload library can serve installed servers on this machine.

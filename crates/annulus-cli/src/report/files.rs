@@ -134,7 +134,13 @@ pub(super) fn machine_facts(machine: &Machine) -> Vec<(&'static str, String)> {
     }));
     facts.extend(machine.filesystem.clone().map(|name| ("File system", name)));
     if let Some(disk) = &machine.disk {
-        facts.push(("Disk", disk.name.clone()));
+        let model = disk
+            .model
+            .as_ref()
+            .map_or(String::new(), |model| format!(" ({model})"));
+        facts.push(("Disk", format!("{}{model}", disk.name)));
+        let polled = if disk.has_poll_queues { "yes" } else { "no" };
+        facts.push(("Queues to poll", polled.into()));
         facts.extend(disk.scheduler.clone().map(|name| ("Scheduler", name)));
         facts.extend(
             disk.queue_requests

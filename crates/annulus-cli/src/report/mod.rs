@@ -15,6 +15,8 @@ use crate::bench::timeline::Timeline;
 use crate::fault::Fault;
 
 #[cfg(feature = "images")]
+mod all;
+#[cfg(feature = "images")]
 mod compare;
 #[cfg(feature = "images")]
 mod curve;
@@ -23,8 +25,8 @@ mod format;
 #[cfg(feature = "images")]
 mod guide;
 mod heatmap;
-mod model;
 mod job;
+mod model;
 mod network;
 #[cfg(feature = "images")]
 mod page;
@@ -119,7 +121,6 @@ impl Pictures {
         })
     }
 
-    fn draw(
     /// Makes them from the runs of a job file. `checks` is the line on the checks of the data.
     pub(crate) fn of_job(&self, report: &JobReport, checks: &str) -> Result<(), Fault> {
         self.draw(|| {
@@ -129,6 +130,7 @@ impl Pictures {
         })
     }
 
+    fn draw(
         &self,
         comparisons: impl FnOnce() -> Result<Vec<Comparison>, Fault>,
     ) -> Result<(), Fault> {
@@ -161,6 +163,21 @@ impl Pictures {
             }
         }
     }
+}
+
+/// Returns the page of `bench all`.
+#[cfg(feature = "images")]
+pub(crate) fn page_of_all(report: &AllReport) -> Result<String, Fault> {
+    let comparisons = report
+        .parts
+        .iter()
+        .map(|part| match (&part.files, &part.network) {
+            (Some(files), _) => Comparison::of_files(files, JSON_BYTES_MAX).map(Some),
+            (_, Some(network)) => Comparison::of_network(network, JSON_BYTES_MAX).map(Some),
+            _ => Ok(None),
+        });
+    let comparisons = comparisons.collect::<serde_json::Result<Vec<_>>>();
+    Ok(all::page(report, &comparisons.map_err(unwritable)?))
 }
 
 /// Returns the scale of all charts.

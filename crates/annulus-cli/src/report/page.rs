@@ -12,7 +12,7 @@ use super::model::{Comparison, Group, VariantRuns};
 use super::svg::{self, DataRef};
 use super::{curve, guide};
 
-const STYLE: &str = include_str!("page.css");
+pub(super) const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const NO_TIMELINES: &str = "These files have no timelines, so there are no heat maps, no speed over time and no \
     percentile curves. With --timeline, --json keeps timelines.";
@@ -78,7 +78,7 @@ pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String 
 }
 
 /// Returns a policy that allows only the style and the script of the page, by their hashes.
-fn policy() -> String {
+pub(super) fn policy() -> String {
     let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
     format!(
         "default-src 'none'; img-src data:; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
@@ -170,7 +170,7 @@ fn tables(comparisons: &[Comparison]) -> Markup {
 }
 
 /// Returns a table that scrolls sideways, also by keyboard, if it is too wide.
-fn table(caption: &str, headings: &[(&str, &str)], rows: &[Vec<String>]) -> Markup {
+pub(super) fn table(caption: &str, headings: &[(&str, &str)], rows: &[Vec<String>]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Table: " (caption) } {
             table {

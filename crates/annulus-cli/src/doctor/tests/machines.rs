@@ -52,6 +52,7 @@ pub(in crate::doctor) fn good() -> Environment {
             mitigations: Vec::new(),
             huge_pages: Some("madvise".into()),
         },
+        servers: vec!["nginx".into()],
         location: None,
     }
 }

@@ -22,6 +22,7 @@ use crate::op::{Accept, accept_multishot};
 use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM};
 use crate::sys::net;
+use crate::sys::on_core::OnCore;
 use crate::sys::sqe::Cqe;
 
 /// Pause after an accept that failed for lack of descriptors or memory. A descriptor may be closed in that time; an
@@ -257,14 +258,14 @@ impl CompletionHandler for Acceptor {
 /// The connections that a listener accepts, one after another. Made by
 /// [`TcpListener::accept_multishot`](super::TcpListener::accept_multishot).
 pub struct Incoming<S> {
-    acceptor: Rc<Acceptor>,
+    acceptor: OnCore<Rc<Acceptor>>,
     streams: PhantomData<S>,
 }
 
 impl<S: From<Accepted>> Incoming<S> {
     pub(super) fn new(acceptor: Rc<Acceptor>) -> Incoming<S> {
         Incoming {
-            acceptor,
+            acceptor: acceptor.into(),
             streams: PhantomData,
         }
     }

@@ -10,17 +10,18 @@ use std::task::{Context, Poll, ready};
 use super::receiver::Receiver;
 use crate::buf::{Chunk, Filling, IoBufMut};
 use crate::error::{BufError, WholeResult};
+use crate::sys::on_core::OnCore;
 
 /// The future of a receive that fills its buffer. Dropping it loses no data: the stream's next receive returns it.
 #[must_use = "it does nothing until it is awaited"]
 pub struct RecvExact<'a, B: IoBufMut> {
-    receiver: &'a Rc<Receiver>,
+    receiver: &'a OnCore<Rc<Receiver>>,
     /// `None` after completion.
     filling: Option<Filling<B>>,
 }
 
 impl<'a, B: IoBufMut> RecvExact<'a, B> {
-    pub(super) fn new(receiver: &'a Rc<Receiver>, buf: B) -> RecvExact<'a, B> {
+    pub(super) fn new(receiver: &'a OnCore<Rc<Receiver>>, buf: B) -> RecvExact<'a, B> {
         RecvExact {
             receiver,
             filling: Some(Filling::new(buf)),

@@ -16,6 +16,7 @@ use crate::metrics::OperationNumber;
 use crate::op::{Interest, ReceiveKind, ReceivePermit, Recv, UnreadBuffer, recv_into_group};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
+use crate::sys::on_core::OnCore;
 use crate::sys::sqe::Cqe;
 
 /// Unread bytes from which on a stream stops receiving, which slows down its sender.
@@ -400,11 +401,11 @@ impl UnreadBuffer for Receiver {
 ///
 /// Dropping it loses no data: the stream's next receive returns what has arrived.
 pub struct RecvStream<'a> {
-    receiver: &'a Rc<Receiver>,
+    receiver: &'a OnCore<Rc<Receiver>>,
 }
 
 impl RecvStream<'_> {
-    pub(super) fn new(receiver: &Rc<Receiver>) -> RecvStream<'_> {
+    pub(super) fn new(receiver: &OnCore<Rc<Receiver>>) -> RecvStream<'_> {
         RecvStream { receiver }
     }
 

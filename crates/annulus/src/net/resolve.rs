@@ -9,6 +9,7 @@ use std::net::{
 
 use crate::driver::Operation;
 use crate::op::{RunBlocking, RunBlockingError};
+use crate::sys::on_core::OnCore;
 
 /// An address to connect to: a socket address, several of them, or a host name and a port.
 ///
@@ -161,7 +162,7 @@ where
 
 /// Resolves a host name on a blocking thread. `host` includes the port if `port` is `None`.
 async fn resolve(host: String, port: Option<u16>) -> io::Result<Vec<SocketAddr>> {
-    let core = super::core()?;
+    let core = OnCore::from(super::core()?);
     let Some(files) = core.files() else {
         return Err(io::Error::other(
             "can't resolve a host name before the core of the runtime has started",

@@ -19,13 +19,14 @@ use crate::fd::{QueuedSend, SendPermit, Socket};
 use crate::op::{self, Connect, SendThen};
 use crate::sys::engine_error::error_of;
 use crate::sys::net::{self, Address, Kind};
+use crate::sys::on_core::OnCore;
 
 /// A connected stream. Dropping it closes it: sends that have begun go on while the peer accepts data, and receives
 /// are cancelled. The descriptor is closed when the kernel has completed the last operation on it (trap 38).
 pub(super) struct Stream {
-    pub(super) core: Rc<Core>,
-    pub(super) socket: Rc<Socket>,
-    pub(super) receiver: Rc<Receiver>,
+    pub(super) core: OnCore<Rc<Core>>,
+    pub(super) socket: OnCore<Rc<Socket>>,
+    pub(super) receiver: OnCore<Rc<Receiver>>,
 }
 
 impl Stream {
@@ -37,19 +38,19 @@ impl Stream {
     pub(super) fn of(core: Rc<Core>, socket: Rc<Socket>) -> Stream {
         socket.add_user();
         Stream {
-            receiver: Receiver::new(Rc::clone(&core), Rc::clone(&socket)),
-            core,
-            socket,
+            receiver: Receiver::new(Rc::clone(&core), Rc::clone(&socket)).into(),
+            core: core.into(),
+            socket: socket.into(),
         }
     }
 
     /// Opens a socket and connects it to `address`.
     pub(super) async fn connect(address: Address) -> io::Result<Stream> {
-        let core = super::core()?;
+        let core = OnCore::from(super::core()?);
         let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
         let stream = Stream::new(Rc::clone(&core), fd);
         let connect = Connect::new(Rc::clone(&stream.socket), address);
-        SocketOperation::new(core, connect).await?;
+        SocketOperation::new(Rc::clone(&core), connect).await?;
         Ok(stream)
     }
 
@@ -232,14 +233,14 @@ impl<B: IoBufMut> fmt::Debug for Recv<'_, B> {
 /// whole buffer.
 #[must_use = "it does nothing until it is awaited"]
 pub struct SendAll<'a, B: IoBuf> {
-    core: &'a Rc<Core>,
-    socket: &'a Rc<Socket>,
-    state: SendState<B>,
+    core: &'a OnCore<Rc<Core>>,
+    socket: &'a OnCore<Rc<Socket>>,
+    state: OnCore<SendState<B>>,
 }
 
 impl<'a, B: IoBuf> SendAll<'a, B> {
-    pub(super) fn new(core: &'a Rc<Core>, socket: &'a Rc<Socket>, buf: B) -> SendAll<'a, B> {
-        let state = SendState::Fresh(buf);
+    fn new(core: &'a OnCore<Rc<Core>>, socket: &'a OnCore<Rc<Socket>>, buf: B) -> SendAll<'a, B> {
+        let state = SendState::Fresh(buf).into();
         SendAll {
             core,
             socket,
@@ -265,22 +266,22 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
-            if let SendState::Out(operation) = &mut this.state {
+            if let SendState::Out(operation) = &mut *this.state {
                 return Pin::new(operation).poll(context);
             }
-            let (buf, permit) = match std::mem::replace(&mut this.state, SendState::Over) {
+            let (buf, permit) = match std::mem::replace(&mut *this.state, SendState::Over) {
                 SendState::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
                 SendState::Fresh(buf) => match SendPermit::take(this.socket) {
                     Some(permit) => (buf, permit),
                     None => {
-                        this.state = SendState::Queued(buf, QueuedSend::queue(this.socket));
+                        *this.state = SendState::Queued(buf, QueuedSend::queue(this.socket));
                         continue;
                     }
                 },
                 SendState::Queued(buf, mut task) => match task.poll(context) {
                     Poll::Ready(permit) => (buf, permit),
                     Poll::Pending => {
-                        this.state = SendState::Queued(buf, task);
+                        *this.state = SendState::Queued(buf, task);
                         return Poll::Pending;
                     }
                 },
@@ -291,7 +292,7 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
                 0 => {
                     let op = op::SendAll::new(buf, permit);
                     let operation = SocketOperation::new(Rc::clone(this.core), op);
-                    this.state = SendState::Out(operation);
+                    *this.state = SendState::Out(operation);
                 }
                 errno => {
                     let error = error_of(errno);

@@ -20,6 +20,7 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::error::WholeResult;
 use crate::sys::engine_error::EngineError;
 use crate::sys::net;
+use crate::sys::on_core::OnCore;
 use crate::sys::option;
 
 /// A TCP listener. Each core of a server binds its own at the same address, and the kernel spreads connections over
@@ -50,7 +51,7 @@ use crate::sys::option;
 /// requests to the kernel.
 #[derive(Debug)]
 pub struct TcpListener {
-    acceptor: Rc<Acceptor>,
+    acceptor: OnCore<Rc<Acceptor>>,
 }
 
 impl TcpListener {
@@ -87,7 +88,7 @@ impl TcpListener {
             let core = super::core()?;
             let (socket, claim) = listen(&core, address, options)?;
             Ok(TcpListener {
-                acceptor: Acceptor::bound(core, socket, claim),
+                acceptor: Acceptor::bound(core, socket, claim).into(),
             })
         })
     }
@@ -102,7 +103,7 @@ impl TcpListener {
         let socket = core.socket(OwnedFd::from(listener));
         net::set_nonblocking(socket.raw(), core.wants_nonblocking())?;
         Ok(TcpListener {
-            acceptor: Acceptor::new(core, socket),
+            acceptor: Acceptor::new(core, socket).into(),
         })
     }
 

@@ -18,11 +18,12 @@ use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::error::WholeResult;
 use crate::sys::net::{self, Kind};
+use crate::sys::on_core::OnCore;
 
 /// A Unix stream listener at a path.
 #[derive(Debug)]
 pub struct UnixListener {
-    acceptor: Rc<Acceptor>,
+    acceptor: OnCore<Rc<Acceptor>>,
 }
 
 impl UnixListener {
@@ -49,7 +50,7 @@ impl UnixListener {
         net::bind(socket.raw(), &address)?;
         net::listen(socket.raw(), options.backlog_of_kernel())?;
         Ok(UnixListener {
-            acceptor: Acceptor::new(core, socket),
+            acceptor: Acceptor::new(core, socket).into(),
         })
     }
 
@@ -64,7 +65,7 @@ impl UnixListener {
         let socket = core.socket(OwnedFd::from(listener));
         net::set_nonblocking(socket.raw(), core.wants_nonblocking())?;
         Ok(UnixListener {
-            acceptor: Acceptor::new(core, socket),
+            acceptor: Acceptor::new(core, socket).into(),
         })
     }
 

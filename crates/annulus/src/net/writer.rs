@@ -21,6 +21,7 @@ use crate::fd::Socket;
 use crate::op::{SendAll, SendVectored, SocketOp};
 use crate::sys::engine_error::{code_of, error_of};
 use crate::sys::errno::{ECANCELED, EPIPE};
+use crate::sys::on_core::OnCore;
 
 /// Unsent bytes from which on a write waits.
 const LIMIT_BYTES: usize = 64 << 10;
@@ -62,7 +63,7 @@ const KEPT_BYTES: usize = 4 << 10;
 ///
 /// Direct sends on the stream ([`send_all`](super::TcpStream::send_all)) are made between two sends of the writer.
 pub struct Writer {
-    sink: Rc<Sink>,
+    sink: OnCore<Rc<Sink>>,
 }
 
 /// The state that the writer and the pump share.
@@ -134,7 +135,8 @@ impl Writer {
                 core,
                 socket,
                 state,
-            }),
+            })
+            .into(),
         }
     }
 

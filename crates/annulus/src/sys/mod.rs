@@ -25,6 +25,8 @@ pub(crate) mod mount;
 #[cfg(feature = "net")]
 pub(crate) mod net;
 #[cfg(feature = "net")]
+pub(crate) mod on_core;
+#[cfg(feature = "net")]
 pub(crate) mod option;
 pub(crate) mod poll_queue;
 #[cfg(feature = "net")]

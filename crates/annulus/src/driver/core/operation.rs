@@ -11,6 +11,7 @@ use crate::metrics::{self, Times};
 use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::engine_error::code_of;
 use crate::sys::errno::ECANCELED;
+use crate::sys::on_core::OnCore;
 
 /// An operation on a socket, in progress; await it for the result.
 ///
@@ -18,8 +19,8 @@ use crate::sys::errno::ECANCELED;
 /// kernel may still use stays with the core until the kernel has released it. The future stays on its thread.
 #[must_use = "an operation does nothing until it is awaited"]
 pub(crate) struct SocketOperation<T: SocketOp> {
-    core: Rc<Core>,
-    state: State<T>,
+    core: OnCore<Rc<Core>>,
+    state: OnCore<State<T>>,
 }
 
 enum State<T> {
@@ -36,14 +37,14 @@ impl<T: SocketOp> Unpin for SocketOperation<T> {}
 impl<T: SocketOp> SocketOperation<T> {
     pub(crate) fn new(core: Rc<Core>, op: T) -> SocketOperation<T> {
         SocketOperation {
-            core,
-            state: State::Fresh(op),
+            core: core.into(),
+            state: State::Fresh(op).into(),
         }
     }
 
     /// Returns whether the operation has been submitted. If so, a drop continues or cancels it, according to its kind.
     pub(crate) fn has_begun(&self) -> bool {
-        !matches!(self.state, State::Fresh(_))
+        !matches!(*self.state, State::Fresh(_))
     }
 
     fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
@@ -53,7 +54,7 @@ impl<T: SocketOp> SocketOperation<T> {
         match &self.core.backend {
             Backend::Rings(rings) => {
                 let token = rings.start(op, Some(context.waker().clone()));
-                self.state = State::Out(token);
+                *self.state = State::Out(token);
                 Poll::Pending
             }
             Backend::Readiness(_) => self.attempt(op, metrics::sample(), context),
@@ -90,7 +91,7 @@ impl<T: SocketOp> SocketOperation<T> {
                 // The socket has just been added, and may have been ready before.
                 Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
-                    self.state = State::Attempted(op, submitted_ns);
+                    *self.state = State::Attempted(op, submitted_ns);
                     return Poll::Pending;
                 }
             }
@@ -116,10 +117,10 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T::Output> {
         let this = self.get_mut();
-        match std::mem::replace(&mut this.state, State::Over) {
+        match std::mem::replace(&mut *this.state, State::Over) {
             State::Fresh(op) => {
                 if !this.core.spend(context) {
-                    this.state = State::Fresh(op);
+                    *this.state = State::Fresh(op);
                     return Poll::Pending;
                 }
                 this.start(op, context)
@@ -128,7 +129,7 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 Poll::Ready(op.complete(-this.core.refusal().code()))
             }
             State::Attempted(op, submitted_ns) if !this.core.spend(context) => {
-                this.state = State::Attempted(op, submitted_ns);
+                *this.state = State::Attempted(op, submitted_ns);
                 Poll::Pending
             }
             State::Attempted(op, submitted_ns) => this.attempt(op, submitted_ns, context),
@@ -139,7 +140,7 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 match rings.poll::<T>(token, context) {
                     Some((op, res)) => Poll::Ready(op.complete(res)),
                     None => {
-                        this.state = State::Out(token);
+                        *this.state = State::Out(token);
                         Poll::Pending
                     }
                 }
@@ -152,7 +153,7 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 impl<T: SocketOp> Drop for SocketOperation<T> {
     fn drop(&mut self) {
         match (
-            std::mem::replace(&mut self.state, State::Over),
+            std::mem::replace(&mut *self.state, State::Over),
             &self.core.backend,
         ) {
             (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),

@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use annulus::metrics::{self, Counts, Every, Histogram, Snapshot};
+use annulus::metrics::{self, Counts, Every, Histogram, OperationCounts, Snapshot};
 
 mod parse;
 mod rule;
@@ -286,10 +286,8 @@ impl Interval {
     fn find(&self, rule: &Rule) -> Finding {
         let sources = &self.between.sources;
         let in_flight = || {
-            sources
-                .iter()
-                .map(|source| source.counters.in_flight)
-                .sum::<u64>()
+            let in_flight = sources.iter().map(|source| source.counters.in_flight);
+            in_flight.fold(0, u64::saturating_add)
         };
         if rule.measure == Measure::InFlight {
             return Finding::Measured(in_flight() as f64);
@@ -298,9 +296,11 @@ impl Interval {
             let all = sources.iter().flat_map(|source| &source.operations);
             all.filter(|operation| rule.concerns(operation.name))
         };
-        let (completed, failed) = operations().fold((0, 0), |(completed, failed), operation| {
-            (completed + operation.completed, failed + operation.failed)
-        });
+        // Another process may have written any numbers.
+        let sum =
+            |of: fn(&OperationCounts) -> u64| operations().map(of).fold(0, u64::saturating_add);
+        let completed = sum(|operation| operation.completed);
+        let failed = sum(|operation| operation.failed);
         let per_second = |count: u64| {
             let seconds = (self.to_ns - self.from_ns) as f64 / 1e9;
             Finding::Measured(count as f64 / seconds)
@@ -331,7 +331,8 @@ impl Interval {
             let mut operations = source.operations.iter();
             operations.any(|operation| rule.concerns(operation.name))
         });
-        match can.map(|source| source.counters.in_flight).sum::<u64>() {
+        let in_flight = can.map(|source| source.counters.in_flight);
+        match in_flight.fold(0, u64::saturating_add) {
             // Completions that were not sampled count as well; only their latency is unknown.
             0 if completed == 0 => Finding::Idle,
             _ => Finding::Unknown,

@@ -63,7 +63,8 @@ impl Histogram {
 
     pub(crate) fn of(counts: impl Iterator<Item = u64>, sum_ns: u64) -> Histogram {
         let counts: Vec<u64> = counts.collect();
-        let count = counts.iter().sum();
+        // Another process may have written any numbers.
+        let count = counts.iter().copied().fold(0, u64::saturating_add);
         match count {
             0 => Histogram::new(),
             _ => Histogram {
@@ -87,8 +88,9 @@ impl Histogram {
         if self.counts.is_empty() {
             self.counts = vec![0; BUCKETS];
         }
-        self.counts[bucket(ns)] += count;
-        self.count += count;
+        let counted = &mut self.counts[bucket(ns)];
+        *counted = counted.saturating_add(count);
+        self.count = self.count.saturating_add(count);
         self.sum_ns = (self.sum_ns).saturating_add(ns.saturating_mul(count));
     }
 
@@ -121,9 +123,11 @@ impl Histogram {
         let rank = (quantile.clamp(0.0, 1.0) * self.count as f64)
             .ceil()
             .max(1.0) as u64;
-        let mut cumulative = 0;
+        // A count beyond 2^53 is rounded, perhaps upwards.
+        let rank = rank.min(self.count.max(1));
+        let mut cumulative: u64 = 0;
         let bucket = self.counts.iter().position(|count| {
-            cumulative += count;
+            cumulative = cumulative.saturating_add(*count);
             cumulative >= rank
         })?;
         Some(bounds(bucket).1)
@@ -161,9 +165,9 @@ impl Histogram {
             self.counts = vec![0; BUCKETS];
         }
         for (own, other) in self.counts.iter_mut().zip(&other.counts) {
-            *own += other;
+            *own = own.saturating_add(*other);
         }
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
@@ -215,6 +219,22 @@ mod tests {
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
         assert_eq!(bounds(BUCKETS - 1).1, (1 << BITS_MAX) - 1);
+    }
+
+    #[test]
+    fn counts_of_another_process_saturate() {
+        let mut counts = vec![u64::MAX; BUCKETS];
+        counts[0] = (1 << 63) + 1;
+        let mut all = Histogram::of(counts.clone().into_iter(), u64::MAX);
+        all.add(&Histogram::of(counts.into_iter(), 1));
+        assert_eq!(all.count(), u64::MAX);
+        assert!(all.quantile(0.5) <= all.quantile(1.0) && all.quantile(1.0).is_some());
+        let odd = Histogram::of([(1 << 63) + 1].into_iter(), 0);
+        assert_eq!(
+            odd.quantile(1.0),
+            Some(0),
+            "the rank is not rounded beyond the count"
+        );
     }
 
     #[test]

@@ -369,7 +369,12 @@ fn preloaded(words: &[u64]) -> PreloadCounts {
 
 fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCounts]) -> Counts {
     let word = |number: Number| head[COUNTERS + number as usize];
-    let completed: u64 = operations.iter().map(|operation| operation.completed).sum();
+    // Another process may have written any numbers.
+    let sum = |of: fn(&OperationCounts) -> u64| {
+        let counts = operations.iter().map(of);
+        counts.fold(0, u64::saturating_add)
+    };
+    let completed = sum(|operation| operation.completed);
     // The files of a core use the core's ring, which counts for itself.
     let ring = |number| match kind {
         SourceKind::CoreFiles => 0,
@@ -382,7 +387,7 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
             _ => word(Number::submitted),
         },
         completed,
-        failed: operations.iter().map(|operation| operation.failed).sum(),
+        failed: sum(|operation| operation.failed),
         in_flight: match kind {
             SourceKind::Core | SourceKind::Preload => word(Number::flying),
             SourceKind::FastPath | SourceKind::Passed | SourceKind::Ended => 0,

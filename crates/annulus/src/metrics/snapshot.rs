@@ -272,8 +272,8 @@ fn reasons_since(now: &[ReasonCounts], earlier: &[ReasonCounts]) -> Vec<ReasonCo
 
 impl OperationCounts {
     fn add(&mut self, other: &OperationCounts) {
-        self.completed += other.completed;
-        self.failed += other.failed;
+        self.completed = self.completed.saturating_add(other.completed);
+        self.failed = self.failed.saturating_add(other.failed);
         self.latency.add(&other.latency);
         self.queue.add(&other.queue);
         self.device.add(&other.device);
@@ -314,7 +314,7 @@ impl Source {
         }
         for error in &other.errors {
             match self.errors.iter_mut().find(|own| own.errno == error.errno) {
-                Some(own) => own.count += error.count,
+                Some(own) => own.count = own.count.saturating_add(error.count),
                 None => self.errors.push(*error),
             }
         }

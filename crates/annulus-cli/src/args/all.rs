@@ -35,8 +35,8 @@ pub(crate) struct AllArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 
-    /// Time for all parts, in minutes
-    #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u64).range(1..=240))]
+    /// Time for all parts, in minutes: at least 8, for all variants and five repeats
+    #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u64).range(8..=240))]
     pub(crate) minutes: u64,
 
     /// Measure each part only briefly, to see whether it works; the figures show nothing

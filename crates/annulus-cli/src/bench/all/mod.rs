@@ -216,19 +216,28 @@ fn part(step: &Step, json: &Path, share: &Share) -> PartReport {
             .map(|error| format!("FAILED: its JSON cannot be read: {error}"));
     }
     let has_results = part.files.is_some() || part.network.is_some();
-    let message = stderr.trim().trim_start_matches("annulus: ").to_owned();
-    match code {
-        Some(0) => {}
-        _ if cut && has_results => {
-            part.reason = Some("cut short, because the time of --minutes was used up".to_owned());
-        }
-        Some(EXIT_UNAVAILABLE) => part.reason = Some(format!("not available here: {message}")),
-        _ => {
-            part.failed = signals::received().is_none();
-            part.reason.get_or_insert(format!("FAILED: {message}"));
-        }
+    let message = stderr.trim().trim_start_matches("annulus: ");
+    // A signal to this process ended the part as well.
+    let cut = cut || signals::received().is_some();
+    if let Some((failed, reason)) = judge(code, cut, has_results, message) {
+        part.failed = failed;
+        part.reason.get_or_insert(reason);
     }
     part
+}
+
+/// Returns whether a part with this exit code has failed, and the reason; `None` if it has all its results.
+fn judge(code: Option<i32>, cut: bool, has_results: bool, message: &str) -> Option<(bool, String)> {
+    match code {
+        Some(0) => None,
+        _ if cut && has_results => Some((false, "cut short: its time was over".to_owned())),
+        _ if cut => Some((
+            false,
+            "not measured: its time was over; use more --minutes".to_owned(),
+        )),
+        Some(EXIT_UNAVAILABLE) => Some((false, format!("not available here: {message}"))),
+        _ => Some((true, format!("FAILED: {message}"))),
+    }
 }
 
 /// Returns the reason why the preload library would not serve a program.
@@ -312,5 +321,48 @@ fn wait(child: &mut Child, until: Instant) -> std::io::Result<(Option<i32>, bool
             let _ = child.kill();
         }
         thread::sleep(POLL_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_whose_time_is_over_has_not_failed() {
+        assert_eq!(judge(Some(0), false, true, ""), None);
+        let (failed, reason) = judge(Some(130), true, true, "").unwrap();
+        assert!(!failed && reason.starts_with("cut short"), "{reason}");
+        let (failed, reason) = judge(Some(1), true, false, "interrupted").unwrap();
+        assert!(!failed && reason.contains("--minutes"), "{reason}");
+        let (failed, reason) = judge(Some(77), false, false, "io_uring").unwrap();
+        assert_eq!(
+            (failed, reason.as_str()),
+            (false, "not available here: io_uring")
+        );
+        let (failed, reason) = judge(Some(1), false, true, "a wrong result").unwrap();
+        assert_eq!((failed, reason.as_str()), (true, "FAILED: a wrong result"));
+        assert!(judge(None, false, false, "").unwrap().0, "killed");
+    }
+
+    #[test]
+    fn the_time_is_divided_by_runs_and_bounded() {
+        let step = |runs| Step {
+            name: String::new(),
+            kind: Kind::Files,
+            arguments: Vec::new(),
+            runs,
+            processors: None,
+            server: None,
+        };
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        let share = Share::of(&step(100), 300, minutes(18), false);
+        assert_eq!(share.run_s, *RUN_S.end());
+        assert_eq!(share.most, Duration::from_secs_f64(360.0 * SHARE));
+        let share = Share::of(&step(100), 300, minutes(1), false);
+        assert_eq!(share.run_s, *RUN_S.start());
+        // The last part may not exceed what is left.
+        let share = Share::of(&step(100), 100, minutes(2), false);
+        assert_eq!(share.most, minutes(2));
     }
 }

@@ -161,7 +161,9 @@ fn benchmark(parts: &[Part]) -> String {
     let shown: Vec<&str> = shown.iter().map(|part| part.name.as_str()).collect();
     let mut text = format!("can show {}", shown.join(", "));
     for part in missing {
+        // Other rows have the remedy, which follows the reason.
         let why = part.lacks.as_deref().unwrap_or_default();
+        let why = why.split("; ").next().unwrap_or(why);
         text += &format!("; not {}: {why}", part.name);
     }
     text
@@ -485,6 +487,24 @@ mod tests {
     use super::*;
     use crate::doctor::facts::RefusalKind;
     use crate::doctor::tests::machines::{good, refused};
+
+    #[test]
+    fn the_benchmark_row_lists_what_the_machine_can_show_and_the_reason_for_the_rest() {
+        let part = |name: &str, lacks: Option<&str>| Part {
+            name: name.into(),
+            lacks: lacks.map(str::to_owned),
+        };
+        let parts = [
+            part("direct files", None),
+            part("network", None),
+            part(
+                "polled files",
+                Some("vda has no queues to poll; boot with …"),
+            ),
+        ];
+        let row = "can show direct files, network; not polled files: vda has no queues to poll";
+        assert_eq!(benchmark(&parts), row);
+    }
 
     #[test]
     fn the_servers_row_reports_whether_installed_servers_can_be_served_and_what_is_missing() {

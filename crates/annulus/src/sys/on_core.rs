@@ -27,9 +27,9 @@ pub(crate) struct SocketOfOneCore;
 )]
 pub(crate) trait MayLeaveItsCore {}
 
-// SAFETY: One side: no type implements the trait, so no value is ever sent.
+// SAFETY: Held: no type implements the trait, so no value ever leaves its thread.
 unsafe impl<T, C: MayLeaveItsCore> Send for OnCore<T, C> {}
-// SAFETY: One side: as above, no value is ever shared.
+// SAFETY: Held: as above, no value is ever shared.
 unsafe impl<T, C: MayLeaveItsCore> Sync for OnCore<T, C> {}
 
 impl<T> From<T> for OnCore<T> {

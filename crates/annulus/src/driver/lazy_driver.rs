@@ -110,7 +110,7 @@ impl Wake for Arc<LazyDriver> {
             .call_once(|| idle = self.lock_driver().take());
         match idle {
             Some(driver) => driver.drive(),
-            None => self.wake.wake(),
+            None => self.wake.end(),
         }
     }
 }

@@ -34,6 +34,7 @@ use crate::sys::engine_error::{EngineError, code_of};
 use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
+use crate::sys::wake::Parking;
 
 /// An operation that counts its drops.
 pub(super) struct Nothing(pub(super) Arc<Drops>);
@@ -81,9 +82,34 @@ impl Wake for Bell {
     }
 }
 
+/// The wake-up of a driver that also sleeps outside of its kernel.
+struct ParkingBell {
+    bell: Arc<Notify>,
+    parking: Parking,
+    /// Ends the sleep of a parked driver.
+    unpark: Notify,
+}
+
+impl Wake for Arc<ParkingBell> {
+    fn wake(&self) {
+        match self.parking.notify() {
+            true => self.unpark.notify(),
+            false => self.bell.notify(),
+        }
+    }
+
+    fn end(&self) {
+        if self.parking.notify() {
+            self.unpark.notify();
+        }
+        self.bell.notify();
+    }
+}
+
 /// A kernel that completes immediately, or only after a cancel, and then late.
 struct Doll {
     bell: Arc<Notify>,
+    parks_by: Option<Arc<ParkingBell>>,
     late: bool,
     submitted: Vec<u64>,
     /// True if a cancel was requested; the cancelled operation completes at the next sleep.
@@ -145,6 +171,23 @@ impl Kernel for Doll {
             });
         }
         Ok(())
+    }
+
+    fn can_park(&self) -> bool {
+        self.parks_by.is_some()
+    }
+
+    fn park(&mut self, _: Option<u64>) {
+        if let Some(bell) = &self.parks_by {
+            if bell.parking.begin() {
+                bell.unpark.wait();
+            }
+            bell.parking.end();
+        }
+    }
+
+    fn note_awake(&mut self) {
+        self.parks_by.iter().for_each(|bell| bell.parking.end());
     }
 
     fn ready(&mut self) -> bool {
@@ -212,16 +255,30 @@ enum Manner {
     Late,
     /// Completes immediately; stopped while the caller submits.
     Stopping,
+    /// Completes immediately, and sleeps outside of its kernel; stopped when the caller is done.
+    Parking,
 }
 
 /// Runs `caller` against a driver, and checks that all `operations` were dropped exactly once and all slots were given
 /// back.
 fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc<Drops>)) {
     let bell = Arc::new(Notify::new());
-    let handle = Arc::new(DriverHandle::new(Box::new(Bell(Arc::clone(&bell)))));
+    let parks_by = (manner == Manner::Parking).then(|| {
+        Arc::new(ParkingBell {
+            bell: Arc::clone(&bell),
+            parking: Parking::new(),
+            unpark: Notify::new(),
+        })
+    });
+    let wake: Box<dyn Wake> = match &parks_by {
+        Some(bell) => Box::new(Arc::clone(bell)),
+        None => Box::new(Bell(Arc::clone(&bell))),
+    };
+    let handle = Arc::new(DriverHandle::new(wake));
     let late = manner == Manner::Late;
     let kernel = Doll {
         bell,
+        parks_by,
         late,
         submitted: Vec::new(),
         cancelled: false,
@@ -277,6 +334,13 @@ fn awaits(submitter: &Submitter, drops: &Arc<Drops>) {
 #[test]
 fn a_caller_alone_is_not_forgotten() {
     loom::model(|| against_driver(Manner::Prompt, 1, awaits));
+}
+
+/// Finds: a driver that parks although a caller has notified it since it checked its lists; a notification that is lost
+/// because it came before the driver parked.
+#[test]
+fn a_caller_does_not_miss_a_driver_that_parks() {
+    loom::model(|| against_driver(Manner::Parking, 1, awaits));
 }
 
 fn starts_and_drops(submitter: &Submitter, drops: &Arc<Drops>) {

@@ -110,6 +110,10 @@ impl Wake for std::sync::Arc<crate::sys::wake::EventFd> {
     fn wake(&self) {
         crate::sys::wake::EventFd::wake(self);
     }
+
+    fn end(&self) {
+        crate::sys::wake::EventFd::end(self);
+    }
 }
 
 /// The callers' side of a driver.

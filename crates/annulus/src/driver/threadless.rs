@@ -353,7 +353,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             let awaited = awaited.load(Ordering::Acquire) && !broken(Mutation::AwaitedUnchecked);
             let called = [&self.again, &self.over].map(|flag| flag.load(Ordering::Acquire));
             if !awaited && called == [false, false] {
-                driver.sleep();
+                driver.sleep(false);
             }
             self.asleep.store(false, Ordering::Relaxed);
         }

@@ -194,7 +194,7 @@ impl<K: Kernel> Driver<K> {
         let worked = self.poll();
         let ended = self.ended();
         if ended.is_none() && !worked {
-            self.sleep();
+            self.sleep(true);
         }
         let handle = Arc::clone(&self.handle);
         self.done.deliver(&handle);
@@ -206,7 +206,7 @@ impl<K: Kernel> Driver<K> {
         let worked = self.work();
         let ended = self.ended();
         if ended.is_none() && !worked && self.done.is_empty() {
-            self.sleep();
+            self.sleep(false);
         }
         ended
     }

@@ -36,6 +36,8 @@ mutations! {
     SleepUnfenced => "a_caller_alone_is_not_forgotten",
     /// A driver sleeps without checking its submission list again.
     SleepUnchecked => "a_caller_alone_is_not_forgotten",
+    /// A driver parks although it has been notified since it checked its lists.
+    ParkedRegardless => "a_caller_does_not_miss_a_driver_that_parks",
     /// An abandoned operation is disposed of while it is on the list of cancel requests.
     QueuedAbandonedDisposed => "a_future_dropped_at_any_point_leaves_nothing",
     /// A slot that leaves the list of cancel requests is never recognised as done.

@@ -32,6 +32,15 @@ pub(crate) trait Kernel {
     fn submit(&mut self) -> io::Result<()>;
     /// Submits the pushed entries and sleeps until a CQE is available, `timeout_ns` has passed, or a waker fires.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()>;
+    /// Returns whether `park` is possible.
+    fn can_park(&self) -> bool {
+        false
+    }
+    /// Sleeps until a waker fires or `timeout_ns` has passed, with nothing pushed or in flight, and without `arm_wake`.
+    /// May return earlier.
+    fn park(&mut self, _timeout_ns: Option<u64>) {}
+    /// Notes that the driver is awake, and will look at everything that a waker may have announced.
+    fn note_awake(&mut self) {}
     /// Returns whether there are CQEs, or work that the next enter turns into CQEs. No system call.
     fn ready(&mut self) -> bool;
     /// Moves CQEs from the completion queue to `into`, until `into` holds `REAP_MAX`.

@@ -510,6 +510,19 @@ impl Kernel for Ring {
         self.enter(WaitFor::ONE, flags, timeout_ns)
     }
 
+    /// A futex costs less than a read of the eventfd, which the kernel's task work completes.
+    fn can_park(&self) -> bool {
+        true
+    }
+
+    fn park(&mut self, timeout_ns: Option<u64>) {
+        self.wake.park(timeout_ns);
+    }
+
+    fn note_awake(&mut self) {
+        self.wake.note_awake();
+    }
+
     #[inline]
     fn ready(&mut self) -> bool {
         if !self.ring.completion().is_empty() {

@@ -7,17 +7,19 @@ use crate::sync::{Mutation, broken};
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
-    /// Sleeps in the kernel until something completes or is submitted.
-    pub(in crate::driver) fn sleep(&mut self) {
+    /// Sleeps until something completes or is submitted. `may_park`: all wake-ups come from the handle.
+    pub(in crate::driver) fn sleep(&mut self, may_park: bool) {
         if self.wait_for_batch() {
             return;
         }
         let draining = self.handle.stopping();
+        let is_idle = self.in_flight == 0 && self.kernel.unsubmitted() == 0;
+        let parks = may_park && is_idle && !draining && self.kernel.can_park();
         // Not during a drain: nothing would complete that read, and the drain would wait for it.
-        if !self.wake_armed && !draining {
+        if !self.wake_armed && !draining && !parks {
             self.wake_armed = self.kernel.arm_wake(WAKE);
         }
-        if self.is_stuck() || !self.wake_armed && !draining {
+        if self.is_stuck() || !self.wake_armed && !draining && !parks {
             self.submit();
             return;
         }
@@ -43,8 +45,15 @@ impl<K: Kernel> Driver<K> {
             Some(_) => Some(timeout.unwrap_or(u64::MAX).min(DRAIN_POLL_NS)),
             None => timeout,
         };
-        let result = self.kernel.wait(timeout);
+        let result = match parks {
+            true => {
+                self.kernel.park(timeout);
+                Ok(())
+            }
+            false => self.kernel.wait(timeout),
+        };
         self.handle.sleeper.awake();
+        self.kernel.note_awake();
         self.judge(result);
     }
 

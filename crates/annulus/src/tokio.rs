@@ -91,7 +91,7 @@ pub trait Rings {
     ///
     /// The gain over an ordinary runtime is small. For direct reads of 4 KiB and two workers, an ordinary runtime has
     /// this share of the throughput, and this CPU time per read, of a runtime with hooks (medians of 7; in each case the
-    /// extremes lie on both sides of 1; `runs/2026-11-25-tokio-without-configuration`):
+    /// extremes lie on both sides of 1; `runs/2026-11-25-tokio-ordinary-runtimes`):
     ///
     /// | reads at a time | throughput | CPU time |
     /// |--:|--:|--:|

@@ -1,11 +1,17 @@
-//! Links the binary `libannulus_preload` as a shared object, which `annulus run` loads into servers. `cargo install` builds
-//! and installs each binary of a package, but no `cdylib`. docs/internals/design.md has the alternatives.
+//! Strips the two binaries of a release build, and links `libannulus_preload` as a shared object, which `annulus run` loads
+//! into servers. `cargo install` builds and installs each binary of a package, but no `cdylib`.
+//! docs/internals/design.md has the alternatives.
 
 use std::env;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(shared_object)");
+    // Not by the profile, which is that of the workspace, and which a package on crates.io has not.
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|set| set == value);
+    if is("PROFILE", "release") && is("DEBUG", "false") {
+        println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
+    }
     // Set by the build script of `annulus-preload`, which is a dependency only on x86-64 with glibc.
     let Ok(exports) = env::var("DEP_ANNULUS_PRELOAD_EXPORTS") else {
         return;

@@ -10,7 +10,8 @@ pub(crate) struct TraceArgs {
     pub(crate) syscalls: bool,
 
     /// After the measurement, record where processor time goes in one more run, and draw a flame graph (perf). If
-    /// there are several variants or depths, each is written to FILE-VARIANT-DEPTH.svg
+    /// there are several variants or depths, each is written to FILE-VARIANT-DEPTH.svg. A release build has no names
+    /// of functions; build the tool with `--profile profiling`
     #[arg(long, value_name = "FILE.svg", hide_short_help = true)]
     pub(crate) flamegraph: Option<PathBuf>,
 }

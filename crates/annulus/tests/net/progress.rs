@@ -34,8 +34,8 @@ fn the_bytes_taken_by_the_peer_are_reported_during_a_send() {
             yield_now().await;
             seen = progress.look().unwrap().unwrap();
         }
+        // `all` says nothing yet: the kernel may have been given no more than the peer has acknowledged.
         assert!(seen.bytes - start.bytes < BYTES as u64);
-        assert!(!seen.all, "there is more to come");
         far.recv_exact(vec![0; BYTES - piece.len()]).await.unwrap();
         let near = sending.await.unwrap();
         while !progress.look().unwrap().unwrap().all {

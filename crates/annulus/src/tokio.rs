@@ -89,9 +89,9 @@ use crate::driver::thread_rings::{self, Presence, RingExecutor, ThreadRing};
 pub trait Rings {
     /// Builds the runtime like `build`, with rings. Enables I/O.
     ///
-    /// The gain over an ordinary runtime is small. For direct reads of 4 KiB and two workers, an ordinary runtime has
-    /// this share of the throughput, and this CPU time per read, of a runtime with hooks (medians of 7; in each case the
-    /// extremes lie on both sides of 1; `runs/2026-11-25-tokio-ordinary-runtimes`):
+    /// The gain over an ordinary runtime is small. The table is for direct reads of 4 KiB and two workers. It has
+    /// the throughput and the CPU time per read of an ordinary runtime, relative to one with hooks. Figures are
+    /// medians of 7, and their extremes lie on both sides of 1 (`runs/2026-11-25-tokio-ordinary-runtimes`).
     ///
     /// | reads at a time | throughput | CPU time |
     /// |--:|--:|--:|

@@ -67,6 +67,27 @@ pub(crate) fn withheld(runs: &[RunShares], cell: &str) -> Option<String> {
     })
 }
 
+/// Returns the name of the cell of a depth.
+pub(crate) fn depth_cell(depth: usize) -> String {
+    format!("depth {depth}")
+}
+
+/// Returns the verdict on all depths. A depth whose runs were disturbed gets none; the others have what `clause` returns.
+pub(crate) fn verdict(
+    runs: &[RunShares],
+    depths: &[usize],
+    clause: impl Fn(usize) -> Option<String>,
+) -> String {
+    let (mut clauses, mut withheld_reasons) = (Vec::new(), Vec::new());
+    for &depth in depths {
+        match withheld(runs, &depth_cell(depth)) {
+            Some(why) => withheld_reasons.push(why),
+            None => clauses.extend(clause(depth)),
+        }
+    }
+    sentence(&clauses, &withheld_reasons)
+}
+
 /// Returns the verdict on all cells: a sentence with the clauses, and one with the reasons of the cells without a clause.
 pub(crate) fn sentence(clauses: &[String], withheld: &[String]) -> String {
     let mut text = match (clauses, withheld) {

@@ -14,19 +14,7 @@ const TAIL_OPS_MIN: u64 = 50_000;
 
 /// Returns the sentence after the tables. A depth whose runs were disturbed gets no verdict.
 pub(crate) fn verdict(runs: &[Run], rows: &[Row], depths: &[usize]) -> String {
-    let shares = shares(runs);
-    let (mut clauses, mut withheld) = (Vec::new(), Vec::new());
-    for &depth in depths {
-        match disturbance::withheld(&shares, &cell(depth)) {
-            Some(why) => withheld.push(why),
-            None => clauses.extend(clause(rows, depth)),
-        }
-    }
-    disturbance::sentence(&clauses, &withheld)
-}
-
-fn cell(depth: usize) -> String {
-    format!("depth {depth}")
+    disturbance::verdict(&shares(runs), depths, |depth| clause(rows, depth))
 }
 
 fn shares(runs: &[Run]) -> Vec<RunShares> {
@@ -36,7 +24,7 @@ fn shares(runs: &[Run]) -> Vec<RunShares> {
     });
     measured
         .map(|(run, sample)| RunShares {
-            cell: cell(run.depth),
+            cell: disturbance::depth_cell(run.depth),
             repeat: run.repeat,
             variant: run.variant.clone(),
             others_busy: sample.others_busy,

@@ -73,19 +73,7 @@ fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
 /// Returns a sentence with the cost of Annulus over the ABI at each depth. A depth whose runs were disturbed gets no
 /// verdict.
 pub(crate) fn verdict(runs: &[Run], rows: &[Row], depths: &[usize]) -> String {
-    let shares = shares(runs);
-    let (mut clauses, mut withheld) = (Vec::new(), Vec::new());
-    for &depth in depths {
-        match disturbance::withheld(&shares, &cell(depth)) {
-            Some(why) => withheld.push(why),
-            None => clauses.extend(clause(rows, depth)),
-        }
-    }
-    disturbance::sentence(&clauses, &withheld)
-}
-
-fn cell(depth: usize) -> String {
-    format!("depth {depth}")
+    disturbance::verdict(&shares(runs), depths, |depth| clause(rows, depth))
 }
 
 fn shares(runs: &[Run]) -> Vec<RunShares> {
@@ -94,7 +82,7 @@ fn shares(runs: &[Run]) -> Vec<RunShares> {
         .filter_map(|run| Some((run, run.sample.as_ref()?)));
     measured
         .map(|(run, sample)| RunShares {
-            cell: cell(run.depth),
+            cell: disturbance::depth_cell(run.depth),
             repeat: run.repeat,
             variant: run.layer.clone(),
             others_busy: sample.others_busy,

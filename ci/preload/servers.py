@@ -1,6 +1,7 @@
 """Installed servers: started on loopback with a generated configuration, with or without the preload library, inspected
 through /proc, and stopped by process ID."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 # A busy machine takes long to compile a Java program.
@@ -241,13 +243,19 @@ class Server:
         return total
 
     def descriptors(self):
-        total = 0
+        """Returns what each process has open: for each process ID, how many descriptors of each kind."""
+        found = {}
         for pid in self.pids():
+            kinds = found[pid] = Counter()
             try:
-                total += len(os.listdir(f"/proc/{pid}/fd"))
+                names = os.listdir(f"/proc/{pid}/fd")
             except OSError:
-                pass
-        return total
+                continue
+            for name in names:
+                with contextlib.suppress(OSError):
+                    # Inode numbers differ: "socket:[123]" is a socket.
+                    kinds[re.sub(r":\[\d+\]$", "", os.readlink(f"/proc/{pid}/fd/{name}"))] += 1
+        return found
 
     def threads(self):
         names = []

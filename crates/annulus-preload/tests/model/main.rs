@@ -29,6 +29,8 @@ static DRIVER: Program = Program::c("model");
 /// The number of sequences of one process, as state that one leaves behind may disturb the next.
 const SEEDS_PER_PROCESS: u64 = 10;
 const SEEDS: u64 = 200;
+/// The number of processes at a time. They use a processor for 4 % of their time, and otherwise wait for the kernel.
+const PROCESSES: usize = 16;
 const ROUNDS: &str = "25";
 /// The number of differences that are printed; all others are counted.
 const SHOWN: usize = 4;
@@ -71,7 +73,7 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..PROCESSES {
             scope.spawn(work);
         }
     });

@@ -33,11 +33,12 @@ const PRELOAD_LAYERS: [&str; 9] = [
 
 /// The crates of the workspace that each crate may depend on.
 #[rustfmt::skip]
-const CRATES: [(&str, &str); 8] = [
+const CRATES: [(&str, &str); 9] = [
     ("annulus", ""),
     ("annulus-http", "annulus"),
     ("annulus-hyper", "annulus"),
     ("annulus-baselines", "annulus"),
+    ("annulus-object-store", "annulus"),
     ("annulus-observe", "annulus"),
     ("annulus-preload", "annulus"),
     ("annulus-testing", "annulus"),

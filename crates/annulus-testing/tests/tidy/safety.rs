@@ -43,11 +43,12 @@ const MAY_ALLOW_UNSAFE: [&str; 32] = [
 ];
 
 /// Folders whose crate roots forbid unsafe code. The last one is outside the workspace and its lints.
-const FORBID_UNSAFE: [&str; 5] = [
+const FORBID_UNSAFE: [&str; 6] = [
     "crates/annulus-observe",
     "crates/annulus-cli",
     "crates/annulus-http",
     "crates/annulus-hyper",
+    "crates/annulus-object-store",
     "other-runtimes",
 ];
 

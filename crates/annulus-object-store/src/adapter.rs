@@ -1,0 +1,397 @@
+//! The traits of one version of `object_store`. Each version's module compiles this file with its own crate, which
+//! `super::object_store` names.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus::Engine;
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::stream::{self, BoxStream, StreamExt};
+
+use super::object_store::path::Path;
+use super::object_store::{
+    CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult,
+    MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, RenameOptions, RenameTargetMode, Result, UploadPart,
+};
+use crate::blocking;
+use crate::error::Failure;
+use crate::list::{self, Location};
+use crate::names::{Name, Root};
+use crate::read::{self, SHORT_BYTES};
+use crate::stat::Stat;
+use crate::store::Store;
+use crate::upload::Upload;
+use crate::write::Existing;
+
+/// The number of groups of deletions in flight.
+const DELETES: usize = 10;
+/// The most deletions of a group, which one blocking thread makes in a row.
+const DELETES_TOGETHER: usize = 64;
+
+/// An object store of local files, to use in place of `object_store::local::LocalFileSystem`.
+///
+/// It has the constructors of `LocalFileSystem` and gives the same answers, errors and ETags. Both can use one folder,
+/// one after the other or together. Differences:
+///
+/// - A range of at most 1 MiB is read before [`get_opts`](ObjectStore::get_opts) returns. Longer ranges are a stream
+///   that reads ahead. The payload is always a stream, never a file.
+/// - [`get_ranges`](ObjectStore::get_ranges) is one batch of reads. Ranges that touch share a read of up to 1 MiB.
+/// - Files stay open between calls; see [`with_open_files`](LocalFileSystem::with_open_files).
+/// - An upload whose parts were not all written cannot be completed. `LocalFileSystem` publishes it with holes.
+///
+/// Reads use an [`Engine`]. By default all stores of the process share one with the default settings. Listings and
+/// changes are system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread.
+///
+/// Cheap to clone. Clones share the open files.
+#[derive(Clone, Debug)]
+pub struct LocalFileSystem {
+    store: Store,
+}
+
+impl LocalFileSystem {
+    /// Returns a store of the whole file system: the object `a/b` is the file `/a/b`.
+    pub fn new() -> LocalFileSystem {
+        let store = Store::new(Root::everything());
+        LocalFileSystem { store }
+    }
+
+    /// Returns a store of the files below `prefix`, an existing folder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder does not exist or cannot be accessed.
+    pub fn new_with_prefix(prefix: impl AsRef<std::path::Path>) -> Result<LocalFileSystem> {
+        let store = Store::new(Root::folder(prefix.as_ref())?);
+        Ok(LocalFileSystem { store })
+    }
+
+    /// Returns the path of an object's file.
+    ///
+    /// # Errors
+    ///
+    /// Fails for locations that cannot be objects: an empty one, and names that end in `#` and digits.
+    pub fn path_to_filesystem(&self, location: &Path) -> Result<PathBuf> {
+        Ok(self.store.root.object(location.as_ref())?)
+    }
+
+    /// Sets whether a deletion also removes the folders that become empty. The default is `false`.
+    #[must_use]
+    pub fn with_automatic_cleanup(mut self, automatic_cleanup: bool) -> Self {
+        self.store.automatic_cleanup = automatic_cleanup;
+        self
+    }
+
+    /// Sets whether changes are durable when they return: after a crash of the machine, the new version is there. The
+    /// default is `false`. As in `LocalFileSystem`, deletions are not covered.
+    ///
+    /// The order is: the file, its publication, its folder. New folders are made durable up to the first that existed.
+    #[must_use]
+    pub fn with_fsync(mut self, fsync: bool) -> Self {
+        self.store.fsync = fsync;
+        self
+    }
+
+    /// Sets the engine for reads, for example with other limits, or to count the reads in its metrics.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Engine) -> Self {
+        self.store.set_engine(engine);
+        self
+    }
+
+    /// Sets how many files may stay open between calls; 256 by default, and 0 for none. If the process has no descriptor
+    /// left for a call of this store, the store closes these files and tries again.
+    ///
+    /// A file is used again only if it is still the file at its path. Each access compares the two, unless
+    /// [`with_revalidation`](LocalFileSystem::with_revalidation) sets a time.
+    ///
+    /// The space of a file that another program has deleted stays in use while the file is open. An access to the object
+    /// closes it, and so does [`close_files`](LocalFileSystem::close_files).
+    #[must_use]
+    pub fn with_open_files(mut self, max: usize) -> Self {
+        let trusted = self.store.files.trusted();
+        self.store.set_open_files(max, trusted);
+        self
+    }
+
+    /// Sets the time after which an open file is compared with its path again, to find changes of other programs. The
+    /// default is zero: each access compares, which costs one `statx`.
+    ///
+    /// Changes through this store and its clones are always found at once.
+    #[must_use]
+    pub fn with_revalidation(mut self, after: Duration) -> Self {
+        let max = self.store.files.max();
+        self.store.set_open_files(max, after);
+        self
+    }
+
+    /// Closes the files that are open between calls. Files of reads in progress close when these end.
+    pub fn close_files(&self) {
+        self.store.files.close();
+    }
+
+    /// Removes the staged files of uploads that a crash has left, and returns their number. Listings never show these
+    /// files. Call it when a program starts.
+    ///
+    /// `age` protects the uploads of other programs: files that were written to more recently stay.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a folder cannot be listed, or a file cannot be removed.
+    pub async fn remove_staged(&self, age: Duration) -> Result<u64> {
+        let store = self.store.clone();
+        Ok(blocking::run(move || store.remove_staged(age)).await?)
+    }
+
+    fn unsupported(&self, operation: &str) -> Error {
+        Error::NotImplemented {
+            operation: operation.to_owned(),
+            implementer: self.to_string(),
+        }
+    }
+
+    /// Returns the path of a prefix, and the store, for a listing.
+    fn listed(&self, prefix: Option<&Path>) -> Result<(Arc<Root>, PathBuf)> {
+        let root = Arc::clone(&self.store.root);
+        let folder = root.prefix(prefix.map_or("", AsRef::as_ref))?;
+        Ok((root, folder))
+    }
+
+    fn listing(
+        &self,
+        prefix: Option<&Path>,
+        after: Option<&Path>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        match self.listed(prefix) {
+            Ok((root, folder)) => {
+                let objects = list::objects(root, &folder, after.cloned());
+                list::in_chunks(objects.map(|object| object.map(meta)))
+            }
+            Err(error) => stream::iter([Err(error)]).boxed(),
+        }
+    }
+}
+
+impl Default for LocalFileSystem {
+    fn default() -> LocalFileSystem {
+        LocalFileSystem::new()
+    }
+}
+
+impl fmt::Display for LocalFileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "annulus::LocalFileSystem({})", self.store.root.url())
+    }
+}
+
+#[async_trait]
+impl ObjectStore for LocalFileSystem {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        let existing = match opts.mode {
+            PutMode::Overwrite => Existing::Replace,
+            PutMode::Create => Existing::Keep,
+            PutMode::Update(_) => {
+                return Err(self.unsupported("`put_opts` with mode `PutMode::Update`"));
+            }
+        };
+        if !opts.attributes.is_empty() {
+            return Err(self.unsupported("`put_opts` with `opts.attributes`"));
+        }
+        let path = self.path_to_filesystem(location)?;
+        let store = self.store.clone();
+        let contents: Vec<Bytes> = payload.into_iter().collect();
+        let put = move || store.put(&path, &contents, existing);
+        Ok(super::put_result(e_tag(&blocking::run(put).await?)))
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        if !opts.attributes.is_empty() {
+            return Err(self.unsupported("`put_multipart_opts` with `opts.attributes`"));
+        }
+        let path = self.path_to_filesystem(location)?;
+        let upload = Upload::start(self.store.clone(), path).await?;
+        Ok(Box::new(LocalUpload { upload }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let path = self.path_to_filesystem(location)?;
+        let opened = self.store.open_object(&path).await?;
+        let meta = meta((location.clone(), opened.stat));
+        options.check_preconditions(&meta)?;
+        let range = match &options.range {
+            None => 0..meta.size,
+            Some(range) => range
+                .as_range(meta.size)
+                .map_err(|error| Failure::invalid("read", &path, error.to_string()))?,
+        };
+        let bytes = range.end - range.start;
+        let content = if options.head || bytes > SHORT_BYTES {
+            let chunks = read::stream(opened.file, path.into(), range.clone());
+            chunks.map(|chunk| Ok(chunk?)).boxed()
+        } else {
+            let content = read::range(&opened.file, &path, range.clone()).await?;
+            stream::iter((bytes > 0).then_some(Ok(content))).boxed()
+        };
+        Ok(super::get_result(
+            GetResultPayload::Stream(content),
+            meta,
+            range,
+        ))
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let path = self.path_to_filesystem(location)?;
+        let opened = self.store.open(&path).await?;
+        Ok(read::ranges(&opened.file, &path, opened.stat.bytes, ranges).await?)
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let store = self.store.clone();
+        locations
+            .ready_chunks(DELETES_TOGETHER)
+            .map(move |locations| {
+                let store = store.clone();
+                let delete = move |location: Result<Path>| -> Result<Path> {
+                    let location = location?;
+                    store.delete(&store.root.object(location.as_ref())?, false)?;
+                    Ok(location)
+                };
+                let group = move || Ok(locations.into_iter().map(delete).collect::<Vec<_>>());
+                blocking::run(group).map(|group| match group {
+                    Ok(group) => group,
+                    Err(failure) => vec![Err(failure.into())],
+                })
+            })
+            .buffered(DELETES)
+            .flat_map(stream::iter)
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listing(prefix, None)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listing(prefix, Some(offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let (root, folder) = self.listed(prefix)?;
+        let level = blocking::run(move || Ok(list::level::<Path>(&root, folder)));
+        let (prefixes, objects) = level.await??;
+        let objects = objects.into_iter().map(meta).collect();
+        Ok(super::list_result(prefixes.into_iter().collect(), objects))
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let existing = match options.mode {
+            CopyMode::Overwrite => Existing::Replace,
+            CopyMode::Create => Existing::Keep,
+        };
+        let from = self.path_to_filesystem(from)?;
+        let to = self.path_to_filesystem(to)?;
+        let store = self.store.clone();
+        Ok(blocking::run(move || store.copy(&from, &to, existing)).await?)
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        let from = self.path_to_filesystem(from)?;
+        let to = self.path_to_filesystem(to)?;
+        let store = self.store.clone();
+        let rename = move || match options.target_mode {
+            RenameTargetMode::Overwrite => store.replace(&from, &to),
+            RenameTargetMode::Create => {
+                store.copy(&from, &to, Existing::Keep)?;
+                store.delete(&from, store.fsync)
+            }
+        };
+        Ok(blocking::run(rename).await?)
+    }
+}
+
+/// A multipart upload of a [`LocalFileSystem`].
+#[derive(Debug)]
+struct LocalUpload {
+    upload: Upload,
+}
+
+#[async_trait]
+impl MultipartUpload for LocalUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let part = self.upload.part(data.into_iter().collect());
+        part.map(|result| Ok(result?)).boxed()
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        Ok(super::put_result(e_tag(&self.upload.complete().await?)))
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        Ok(self.upload.abort().await?)
+    }
+}
+
+impl Location for Path {
+    type Error = Error;
+
+    fn parse(name: Name) -> Result<Path> {
+        Ok(match name {
+            Name::Plain(name) => Path::parse(name)?,
+            Name::Encoded(name) => Path::from_url_path(name)?,
+        })
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::NotFound { path, source } => Error::NotFound {
+                path: path.to_string_lossy().into_owned(),
+                source: source.into(),
+            },
+            Failure::AlreadyExists { path, source } => Error::AlreadyExists {
+                path: path.to_string_lossy().into_owned(),
+                source: source.into(),
+            },
+            Failure::Other(failed) => Error::Generic {
+                store: "annulus::LocalFileSystem",
+                source: failed.into(),
+            },
+        }
+    }
+}
+
+fn e_tag(stat: &Stat) -> Option<String> {
+    Some(super::quoted(stat.e_tag()))
+}
+
+fn meta((location, stat): (Path, Stat)) -> ObjectMeta {
+    ObjectMeta {
+        location,
+        last_modified: stat.modified.into(),
+        size: stat.bytes,
+        e_tag: e_tag(&stat),
+        version: None,
+    }
+}

@@ -1,0 +1,147 @@
+//! Listings. They walk folders on a blocking thread, with at most one `statx` for each file.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::stream::{self, BoxStream, StreamExt};
+use tokio::runtime::Handle;
+use walkdir::{DirEntry, WalkDir};
+
+use crate::blocking;
+use crate::error::Failure;
+use crate::names::{self, Name, Root};
+use crate::stat::Stat;
+
+/// The number of objects that a blocking thread lists before it hands them over.
+const CHUNK: usize = 1024;
+
+/// The location type of a version.
+pub(crate) trait Location: AsRef<str> + Clone + Ord + Sized + Send + 'static {
+    type Error: From<Failure> + Send + 'static;
+
+    /// Parses the name of a file.
+    fn parse(name: Name) -> Result<Self, Self::Error>;
+}
+
+/// A listed object.
+pub(crate) type Object<L> = (L, Stat);
+
+/// Returns all objects in `folder` and below. With `after`, only those with a larger location.
+pub(crate) fn objects<L: Location>(
+    root: Arc<Root>,
+    folder: &Path,
+    after: Option<L>,
+) -> impl Iterator<Item = Result<Object<L>, L::Error>> + Send + 'static {
+    let walk = WalkDir::new(folder).min_depth(1).follow_links(true);
+    walk.into_iter().filter_map(move |entry| {
+        let entry = match existing(entry) {
+            Ok(entry) => entry?,
+            Err(failure) => return Some(Err(failure.into())),
+        };
+        object(&root, &entry, after.as_ref()).transpose()
+    })
+}
+
+/// Returns the object of an entry. `None` for folders, unfinished uploads, and files that are gone.
+fn object<L: Location>(
+    root: &Root,
+    entry: &DirEntry,
+    after: Option<&L>,
+) -> Result<Option<Object<L>>, L::Error> {
+    let is_dir = entry.file_type().is_dir();
+    if is_dir && after.is_none() {
+        return Ok(None);
+    }
+    // With an offset, `LocalFileSystem` also fails on the name of a folder.
+    let location = || L::parse(root.name(entry.path())?);
+    if let Some(after) = after {
+        let location = location()?;
+        if is_dir || location <= *after {
+            return Ok(None);
+        }
+    }
+    let Ok(metadata) = entry.metadata() else {
+        return Ok(None);
+    };
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let location = location()?;
+    let object = names::is_object(location.as_ref()).then(|| (location, Stat::from(&metadata)));
+    Ok(object)
+}
+
+/// Returns an entry, or `None` if its file has been removed or its link leads nowhere.
+fn existing(entry: walkdir::Result<DirEntry>) -> Result<Option<DirEntry>, Failure> {
+    let error = match entry {
+        Ok(entry) => return Ok(Some(entry)),
+        Err(error) => error,
+    };
+    let kind = error.io_error().map(io::Error::kind);
+    if kind == Some(io::ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    Err(Failure::new("list objects", error.into()))
+}
+
+/// Runs an iterator on blocking threads, a chunk at a time. Ends after an error. Outside a Tokio runtime the polling
+/// thread runs it.
+pub(crate) fn in_chunks<T, E>(
+    items: impl Iterator<Item = Result<T, E>> + Send + 'static,
+) -> BoxStream<'static, Result<T, E>>
+where
+    T: Send + 'static,
+    E: From<Failure> + Send + 'static,
+{
+    if Handle::try_current().is_err() {
+        return stream::iter(items).boxed();
+    }
+    let chunks = stream::try_unfold(Some(items), |items| async move {
+        let Some(mut items) = items else {
+            return Ok(None);
+        };
+        let next = blocking::run(move || {
+            let mut chunk = Vec::with_capacity(CHUNK);
+            chunk.extend(items.by_ref().take(CHUNK));
+            let ended = chunk.len() < CHUNK || chunk.iter().any(Result::is_err);
+            Ok((chunk, (!ended).then_some(items)))
+        });
+        let (chunk, rest) = next.await?;
+        Ok::<_, Failure>(Some((chunk, rest)))
+    });
+    let items = chunks.flat_map(|chunk| match chunk {
+        Ok(chunk) => stream::iter(chunk).left_stream(),
+        Err(failure) => stream::iter([Err(failure.into())]).right_stream(),
+    });
+    let until_error = items.scan(false, |has_failed, item| {
+        let next = (!*has_failed).then_some(item);
+        *has_failed |= matches!(next, Some(Err(_)));
+        std::future::ready(next)
+    });
+    until_error.boxed()
+}
+
+/// The prefixes and the objects in one folder.
+pub(crate) type Level<L> = (BTreeSet<L>, Vec<Object<L>>);
+
+/// Lists one folder.
+pub(crate) fn level<L: Location>(root: &Root, folder: PathBuf) -> Result<Level<L>, L::Error> {
+    let walk = WalkDir::new(folder).min_depth(1).max_depth(1);
+    let (mut prefixes, mut objects) = (BTreeSet::new(), Vec::new());
+    for entry in walk.follow_links(true) {
+        let Some(entry) = existing(entry)? else {
+            continue;
+        };
+        let location = L::parse(root.name(entry.path())?)?;
+        if entry.file_type().is_dir() {
+            prefixes.insert(location);
+        } else if names::is_object(location.as_ref())
+            && let Ok(metadata) = entry.metadata()
+        {
+            objects.push((location, Stat::from(&metadata)));
+        }
+    }
+    Ok((prefixes, objects))
+}

@@ -1,0 +1,199 @@
+//! A bounded cache of open files, so that a read does not pay for an open.
+//!
+//! A file is used again only if it is still the file at its path. By default each access compares the two, which is one
+//! `statx` of a path whose entries the kernel has in memory. An open file keeps its inode, so the kernel cannot give its
+//! number to another file meanwhile.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use annulus::{Engine, File};
+use nix::errno::Errno;
+use quick_cache::sync::Cache;
+
+use crate::error::Failure;
+use crate::stat::{Identity, Stat};
+
+/// The default limit: a quarter of the descriptors that most systems allow a process.
+pub(crate) const OPEN_FILES: usize = 256;
+
+/// An open file with its metadata.
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    pub(crate) stat: Stat,
+}
+
+/// The open files of a store.
+#[derive(Debug)]
+pub(crate) struct OpenFiles {
+    /// `None`: no file stays open.
+    cache: Option<Cache<OsString, Arc<Entry>>>,
+    /// The time for which a file is used without a comparison.
+    trusted: Duration,
+    /// The number of changes by this store. An entry is trusted only if it was compared since the last one.
+    changes: AtomicU64,
+    start: Instant,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: File,
+    identity: Identity,
+    /// The calling thread can make calls on the file and its path without waiting for another process or machine.
+    is_local: bool,
+    /// The number of changes before the last comparison.
+    compared_after: AtomicU64,
+    /// The time of the last comparison, ns after the start.
+    ///
+    /// The two numbers are not stored together. A larger number of changes means a later time, so a mixture of two
+    /// comparisons is trusted less than the later one.
+    compared_ns: AtomicU64,
+}
+
+impl OpenFiles {
+    pub(crate) fn new(max: usize, trusted: Duration) -> OpenFiles {
+        OpenFiles {
+            cache: (max > 0).then(|| Cache::new(max)),
+            trusted,
+            changes: AtomicU64::new(0),
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn max(&self) -> usize {
+        let cache = self.cache.as_ref();
+        cache.map_or(0, |cache| {
+            usize::try_from(cache.capacity()).unwrap_or(usize::MAX)
+        })
+    }
+
+    pub(crate) fn trusted(&self) -> Duration {
+        self.trusted
+    }
+
+    /// Returns the number of open files.
+    pub(crate) fn len(&self) -> usize {
+        self.cache.as_ref().map_or(0, Cache::len)
+    }
+
+    /// Closes all files, except those in use.
+    pub(crate) fn close(&self) {
+        if let Some(cache) = &self.cache {
+            cache.clear();
+        }
+    }
+
+    /// Forgets the file at `path`, which this store has just replaced or removed. No later access uses the old file,
+    /// whichever path led to it.
+    pub(crate) fn changed(&self, path: &Path) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        if let Some(cache) = &self.cache {
+            cache.remove(path.as_os_str());
+        }
+    }
+
+    /// Opens the file at `path`, or returns the open one.
+    pub(crate) async fn open(&self, engine: &Engine, path: &Path) -> Result<Opened, Failure> {
+        let Some(cache) = &self.cache else {
+            return Ok(self.open_new(engine, path).await?.0);
+        };
+        let changes = self.changes.load(Ordering::SeqCst);
+        if let Some(entry) = cache.get(path.as_os_str()) {
+            if let Some(stat) = self.current(engine, path, &entry, changes).await {
+                let file = entry.file.clone();
+                return Ok(Opened { file, stat });
+            }
+            cache.remove(path.as_os_str());
+        }
+        let compared_ns = self.now_ns();
+        let (opened, is_local) = self.open_new(engine, path).await?;
+        if opened.stat.is_file {
+            let entry = Entry {
+                file: opened.file.clone(),
+                identity: opened.stat.identity,
+                is_local,
+                compared_after: AtomicU64::new(changes),
+                compared_ns: AtomicU64::new(compared_ns),
+            };
+            let key = path.as_os_str().to_owned();
+            cache.insert(key, Arc::new(entry));
+            // A change meanwhile may have removed the entry before it was there. It must not keep a removed file open.
+            if self.changes.load(Ordering::SeqCst) != changes {
+                cache.remove(path.as_os_str());
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Returns the metadata of an open file, if it is the file at `path`.
+    async fn current(
+        &self,
+        engine: &Engine,
+        path: &Path,
+        entry: &Entry,
+        changes: u64,
+    ) -> Option<Stat> {
+        let now_ns = self.now_ns();
+        if self.is_trusted(entry, changes, now_ns) {
+            return Some(Stat::from(&entry.file.metadata().await.ok()?));
+        }
+        let stat = match entry.is_local {
+            // The open file keeps the entries of its path in the kernel's memory.
+            true => Stat::from(&std::fs::metadata(path).ok()?),
+            false => Stat::from(&engine.metadata(path).await.ok()?),
+        };
+        if stat.identity != entry.identity {
+            return None;
+        }
+        entry.compared_ns.store(now_ns, Ordering::SeqCst);
+        entry.compared_after.store(changes, Ordering::SeqCst);
+        Some(stat)
+    }
+
+    fn is_trusted(&self, entry: &Entry, changes: u64, now_ns: u64) -> bool {
+        let age_ns = now_ns.saturating_sub(entry.compared_ns.load(Ordering::SeqCst));
+        !self.trusted.is_zero()
+            && Duration::from_nanos(age_ns) < self.trusted
+            && entry.compared_after.load(Ordering::SeqCst) == changes
+    }
+
+    /// Returns the file, and whether it is local.
+    async fn open_new(&self, engine: &Engine, path: &Path) -> Result<(Opened, bool), Failure> {
+        let failed = |source| Failure::not_found_or("open", path, source);
+        let file = match engine.open(path).await {
+            Err(error) if self.made_room(&error) => engine.open(path).await,
+            other => other,
+        };
+        let file = file.map_err(failed)?;
+        // The engine makes this call on the calling thread if the file system is local, and then completes it at once.
+        let (metadata, is_local) = {
+            let mut metadata = pin!(file.metadata());
+            match futures_util::poll!(metadata.as_mut()) {
+                Poll::Ready(metadata) => (metadata, true),
+                Poll::Pending => (metadata.await, false),
+            }
+        };
+        let stat = Stat::from(&metadata.map_err(failed)?);
+        Ok((Opened { file, stat }, is_local))
+    }
+
+    /// Closes all files if `error` says that there are too many. Returns whether this may help.
+    pub(crate) fn made_room(&self, error: &io::Error) -> bool {
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        let is_full = matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) && self.len() > 0;
+        if is_full {
+            self.close();
+        }
+        is_full
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,73 @@
+//! A store without the types of a version of `object_store`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use annulus::Engine;
+
+use crate::error::Failure;
+use crate::names::Root;
+use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
+
+/// A folder, and the settings of its store.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pub(crate) root: Arc<Root>,
+    pub(crate) files: Arc<OpenFiles>,
+    /// `None`: the engine that all such stores share.
+    engine: Option<Engine>,
+    pub(crate) automatic_cleanup: bool,
+    pub(crate) fsync: bool,
+}
+
+impl Store {
+    pub(crate) fn new(root: Root) -> Store {
+        Store {
+            root: Arc::new(root),
+            files: Arc::new(OpenFiles::new(OPEN_FILES, Duration::ZERO)),
+            engine: None,
+            automatic_cleanup: false,
+            fsync: false,
+        }
+    }
+
+    /// Sets the engine. Open files belong to the engine before, so they are closed.
+    pub(crate) fn set_engine(&mut self, engine: Engine) {
+        self.engine = Some(engine);
+        self.set_open_files(self.files.max(), self.files.trusted());
+    }
+
+    pub(crate) fn set_open_files(&mut self, max: usize, trusted: Duration) {
+        self.files = Arc::new(OpenFiles::new(max, trusted));
+    }
+
+    /// Returns the engine. The first use of the shared one creates it.
+    pub(crate) fn engine(&self) -> Result<&Engine, Failure> {
+        static SHARED: OnceLock<Engine> = OnceLock::new();
+        if let Some(engine) = self.engine.as_ref().or_else(|| SHARED.get()) {
+            return Ok(engine);
+        }
+        let engine = Engine::new().map_err(|error| {
+            let what = "start an engine for the object store";
+            Failure::new(what, std::io::Error::other(error))
+        })?;
+        Ok(SHARED.get_or_init(|| engine))
+    }
+
+    /// Opens the file of an object.
+    pub(crate) async fn open(&self, path: &Path) -> Result<Opened, Failure> {
+        self.files.open(self.engine()?, path).await
+    }
+
+    /// Opens the file of an object, which is not a folder.
+    pub(crate) async fn open_object(&self, path: &Path) -> Result<Opened, Failure> {
+        let opened = self.open(path).await?;
+        if opened.stat.is_dir {
+            let path: PathBuf = path.to_owned();
+            let source = std::io::Error::new(std::io::ErrorKind::NotFound, "it is a folder");
+            return Err(Failure::NotFound { path, source });
+        }
+        Ok(opened)
+    }
+}

@@ -1,0 +1,34 @@
+//! Tests of both versions of the store, beside `LocalFileSystem` of the same version.
+
+mod cancellation;
+mod concurrency;
+mod conformance;
+mod crash;
+mod differential;
+mod errors;
+mod open_files;
+mod reads;
+
+use annulus::{Backend, Engine};
+
+/// Returns an engine that runs system calls on blocking threads.
+fn fallback() -> Engine {
+    Engine::builder()
+        .backend(Backend::Fallback)
+        .build()
+        .expect("an engine without a ring")
+}
+
+/// Defines each test once for each version. `$store` is the module of the store, and `$object_store` the crate of its
+/// traits.
+macro_rules! for_each_version {
+    ($tests:ident) => {
+        mod v0_13 {
+            $tests!(v0_13, object_store_0_13);
+        }
+        mod v0_14 {
+            $tests!(v0_14, object_store);
+        }
+    };
+}
+use for_each_version;

@@ -28,9 +28,9 @@ use super::uring::{Driver, Tuning, WAKE};
 use super::{
     DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, blocking,
 };
-use crate::op::{Op, OpInfo};
+use crate::op::{FileOp, Op, OpInfo};
 use crate::sync::{AtomicPtr, Shared};
-use crate::sys::engine_error::{EngineError, code_of};
+use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
@@ -60,16 +60,14 @@ unsafe impl Op for Nothing {
         Sqe::new(opcode::NOP, -1)
     }
 
-    fn syscall(&mut self) -> i32 {
-        0
-    }
-
     fn complete(self, res: i32) -> i32 {
         res
     }
+}
 
-    fn on_timeout(error: io::Error) -> i32 {
-        -code_of(&error).unwrap_or_default()
+impl FileOp for Nothing {
+    fn syscall(&mut self) -> i32 {
+        0
     }
 }
 
@@ -239,7 +237,7 @@ pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> 
     }
 }
 
-pub(super) fn poll<T: Op>(
+pub(super) fn poll<T: FileOp>(
     operation: &mut Operation<'_, T>,
     context: &mut Context<'_>,
 ) -> Poll<T::Output> {

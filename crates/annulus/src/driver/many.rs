@@ -19,7 +19,7 @@ use super::slot::Slot;
 use super::stack::{Pushed, Stack};
 use super::{DriverHandle, Submitter};
 use crate::narrow::to_u32;
-use crate::op::Op;
+use crate::op::FileOp;
 use crate::sync::{AtomicUsize, AtomicWaker, Mutation, Ordering, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -99,7 +99,7 @@ struct Out<'a> {
 }
 
 /// Operations of type `T`, submitted together. `K` is the caller's key for each.
-pub(crate) struct Batch<'a, T: Op, K: Copy> {
+pub(crate) struct Batch<'a, T: FileOp, K: Copy> {
     submitter: &'a Submitter,
     group: Arc<Group>,
     out: Vec<Option<(Out<'a>, K)>>,
@@ -116,9 +116,9 @@ pub(crate) struct Batch<'a, T: Op, K: Copy> {
 }
 
 // SAFETY: Held: the pointers are to slots that this batch owns or has in flight; `T` and `K` move with it.
-unsafe impl<T: Op, K: Copy + Send> Send for Batch<'_, T, K> {}
+unsafe impl<T: FileOp, K: Copy + Send> Send for Batch<'_, T, K> {}
 
-impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
+impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
     pub(crate) fn new(submitter: &'a Submitter) -> Batch<'a, T, K> {
         let group = Group::new();
         let done = group.done.drain();
@@ -408,7 +408,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     }
 }
 
-impl<T: Op, K: Copy> Drop for Batch<'_, T, K> {
+impl<T: FileOp, K: Copy> Drop for Batch<'_, T, K> {
     fn drop(&mut self) {
         if self.outstanding() > 0 || self.chain.is_some() {
             self.let_go(ECANCELED);

@@ -16,7 +16,7 @@ use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
 use super::{DriverHandle, Submitter, coop_budget};
 use crate::narrow::to_ns;
-use crate::op::Op;
+use crate::op::{Failure, FileOp, Op};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::ETIMEDOUT;
 
@@ -26,7 +26,7 @@ use crate::sys::errno::ETIMEDOUT;
 /// kernel may still use stays with the engine until the kernel has released it, a cancel is requested, and resources in
 /// the result (a descriptor, for example) are released.
 #[must_use = "an operation does nothing until it is awaited"]
-pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
+pub struct Operation<'a, T: FileOp, A = <T as Op>::Output> {
     submitter: &'a Submitter,
     state: State<'a, T>,
     time: Time,
@@ -45,7 +45,7 @@ enum Time {
     Until(u64),
 }
 
-enum State<'a, T: Op> {
+enum State<'a, T: FileOp> {
     /// Completed without being submitted.
     Ready(T::Output),
     Fresh(T),
@@ -54,15 +54,15 @@ enum State<'a, T: Op> {
     Over,
 }
 
-// SAFETY: Lent: the pointer is to a slot in flight for this future; the op moves with it, and so does its result (`Op`
-// requires both to be `Send`).
-unsafe impl<T: Op, A> Send for Operation<'_, T, A> {}
+// SAFETY: Lent: the pointer is to a slot in flight for this future; the op moves with it, and so does its result.
+// `FileOp` requires both to be `Send`.
+unsafe impl<T: FileOp, A> Send for Operation<'_, T, A> {}
 // SAFETY: Held: a shared reference gives no access.
-unsafe impl<T: Op, A> Sync for Operation<'_, T, A> {}
+unsafe impl<T: FileOp, A> Sync for Operation<'_, T, A> {}
 
-impl<T: Op, A> Unpin for Operation<'_, T, A> {}
+impl<T: FileOp, A> Unpin for Operation<'_, T, A> {}
 
-impl<'a, T: Op> Operation<'a, T> {
+impl<'a, T: FileOp> Operation<'a, T> {
     pub(crate) fn new(submitter: &'a Submitter, op: T) -> Operation<'a, T> {
         Operation {
             submitter,
@@ -98,7 +98,7 @@ impl<'a, T: Op> Operation<'a, T> {
     }
 }
 
-impl<'a, T: Op, A> Operation<'a, T, A> {
+impl<'a, T: FileOp, A> Operation<'a, T, A> {
     /// Limits the operation to `timeout` from its first poll on.
     ///
     /// When the time is up, the kernel is asked to cancel the operation. If it does, the result is `TimedOut` with the
@@ -229,13 +229,13 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
                     res
                 })
             }
-            None => T::on_timeout(error_of(handle.expiry())),
+            None => T::Output::failure(error_of(handle.expiry())),
         };
         self.finish(output)
     }
 }
 
-impl<T: Op, A> Future for Operation<'_, T, A> {
+impl<T: FileOp, A> Future for Operation<'_, T, A> {
     type Output = A;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<A> {
@@ -251,7 +251,7 @@ impl<T: Op, A> Future for Operation<'_, T, A> {
     }
 }
 
-impl<T: Op, A> Drop for Operation<'_, T, A> {
+impl<T: FileOp, A> Drop for Operation<'_, T, A> {
     fn drop(&mut self) {
         let State::Out(slot, handle) = &self.state else {
             return;
@@ -275,7 +275,7 @@ impl<T: Op, A> Drop for Operation<'_, T, A> {
     }
 }
 
-impl<T: Op, A> fmt::Debug for Operation<'_, T, A> {
+impl<T: FileOp, A> fmt::Debug for Operation<'_, T, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Fresh(_) => "not submitted",

@@ -24,7 +24,7 @@ use super::many::Group;
 use super::payload;
 use super::stack::Linked;
 use crate::metrics::OperationNumber;
-use crate::op::{Nop, Op, OpInfo, Resume, retries_max};
+use crate::op::{FileOp, Nop, Op, OpInfo, Resume, retries_max};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
 use crate::sys::engine_error::EngineError;
 use crate::sys::sqe::Sqe;
@@ -190,7 +190,7 @@ impl Slot {
     /// # Safety
     ///
     /// Once. The caller owns the free slot.
-    pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64, submitted_ns: u64) {
+    pub(crate) unsafe fn fill<T: FileOp>(&self, op: T, deadline_ns: u64, submitted_ns: u64) {
         let bytes = op.bytes();
         self.retries.store(0, Relaxed);
         // SAFETY: Held: the caller upholds the contract in `# Safety`: no other code accesses a free slot.
@@ -337,7 +337,7 @@ impl Slot {
     /// # Safety
     ///
     /// Once. The caller holds the slot, and `T` is the type it was filled with.
-    pub(crate) unsafe fn take<T: Op>(&self) -> (T, i32) {
+    pub(crate) unsafe fn take<T: FileOp>(&self) -> (T, i32) {
         // SAFETY: Once: the caller upholds the contract in `# Safety`.
         unsafe {
             (
@@ -375,7 +375,7 @@ static EMPTY: Vtable = Vtable {
 };
 
 impl Vtable {
-    const fn of<T: Op>() -> Vtable {
+    const fn of<T: FileOp>() -> Vtable {
         Vtable {
             info: &T::INFO,
             operation: T::INFO.number(),

@@ -19,7 +19,7 @@ use crate::error::SetupError;
 use crate::fd::{CloseFd, CloseLater, MountHints};
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
-use crate::op::{Close, Op, Resume, SyncAttempt};
+use crate::op::{Close, FileOp, Resume, SyncAttempt};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -232,7 +232,7 @@ impl Submitter {
 
     /// Returns the driver for this operation of the calling thread.
     #[inline]
-    pub(crate) fn handle_for<T: Op>(&self, op: &T) -> &DriverHandle {
+    pub(crate) fn handle_for<T: FileOp>(&self, op: &T) -> &DriverHandle {
         match &self.polled {
             Some(polled) if op.is_polled() => polled,
             _ => self.handle(op.opcode()),
@@ -448,7 +448,7 @@ impl Submitter {
 
     /// Completes the operation without a driver if that is possible. `submitted_ns` is from `sample`.
     #[inline]
-    pub(crate) fn try_sync<T: Op>(&self, op: &mut T, submitted_ns: u64) -> Option<i32> {
+    pub(crate) fn try_sync<T: FileOp>(&self, op: &mut T, submitted_ns: u64) -> Option<i32> {
         match op.try_sync() {
             SyncAttempt::NotTried => {}
             SyncAttempt::Missed => self.count_sync_missed(1),

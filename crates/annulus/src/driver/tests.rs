@@ -21,8 +21,8 @@ use super::many::Batch;
 use super::slot::Slot;
 use super::uring::{self, Driver, Tuning};
 use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, blocking};
-use crate::op::{Op, OpInfo};
-use crate::sys::engine_error::{EngineError, code_of};
+use crate::op::{FileOp, Op, OpInfo};
+use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM};
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
@@ -85,16 +85,14 @@ unsafe impl Op for Call {
         Sqe::new(opcode::NOP, -1)
     }
 
-    fn syscall(&mut self) -> i32 {
-        (self.run)()
-    }
-
     fn complete(self, res: i32) -> i32 {
         (self.complete)(res)
     }
+}
 
-    fn on_timeout(error: io::Error) -> i32 {
-        -code_of(&error).unwrap_or_default()
+impl FileOp for Call {
+    fn syscall(&mut self) -> i32 {
+        (self.run)()
     }
 }
 
@@ -128,17 +126,17 @@ fn pool(threads: usize) -> Arc<Submitter> {
     Arc::new(Submitter::new(Vec::new(), Opcodes::NONE, config))
 }
 
-fn poll<T: Op>(operation: &mut Operation<'_, T>, waker: &Waker) -> Poll<T::Output> {
+fn poll<T: FileOp>(operation: &mut Operation<'_, T>, waker: &Waker) -> Poll<T::Output> {
     Pin::new(operation).poll(&mut Context::from_waker(waker))
 }
 
 /// Polls once, which submits the operation.
-fn start<T: Op>(operation: &mut Operation<'_, T>) {
+fn start<T: FileOp>(operation: &mut Operation<'_, T>) {
     assert!(poll(operation, Waker::noop()).is_pending());
 }
 
 /// Returns the result, or panics if the operation does not complete.
-fn output<T: Op>(mut operation: Operation<'_, T>) -> T::Output {
+fn output<T: FileOp>(mut operation: Operation<'_, T>) -> T::Output {
     let (woken, wait) = channel();
     let signal = Arc::new(Mutex::new(woken));
     loop {

@@ -15,7 +15,7 @@ use crate::driver::{Operation, coop_budget};
 use crate::error::{BufError, BufResult};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
-use crate::op::{Op, READS_PER_STEP, ReadAt, Sleep, Try, Until, read_cached};
+use crate::op::{FileOp, Op, READS_PER_STEP, ReadAt, Sleep, Try, Until, read_cached};
 use crate::sys::engine_error::{EngineError, error_of};
 
 /// The number of reads of one batch that are submitted at a time; the iterator is advanced as reads complete. This
@@ -80,7 +80,7 @@ impl<'a> Timeout<'a> {
 
     /// Returns the errno for incomplete reads if waiting for them is pointless: the time is up, or the ring has failed.
     /// Otherwise registers the waker.
-    pub(crate) fn gives_up<T: Op, K: Copy>(
+    pub(crate) fn gives_up<T: FileOp, K: Copy>(
         &mut self,
         batch: &Batch<'_, T, K>,
         context: &mut Context<'_>,

@@ -161,7 +161,7 @@ impl File {
         self.fd.is_local() && self.submitter.serves()
     }
 
-    fn op<T: crate::op::Op>(&self, op: T) -> Operation<'_, T> {
+    fn op<T: crate::op::FileOp>(&self, op: T) -> Operation<'_, T> {
         Operation::new(&self.submitter, op)
     }
 

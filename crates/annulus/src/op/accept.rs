@@ -4,19 +4,18 @@
 //! which is closed if the operation was abandoned (trap 4). A multishot SQE accepts connections until it ends.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, table};
+use super::{Op, OpInfo, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::check;
 use crate::sys::net::{self, SOCK_CLOEXEC};
 use crate::sys::sqe::{ACCEPT_MULTISHOT, Sqe, opcode};
 
 /// Accepts one connection.
-pub struct Accept {
+pub(crate) struct Accept {
     listener: Rc<Socket>,
 }
 
@@ -27,15 +26,9 @@ impl Accept {
 }
 
 // SAFETY: Lent, Open: points to nothing; `listener` owns the descriptor.
-unsafe impl SocketOp for Accept {
+unsafe impl Op for Accept {
     const INFO: OpInfo = table::ACCEPT;
-    const INTEREST: Interest = Interest::Read;
     type Output = io::Result<OwnedFd>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        &self.listener
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -44,18 +37,18 @@ unsafe impl SocketOp for Accept {
         }
     }
 
-    fn attempt(&mut self) -> i32 {
-        net::accept(self.listener.raw(), true)
-    }
-
     fn complete(self, res: i32) -> io::Result<OwnedFd> {
         check(res).map(|_| net::accepted(res))
     }
 }
 
-impl fmt::Debug for Accept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Accept").field(&self.listener).finish()
+impl SocketOp for Accept {
+    fn socket(&self) -> &Rc<Socket> {
+        &self.listener
+    }
+
+    fn attempt(&mut self) -> i32 {
+        net::accept(self.listener.raw(), true)
     }
 }
 

@@ -3,12 +3,9 @@
 //! `advise`: FADVISE, or `fadvise64`. Owns the descriptor (Open).
 #![allow(unsafe_code)]
 
-use std::io;
-
-use super::{Op, OpInfo, Resume, retry_interrupted, table};
+use super::{OpInfo, Resume, UnitOp, retry_interrupted, table};
 use crate::fd::Fd;
 use crate::sys::call;
-use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Tells the kernel how a range will be used.
@@ -43,9 +40,8 @@ impl Advise {
 }
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
-unsafe impl Op for Advise {
+unsafe impl UnitOp for Advise {
     const INFO: OpInfo = table::ADVISE;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -73,14 +69,6 @@ unsafe impl Op for Advise {
             return Resume::Again;
         }
         retry_interrupted(res)
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }
 

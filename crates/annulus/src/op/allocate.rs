@@ -3,12 +3,9 @@
 //! `allocate`: FALLOCATE, or `fallocate`. Owns the descriptor (Open).
 #![allow(unsafe_code)]
 
-use std::io;
-
-use super::{Op, OpInfo, table};
+use super::{OpInfo, UnitOp, table};
 use crate::fd::Fd;
 use crate::sys::call;
-use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Reserves, zeroes or frees space of a file.
@@ -32,9 +29,8 @@ impl Allocate {
 }
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
-unsafe impl Op for Allocate {
+unsafe impl UnitOp for Allocate {
     const INFO: OpInfo = table::ALLOCATE;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -47,14 +43,6 @@ unsafe impl Op for Allocate {
 
     fn syscall(&mut self) -> i32 {
         call::fallocate(self.fd.raw(), self.mode.bits(), self.offset, self.bytes)
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }
 

@@ -12,7 +12,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Op, OpInfo, Resume, SyncAttempt, table};
+use super::{FileOp, Op, OpInfo, Resume, SyncAttempt, table};
 use crate::fd::{CloseFd, GIVEN_UP};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
@@ -90,6 +90,22 @@ unsafe impl Op for Close {
         Sqe::new(opcode::CLOSE, self.raw)
     }
 
+    fn resume(&mut self, res: i32) -> Resume {
+        Resume::Done(res)
+    }
+
+    fn complete(mut self, res: i32) -> io::Result<()> {
+        let has_run = -res != ECANCELED && EngineError::of_code(-res).is_none();
+        let res = match has_run {
+            true => res,
+            false => self.close_here(),
+        };
+        self.raw = GIVEN_UP;
+        check(res).map(drop)
+    }
+}
+
+impl FileOp for Close {
     fn opcode(&self) -> u8 {
         match self.way {
             Way::ByThread => opcode::BY_THREAD,
@@ -118,23 +134,5 @@ unsafe impl Op for Close {
     fn syscall(&mut self) -> i32 {
         // SAFETY: Open: this op is the only owner of the number.
         unsafe { call::close(self.raw) }
-    }
-
-    fn resume(&mut self, res: i32) -> Resume {
-        Resume::Done(res)
-    }
-
-    fn complete(mut self, res: i32) -> io::Result<()> {
-        let has_run = -res != ECANCELED && EngineError::of_code(-res).is_none();
-        let res = match has_run {
-            true => res,
-            false => self.close_here(),
-        };
-        self.raw = GIVEN_UP;
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }

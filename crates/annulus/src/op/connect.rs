@@ -4,18 +4,17 @@
 //! address (Lent, Still).
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp, table};
+use super::{Interest, Op, OpInfo, Resume, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, EALREADY, EINPROGRESS, check};
 use crate::sys::net::{self, Address};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Connects a socket.
-pub struct Connect {
+pub(crate) struct Connect {
     socket: Rc<Socket>,
     address: Box<Address>,
     /// The system call has started the connection.
@@ -33,15 +32,9 @@ impl Connect {
 }
 
 // SAFETY: Lent, Still, Open: the address is boxed, `socket` owns the descriptor.
-unsafe impl SocketOp for Connect {
+unsafe impl Op for Connect {
     const INFO: OpInfo = table::CONNECT;
-    const INTEREST: Interest = Interest::Write;
     type Output = io::Result<()>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        &self.socket
-    }
 
     fn sqe(&mut self) -> Sqe {
         let (base, bytes) = net::raw(&self.address);
@@ -50,6 +43,23 @@ unsafe impl SocketOp for Connect {
             off: u64::from(bytes),
             ..Sqe::new(opcode::CONNECT, self.socket.raw())
         }
+    }
+
+    /// EAGAIN is a result here: the backlog of a Unix listener is full.
+    fn resume(&mut self, res: i32) -> Resume {
+        Resume::Done(res)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+}
+
+impl SocketOp for Connect {
+    const INTEREST: Interest = Interest::Write;
+
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
     }
 
     fn attempt(&mut self) -> i32 {
@@ -72,20 +82,5 @@ unsafe impl SocketOp for Connect {
     /// reports free space in it.
     fn is_unready(&self, res: i32) -> bool {
         self.begun && res == -EAGAIN
-    }
-
-    /// EAGAIN is a result here: the backlog of a Unix listener is full.
-    fn resume(&mut self, res: i32) -> Resume {
-        Resume::Done(res)
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-}
-
-impl fmt::Debug for Connect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connect").field(&self.socket).finish()
     }
 }

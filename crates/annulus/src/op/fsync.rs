@@ -4,12 +4,9 @@
 //! that had completed when it was submitted (trap 48).
 #![allow(unsafe_code)]
 
-use std::io;
-
-use super::{Op, OpInfo, table};
+use super::{OpInfo, UnitOp, table};
 use crate::fd::Fd;
 use crate::sys::call;
-use crate::sys::errno::check;
 use crate::sys::sqe::FSYNC_DATASYNC;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -27,9 +24,8 @@ impl Fsync {
 }
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
-unsafe impl Op for Fsync {
+unsafe impl UnitOp for Fsync {
     const INFO: OpInfo = table::FSYNC;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         let op_flags = if self.data_only { FSYNC_DATASYNC } else { 0 };
@@ -41,13 +37,5 @@ unsafe impl Op for Fsync {
 
     fn syscall(&mut self) -> i32 {
         call::fsync(self.fd.raw(), self.data_only)
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }

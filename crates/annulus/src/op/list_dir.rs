@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
-use super::{Op, OpInfo, Resume, retry_interrupted, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Resume, retry_interrupted, table, transfer_len};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::{check, count};
@@ -56,11 +56,6 @@ unsafe impl Op for ListDir {
         }
     }
 
-    fn syscall(&mut self) -> i32 {
-        // SAFETY: Lent: the chunk is the op's own, and is not touched during the call.
-        unsafe { call::getdents(self.fd.raw(), self.chunk.as_mut_ptr(), CHUNK_BYTES) }
-    }
-
     fn resume(&mut self, res: i32) -> Resume {
         if res <= 0 {
             return retry_interrupted(res);
@@ -75,9 +70,12 @@ unsafe impl Op for ListDir {
     fn complete(self, res: i32) -> io::Result<Vec<Listed>> {
         check(res).map(|_| self.listed)
     }
+}
 
-    fn on_timeout(error: io::Error) -> io::Result<Vec<Listed>> {
-        Err(error)
+impl FileOp for ListDir {
+    fn syscall(&mut self) -> i32 {
+        // SAFETY: Lent: the chunk is the op's own, and is not touched during the call.
+        unsafe { call::getdents(self.fd.raw(), self.chunk.as_mut_ptr(), CHUNK_BYTES) }
     }
 }
 

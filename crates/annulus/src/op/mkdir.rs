@@ -4,11 +4,9 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
-use std::io;
 
-use super::{Op, OpInfo, table};
+use super::{OpInfo, UnitOp, table};
 use crate::sys::call;
-use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Creates a directory.
@@ -25,9 +23,8 @@ impl MakeDir {
 }
 
 // SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
-unsafe impl Op for MakeDir {
+unsafe impl UnitOp for MakeDir {
     const INFO: OpInfo = table::CREATE_DIR;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -39,13 +36,5 @@ unsafe impl Op for MakeDir {
 
     fn syscall(&mut self) -> i32 {
         call::mkdirat(&self.path, self.mode)
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }

@@ -50,42 +50,20 @@ mod vectors;
 mod write_at;
 mod write_vectored_at;
 
-#[cfg(feature = "net")]
-pub use accept::Accept;
 pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};
 pub use close::Close;
-#[cfg(feature = "net")]
-pub use connect::Connect;
 pub use fsync::Fsync;
 pub use list_dir::ListDir;
 pub use mkdir::MakeDir;
 pub use nop::Nop;
 pub use open::OpenAt;
-#[cfg(feature = "net")]
-pub use poll::Poll;
 pub use read_at::ReadAt;
 pub use read_vectored_at::ReadVectoredAt;
-#[cfg(feature = "net")]
-pub use recv::Recv;
-#[cfg(feature = "net")]
-pub use recv_message::RecvMessage;
 pub use rename::Rename;
 #[cfg(feature = "net")]
 pub use run_blocking::{RunBlocking, RunBlockingError};
-#[cfg(feature = "net")]
-pub use send::{SendAll, SendThen};
-#[cfg(feature = "net")]
-pub use send_message::SendMessage;
-#[cfg(feature = "net")]
-pub use send_vectored::SendVectored;
-#[cfg(feature = "net")]
-pub use send_zero_copy::SendZeroCopy;
 pub use sleep::Sleep;
-#[cfg(feature = "net")]
-pub use socket::{Interest, SocketOp};
-#[cfg(feature = "net")]
-pub use splice::Splice;
 pub use statx::StatAt;
 pub use table::OpInfo;
 pub use truncate::Truncate;
@@ -101,21 +79,35 @@ use std::io;
 
 use crate::error::BufError;
 use crate::narrow::to_u32;
-use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
+use crate::sys::errno::{EAGAIN, EINTR, ENOMEM, check};
 use crate::sys::sqe::Sqe;
 
 pub(crate) use crate::sys::cached::READS_PER_STEP;
 #[cfg(feature = "net")]
-pub(crate) use accept::multishot as accept_multishot;
+pub(crate) use accept::{Accept, multishot as accept_multishot};
+#[cfg(feature = "net")]
+pub(crate) use connect::Connect;
+#[cfg(feature = "net")]
+pub(crate) use poll::Poll;
 pub(crate) use read_at::{FAST_PATH_BYTES_MAX, Target, Try, Until, read_cached};
 #[cfg(feature = "net")]
-pub(crate) use recv::{ReceiveKind, into_group as recv_into_group};
+pub(crate) use recv::{
+    ReceiveKind, ReceivePermit, Recv, UnreadBuffer, into_group as recv_into_group,
+};
 #[cfg(feature = "net")]
-pub(crate) use recv::{ReceivePermit, UnreadBuffer};
+pub(crate) use recv_message::{MessageInfo, ReceiveQueue, ReceivedMessage, RecvMessage, Shape};
 #[cfg(feature = "net")]
-pub(crate) use recv_message::{MessageInfo, ReceiveQueue, ReceivedMessage, Shape};
+pub(crate) use send::{SendAll, SendThen};
 #[cfg(feature = "net")]
-pub(crate) use socket::Refusals;
+pub(crate) use send_message::SendMessage;
+#[cfg(feature = "net")]
+pub(crate) use send_vectored::SendVectored;
+#[cfg(feature = "net")]
+pub(crate) use send_zero_copy::SendZeroCopy;
+#[cfg(feature = "net")]
+pub(crate) use socket::{Interest, Refusals, SocketOp};
+#[cfg(feature = "net")]
+pub(crate) use splice::Splice;
 pub(crate) use statx::{StatResult, Statx};
 
 /// The next step after a result of the kernel.
@@ -138,20 +130,33 @@ pub enum SyncAttempt {
     Done(i32),
 }
 
-/// An operation. Sealed: only this crate implements it.
+/// An operation: its request to the kernel, and the reading of the kernel's results. Sealed: only this crate
+/// implements it. [`FileOp`] and `SocketOp` add what replaces the ring, and which driver runs the operation.
 ///
 /// # Safety
 ///
 /// Lent, Still, Open: the op owns everything that the SQE points to or names (buffers, paths, vectors, the
 /// descriptor), and moving the op does not move it.
 #[doc(hidden)]
-pub unsafe trait Op: Send + Sized + 'static {
+pub unsafe trait Op: Sized + 'static {
     const INFO: OpInfo;
-    type Output: Send;
+    type Output;
 
     /// Returns the SQE. Called again for the rest of an unfinished transfer.
     fn sqe(&mut self) -> Sqe;
 
+    /// Decides what to do after a result. By default, every result except an interruption is final.
+    fn resume(&mut self, res: i32) -> Resume {
+        retry_interrupted(res)
+    }
+
+    /// Returns the output for the final result.
+    fn complete(self, res: i32) -> Self::Output;
+}
+
+/// An operation that any thread may submit and run: on a ring, or as a system call on a thread that may block.
+#[doc(hidden)]
+pub trait FileOp: Op<Output: Failure + Send> + Send {
     /// Returns the opcode that selects the ring, if its kernel supports the opcode, or else a blocking thread.
     #[inline]
     fn opcode(&self) -> u8 {
@@ -179,21 +184,83 @@ pub unsafe trait Op: Send + Sized + 'static {
     /// Called when that ring has refused the operation: its file is not polled any more.
     fn stop_polling(&mut self) {}
 
-    /// Decides what to do after a result. By default, every result except an interruption is final.
-    fn resume(&mut self, res: i32) -> Resume {
-        retry_interrupted(res)
-    }
-
     /// Returns the size of the lent buffers, for the in-flight limit, bytes.
     fn bytes(&self) -> u32 {
         0
     }
+}
 
-    /// Returns the output for the final result.
-    fn complete(self, res: i32) -> Self::Output;
+/// An output that can report an error without the operation, which has timed out and stays with the driver.
+#[doc(hidden)]
+pub trait Failure {
+    fn failure(error: io::Error) -> Self;
+}
 
-    /// Returns the output of an operation that has timed out. The op stays with the driver.
-    fn on_timeout(error: io::Error) -> Self::Output;
+impl<T> Failure for io::Result<T> {
+    fn failure(error: io::Error) -> io::Result<T> {
+        Err(error)
+    }
+}
+
+impl<T, B> Failure for Result<T, BufError<B>> {
+    fn failure(error: io::Error) -> Result<T, BufError<B>> {
+        Err(BufError::new(error, None))
+    }
+}
+
+#[cfg(test)]
+impl Failure for i32 {
+    fn failure(error: io::Error) -> i32 {
+        -crate::sys::engine_error::code_of(&error).unwrap_or_default()
+    }
+}
+
+/// A file operation whose result is only success or an error.
+///
+/// # Safety
+///
+/// As for [`Op`].
+#[doc(hidden)]
+pub unsafe trait UnitOp: Send + Sized + 'static {
+    const INFO: OpInfo;
+
+    /// Returns the SQE.
+    fn sqe(&mut self) -> Sqe;
+
+    /// Runs the operation as a system call on a thread that may block. Returns 0 or a negative errno.
+    fn syscall(&mut self) -> i32;
+
+    /// Decides what to do after a result.
+    fn resume(&mut self, res: i32) -> Resume {
+        retry_interrupted(res)
+    }
+}
+
+// SAFETY: Lent, Still, Open: `UnitOp` has the same contract.
+unsafe impl<T: UnitOp> Op for T {
+    const INFO: OpInfo = <T as UnitOp>::INFO;
+    type Output = io::Result<()>;
+
+    #[inline]
+    fn sqe(&mut self) -> Sqe {
+        UnitOp::sqe(self)
+    }
+
+    #[inline]
+    fn resume(&mut self, res: i32) -> Resume {
+        UnitOp::resume(self, res)
+    }
+
+    #[inline]
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+}
+
+impl<T: UnitOp> FileOp for T {
+    fn syscall(&mut self) -> i32 {
+        UnitOp::syscall(self)
+    }
 }
 
 /// Retries after EINTR (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in the kernel (XFS

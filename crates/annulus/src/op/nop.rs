@@ -3,10 +3,7 @@
 //! NOP: a round trip through the driver and the kernel. Names no memory.
 #![allow(unsafe_code)]
 
-use std::io;
-
-use super::{Op, OpInfo, table};
-use crate::sys::errno::check;
+use super::{OpInfo, UnitOp, table};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Does nothing; its time is the engine's overhead.
@@ -14,9 +11,8 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct Nop;
 
 // SAFETY: Lent: points to nothing.
-unsafe impl Op for Nop {
+unsafe impl UnitOp for Nop {
     const INFO: OpInfo = table::NOP;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe::new(opcode::NOP, -1)
@@ -24,13 +20,5 @@ unsafe impl Op for Nop {
 
     fn syscall(&mut self) -> i32 {
         0
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }

@@ -12,7 +12,7 @@ use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
 
-use super::{Op, OpInfo, SyncAttempt, table};
+use super::{FileOp, Op, OpInfo, SyncAttempt, table};
 use crate::fd::{CloseFd, Fd};
 use crate::sys::call;
 use crate::sys::errno::{ENOENT, check};
@@ -82,6 +82,26 @@ unsafe impl Op for OpenAt {
         }
     }
 
+    fn complete(self, res: i32) -> io::Result<OpenedFd> {
+        check(res)?;
+        // SAFETY: Open: the kernel has just opened this descriptor, and nothing else owns it.
+        let fd = unsafe { Fd::own(res, self.closer) };
+        fd.set_open_flags(self.flags);
+        let mut on = None;
+        if let Attempt::Succeeded { mount } = self.attempt {
+            fd.set_file_system(FileSystem::Local);
+            fd.note_nonblocking();
+            on = Some(mount);
+        }
+        Ok(OpenedFd {
+            fd,
+            flags: self.flags,
+            mount: on,
+        })
+    }
+}
+
+impl FileOp for OpenAt {
     fn syscall(&mut self) -> i32 {
         call::openat(&self.path, self.flags, self.mode)
     }
@@ -107,28 +127,6 @@ unsafe impl Op for OpenAt {
 
     fn has_sync_path(&self) -> bool {
         self.attempt != Attempt::No
-    }
-
-    fn complete(self, res: i32) -> io::Result<OpenedFd> {
-        check(res)?;
-        // SAFETY: Open: the kernel has just opened this descriptor, and nothing else owns it.
-        let fd = unsafe { Fd::own(res, self.closer) };
-        fd.set_open_flags(self.flags);
-        let mut on = None;
-        if let Attempt::Succeeded { mount } = self.attempt {
-            fd.set_file_system(FileSystem::Local);
-            fd.note_nonblocking();
-            on = Some(mount);
-        }
-        Ok(OpenedFd {
-            fd,
-            flags: self.flags,
-            mount: on,
-        })
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<OpenedFd> {
-        Err(error)
     }
 }
 

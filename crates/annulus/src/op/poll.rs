@@ -3,18 +3,17 @@
 //! `poll`: POLL_ADD, or `ppoll` without waiting. Owns the descriptor (Open); points to nothing.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, table};
+use super::{Interest, Op, OpInfo, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, check};
 use crate::sys::message;
 use crate::sys::sqe::{POLL_READ, POLL_WRITE, Sqe, opcode};
 
 /// Waits until a descriptor is ready.
-pub struct Poll {
+pub(crate) struct Poll {
     descriptor: Rc<Socket>,
     interest: Interest,
 }
@@ -36,20 +35,9 @@ impl Poll {
 }
 
 // SAFETY: Lent, Open: points to nothing; `descriptor` owns the number.
-unsafe impl SocketOp for Poll {
+unsafe impl Op for Poll {
     const INFO: OpInfo = table::POLL;
-    /// Replaced by `interest`.
-    const INTEREST: Interest = Interest::Read;
     type Output = io::Result<()>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        &self.descriptor
-    }
-
-    fn interest(&self) -> Interest {
-        self.interest
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -58,15 +46,25 @@ unsafe impl SocketOp for Poll {
         }
     }
 
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+}
+
+impl SocketOp for Poll {
+    fn socket(&self) -> &Rc<Socket> {
+        &self.descriptor
+    }
+
+    fn interest(&self) -> Interest {
+        self.interest
+    }
+
     fn attempt(&mut self) -> i32 {
         match message::poll(self.descriptor.raw(), self.events()) {
             0 => -EAGAIN,
             res => res,
         }
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
     }
 }
 
@@ -76,11 +74,5 @@ fn poll_mask(events: u32) -> u32 {
         events.rotate_left(16)
     } else {
         events
-    }
-}
-
-impl fmt::Debug for Poll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Poll").field(&self.descriptor).finish()
     }
 }

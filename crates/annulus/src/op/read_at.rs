@@ -4,10 +4,9 @@
 //! most `res` bytes of the buffer as initialised (Written).
 #![allow(unsafe_code)]
 
-use std::io;
-
 use super::{
-    Op, OpInfo, Resume, SyncAttempt, TRANSFER_MAX, ended, retry_interrupted, table, transfer_len,
+    FileOp, Op, OpInfo, Resume, SyncAttempt, TRANSFER_MAX, ended, retry_interrupted, table,
+    transfer_len,
 };
 use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
@@ -163,6 +162,51 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     }
 
     #[inline]
+    fn resume(&mut self, res: i32) -> Resume {
+        if res < 0 {
+            return match retry_interrupted(res) {
+                Resume::Done(res) if self.done > 0 && self.until == Until::Once => {
+                    // Return the bytes that were read before the error. A further read returns the error again.
+                    let _ = res;
+                    Resume::Done(self.result())
+                }
+                other => other,
+            };
+        }
+        self.done += count(res);
+        let more = self.until != Until::Once || matches!(self.target, Target::Bounce { .. });
+        // A direct transfer that ends off the alignment has reached the end of the file (trap 43).
+        let ended = res == 0 || !self.done.is_multiple_of(self.align_bytes());
+        if more && !ended && self.done < self.goal() {
+            return Resume::Again;
+        }
+        Resume::Done(self.result())
+    }
+
+    #[inline]
+    fn complete(mut self, res: i32) -> BufResult<usize, B> {
+        let bytes = match check(res) {
+            Ok(_) => self.result_bytes(),
+            Err(error) => return Err(BufError::new(error, Some(self.buf))),
+        };
+        match &self.target {
+            // SAFETY: Written: the kernel has written `bytes` bytes there.
+            Target::Buf { .. } => unsafe { self.buf.set_filled(bytes) },
+            Target::Bounce { bounce, skip, .. } => {
+                let skip = *skip as usize;
+                let read = bounce.get(skip..skip + bytes).unwrap_or_default();
+                copy_in(&mut self.buf, read);
+            }
+        }
+        if self.until == Until::Full && bytes < self.want {
+            return Err(ended(bytes, self.want, self.buf));
+        }
+        Ok((bytes, self.buf))
+    }
+}
+
+impl<B: IoBufMut> FileOp for ReadAt<B> {
+    #[inline]
     fn opcode(&self) -> u8 {
         self.fd.opcode_of_transfer(Self::INFO.opcode)
     }
@@ -209,28 +253,6 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     }
 
     #[inline]
-    fn resume(&mut self, res: i32) -> Resume {
-        if res < 0 {
-            return match retry_interrupted(res) {
-                Resume::Done(res) if self.done > 0 && self.until == Until::Once => {
-                    // Return the bytes that were read before the error. A further read returns the error again.
-                    let _ = res;
-                    Resume::Done(self.result())
-                }
-                other => other,
-            };
-        }
-        self.done += count(res);
-        let more = self.until != Until::Once || matches!(self.target, Target::Bounce { .. });
-        // A direct transfer that ends off the alignment has reached the end of the file (trap 43).
-        let ended = res == 0 || !self.done.is_multiple_of(self.align_bytes());
-        if more && !ended && self.done < self.goal() {
-            return Resume::Again;
-        }
-        Resume::Done(self.result())
-    }
-
-    #[inline]
     fn is_polled(&self) -> bool {
         self.fd.is_polled()
     }
@@ -241,31 +263,6 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
 
     fn bytes(&self) -> u32 {
         u32::try_from(self.goal()).unwrap_or(u32::MAX)
-    }
-
-    #[inline]
-    fn complete(mut self, res: i32) -> BufResult<usize, B> {
-        let bytes = match check(res) {
-            Ok(_) => self.result_bytes(),
-            Err(error) => return Err(BufError::new(error, Some(self.buf))),
-        };
-        match &self.target {
-            // SAFETY: Written: the kernel has written `bytes` bytes there.
-            Target::Buf { .. } => unsafe { self.buf.set_filled(bytes) },
-            Target::Bounce { bounce, skip, .. } => {
-                let skip = *skip as usize;
-                let read = bounce.get(skip..skip + bytes).unwrap_or_default();
-                copy_in(&mut self.buf, read);
-            }
-        }
-        if self.until == Until::Full && bytes < self.want {
-            return Err(ended(bytes, self.want, self.buf));
-        }
-        Ok((bytes, self.buf))
-    }
-
-    fn on_timeout(error: io::Error) -> BufResult<usize, B> {
-        Err(BufError::new(error, None))
     }
 }
 

@@ -4,10 +4,8 @@
 //! vectors that point to them (Lent, Still). Treats at most `res` bytes as initialised (Written).
 #![allow(unsafe_code)]
 
-use std::io;
-
 use super::vectors::Vectors;
-use super::{Op, OpInfo, Resume, ended, retry_interrupted, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Resume, ended, retry_interrupted, table, transfer_len};
 use crate::buf::{IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -57,17 +55,6 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
         }
     }
 
-    #[inline]
-    fn opcode(&self) -> u8 {
-        self.fd.opcode_of_transfer(Self::INFO.opcode)
-    }
-
-    fn syscall(&mut self) -> i32 {
-        let (vectors, count, offset) = self.rest();
-        // SAFETY: Lent: vectors and buffers are the op's own, and not touched during the call.
-        unsafe { call::preadv(self.fd.raw(), vectors, count, offset, 0) }
-    }
-
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             return match retry_interrupted(res) {
@@ -82,19 +69,6 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
             return Resume::Again;
         }
         Resume::Done(self.count())
-    }
-
-    #[inline]
-    fn is_polled(&self) -> bool {
-        self.fd.is_polled()
-    }
-
-    fn stop_polling(&mut self) {
-        self.fd.set_polled(false);
-    }
-
-    fn bytes(&self) -> u32 {
-        u32::try_from(self.vectors.want()).unwrap_or(u32::MAX)
     }
 
     fn complete(self, res: i32) -> Self::Output {
@@ -116,9 +90,31 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
         }
         Ok((bytes, bufs))
     }
+}
 
-    fn on_timeout(error: io::Error) -> Self::Output {
-        Err(BufError::new(error, None))
+impl<B: IoBufMut> FileOp for ReadVectoredAt<B> {
+    #[inline]
+    fn opcode(&self) -> u8 {
+        self.fd.opcode_of_transfer(Self::INFO.opcode)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let (vectors, count, offset) = self.rest();
+        // SAFETY: Lent: vectors and buffers are the op's own, and not touched during the call.
+        unsafe { call::preadv(self.fd.raw(), vectors, count, offset, 0) }
+    }
+
+    #[inline]
+    fn is_polled(&self) -> bool {
+        self.fd.is_polled()
+    }
+
+    fn stop_polling(&mut self) {
+        self.fd.set_polled(false);
+    }
+
+    fn bytes(&self) -> u32 {
+        u32::try_from(self.vectors.want()).unwrap_or(u32::MAX)
     }
 }
 

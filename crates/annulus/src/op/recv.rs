@@ -5,10 +5,9 @@
 //! for each piece of data.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
+use super::{Op, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::buf::{IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
@@ -43,7 +42,7 @@ impl Drop for ReceivePermit {
 }
 
 /// Receives the available bytes, at most the buffer's length; 0 is the end of the stream.
-pub struct Recv<B> {
+pub(crate) struct Recv<B> {
     socket: Rc<Socket>,
     buf: B,
     permit: ReceivePermit,
@@ -64,15 +63,9 @@ impl<B: IoBufMut> Recv<B> {
 }
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `socket` owns the descriptor.
-unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
+unsafe impl<B: IoBufMut> Op for Recv<B> {
     const INFO: OpInfo = table::RECV;
-    const INTEREST: Interest = Interest::Read;
     type Output = BufResult<usize, B>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        &self.socket
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -80,12 +73,6 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
             len: transfer_len(self.bytes()),
             ..Sqe::new(opcode::RECV, self.socket.raw())
         }
-    }
-
-    fn attempt(&mut self) -> i32 {
-        let bytes = self.bytes();
-        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe { net::recv(self.socket.raw(), self.buf.fill_ptr(), bytes) }
     }
 
     fn complete(mut self, res: i32) -> BufResult<usize, B> {
@@ -97,6 +84,18 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
             }
             Err(error) => Err(BufError::new(error, Some(self.buf))),
         }
+    }
+}
+
+impl<B: IoBufMut> SocketOp for Recv<B> {
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let bytes = self.bytes();
+        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
+        unsafe { net::recv(self.socket.raw(), self.buf.fill_ptr(), bytes) }
     }
 
     fn abandoned(mut self, res: i32) {
@@ -111,12 +110,6 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
             res if res == -ECANCELED => {}
             res => self.permit.0.keep_error(-res),
         }
-    }
-}
-
-impl<B> fmt::Debug for Recv<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Recv").field(&self.socket).finish()
     }
 }
 

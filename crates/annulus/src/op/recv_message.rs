@@ -6,10 +6,9 @@
 //! address and datagram into it.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table};
+use super::{Op, OpInfo, SocketOp, TRANSFER_MAX, table};
 use crate::buf::{Chunk, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
@@ -19,9 +18,8 @@ use crate::sys::net::{self, Address, Message};
 use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
 
 /// Describes a received datagram.
-#[doc(hidden)]
 #[derive(Debug)]
-pub struct MessageInfo {
+pub(crate) struct MessageInfo {
     pub(crate) bytes: usize,
     /// `None` if the sender's socket has no address.
     pub(crate) sender: Option<Address>,
@@ -39,17 +37,15 @@ pub(crate) struct ReceivedMessage {
 
 /// The right to receive on a socket. One receive at a time has it, until the kernel has completed the receive.
 /// Otherwise a new receive could overtake one that is being cancelled, and get a later datagram (trap 34).
-#[doc(hidden)]
-pub trait ReceiveQueue: 'static {
+pub(crate) trait ReceiveQueue: 'static {
     /// Keeps a datagram that arrived after the future of its receive had been dropped.
-    #[expect(private_interfaces)]
     fn keep(&self, received: ReceivedMessage);
     /// Keeps an error, which the kernel reports once.
     fn keep_error(&self, errno: i32);
 }
 
 /// Receives one datagram.
-pub struct RecvMessage<B, M> {
+pub(crate) struct RecvMessage<B, M> {
     socket: Rc<Socket>,
     buf: B,
     header: Box<MessageHeader>,
@@ -74,15 +70,9 @@ impl<B: IoBufMut, M> RecvMessage<B, M> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, and `socket` owns
 // the descriptor.
-unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
+unsafe impl<B: IoBufMut, M: ReceiveQueue> Op for RecvMessage<B, M> {
     const INFO: OpInfo = table::RECV_MESSAGE;
-    const INTEREST: Interest = Interest::Read;
     type Output = BufResult<MessageInfo, B>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        &self.socket
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -90,12 +80,6 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
             len: 1,
             ..Sqe::new(opcode::RECVMSG, self.socket.raw())
         }
-    }
-
-    fn attempt(&mut self) -> i32 {
-        let message = self.message();
-        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
-        unsafe { net::receive_message(self.socket.raw(), message) }
     }
 
     fn complete(mut self, res: i32) -> Self::Output {
@@ -113,6 +97,18 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
             Err(error) => Err(BufError::new(error, Some(self.buf))),
         }
     }
+}
+
+impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let message = self.message();
+        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
+        unsafe { net::receive_message(self.socket.raw(), message) }
+    }
 
     fn abandoned(mut self, res: i32) {
         match check(res) {
@@ -128,12 +124,6 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
             Err(_) if res == -ECANCELED => {}
             Err(_) => self.permit.keep_error(-res),
         }
-    }
-}
-
-impl<B, M> fmt::Debug for RecvMessage<B, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RecvMessage").field(&self.socket).finish()
     }
 }
 

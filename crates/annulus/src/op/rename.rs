@@ -4,11 +4,9 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
-use std::io;
 
-use super::{Op, OpInfo, table};
+use super::{OpInfo, UnitOp, table};
 use crate::sys::call;
-use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Renames a file or directory.
@@ -26,9 +24,8 @@ impl Rename {
 }
 
 // SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
-unsafe impl Op for Rename {
+unsafe impl UnitOp for Rename {
     const INFO: OpInfo = table::RENAME;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -42,13 +39,5 @@ unsafe impl Op for Rename {
 
     fn syscall(&mut self) -> i32 {
         call::renameat(&self.from, &self.to, self.flags)
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }

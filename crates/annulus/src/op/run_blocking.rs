@@ -8,7 +8,7 @@ use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Op, OpInfo, Resume, table};
+use super::{Failure, FileOp, Op, OpInfo, Resume, table};
 use crate::sys::engine_error::error_of;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -51,12 +51,6 @@ where
         Sqe::new(opcode::NOP, -1)
     }
 
-    fn syscall(&mut self) -> i32 {
-        let work = self.work.take();
-        self.outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
-        0
-    }
-
     fn resume(&mut self, res: i32) -> Resume {
         Resume::Done(res)
     }
@@ -67,8 +61,22 @@ where
             None => Err(RunBlockingError::NotRun(error_of(-res))),
         }
     }
+}
 
-    fn on_timeout(error: io::Error) -> Self::Output {
+impl<W, T> FileOp for RunBlocking<W, T>
+where
+    W: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    fn syscall(&mut self) -> i32 {
+        let work = self.work.take();
+        self.outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
+        0
+    }
+}
+
+impl<T> Failure for Result<T, RunBlockingError> {
+    fn failure(error: io::Error) -> Result<T, RunBlockingError> {
         Err(RunBlockingError::NotRun(error))
     }
 }

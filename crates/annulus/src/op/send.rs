@@ -9,11 +9,10 @@
 //! socket until the send is complete, and no further operation uses the number (Open).
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::rc::Rc;
 
 use super::{
-    Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
+    Interest, Op, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
 };
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
@@ -36,7 +35,7 @@ pub(super) fn ended<B>(permit: &SendPermit, errno: i32, begun: bool, bufs: B) ->
 }
 
 /// Sends all of a buffer.
-pub struct SendAll<B> {
+pub(crate) struct SendAll<B> {
     buf: B,
     done: usize,
     permit: SendPermit,
@@ -97,16 +96,9 @@ impl<B: IoBuf> SendAll<B> {
 }
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `permit` owns the descriptor.
-unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
+unsafe impl<B: IoBuf> Op for SendAll<B> {
     const INFO: OpInfo = table::SEND;
-    const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
     type Output = WholeResult<B>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        self.permit.socket()
-    }
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
@@ -120,18 +112,6 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
                 MSG_WAITALL
             },
             ..Sqe::new(opcode::SEND, self.permit.socket().raw())
-        }
-    }
-
-    fn attempt(&mut self) -> i32 {
-        let (base, bytes) = self.rest();
-        let raw = self.permit.socket().raw();
-        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe {
-            match self.is_last {
-                true => net::send_last(raw, base, bytes),
-                false => net::send(raw, base, bytes),
-            }
         }
     }
 
@@ -158,6 +138,27 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         let errno = self.missing(res);
         ended(&self.permit, errno, self.done > 0, self.buf)
     }
+}
+
+impl<B: IoBuf> SocketOp for SendAll<B> {
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+
+    fn socket(&self) -> &Rc<Socket> {
+        self.permit.socket()
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let (base, bytes) = self.rest();
+        let raw = self.permit.socket().raw();
+        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
+        unsafe {
+            match self.is_last {
+                true => net::send_last(raw, base, bytes),
+                false => net::send(raw, base, bytes),
+            }
+        }
+    }
 
     fn left_behind(&self) {
         self.permit.cut(ECANCELED);
@@ -173,7 +174,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
 }
 
 /// A send that is not awaited, and passes its buffer to a function at its end.
-pub struct SendThen<B, F> {
+pub(crate) struct SendThen<B, F> {
     send: SendAll<B>,
     then: F,
 }
@@ -191,33 +192,18 @@ impl<B: IoBuf, F: FnOnce(B)> SendThen<B, F> {
 }
 
 // SAFETY: Lent, Still, Open: `send` owns everything that the kernel points to.
-unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
+unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> Op for SendThen<B, F> {
     const INFO: OpInfo = SendAll::<B>::INFO;
-    const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
     type Output = ();
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        self.send.socket()
-    }
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
         self.send.sqe()
     }
 
-    fn attempt(&mut self) -> i32 {
-        self.send.attempt()
-    }
-
     #[inline]
     fn resume(&mut self, res: i32) -> Resume {
         self.send.resume(res)
-    }
-
-    fn left_behind(&self) {
-        self.send.left_behind();
     }
 
     /// Returns the permit first, because `then` may send the buffer again.
@@ -233,10 +219,19 @@ unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
     }
 }
 
-impl<B> fmt::Debug for SendAll<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendAll")
-            .field(self.permit.socket())
-            .finish()
+impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+
+    fn socket(&self) -> &Rc<Socket> {
+        self.send.socket()
+    }
+
+    fn attempt(&mut self) -> i32 {
+        self.send.attempt()
+    }
+
+    fn left_behind(&self) {
+        self.send.left_behind();
     }
 }

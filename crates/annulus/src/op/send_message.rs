@@ -5,11 +5,10 @@
 //! not at all.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, table};
+use super::{Interest, Op, OpInfo, SocketOp, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::Socket;
@@ -19,7 +18,7 @@ use crate::sys::net::{self, Address, Message};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Sends one datagram.
-pub struct SendMessage<B> {
+pub(crate) struct SendMessage<B> {
     socket: Rc<Socket>,
     buf: B,
     header: Box<MessageHeader>,
@@ -42,16 +41,9 @@ impl<B: IoBuf> SendMessage<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, and `socket` owns
 // the descriptor. A send only reads through the pointers.
-unsafe impl<B: IoBuf> SocketOp for SendMessage<B> {
+unsafe impl<B: IoBuf> Op for SendMessage<B> {
     const INFO: OpInfo = table::SEND_MESSAGE;
-    const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
     type Output = WholeResult<B>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        &self.socket
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -59,12 +51,6 @@ unsafe impl<B: IoBuf> SocketOp for SendMessage<B> {
             len: 1,
             ..Sqe::new(opcode::SENDMSG, self.socket.raw())
         }
-    }
-
-    fn attempt(&mut self) -> i32 {
-        let message = self.message();
-        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
-        unsafe { net::send_message(self.socket.raw(), message) }
     }
 
     fn complete(self, res: i32) -> WholeResult<B> {
@@ -81,8 +67,17 @@ unsafe impl<B: IoBuf> SocketOp for SendMessage<B> {
     }
 }
 
-impl<B> fmt::Debug for SendMessage<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendMessage").field(&self.socket).finish()
+impl<B: IoBuf> SocketOp for SendMessage<B> {
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let message = self.message();
+        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
+        unsafe { net::send_message(self.socket.raw(), message) }
     }
 }

@@ -5,12 +5,11 @@
 //! stream, and keeps it when its future is dropped, as `send_all` does.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::rc::Rc;
 
 use super::send::ended;
 use super::vectors::Vectors;
-use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted, table};
+use super::{Interest, Op, OpInfo, Resume, SocketOp, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::WholeResult;
 use crate::fd::{SendPermit, Socket};
@@ -19,7 +18,7 @@ use crate::sys::net::{self, MSG_WAITALL, Message};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Sends all of several buffers, in order.
-pub struct SendVectored<B> {
+pub(crate) struct SendVectored<B> {
     vectors: Vectors<B>,
     message: Box<Message>,
     permit: SendPermit,
@@ -54,16 +53,9 @@ impl<B: IoBuf> SendVectored<B> {
 
 // SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap, and `permit` owns the
 // descriptor. A send only reads through the pointers.
-unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
+unsafe impl<B: IoBuf> Op for SendVectored<B> {
     const INFO: OpInfo = table::SEND_VECTORED;
-    const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
     type Output = WholeResult<Vec<B>>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        self.permit.socket()
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -72,12 +64,6 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
             op_flags: MSG_WAITALL,
             ..Sqe::new(opcode::SENDMSG, self.permit.socket().raw())
         }
-    }
-
-    fn attempt(&mut self) -> i32 {
-        let message = self.aim();
-        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
-        unsafe { net::send_message(self.permit.socket().raw(), message) }
     }
 
     fn resume(&mut self, res: i32) -> Resume {
@@ -97,6 +83,21 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         let errno = self.missing(res);
         ended(&self.permit, errno, self.begun, self.vectors.into_bufs())
     }
+}
+
+impl<B: IoBuf> SocketOp for SendVectored<B> {
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+
+    fn socket(&self) -> &Rc<Socket> {
+        self.permit.socket()
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let message = self.aim();
+        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
+        unsafe { net::send_message(self.permit.socket().raw(), message) }
+    }
 
     fn left_behind(&self) {
         self.permit.cut(ECANCELED);
@@ -107,13 +108,5 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         if errno != 0 {
             self.permit.fail(errno);
         }
-    }
-}
-
-impl<B> fmt::Debug for SendVectored<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendVectored")
-            .field(self.permit.socket())
-            .finish()
     }
 }

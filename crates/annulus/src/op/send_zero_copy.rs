@@ -7,12 +7,11 @@
 //! bounds the memory that it holds.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::rc::Rc;
 
 use super::send::ended;
 use super::{
-    Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
+    Interest, Op, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
 };
 use crate::buf::IoBuf;
 use crate::error::WholeResult;
@@ -25,7 +24,7 @@ use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
 const FROM_BYTES: usize = 16 << 10;
 
 /// Sends all of a buffer, without a copy if the kernel can.
-pub struct SendZeroCopy<B> {
+pub(crate) struct SendZeroCopy<B> {
     buf: B,
     done: usize,
     permit: SendPermit,
@@ -76,16 +75,9 @@ impl<B: IoBuf> SendZeroCopy<B> {
 }
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `permit` owns the descriptor.
-unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
+unsafe impl<B: IoBuf> Op for SendZeroCopy<B> {
     const INFO: OpInfo = table::SEND_ZERO_COPY;
-    const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
     type Output = WholeResult<B>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        self.permit.socket()
-    }
 
     fn sqe(&mut self) -> Sqe {
         let (base, bytes) = self.rest();
@@ -108,20 +100,6 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         }
     }
 
-    fn attempt(&mut self) -> i32 {
-        self.way = ZeroCopy::Never;
-        let (base, bytes) = self.rest();
-        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe { net::send(self.permit.socket().raw(), base, bytes) }
-    }
-
-    fn noticed(&mut self, usage: i32) {
-        // The device (or loopback) needs a copy, so later sends use the cheaper kind.
-        if self.way == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
-            self.permit.socket().set_zero_copy(ZeroCopy::Never);
-        }
-    }
-
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             if self.step_down(res) {
@@ -141,6 +119,29 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         let errno = self.missing(res);
         ended(&self.permit, errno, self.done > 0, self.buf)
     }
+}
+
+impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+
+    fn socket(&self) -> &Rc<Socket> {
+        self.permit.socket()
+    }
+
+    fn attempt(&mut self) -> i32 {
+        self.way = ZeroCopy::Never;
+        let (base, bytes) = self.rest();
+        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
+        unsafe { net::send(self.permit.socket().raw(), base, bytes) }
+    }
+
+    fn noticed(&mut self, usage: i32) {
+        // The device (or loopback) needs a copy, so later sends use the cheaper kind.
+        if self.way == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
+            self.permit.socket().set_zero_copy(ZeroCopy::Never);
+        }
+    }
 
     /// A peer that accepts nothing sends no acknowledgements, so an incomplete send is aborted instead of awaited.
     fn kept_at_end(&self, res: i32) {
@@ -158,13 +159,5 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         if errno != 0 {
             self.permit.fail(errno);
         }
-    }
-}
-
-impl<B> fmt::Debug for SendZeroCopy<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendZeroCopy")
-            .field(self.permit.socket())
-            .finish()
     }
 }

@@ -3,10 +3,7 @@
 //! A pause without a kernel request; the driver's list of deadlines completes it.
 #![allow(unsafe_code)]
 
-use std::io;
-
-use super::{Op, OpInfo, table};
-use crate::sys::errno::check;
+use super::{OpInfo, UnitOp, table};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Waits for its deadline.
@@ -14,9 +11,8 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct Sleep;
 
 // SAFETY: Lent: points to nothing.
-unsafe impl Op for Sleep {
+unsafe impl UnitOp for Sleep {
     const INFO: OpInfo = table::SLEEP;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         // Only a sleep without a deadline gets here, and `Engine::sleep` makes none.
@@ -25,13 +21,5 @@ unsafe impl Op for Sleep {
 
     fn syscall(&mut self) -> i32 {
         0
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }

@@ -1,49 +1,33 @@
-//! # Safety
-//!
 //! The trait of socket operations. Unlike a file operation, a socket operation stays on its core's thread. Its
 //! fallback is a nonblocking system call: the driver waits until the socket is ready.
-#![allow(unsafe_code)]
 
 use std::rc::Rc;
 
-use super::{OpInfo, Resume, retries_max, retry_interrupted};
+use super::{Op, Resume, retries_max};
 use crate::fd::Socket;
 use crate::sys::errno::EAGAIN;
-use crate::sys::sqe::Sqe;
 
 /// The readiness that an operation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interest {
+pub(crate) enum Interest {
     /// Readable: data, the end of the stream, or a connection to accept.
     Read,
     /// Writable: space in the send buffer, or an established connection.
     Write,
 }
 
-/// An operation on a socket. Sealed: only this crate implements it.
-///
-/// # Safety
-///
-/// Lent, Still, Open: the op owns everything that the SQE points to or names, and moving the op does not move it.
-#[doc(hidden)]
-pub unsafe trait SocketOp: Sized + 'static {
-    const INFO: OpInfo;
-    const INTEREST: Interest;
+/// An operation on a socket.
+pub(crate) trait SocketOp: Op {
+    const INTEREST: Interest = Interest::Read;
     /// Set if the operation continues when its future is dropped; otherwise it is cancelled.
     const GOES_ON: bool = false;
-    type Output;
 
-    #[doc(hidden)]
-    #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket>;
 
     /// Returns the readiness that this operation needs, if it is not the same for all of its type.
     fn interest(&self) -> Interest {
         Self::INTEREST
     }
-
-    /// Returns the SQE. Called again for the rest of an unfinished transfer.
-    fn sqe(&mut self) -> Sqe;
 
     /// Runs the operation as a nonblocking system call. Returns a count or a negative errno: EAGAIN if the socket is
     /// not ready.
@@ -54,16 +38,8 @@ pub unsafe trait SocketOp: Sized + 'static {
         res == -EAGAIN
     }
 
-    /// Decides what to do after a result.
-    fn resume(&mut self, res: i32) -> Resume {
-        retry_interrupted(res)
-    }
-
     /// Called with the notification of a zero-copy send, which reports what the kernel did. The result follows.
     fn noticed(&mut self, _usage: i32) {}
-
-    /// Returns the output for the final result.
-    fn complete(self, res: i32) -> Self::Output;
 
     /// Called when the core ends and the kernel, which has completed with `res`, still uses the memory until the peer
     /// has acknowledged the data.

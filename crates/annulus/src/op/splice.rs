@@ -4,18 +4,17 @@
 //! writes to a socket, it holds the permit of the stream.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
+use super::{Interest, Op, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::fd::{SendPermit, Socket};
 use crate::sys::errno::{EAGAIN, ECANCELED, check, count};
 use crate::sys::message::{self, SPLICE_FLAGS};
 use crate::sys::sqe::{POLL_READ, POLL_WRITE, Sqe, opcode};
 
 /// Moves bytes between a pipe and another descriptor, within the kernel.
-pub struct Splice {
+pub(crate) struct Splice {
     from: Rc<Socket>,
     into: Rc<Socket>,
     bytes: usize,
@@ -50,23 +49,9 @@ impl Splice {
 }
 
 // SAFETY: Lent, Open: points to nothing, and the two own their descriptors.
-unsafe impl SocketOp for Splice {
+unsafe impl Op for Splice {
     const INFO: OpInfo = table::SPLICE;
-    /// Replaced by `interest`.
-    const INTEREST: Interest = Interest::Read;
     type Output = io::Result<usize>;
-
-    #[expect(private_interfaces)]
-    fn socket(&self) -> &Rc<Socket> {
-        match self.waits_for {
-            Interest::Read => &self.from,
-            Interest::Write => &self.into,
-        }
-    }
-
-    fn interest(&self) -> Interest {
-        self.waits_for
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -78,6 +63,23 @@ unsafe impl SocketOp for Splice {
             file_index: self.from.raw(),
             ..Sqe::new(opcode::SPLICE, self.into.raw())
         }
+    }
+
+    fn complete(self, res: i32) -> io::Result<usize> {
+        check(res)
+    }
+}
+
+impl SocketOp for Splice {
+    fn socket(&self) -> &Rc<Socket> {
+        match self.waits_for {
+            Interest::Read => &self.from,
+            Interest::Write => &self.into,
+        }
+    }
+
+    fn interest(&self) -> Interest {
+        self.waits_for
     }
 
     fn attempt(&mut self) -> i32 {
@@ -103,10 +105,6 @@ unsafe impl SocketOp for Splice {
         -EAGAIN
     }
 
-    fn complete(self, res: i32) -> io::Result<usize> {
-        check(res)
-    }
-
     fn left_behind(&self) {
         self.permit.iter().for_each(|permit| permit.cut(ECANCELED));
     }
@@ -118,14 +116,5 @@ unsafe impl SocketOp for Splice {
         if is_part && permit.socket().is_over() {
             permit.cut(ECANCELED);
         }
-    }
-}
-
-impl fmt::Debug for Splice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Splice")
-            .field(&self.from)
-            .field(&self.into)
-            .finish()
     }
 }

@@ -9,7 +9,7 @@
 use std::ffi::CString;
 use std::io;
 
-use super::{Op, OpInfo, SyncAttempt, table};
+use super::{FileOp, Op, OpInfo, SyncAttempt, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -79,6 +79,12 @@ unsafe impl Op for StatAt {
         }
     }
 
+    fn complete(self, res: i32) -> io::Result<StatResult> {
+        check(res).map(|_| StatResult(self.out))
+    }
+}
+
+impl FileOp for StatAt {
     fn syscall(&mut self) -> i32 {
         let dir = self.dir();
         // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
@@ -98,14 +104,6 @@ unsafe impl Op for StatAt {
 
     fn has_sync_path(&self) -> bool {
         self.here
-    }
-
-    fn complete(self, res: i32) -> io::Result<StatResult> {
-        check(res).map(|_| StatResult(self.out))
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<StatResult> {
-        Err(error)
     }
 }
 

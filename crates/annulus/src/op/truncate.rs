@@ -3,12 +3,9 @@
 //! `set_len`: FTRUNCATE, or `ftruncate`. Owns the descriptor (Open).
 #![allow(unsafe_code)]
 
-use std::io;
-
-use super::{Op, OpInfo, table};
+use super::{OpInfo, UnitOp, table};
 use crate::fd::Fd;
 use crate::sys::call;
-use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Sets the length of a file.
@@ -25,9 +22,8 @@ impl Truncate {
 }
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
-unsafe impl Op for Truncate {
+unsafe impl UnitOp for Truncate {
     const INFO: OpInfo = table::TRUNCATE;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -38,13 +34,5 @@ unsafe impl Op for Truncate {
 
     fn syscall(&mut self) -> i32 {
         call::ftruncate(self.fd.raw(), self.bytes)
-    }
-
-    fn complete(self, res: i32) -> io::Result<()> {
-        check(res).map(drop)
-    }
-
-    fn on_timeout(error: io::Error) -> io::Result<()> {
-        Err(error)
     }
 }

@@ -4,9 +4,9 @@
 //! Still).
 #![allow(unsafe_code)]
 
-use std::io;
-
-use super::{Op, OpInfo, Resume, TRANSFER_MAX, refused, retry_interrupted, table, transfer_len};
+use super::{
+    FileOp, Op, OpInfo, Resume, TRANSFER_MAX, refused, retry_interrupted, table, transfer_len,
+};
 use crate::buf::IoBuf;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -77,20 +77,6 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
         }
     }
 
-    #[inline]
-    fn opcode(&self) -> u8 {
-        if self.by_thread {
-            return opcode::BY_THREAD;
-        }
-        self.fd.opcode_of_transfer(Self::INFO.opcode)
-    }
-
-    fn syscall(&mut self) -> i32 {
-        let (base, bytes, offset) = self.range();
-        // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
-        unsafe { call::pwrite(self.fd.raw(), base, bytes, offset, self.flags) }
-    }
-
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             return match retry_interrupted(res) {
@@ -105,6 +91,33 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
         Resume::Done(clamp(self.done))
     }
 
+    fn complete(self, res: i32) -> BufResult<usize, B> {
+        match check(res) {
+            Ok(_) if self.all && self.done < self.buf.init_bytes() => {
+                Err(refused(self.done, self.buf.init_bytes(), self.buf))
+            }
+            // Not `res`, which is limited to 2 GiB.
+            Ok(_) => Ok((self.done, self.buf)),
+            Err(error) => Err(BufError::new(error, Some(self.buf))),
+        }
+    }
+}
+
+impl<B: IoBuf> FileOp for WriteAt<B> {
+    #[inline]
+    fn opcode(&self) -> u8 {
+        if self.by_thread {
+            return opcode::BY_THREAD;
+        }
+        self.fd.opcode_of_transfer(Self::INFO.opcode)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let (base, bytes, offset) = self.range();
+        // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
+        unsafe { call::pwrite(self.fd.raw(), base, bytes, offset, self.flags) }
+    }
+
     #[inline]
     fn is_polled(&self) -> bool {
         self.fd.is_polled()
@@ -116,21 +129,6 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
 
     fn bytes(&self) -> u32 {
         u32::try_from(self.buf.init_bytes()).unwrap_or(u32::MAX)
-    }
-
-    fn complete(self, res: i32) -> BufResult<usize, B> {
-        match check(res) {
-            Ok(_) if self.all && self.done < self.buf.init_bytes() => {
-                Err(refused(self.done, self.buf.init_bytes(), self.buf))
-            }
-            // Not `res`, which is limited to 2 GiB.
-            Ok(_) => Ok((self.done, self.buf)),
-            Err(error) => Err(BufError::new(error, Some(self.buf))),
-        }
-    }
-
-    fn on_timeout(error: io::Error) -> BufResult<usize, B> {
-        Err(BufError::new(error, None))
     }
 }
 

@@ -4,10 +4,8 @@
 //! (Open), the buffers and the vectors that point to them (Lent, Still).
 #![allow(unsafe_code)]
 
-use std::io;
-
 use super::vectors::Vectors;
-use super::{Op, OpInfo, Resume, refused, retry_interrupted, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Resume, refused, retry_interrupted, table, transfer_len};
 use crate::buf::IoBuf;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -67,17 +65,6 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
         }
     }
 
-    #[inline]
-    fn opcode(&self) -> u8 {
-        self.fd.opcode_of_transfer(Self::INFO.opcode)
-    }
-
-    fn syscall(&mut self) -> i32 {
-        let (vectors, count, offset) = self.rest();
-        // SAFETY: Lent: vectors and buffers are the op's own, and not touched during the call.
-        unsafe { call::pwritev(self.fd.raw(), vectors, count, offset, self.flags) }
-    }
-
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             return match retry_interrupted(res) {
@@ -94,6 +81,30 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
         Resume::Done(self.count())
     }
 
+    fn complete(self, res: i32) -> Self::Output {
+        // Not `res`, which is limited to 2 GiB.
+        let (bytes, want) = (self.vectors.done(), self.vectors.want());
+        let bufs = self.vectors.into_bufs();
+        match check(res) {
+            Ok(_) if self.all && bytes < want => Err(refused(bytes, want, bufs)),
+            Ok(_) => Ok((bytes, bufs)),
+            Err(error) => Err(BufError::new(error, Some(bufs))),
+        }
+    }
+}
+
+impl<B: IoBuf> FileOp for WriteVectoredAt<B> {
+    #[inline]
+    fn opcode(&self) -> u8 {
+        self.fd.opcode_of_transfer(Self::INFO.opcode)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let (vectors, count, offset) = self.rest();
+        // SAFETY: Lent: vectors and buffers are the op's own, and not touched during the call.
+        unsafe { call::pwritev(self.fd.raw(), vectors, count, offset, self.flags) }
+    }
+
     #[inline]
     fn is_polled(&self) -> bool {
         self.fd.is_polled()
@@ -105,21 +116,6 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
 
     fn bytes(&self) -> u32 {
         u32::try_from(self.vectors.want()).unwrap_or(u32::MAX)
-    }
-
-    fn complete(self, res: i32) -> Self::Output {
-        // Not `res`, which is limited to 2 GiB.
-        let (bytes, want) = (self.vectors.done(), self.vectors.want());
-        let bufs = self.vectors.into_bufs();
-        match check(res) {
-            Ok(_) if self.all && bytes < want => Err(refused(bytes, want, bufs)),
-            Ok(_) => Ok((bytes, bufs)),
-            Err(error) => Err(BufError::new(error, Some(bufs))),
-        }
-    }
-
-    fn on_timeout(error: io::Error) -> Self::Output {
-        Err(BufError::new(error, None))
     }
 }
 

@@ -21,7 +21,7 @@ use super::{Backend, Core, Notifier, SocketOperation};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::OperationNumber;
-use crate::op::{Interest, OpInfo, Resume, SocketOp};
+use crate::op::{Interest, Op, OpInfo, Resume, SocketOp};
 use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -52,25 +52,16 @@ impl<const PAD: usize> Drop for Probe<PAD> {
 }
 
 // SAFETY: Lent: points to nothing, and its SQE is never pushed.
-unsafe impl<const PAD: usize> SocketOp for Probe<PAD> {
+unsafe impl<const PAD: usize> Op for Probe<PAD> {
     const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
-    const INTEREST: Interest = Interest::Read;
     /// The number of the operation, and the result.
     type Output = (u64, i32);
-
-    fn socket(&self) -> &Rc<Socket> {
-        &self.socket
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
             off: self.number,
             ..Sqe::new(opcode::NOP, -1)
         }
-    }
-
-    fn attempt(&mut self) -> i32 {
-        -EAGAIN
     }
 
     fn resume(&mut self, res: i32) -> Resume {
@@ -81,12 +72,22 @@ unsafe impl<const PAD: usize> SocketOp for Probe<PAD> {
         }
     }
 
-    fn noticed(&mut self, _: i32) {
-        self.tally.noticed.set(self.tally.noticed.get() + 1);
-    }
-
     fn complete(self, res: i32) -> (u64, i32) {
         (self.number, res)
+    }
+}
+
+impl<const PAD: usize> SocketOp for Probe<PAD> {
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn attempt(&mut self) -> i32 {
+        -EAGAIN
+    }
+
+    fn noticed(&mut self, _: i32) {
+        self.tally.noticed.set(self.tally.noticed.get() + 1);
     }
 
     fn abandoned(self, _: i32) {
@@ -453,28 +454,31 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
 struct Starved(Rc<Socket>, Rc<Cell<u32>>);
 
 // SAFETY: Lent: points to nothing, and its SQE is never pushed.
-unsafe impl SocketOp for Starved {
+unsafe impl Op for Starved {
     const INFO: OpInfo = Probe::<0>::INFO;
-    const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
     type Output = i32;
-
-    fn socket(&self) -> &Rc<Socket> {
-        &self.0
-    }
 
     fn sqe(&mut self) -> Sqe {
         Sqe::new(opcode::NOP, -1)
+    }
+
+    fn complete(self, res: i32) -> i32 {
+        res
+    }
+}
+
+impl SocketOp for Starved {
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+
+    fn socket(&self) -> &Rc<Socket> {
+        &self.0
     }
 
     fn attempt(&mut self) -> i32 {
         self.1.set(self.1.get() + 1);
         assert!(self.1.get() < 1000, "it would be retried forever");
         -ENOMEM
-    }
-
-    fn complete(self, res: i32) -> i32 {
-        res
     }
 }
 

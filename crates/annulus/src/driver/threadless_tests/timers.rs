@@ -9,7 +9,7 @@ use super::super::submitter::Clock;
 use super::super::threadless::ThreadlessDriver;
 use super::super::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
 use super::{Fixture, NoWake, Still, blocking_threads, limits, tuning};
-use crate::op::{Op, Sleep};
+use crate::op::{FileOp, Sleep};
 use crate::sys::errno::ETIME;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
@@ -35,7 +35,7 @@ impl Fixture {
     }
 }
 
-fn is_completed<T: Op>(operation: &mut Operation<'_, T>) -> bool {
+fn is_completed<T: FileOp>(operation: &mut Operation<'_, T>) -> bool {
     let mut context = std::task::Context::from_waker(Waker::noop());
     std::pin::Pin::new(operation).poll(&mut context).is_ready()
 }

@@ -14,7 +14,7 @@ const MAY_ALLOW_UNSAFE: [&str; 32] = [
     // The part of the driver that touches slots through pointers.
     "crates/annulus/src/driver/blocking.rs",
     "crates/annulus/src/driver/core/table.rs", // type-erased operations in flight
-    "crates/annulus/src/driver/core/tests.rs", // test operations; `SocketOp` is an unsafe trait
+    "crates/annulus/src/driver/core/tests.rs", // test operations; `Op` is an unsafe trait
     "crates/annulus/src/driver/finish.rs",
     "crates/annulus/src/driver/lifecycle.rs",
     "crates/annulus/src/driver/loom_models.rs", // the model checker's operations and elements
@@ -23,7 +23,7 @@ const MAY_ALLOW_UNSAFE: [&str; 32] = [
     "crates/annulus/src/driver/mod.rs",
     "crates/annulus/src/driver/operation.rs",
     "crates/annulus/src/driver/payload.rs", // the type-erased values in slots and in a core's table
-    "crates/annulus/src/driver/pending.rs",
+    "crates/annulus/src/driver/queue.rs",
     "crates/annulus/src/driver/slot.rs",
     "crates/annulus/src/driver/stack.rs",
     "crates/annulus/src/driver/table.rs",

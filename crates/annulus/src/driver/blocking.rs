@@ -20,20 +20,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::deadlines::Deadlines;
-use super::finish::{self, Done};
-use super::pending::Pending;
-use super::slot::{DriverSide, Slot, Stage};
+use super::finish::Done;
+use super::queue::{self, Queue};
+use super::slot::{Slot, Stage};
 use super::{DriverHandle, Limits, Wake};
-use crate::metrics::{Counters, SourceKind, Times};
+use crate::metrics::{Counters, SourceKind};
 use crate::narrow::to_ns;
 use crate::op::Resume;
 use crate::sys::affinity::Affinity;
 use crate::sys::call::now_ns;
 use crate::sys::engine_error::EngineError;
-use crate::sys::errno::{EAGAIN, ECANCELED, ETIMEDOUT};
+use crate::sys::errno::{EAGAIN, ECANCELED};
 use crate::sys::size_limit;
-use crate::sys::sqe::opcode;
 
 /// The time without work after which a thread ends.
 const IDLE_MAX: Duration = if cfg!(test) {
@@ -78,8 +76,7 @@ struct Inside {
 
 #[derive(Default)]
 struct State {
-    pending: Pending,
-    deadlines: Deadlines,
+    queue: Queue,
     threads: usize,
     /// Threads that have been started but have not looked for work yet.
     coming: usize,
@@ -240,9 +237,7 @@ impl Shared {
 
     /// Waits for work. Returns `false` if there was none for so long that the thread may end.
     fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        self.handle.sleeper.about_to_sleep();
-        if !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty() {
-            self.handle.sleeper.awake();
+        if !self.handle.may_sleep() {
             return (state, true);
         }
         state.idle += 1;
@@ -250,7 +245,7 @@ impl Shared {
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         state.idle -= 1;
         // The last idle thread stays: submissions wake it, and the others may be busy indefinitely.
-        let keep = !waited.timed_out() || state.idle == 0 || !state.pending.is_empty();
+        let keep = !waited.timed_out() || state.idle == 0 || !state.queue.pending.is_empty();
         (state, keep)
     }
 
@@ -259,14 +254,8 @@ impl Shared {
     fn call_others(self: &Arc<Self>, state: &mut State) {
         if state.idle == 0 {
             self.call_one_more(state);
-        } else if !state.pending.is_empty() {
+        } else if !state.queue.pending.is_empty() || !self.handle.may_sleep() {
             self.inside.work.notify_one();
-        } else {
-            self.handle.sleeper.about_to_sleep();
-            if !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty() {
-                self.handle.sleeper.awake();
-                self.inside.work.notify_one();
-            }
         }
     }
 
@@ -297,19 +286,11 @@ impl Shared {
         }
     }
 
-    /// Handles a cancel request of a dropped future. The driver is the only owner of the operation from here on.
     fn cancel_abandoned(&self, state: &mut State, slot: NonNull<Slot>, done: &mut Done) {
         // SAFETY: Lent: an abandoned operation on the cancel list is not freed before `unqueue`.
         let slot = unsafe { slot.as_ref() };
-        if slot.lifecycle.unqueue() {
-            // SAFETY: Once: done, abandoned, and off the list.
-            unsafe { done.discard_later(slot) };
-            return;
-        }
-        // SAFETY: Lent: not done, so it belongs to the driver, which is the thread that holds the lock.
-        if unsafe { slot.driver() }.stage == Stage::Sleeping {
-            self.finish(state, slot, -ECANCELED, done);
-        }
+        // A running system call cannot be interrupted.
+        state.queue.cancel_abandoned(slot, done);
     }
 
     /// Closes the list of cancel requests of a closed pool, if every operation is finished. A thread that drops a
@@ -323,38 +304,24 @@ impl Shared {
     }
 
     fn accept(self: &Arc<Self>, state: &mut State, chain: NonNull<Slot>) {
-        // SAFETY: Lent: submitted, so its driver side is ours.
-        let slot = unsafe { chain.as_ref() };
-        // SAFETY: Lent: submitted, so its driver side is ours.
-        let side = unsafe { slot.driver() };
-        if side.deadline_ns != 0 {
-            state.deadlines.insert(side.deadline_ns, slot.token());
+        if state.queue.accept(chain) {
             if !state.clock_runs {
                 self.start_clock(state);
             }
             self.inside.clock.notify_one();
-            // SAFETY: Lent: submitted, so its driver side is ours.
-            if unsafe { slot.info() }.opcode == opcode::SLEEP {
-                side.stage = Stage::Sleeping;
-                return;
-            }
         }
-        state.pending.push(chain);
     }
 
     /// Takes the next operation if the limits allow it to run.
     fn next(&self, state: &mut State) -> Option<NonNull<Slot>> {
-        let next = state.pending.peek()?;
+        let next = state.queue.pending.peek()?;
         // SAFETY: Lent: waiting slots are the driver's.
         let bytes = u64::from(unsafe { next.as_ref().driver() }.bytes);
         let limits = self.config.limits;
-        if state.in_flight > 0
-            && (state.in_flight >= limits.in_flight
-                || state.in_flight_bytes + bytes > limits.in_flight_bytes)
-        {
+        if !limits.admit(state.in_flight, state.in_flight_bytes, bytes) {
             return None;
         }
-        let slot = state.pending.pop()?;
+        let slot = state.queue.pending.pop()?;
         // SAFETY: Lent: waiting slots are the driver's.
         let side = unsafe { slot.as_ref().driver() };
         side.stage = Stage::InFlight;
@@ -374,45 +341,15 @@ impl Shared {
         let side = unsafe { slot.driver() };
         state.in_flight -= 1;
         state.in_flight_bytes -= u64::from(side.bytes);
-        let res = if side.timed_out && res == -ECANCELED {
-            -ETIMEDOUT
-        } else {
-            res
-        };
-        self.count(slot, side, res);
-        self.finish(state, slot, res, done);
+        // SAFETY: Lent: taken by this thread and not finished.
+        let operation = unsafe { slot.operation() };
+        let counters = &self.handle.counters;
+        let is_live = !slot.lifecycle.is_abandoned();
+        let res = queue::count(counters, operation, side, res, is_live, now_ns);
+        state.queue.finish(slot, res, done);
         if state.closed {
             self.inside.ended.notify_all();
         }
-    }
-
-    fn count(&self, slot: &Slot, side: &DriverSide, res: i32) {
-        let counters = &self.handle.counters;
-        // SAFETY: Lent: not finished, so the driver's.
-        let operation = unsafe { slot.operation() };
-        counters.complete(operation);
-        match -res {
-            ..=0 => {}
-            ECANCELED if slot.lifecycle.is_abandoned() => counters.cancelled().add(1),
-            ETIMEDOUT if side.timed_out => {}
-            errno => counters.fail(operation, errno),
-        }
-        if side.submitted_ns > 0 {
-            let times = Times {
-                submitted: side.submitted_ns,
-                begun: side.begun_ns,
-                completed: now_ns(),
-            };
-            counters.time(operation, times);
-        }
-    }
-
-    fn finish(&self, state: &mut State, slot: &Slot, res: i32, done: &mut Done) {
-        // SAFETY: Lent: not finished, so the driver's.
-        let side = unsafe { slot.driver() };
-        state.deadlines.remove(side.deadline_ns, slot.token());
-        // SAFETY: Once: the stage becomes Finished here, once.
-        unsafe { finish::finish(slot, res, done) };
     }
 
     /// The loop of the timer thread, which watches the deadlines. It is started with the first deadline, or when all
@@ -423,7 +360,7 @@ impl Shared {
         let mut state = lock(&self.inside.state);
         while !state.closed {
             self.take_in(&mut state, &mut done);
-            if !state.pending.is_empty() {
+            if !state.queue.pending.is_empty() {
                 self.call_others(&mut state);
             }
             let now = now_ns();
@@ -434,9 +371,8 @@ impl Shared {
                 state = lock(&self.inside.state);
                 continue;
             }
-            let pause = state
-                .deadlines
-                .next_ns()
+            let pause = (state.queue)
+                .next_deadline_ns()
                 .map_or(IDLE_MAX, |at| Duration::from_nanos(at.saturating_sub(now)));
             let waited = self.inside.clock.wait_timeout(state, pause);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -446,38 +382,15 @@ impl Shared {
     }
 
     fn expire(&self, state: &mut State, now_ns: u64, done: &mut Done) {
-        let mut waiting = false;
-        while let Some(token) = state.deadlines.pop_passed(now_ns) {
-            let Some(slot) = self.handle.table.named(token) else {
-                continue;
-            };
-            // SAFETY: Lent: its deadline was still listed, so it is not finished; this thread holds the lock.
-            let side = unsafe { slot.driver() };
-            side.timed_out = true;
-            match side.stage {
-                Stage::Waiting => waiting = true,
-                Stage::Sleeping => self.finish(state, slot, 0, done),
-                Stage::InFlight => {
-                    // A running system call cannot be stopped: the future returns, and the memory stays with the
-                    // driver.
-                    if let Some(wake) = slot.lifecycle.expire() {
-                        self.handle.counters.timeouts().add(1);
-                        side.stage = Stage::Expired;
-                        done.wakers.extend(wake);
-                    }
-                }
-                Stage::Finished | Stage::Expired => {}
-            }
-        }
-        if waiting {
-            // SAFETY: Lent: waiting slots are the driver's.
-            let timed_out = |slot: &Slot| unsafe { slot.driver() }.timed_out;
-            for slot in state.pending.remove(timed_out) {
+        // A running system call cannot be stopped: the future returns, and the memory stays with the driver.
+        (state.queue).expire(&self.handle, now_ns, done, |slot, done| {
+            if let Some(wake) = slot.lifecycle.expire() {
                 self.handle.counters.timeouts().add(1);
-                // SAFETY: Lent: waiting slots are the driver's.
-                self.finish(state, unsafe { slot.as_ref() }, -ETIMEDOUT, done);
+                // SAFETY: Lent: in flight, and this thread holds the lock.
+                unsafe { slot.driver() }.stage = Stage::Expired;
+                done.wakers.extend(wake);
             }
-        }
+        });
     }
 
     /// Refuses waiting operations, waits for running ones, and ends the threads.
@@ -494,24 +407,7 @@ impl Shared {
         if !state.closed {
             state.closed = true;
             self.take_in(&mut state, &mut done);
-            for slot in state.pending.remove(|_| true) {
-                // SAFETY: Lent: waiting slots are the driver's.
-                self.finish(
-                    &mut state,
-                    unsafe { slot.as_ref() },
-                    -self.handle.refusal(),
-                    &mut done,
-                );
-            }
-            while let Some(token) = state.deadlines.pop_passed(u64::MAX) {
-                let Some(slot) = self.handle.table.named(token) else {
-                    continue;
-                };
-                // SAFETY: Lent: its deadline was still listed, so it is not finished.
-                if unsafe { slot.driver() }.stage == Stage::Sleeping {
-                    self.finish(&mut state, slot, -self.handle.refusal(), &mut done);
-                }
-            }
+            state.queue.refuse(&self.handle, &mut done);
             self.close_cancels(&mut state, &mut done);
         }
         self.inside.work.notify_all();

@@ -12,7 +12,6 @@ pub(crate) mod blocking;
 pub(crate) mod coop_budget;
 #[cfg(feature = "net")]
 pub(crate) mod core;
-mod deadlines;
 mod finish;
 mod fixed;
 mod index_set;
@@ -29,7 +28,7 @@ pub(crate) mod mailbox;
 pub(crate) mod many;
 pub(crate) mod operation;
 mod payload;
-mod pending;
+mod queue;
 mod ring_watch;
 #[cfg(feature = "test-util")]
 pub(crate) mod simulated;
@@ -45,6 +44,7 @@ pub(crate) mod threadless;
 mod threadless_state;
 #[cfg(test)]
 mod threadless_tests;
+mod timers;
 pub(crate) mod uring;
 
 use std::ptr::NonNull;
@@ -52,7 +52,7 @@ use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 #[cfg(feature = "net")]
-pub(crate) use finish::{contain, contained};
+pub(crate) use finish::contain;
 pub use operation::Operation;
 #[cfg(feature = "test-util")]
 pub(crate) use submitter::Clock;
@@ -60,7 +60,7 @@ pub(crate) use submitter::{DriverThread, Opcodes, Submitter, Thread, ThreadRingC
 
 use crate::buf::{Arenas, Follow};
 use crate::metrics::{Counters, SourceKind};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutation, Ordering, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
 use crate::sys::ring::Ring;
@@ -78,6 +78,12 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Returns whether an operation with `bytes` bytes may start beside those in flight. A lone operation always may.
+    fn admit(&self, in_flight: u32, in_flight_bytes: u64, bytes: u64) -> bool {
+        in_flight == 0
+            || in_flight < self.in_flight && in_flight_bytes + bytes <= self.in_flight_bytes
+    }
+
     /// Limits the operations in flight to the size of the completion queue of `ring`.
     pub(crate) fn within(self, ring: &Ring) -> Limits {
         Limits {
@@ -268,6 +274,19 @@ impl DriverHandle {
     /// Makes sure that the driver knows the deadline of the submitted operation in time.
     pub(crate) fn wake_for_deadline(&self) {
         self.wake.wake_for_deadline();
+    }
+
+    /// Marks the driver as about to sleep: every later submission wakes it. Returns `false`, and takes the mark back, if
+    /// there is one already.
+    #[must_use]
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.sleeper.about_to_sleep();
+        let submitted = !self.inbox.is_empty() && !broken(Mutation::SleepUnchecked);
+        let cancels = !self.cancels.is_empty() && !broken(Mutation::CancelsUnchecked);
+        if submitted || cancels {
+            self.sleeper.awake();
+        }
+        !(submitted || cancels)
     }
 
     /// Wakes the driver if it sleeps.

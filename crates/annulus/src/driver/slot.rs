@@ -8,7 +8,7 @@
 //!
 //! 1. A free slot belongs to the table; `Table::take` gives it to one caller, which fills it.
 //! 2. From submission on, everything except `lifecycle` belongs to the driver (`DriverSide`, the payload). A thread
-//!    that runs an operation accesses its payload, its functions and `retries`, and nothing else.
+//!    that runs an operation accesses its payload, its functions and `refusals`, and nothing else.
 //! 3. `lifecycle` determines when the result and the payload go to the future, and which side frees the slot.
 //!
 //! Invariants: Lent (the payload owns what the kernel may touch), Still, Open, Once.
@@ -16,17 +16,15 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32 as StdAtomicU32;
 
 use super::finish::contained;
 use super::lifecycle::Lifecycle;
 use super::many::Group;
-use super::payload;
+use super::payload::{self, OpFunctions, PANICKED};
 use super::stack::Linked;
 use crate::metrics::OperationNumber;
-use crate::op::{FileOp, Nop, Op, OpInfo, Resume, retries_max};
+use crate::op::{FileOp, Nop, OpInfo, Refusals, Resume};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
-use crate::sys::engine_error::EngineError;
 use crate::sys::sqe::Sqe;
 
 /// The number of bytes of an op that are stored in the slot itself. A larger op is boxed; none of the library's own is,
@@ -48,9 +46,8 @@ pub(crate) struct Slot {
     index: u32,
     /// The link of the table's free list.
     pub(super) free_next: AtomicU32,
-    /// The number of retries since the op last made progress. The thread that runs the op counts. It is std's atomic
-    /// also under the model checker, because no thread relies on another thread's count.
-    retries: StdAtomicU32,
+    /// The thread that runs the op counts.
+    refusals: Shared<Refusals>,
     /// The link of the submission list, later of the group's list of completed slots.
     next: AtomicPtr<Slot>,
     /// The link of the list of cancel requests; a separate type, because it is a second link.
@@ -136,7 +133,7 @@ impl Slot {
             generation: AtomicU32::new(0),
             index,
             free_next: AtomicU32::new(0),
-            retries: StdAtomicU32::new(0),
+            refusals: Shared::new(Refusals::default()),
             next: AtomicPtr::new(std::ptr::null_mut()),
             cancel: CancelLink(AtomicPtr::new(std::ptr::null_mut())),
             vtable: Shared::new(&EMPTY),
@@ -192,7 +189,9 @@ impl Slot {
     /// Once. The caller owns the free slot.
     pub(crate) unsafe fn fill<T: FileOp>(&self, op: T, deadline_ns: u64, submitted_ns: u64) {
         let bytes = op.bytes();
-        self.retries.store(0, Relaxed);
+        // SAFETY: Held: the caller upholds the contract in `# Safety`: no other code accesses a free slot.
+        self.refusals
+            .with_mut(|refusals| unsafe { *refusals = Refusals::default() });
         // SAFETY: Held: the caller upholds the contract in `# Safety`: no other code accesses a free slot.
         self.vtable
             .with_mut(|vtable| unsafe { *vtable = const { &Vtable::of::<T>() } });
@@ -251,7 +250,7 @@ impl Slot {
     /// The caller holds the slot.
     #[inline]
     pub(crate) unsafe fn operation(&self) -> OperationNumber {
-        self.vtable().operation
+        self.vtable().op.operation
     }
 
     /// Returns the op's SQE, with its token; `None` if the buffer panicked when it was asked for its address.
@@ -263,9 +262,7 @@ impl Slot {
     pub(crate) unsafe fn sqe(&self) -> Option<Sqe> {
         // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
         // of the op stored here.
-        let mut sqe = unsafe { (self.vtable().sqe)(self.data()) }?;
-        sqe.user_data = self.token();
-        Some(sqe)
+        unsafe { self.vtable().op.sqe(self.data(), self.token()) }
     }
 
     /// Runs the op as its system call on this thread.
@@ -283,15 +280,14 @@ impl Slot {
     ///
     /// # Safety
     ///
-    /// The caller is the driver that holds the slot.
+    /// The caller is the driver that holds the slot, or the blocking thread that it gave the slot to.
     #[inline]
     pub(crate) unsafe fn resume(&self, res: i32) -> Resume {
         // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
         // of the op stored here.
-        match unsafe { (self.vtable().resume)(self.data(), res) } {
-            Resume::Again => self.again(res),
-            done => done,
-        }
+        self.refusals.with_mut(|refusals| unsafe {
+            (self.vtable().op).judge(self.data(), res, &mut *refusals)
+        })
     }
 
     /// Makes the op's file stop polling.
@@ -303,22 +299,6 @@ impl Slot {
         // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
         // of the op stored here.
         unsafe { (self.vtable().stop_polling)(self.data()) }
-    }
-
-    /// Decides on a retry. A shortage is retried a limited number of times; a signal always, because each one is a new
-    /// event.
-    #[cold]
-    fn again(&self, res: i32) -> Resume {
-        if res >= 0 {
-            self.retries.store(0, Relaxed);
-            return Resume::Again;
-        }
-        let retries = self.retries.load(Relaxed);
-        if retries >= retries_max(res) {
-            return Resume::Done(res);
-        }
-        self.retries.store(retries.saturating_add(1), Relaxed);
-        Resume::Again
     }
 
     /// Drops the op and the resources in its result (a descriptor, for example).
@@ -348,48 +328,27 @@ impl Slot {
     }
 }
 
-/// The result of an operation whose buffer panicked. Such a panic fails that operation, and nothing else.
-pub(crate) const PANICKED: i32 = -EngineError::Panicked.code();
-
-/// The functions of an op with its type erased. Those that may call the buffer, which is foreign code, contain its
-/// panics. That costs nothing if the compiler sees that it has none.
+/// The functions of an op with its type erased. Panics are contained as in `OpFunctions`.
 struct Vtable {
+    op: OpFunctions,
     info: &'static OpInfo,
-    operation: OperationNumber,
-    sqe: unsafe fn(*mut u8) -> Option<Sqe>,
     syscall: unsafe fn(*mut u8) -> i32,
-    resume: unsafe fn(*mut u8, i32) -> Resume,
     stop_polling: unsafe fn(*mut u8),
     dispose: unsafe fn(*mut u8, i32),
 }
 
 /// The functions of a slot that was never filled.
-static EMPTY: Vtable = Vtable {
-    info: &Nop::INFO,
-    operation: Nop::INFO.number(),
-    sqe: |_| Some(Sqe::default()),
-    syscall: |_| 0,
-    resume: |_, _| Resume::Done(0),
-    stop_polling: |_| {},
-    dispose: |_, _| {},
-};
+static EMPTY: Vtable = Vtable::of::<Nop>();
 
 impl Vtable {
     const fn of<T: FileOp>() -> Vtable {
         Vtable {
+            op: OpFunctions::of::<T, INLINE_BYTES>(),
             info: &T::INFO,
-            operation: T::INFO.number(),
-            // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
-            sqe: |data| contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe()),
             syscall: |data| {
                 // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
                 contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.syscall())
                     .unwrap_or(PANICKED)
-            },
-            resume: |data, res| {
-                // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
-                contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.resume(res))
-                    .unwrap_or(Resume::Done(PANICKED))
             },
             // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
             stop_polling: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.stop_polling(),

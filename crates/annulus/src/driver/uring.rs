@@ -23,16 +23,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deadlines::Deadlines;
 use super::fixed::Fixed;
 use super::index_set::IndexSet;
-use super::pending::Pending;
-use super::slot::{PANICKED, Slot, Stage};
+use super::payload::PANICKED;
+use super::queue::Queue;
+use super::slot::{Slot, Stage};
 use super::{DriverHandle, Limits, finish};
+use crate::op::REFUSALS_MAX;
 use crate::sync::{Mutation, broken};
 use crate::sys::engine_error::EngineError;
-use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ETIME, ETIMEDOUT};
-use crate::sys::kernel::Kernel;
+use crate::sys::errno::ECANCELED;
+use crate::sys::kernel::{EnterOutcome, Kernel};
 use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{ASYNC, Cqe, Sqe, opcode};
 use counting::Clocks;
@@ -60,10 +61,7 @@ const CHUNK_LOAD: u32 = 3;
 /// The number of operations in flight from which on kernel workers run large reads. Fewer do not keep several processors
 /// busy.
 const WORKERS_FROM: u32 = 8;
-/// The number of enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) after which the driver
-/// pauses instead of retrying immediately.
-const REFUSALS_MAX: u32 = 64;
-/// The length of that pause.
+/// The pause after an enter call that was refused more than [`REFUSALS_MAX`] times in a row.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
 /// The maximum sleep of a driver during a drain, ns. It is only a safeguard against a missed stop.
 const DRAIN_POLL_NS: u64 = 50_000_000;
@@ -89,12 +87,11 @@ pub(crate) struct Driver<K> {
     kernel: K,
     limits: Limits,
     tuning: Tuning,
-    pending: Pending,
+    queue: Queue,
     /// To be pushed before anything else: unfinished transfers, and SQEs that did not fit into the queue.
     again: VecDeque<NonNull<Slot>>,
     /// Tokens whose cancel has not been pushed yet. Never dropped (trap 7).
     cancels: VecDeque<u64>,
-    deadlines: Deadlines,
     /// Tokens of operations in flight whose timeout has passed and whose cancel is in progress.
     expired: HashSet<u64>,
     cqes: Vec<Cqe>,
@@ -147,10 +144,9 @@ impl<K: Kernel> Driver<K> {
             kernel,
             limits,
             tuning,
-            pending: Pending::default(),
+            queue: Queue::default(),
             again: VecDeque::new(),
             cancels: VecDeque::new(),
-            deadlines: Deadlines::default(),
             expired: HashSet::new(),
             cqes: Vec::with_capacity(REAP_MAX),
             done: finish::Done::default(),
@@ -281,7 +277,12 @@ impl<K: Kernel> Driver<K> {
 
     /// Returns whether operations or timers are pending.
     pub(super) fn is_busy(&self) -> bool {
-        self.in_flight > 0 || self.deadlines.next_ns().is_some() || !self.handle.inbox.is_empty()
+        self.in_flight > 0 || self.next_deadline_ns().is_some() || !self.handle.inbox.is_empty()
+    }
+
+    /// Returns the earliest deadline of an operation, ns.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.queue.next_deadline_ns()
     }
 
     /// Registers the engine's arenas, if there are new ones.
@@ -312,7 +313,7 @@ impl<K: Kernel> Driver<K> {
         for chain in handle.inbox.drain() {
             taken = true;
             self.due = self.due.saturating_sub(1);
-            self.accept(chain);
+            self.queue.accept(chain);
         }
         for link in handle.cancels.drain() {
             taken = true;
@@ -321,38 +322,11 @@ impl<K: Kernel> Driver<K> {
         taken
     }
 
-    fn accept(&mut self, chain: NonNull<Slot>) {
-        // SAFETY: Lent: submitted, so its driver side is ours.
-        let side = unsafe { chain.as_ref().driver() };
-        if side.deadline_ns != 0 {
-            // Only single operations have deadlines; a batch has one sleep for all of its operations.
-            // SAFETY: Lent: submitted, so its driver side belongs to this driver.
-            let slot = unsafe { chain.as_ref() };
-            self.deadlines.insert(side.deadline_ns, slot.token());
-            // SAFETY: Lent: submitted, so its driver side is ours.
-            if unsafe { slot.info() }.opcode == opcode::SLEEP {
-                side.stage = Stage::Sleeping;
-                return;
-            }
-        }
-        self.pending.push(chain);
-    }
-
-    /// Handles a cancel request of a dropped future. The driver is the only owner of the operation from here on.
     fn cancel_abandoned(&mut self, slot: NonNull<Slot>) {
         // SAFETY: Lent: an abandoned operation on the cancel list is not freed before `unqueue`.
         let slot = unsafe { slot.as_ref() };
-        if slot.lifecycle.unqueue() {
-            // SAFETY: Once: done, abandoned, and off the list: no other code refers to it.
-            unsafe { self.done.discard_later(slot) };
-            return;
-        }
-        // SAFETY: Lent: not done, so its driver side is ours.
-        match unsafe { slot.driver() }.stage {
-            Stage::Waiting => {} // Disposed of when it reaches the head of its chain, without being submitted.
-            Stage::Sleeping => self.finish(slot, -ECANCELED),
-            Stage::InFlight => self.cancels.push_back(slot.token()),
-            Stage::Finished | Stage::Expired => {}
+        if self.queue.cancel_abandoned(slot, &mut self.done) {
+            self.cancels.push_back(slot.token());
         }
     }
 
@@ -391,12 +365,15 @@ impl<K: Kernel> Driver<K> {
         if let Some(slot) = self.again.pop_front() {
             return Some(slot);
         }
-        let next = self.pending.peek()?;
+        let next = self.queue.pending.peek()?;
         // SAFETY: Lent: waiting slots are this driver's.
         let bytes = u64::from(unsafe { next.as_ref().driver() }.bytes);
-        let space = self.in_flight < self.limits.in_flight
-            && (self.in_flight == 0 || self.in_flight_bytes + bytes <= self.limits.in_flight_bytes);
-        if space { self.pending.pop() } else { None }
+        let space = (self.limits).admit(self.in_flight, self.in_flight_bytes, bytes);
+        if space {
+            self.queue.pending.pop()
+        } else {
+            None
+        }
     }
 
     /// Pushes one operation. Returns `false` if the kernel requires completions to be reaped first.
@@ -408,11 +385,12 @@ impl<K: Kernel> Driver<K> {
         let fresh = side.stage == Stage::Waiting;
         if fresh {
             if slot_ref.lifecycle.is_abandoned() {
-                self.finish(slot_ref, -ECANCELED);
+                self.queue.finish(slot_ref, -ECANCELED, &mut self.done);
                 return true;
             }
             if self.draining_until_ns.is_some() {
-                self.finish(slot_ref, -self.handle.refusal());
+                let refusal = -self.handle.refusal();
+                self.queue.finish(slot_ref, refusal, &mut self.done);
                 return true;
             }
         } else if side.timed_out || slot_ref.lifecycle.is_abandoned() {
@@ -470,27 +448,23 @@ impl<K: Kernel> Driver<K> {
         self.judge(result)
     }
 
-    /// Handles the result of an enter. An error never affects an operation: SQEs that were not taken are still in the
-    /// queue, and those that were taken will have their CQEs (traps 1, 5, 6).
+    /// Handles the result of an enter. Returns `false` if the kernel requires completions to be reaped first.
     fn judge(&mut self, result: io::Result<()>) -> bool {
-        let Err(error) = result else {
-            self.refusals = 0;
-            return true;
-        };
-        match error.raw_os_error() {
-            // A signal, or a timeout: the caller's loop handles both.
-            Some(EINTR | ETIME) => true,
-            // Short of memory, or an overflowed completion queue: reap, then try again.
-            Some(EAGAIN | EBUSY | ENOMEM) => {
+        match EnterOutcome::of(result) {
+            EnterOutcome::Done => {
+                self.refusals = 0;
+                true
+            }
+            // The caller's loop handles both.
+            EnterOutcome::Interrupted => true,
+            EnterOutcome::Refused => {
                 self.refusals += 1;
-                if self.refusals > REFUSALS_MAX {
+                if self.refusals > u32::from(REFUSALS_MAX) {
                     self.kernel.pause(REFUSED_PAUSE_NS);
                 }
                 false
             }
-            // EBADR: the kernel lost an unknown CQE. EBADFD, ENXIO and all others: the ring is gone.
-            errno => {
-                let errno = errno.unwrap_or(EBADR);
+            EnterOutcome::Failed { errno } => {
                 self.fail(EngineError::RingFailed { errno });
                 false
             }
@@ -568,10 +542,5 @@ impl<K: Kernel> Driver<K> {
     /// Returns whether the driver has entries that it must push or submit itself.
     pub(super) fn is_owing(&self) -> bool {
         self.is_stuck() || self.handle.stopping()
-    }
-
-    /// Returns the earliest deadline of an operation, ns.
-    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.deadlines.next_ns()
     }
 }

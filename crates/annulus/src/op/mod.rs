@@ -27,6 +27,7 @@ mod recv;
 #[cfg(feature = "net")]
 mod recv_message;
 mod rename;
+mod retry;
 #[cfg(feature = "net")]
 mod run_blocking;
 #[cfg(feature = "net")]
@@ -79,7 +80,7 @@ use std::io;
 
 use crate::error::BufError;
 use crate::narrow::to_u32;
-use crate::sys::errno::{EAGAIN, EINTR, ENOMEM, check};
+use crate::sys::errno::check;
 use crate::sys::sqe::Sqe;
 
 pub(crate) use crate::sys::cached::READS_PER_STEP;
@@ -96,6 +97,7 @@ pub(crate) use recv::{
 };
 #[cfg(feature = "net")]
 pub(crate) use recv_message::{MessageInfo, ReceiveQueue, ReceivedMessage, RecvMessage, Shape};
+pub(crate) use retry::{REFUSALS_MAX, Refusals, retry_interrupted};
 #[cfg(feature = "net")]
 pub(crate) use send::{SendAll, SendThen};
 #[cfg(feature = "net")]
@@ -105,7 +107,7 @@ pub(crate) use send_vectored::SendVectored;
 #[cfg(feature = "net")]
 pub(crate) use send_zero_copy::SendZeroCopy;
 #[cfg(feature = "net")]
-pub(crate) use socket::{Interest, Refusals, SocketOp};
+pub(crate) use socket::{Interest, SocketOp};
 #[cfg(feature = "net")]
 pub(crate) use splice::Splice;
 pub(crate) use statx::{StatResult, Statx};
@@ -260,29 +262,6 @@ unsafe impl<T: UnitOp> Op for T {
 impl<T: UnitOp> FileOp for T {
     fn syscall(&mut self) -> i32 {
         UnitOp::syscall(self)
-    }
-}
-
-/// Retries after EINTR (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in the kernel (XFS
-/// reads, request memory). The caller gets one of them only if it repeats (traps 43 and 57); see `retries_max`.
-#[inline]
-pub(crate) fn retry_interrupted(res: i32) -> Resume {
-    match -res {
-        EINTR | EAGAIN | ENOMEM => Resume::Again,
-        _ => Resume::Done(res),
-    }
-}
-
-/// Returns how many times in a row an operation is retried after `res` before `res` is its result.
-///
-/// A file that returns EAGAIN a hundred times would otherwise keep a driver busy without end. Some kernels return
-/// ENOMEM once without need (trap 57). Each EINTR has a signal as its cause, so it is retried without a limit.
-#[inline]
-pub(crate) fn retries_max(res: i32) -> u32 {
-    match -res {
-        ENOMEM => 2,
-        EAGAIN => 100,
-        _ => u32::MAX,
     }
 }
 

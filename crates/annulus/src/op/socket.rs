@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::{Op, Resume, retries_max};
+use super::Op;
 use crate::fd::Socket;
 use crate::sys::errno::EAGAIN;
 
@@ -51,28 +51,5 @@ pub(crate) trait SocketOp: Op {
     /// Handles the final result of an operation whose future was dropped.
     fn abandoned(self, res: i32) {
         drop(self.complete(res));
-    }
-}
-
-/// Counts the refusals of one operation that is tried on the calling thread.
-#[derive(Debug, Default)]
-pub(crate) struct Refusals(u8);
-
-impl Refusals {
-    /// Decides what to do after `res`, for which the operation chose `resume`.
-    #[inline]
-    pub(crate) fn judge(&mut self, res: i32, resume: Resume) -> Resume {
-        if resume != Resume::Again {
-            return resume;
-        }
-        if res >= 0 {
-            self.0 = 0;
-            return Resume::Again;
-        }
-        if u32::from(self.0) >= retries_max(res) {
-            return Resume::Done(res);
-        }
-        self.0 = self.0.saturating_add(1);
-        Resume::Again
     }
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::errno::{EAGAIN, EBADR, EBUSY, EINTR, ENOMEM, ETIME};
 use super::mapping::Mapping;
 use super::sqe::{Cqe, Sqe};
 use crate::error::SetupError;
@@ -20,6 +21,36 @@ pub(crate) struct Entered {
     pub(crate) sq_wakeups: u64,
     /// Enters that fetched completions for which the queue had no space.
     pub(crate) overflows: u64,
+}
+
+/// The outcome of an enter call. An error never affects an operation: SQEs that were not taken are still in the queue,
+/// and those that were taken will have their CQEs (traps 1, 5, 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EnterOutcome {
+    Done,
+    /// A signal has arrived, or the timeout has passed.
+    Interrupted,
+    /// The kernel is short of memory, or the completion queue has overflowed: reap, then try again.
+    Refused,
+    /// The ring is gone, or has lost an unknown CQE (EBADR).
+    Failed {
+        errno: i32,
+    },
+}
+
+impl EnterOutcome {
+    pub(crate) fn of(result: io::Result<()>) -> EnterOutcome {
+        let Err(error) = result else {
+            return EnterOutcome::Done;
+        };
+        match error.raw_os_error() {
+            Some(EINTR | ETIME) => EnterOutcome::Interrupted,
+            Some(EAGAIN | EBUSY | ENOMEM) => EnterOutcome::Refused,
+            errno => EnterOutcome::Failed {
+                errno: errno.unwrap_or(EBADR),
+            },
+        }
+    }
 }
 
 /// A kernel as a driver uses it.

@@ -19,7 +19,6 @@ mod shared_ring;
 mod table;
 #[cfg(test)]
 mod tests;
-mod timers;
 mod waiters;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -37,10 +36,12 @@ pub(crate) use operation::SocketOperation;
 pub(crate) use shared::SharedOperation;
 pub(crate) use shared_addresses::{Claim, Seat, Share, SharedAddresses};
 pub(crate) use table::{CompletionHandler, Token};
-pub(crate) use timers::Timer;
 pub(crate) use waiters::{Crowd, WaitersCell};
 
+pub(crate) use crate::driver::timers::Timer;
+
 use crate::buf::{Group, GroupLayout, ReceiveMode};
+use crate::driver::timers::Timers;
 use crate::driver::uring::Tuning;
 use crate::driver::{DriverHandle, Limits, Opcodes, Submitter, contain};
 use crate::error::SetupError;
@@ -56,7 +57,6 @@ use crate::sys::sqe::Sqe;
 use closing::Closing;
 use readiness::Readiness;
 use rings::Rings;
-use timers::Timers;
 
 /// The configuration of a core.
 #[derive(Clone, Debug)]
@@ -105,7 +105,9 @@ pub(crate) struct Core {
     group: RefCell<Option<Group>>,
     /// The reason why the buffers are not in the requested mode.
     mode_refused: Option<String>,
-    timers: RefCell<Timers>,
+    timers: RefCell<Timers<Waker>>,
+    /// The number of timers ever set, which distinguishes those of the same time.
+    timers_set: Cell<u64>,
     closing: Closing,
     notifier: Arc<Notifier>,
     budget: Cell<u32>,
@@ -184,6 +186,7 @@ impl Core {
             group: RefCell::new(Some(group)),
             mode_refused,
             timers: RefCell::default(),
+            timers_set: Cell::new(0),
             closing: Closing::new(close_timeout),
             notifier,
             budget: Cell::new(BUDGET),
@@ -435,7 +438,12 @@ impl Core {
     /// Arms a timer that wakes `waker` at `at_ns`. `timer` is the caller's previous timer, if it has one.
     pub(crate) fn set_timer(&self, timer: Option<Timer>, at_ns: u64, waker: &Waker) -> Timer {
         let waker = waker.clone();
-        let (timer, before) = self.timers.borrow_mut().set(timer, at_ns, waker);
+        let timer = timer.unwrap_or_else(|| {
+            self.timers_set.set(self.timers_set.get() + 1);
+            let key = self.timers_set.get();
+            Timer { at_ns, key }
+        });
+        let before = self.timers.borrow_mut().set(timer, waker);
         drop(before);
         timer
     }
@@ -446,14 +454,14 @@ impl Core {
     }
 
     fn expire(&self) {
-        if self.timers.borrow().is_empty() {
+        if self.timers.borrow().next_ns().is_none() {
             return;
         }
         let now_ns = self.now_ns();
         loop {
             let passed = self.timers.borrow_mut().pop_passed(now_ns);
             match passed {
-                Some(waker) => contain(|| waker.wake()),
+                Some((_, waker)) => contain(|| waker.wake()),
                 None => return,
             }
         }

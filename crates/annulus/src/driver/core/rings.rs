@@ -14,7 +14,7 @@ use super::shared_ring::{Files, SubmissionPort};
 use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table, Token};
 use super::{Core, Notifier};
 use crate::driver::finish::contain;
-use crate::driver::slot::PANICKED;
+use crate::driver::payload::PANICKED;
 use crate::driver::uring::Tuning;
 use crate::driver::{DriverHandle, Limits, leak};
 use crate::fd::Socket;
@@ -22,8 +22,8 @@ use crate::metrics::{self, OperationNumber, Times};
 use crate::narrow::to_u32;
 use crate::op::SocketOp;
 use crate::sys::call;
-use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, EINVAL, ENOBUFS, ENOMEM, ETIME};
-use crate::sys::kernel::Kernel;
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
+use crate::sys::kernel::{EnterOutcome, Kernel};
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
 
@@ -269,14 +269,10 @@ impl Rings {
         self.notifier.awake();
     }
 
-    /// Handles the result of an enter. An error never affects an operation (traps 1, 5, 6).
+    /// Handles the result of an enter. The next cycle repeats one that was refused.
     fn judge(&self, result: io::Result<()>) {
-        let Err(error) = result else { return };
-        match error.raw_os_error() {
-            // A signal, a timeout, a shortage of memory, or completions that must be reaped first.
-            Some(EINTR | ETIME | EAGAIN | EBUSY | ENOMEM) => {}
-            // EBADR: an unknown completion was lost. EBADFD, ENXIO: the ring is gone.
-            errno => self.failed.set(errno.unwrap_or(EBADR)),
+        if let EnterOutcome::Failed { errno } = EnterOutcome::of(result) {
+            self.failed.set(errno);
         }
     }
 

@@ -191,8 +191,7 @@ impl Files {
 
     /// Prepares for a sleep of the core: every later submission wakes it. Returns `false` if there already is one.
     pub(super) fn prepare_sleep(&self) -> bool {
-        self.handle.sleeper.about_to_sleep();
-        self.driver.is_none() || self.handle.inbox.is_empty() && self.handle.cancels.is_empty()
+        self.handle.may_sleep() || self.driver.is_none()
     }
 
     pub(super) fn wake_up(&self) {

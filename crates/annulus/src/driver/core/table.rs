@@ -13,9 +13,8 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::Core;
-use crate::driver::payload::{at, load, store};
-use crate::driver::slot::PANICKED;
-use crate::driver::{contain, contained};
+use crate::driver::contain;
+use crate::driver::payload::{OpFunctions, at, load, store};
 use crate::metrics::OperationNumber;
 use crate::narrow::{low_half, to_u32};
 use crate::op::{Refusals, Resume, SocketOp};
@@ -101,12 +100,9 @@ enum Stage {
     Multishot(OperationNumber, Rc<dyn CompletionHandler>),
 }
 
-/// The functions of an operation with its type erased. They may call the buffer, which is foreign code: its panic fails
-/// that operation and nothing else.
+/// The functions of an operation with its type erased. Panics are contained as in `OpFunctions`.
 struct Vtable {
-    operation: OperationNumber,
-    sqe: unsafe fn(*mut u8) -> Option<Sqe>,
-    resume: unsafe fn(*mut u8, i32) -> Resume,
+    op: OpFunctions,
     noticed: unsafe fn(*mut u8, i32),
     /// True if the operation continues when its future is dropped.
     goes_on: bool,
@@ -118,15 +114,7 @@ struct Vtable {
 impl Vtable {
     const fn of<T: SocketOp>() -> Vtable {
         Vtable {
-            operation: T::INFO.number(),
-            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-            sqe: |data| contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.sqe()),
-            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-            resume: |data, res| {
-                // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-                contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res))
-                    .unwrap_or(Resume::Done(PANICKED))
-            },
+            op: OpFunctions::of::<T, INLINE_BYTES>(),
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
             goes_on: T::GOES_ON,
@@ -367,9 +355,7 @@ impl Table {
             return None;
         };
         // SAFETY: Held, Typed: the op is in its entry, and the vtable is its own.
-        let mut sqe = unsafe { (vtable.sqe)(payload.as_mut_ptr().cast()) }?;
-        sqe.user_data = token.user_data();
-        Some(sqe)
+        unsafe { (vtable.op).sqe(payload.as_mut_ptr().cast(), token.user_data()) }
     }
 
     /// Marks an operation as cancelled. Returns `false` if there is nothing to cancel.
@@ -498,19 +484,19 @@ impl Table {
                     entry.first_result = Some(cqe.res);
                     return Act::Nothing;
                 }
-                let (res, resume) = let_go(payload, vtable, entry.first_result.take(), cqe);
+                let first_result = entry.first_result.take();
                 let stopped = ending || entry.stopped;
-                let res = match entry.refusals.judge(res, resume) {
-                    // It was cancelled before it came to an end.
-                    _ if stopped && resume == Resume::Again => -ECANCELED,
+                let res = match let_go(payload, vtable, first_result, cqe, &mut entry.refusals) {
                     Resume::Done(res) => res,
+                    // It was cancelled before it came to an end.
+                    Resume::Again if stopped => -ECANCELED,
                     Resume::Again => return Act::Again,
                 };
                 self.flying -= 1;
                 note(CompletionInfo {
-                    operation: vtable.operation,
+                    operation: vtable.op.operation,
                     res,
-                    stopped: ending || entry.stopped,
+                    stopped,
                     is_multishot: false,
                     times: match entry.timed {
                         0 => None,
@@ -548,14 +534,15 @@ impl Table {
     }
 }
 
-/// Returns the result of an operation that the kernel has released, and the reaction of the operation to it.
+/// Returns the reaction of an operation that the kernel has released.
 #[inline]
 fn let_go(
     payload: &mut Payload,
     vtable: &Vtable,
     first_result: Option<i32>,
     cqe: &Cqe,
-) -> (i32, Resume) {
+    refusals: &mut Refusals,
+) -> Resume {
     let data = payload.as_mut_ptr().cast();
     let res = match first_result {
         Some(first_result) if cqe.is_notice() => {
@@ -566,7 +553,7 @@ fn let_go(
         _ => cqe.res,
     };
     // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
-    (res, unsafe { (vtable.resume)(data, res) })
+    unsafe { (vtable.op).judge(data, res, refusals) }
 }
 
 /// Stores the final result.

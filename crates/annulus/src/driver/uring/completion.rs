@@ -6,10 +6,9 @@
 use std::ptr::NonNull;
 
 use super::Driver;
-use crate::driver::finish;
 use crate::driver::slot::{Slot, Stage};
 use crate::op::Resume;
-use crate::sys::errno::{ECANCELED, EFAULT, ETIMEDOUT};
+use crate::sys::errno::{ECANCELED, EFAULT};
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
@@ -52,35 +51,21 @@ impl<K: Kernel> Driver<K> {
     pub(super) fn conclude(&mut self, slot: &Slot, res: i32, is_live: bool) {
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
-        let mut res = res;
         self.in_flight -= 1;
         self.flying.remove(slot.index());
         self.in_flight_bytes -= u64::from(side.bytes);
-        if side.timed_out && res == -ECANCELED {
-            res = -ETIMEDOUT;
-        }
         // SAFETY: Lent: in flight, so its driver side is ours.
         let operation = unsafe { slot.operation() };
-        self.note_completion(operation, side, res, is_live);
-        self.finish(slot, res);
+        let res = self.note_completion(operation, side, res, is_live);
+        if side.timed_out {
+            self.expired.remove(&slot.token());
+        }
+        self.queue.finish(slot, res, &mut self.done);
     }
 
     /// Returns whether the kernel reports this result because the submitting thread has ended (trap 17). The caller has
     /// checked that the operation was not cancelled. Any thread may have polled a threadless driver.
     fn is_cancelled_by_exit(&self, res: i32) -> bool {
         matches!(-res, ECANCELED | EFAULT) && self.handle.threadless.is_some()
-    }
-
-    /// Stores the result and passes the slot on.
-    pub(super) fn finish(&mut self, slot: &Slot, res: i32) {
-        // SAFETY: Lent: not finished, so its driver side is ours.
-        let side = unsafe { slot.driver() };
-        if side.timed_out {
-            self.expired.remove(&slot.token());
-        }
-        self.deadlines.remove(side.deadline_ns, slot.token());
-        // SAFETY: Once: called when the stage leaves Waiting, Sleeping, InFlight or Expired for
-        // Finished, which happens once.
-        unsafe { finish::finish(slot, res, &mut self.done) };
     }
 }

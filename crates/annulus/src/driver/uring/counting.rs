@@ -1,8 +1,9 @@
 //! The counters of a driver's operations, and the times of those that are sampled.
 
-use super::{Driver, ECANCELED, ETIMEDOUT};
+use super::Driver;
+use crate::driver::queue;
 use crate::driver::slot::DriverSide;
-use crate::metrics::{OperationNumber, Times};
+use crate::metrics::OperationNumber;
 use crate::sys::kernel::Kernel;
 
 /// The times, ns, at which timed operations entered the kernel and completions were reaped. Each is read once for all
@@ -23,7 +24,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Counts a final result. `is_live`: the operation was not cancelled.
+    /// Counts a final result, and returns it as the future gets it. `is_live`: the operation was not cancelled.
     #[inline]
     pub(super) fn note_completion(
         &mut self,
@@ -31,25 +32,10 @@ impl<K: Kernel> Driver<K> {
         side: &DriverSide,
         res: i32,
         is_live: bool,
-    ) {
-        let counters = &self.handle.counters;
-        counters.complete(operation);
-        if res < 0 {
-            match -res {
-                ECANCELED if !is_live => counters.cancelled().add(1),
-                ETIMEDOUT if side.timed_out => {}
-                errno => counters.fail(operation, errno),
-            }
-        }
-        if side.submitted_ns > 0 {
-            let now_ns = || self.kernel.now_ns();
-            let times = Times {
-                submitted: side.submitted_ns,
-                begun: side.begun_ns,
-                completed: *read_once(&mut self.clocks.completed_ns, now_ns),
-            };
-            counters.time(operation, times);
-        }
+    ) -> i32 {
+        let (kernel, clock) = (&self.kernel, &mut self.clocks.completed_ns);
+        let now_ns = || *read_once(clock, || kernel.now_ns());
+        queue::count(&self.handle.counters, operation, side, res, is_live, now_ns)
     }
 
     /// Counts a resubmission: the rest of a transfer, or a retry.

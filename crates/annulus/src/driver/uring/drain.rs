@@ -66,21 +66,9 @@ impl<K: Kernel> Driver<K> {
             handle.inbox.close()
         };
         for chain in waiting {
-            self.accept(chain);
+            self.queue.accept(chain);
         }
-        for slot in self.pending.remove(|_| true) {
-            // SAFETY: Lent: waiting slots are this driver's.
-            self.finish(unsafe { slot.as_ref() }, -handle.refusal());
-        }
-        while let Some(token) = self.deadlines.pop_passed(u64::MAX) {
-            let Some(slot) = handle.table.named(token) else {
-                continue;
-            };
-            // SAFETY: Lent: its deadline was still listed, so it is not finished.
-            if unsafe { slot.driver() }.stage == Stage::Sleeping {
-                self.finish(slot, -handle.refusal());
-            }
-        }
+        self.queue.refuse(&handle, &mut self.done);
         self.clocks.completed_ns = 0;
         for slot in std::mem::take(&mut self.again) {
             // SAFETY: Lent: unfinished, and not with the kernel.
@@ -95,7 +83,7 @@ impl<K: Kernel> Driver<K> {
 
     pub(super) fn drained(&self) -> bool {
         self.in_flight == 0
-            && self.pending.is_empty()
+            && self.queue.pending.is_empty()
             && self.kernel.unsubmitted() == 0
             && !self.wake_armed
     }

@@ -3,11 +3,8 @@
 //! Deadlines: operations that time out, and the timer that announces them to the driver. Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-
 use super::{Driver, TIMER, TIMER_MOVED};
 use crate::driver::slot::{Slot, Stage};
-use crate::sys::errno::ETIMEDOUT;
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
@@ -17,7 +14,7 @@ impl<K: Kernel> Driver<K> {
     /// timers accumulate with a long deadline and many short ones. A timer that fires too early, because its operation
     /// completed in time, only makes the driver check again.
     pub(in crate::driver) fn set_timer(&mut self) {
-        let Some(next) = self.deadlines.next_ns() else {
+        let Some(next) = self.next_deadline_ns() else {
             return;
         };
         if self.timer_ns != 0 && self.timer_ns <= next {
@@ -37,44 +34,26 @@ impl<K: Kernel> Driver<K> {
 
     /// Handles deadlines that have passed. Returns whether there were any.
     pub(super) fn expire(&mut self) -> bool {
-        let Some(next) = self.deadlines.next_ns() else {
+        let Some(next) = self.next_deadline_ns() else {
             return false;
         };
         let now = self.kernel.now_ns();
         if next > now {
             return false;
         }
-        let handle = Arc::clone(&self.handle);
-        let mut waiting = false;
-        while let Some(token) = self.deadlines.pop_passed(now) {
-            let Some(slot) = handle.table.named(token) else {
-                continue;
-            };
-            // SAFETY: Lent: its deadline was still listed, so it is not finished.
-            let side = unsafe { slot.driver() };
-            side.timed_out = true;
-            match side.stage {
-                Stage::Waiting => waiting = true,
-                Stage::InFlight => {
-                    handle.counters.timeouts().add(1);
-                    self.expired.insert(token);
-                    self.cancels.push_back(token);
-                }
-                Stage::Sleeping => self.finish(slot, 0),
-                Stage::Finished | Stage::Expired => {}
-            }
-        }
-        if waiting {
-            let timed_out = self.pending.remove(|slot| {
-                // SAFETY: Lent: waiting slots are this driver's.
-                unsafe { slot.driver() }.timed_out
-            });
-            for slot in timed_out {
-                handle.counters.timeouts().add(1);
-                // SAFETY: Lent: waiting slots are this driver's.
-                self.finish(unsafe { slot.as_ref() }, -ETIMEDOUT);
-            }
-        }
+        let Driver {
+            handle,
+            queue,
+            done,
+            expired,
+            cancels,
+            ..
+        } = self;
+        queue.expire(handle, now, done, |slot, _| {
+            handle.counters.timeouts().add(1);
+            expired.insert(slot.token());
+            cancels.push_back(slot.token());
+        });
         true
     }
 

@@ -3,7 +3,6 @@
 //! operations are in flight: an idle driver sleeps.
 
 use super::{DRAIN_POLL_NS, Driver, WAKE};
-use crate::sync::{Mutation, broken};
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
@@ -29,17 +28,15 @@ impl<K: Kernel> Driver<K> {
         if self.polls_on() {
             return;
         }
-        self.handle.sleeper.about_to_sleep();
-        let submitted = !self.handle.inbox.is_empty() && !broken(Mutation::SleepUnchecked);
-        let cancels = !self.handle.cancels.is_empty() && !broken(Mutation::CancelsUnchecked);
-        let called = submitted || cancels;
-        if called || self.handle.stopping() && self.draining_until_ns.is_none() {
+        if !self.handle.may_sleep() {
+            return;
+        }
+        if self.handle.stopping() && self.draining_until_ns.is_none() {
             self.handle.sleeper.awake();
             return;
         }
         let timeout = self
-            .deadlines
-            .next_ns()
+            .next_deadline_ns()
             .map(|at| at.saturating_sub(self.kernel.now_ns()));
         let timeout = match self.draining_until_ns {
             Some(_) => Some(timeout.unwrap_or(u64::MAX).min(DRAIN_POLL_NS)),
@@ -77,7 +74,7 @@ impl<K: Kernel> Driver<K> {
         self.cancel_all
             || !self.cancels.is_empty()
             || !self.again.is_empty()
-            || self.kernel.unsubmitted() > 0 && !self.pending.is_empty()
+            || self.kernel.unsubmitted() > 0 && !self.queue.pending.is_empty()
     }
 
     /// Returns whether more operations are about to join this submission. A lone request never waits for a batch. But

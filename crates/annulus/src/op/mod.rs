@@ -21,7 +21,6 @@ mod open;
 #[cfg(feature = "net")]
 mod poll;
 mod read_at;
-mod read_vectored_at;
 #[cfg(feature = "net")]
 mod recv;
 #[cfg(feature = "net")]
@@ -38,6 +37,7 @@ mod send_message;
 mod send_vectored;
 #[cfg(feature = "net")]
 mod send_zero_copy;
+mod shape;
 mod sleep;
 #[cfg(feature = "net")]
 mod socket;
@@ -45,11 +45,9 @@ mod socket;
 mod splice;
 mod statx;
 mod table;
+mod transfer;
 mod truncate;
 mod unlink;
-mod vectors;
-mod write_at;
-mod write_vectored_at;
 
 pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};
@@ -60,17 +58,15 @@ pub use mkdir::MakeDir;
 pub use nop::Nop;
 pub use open::OpenAt;
 pub use read_at::ReadAt;
-pub use read_vectored_at::ReadVectoredAt;
 pub use rename::Rename;
 #[cfg(feature = "net")]
 pub use run_blocking::{RunBlocking, RunBlockingError};
 pub use sleep::Sleep;
 pub use statx::StatAt;
 pub use table::OpInfo;
+pub use transfer::{ReadVectoredAt, WriteAt, WriteVectoredAt};
 pub use truncate::Truncate;
 pub use unlink::Unlink;
-pub use write_at::WriteAt;
-pub use write_vectored_at::WriteVectoredAt;
 
 pub(crate) use list_dir::Listed;
 pub(crate) use open::OpenedFd;

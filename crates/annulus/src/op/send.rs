@@ -1,16 +1,19 @@
 //! # Safety
 //!
-//! `send_all`: SEND, or `send` when there is space. Owns the socket (Open) and the buffer (Lent, Still).
+//! The sends of a stream: all of one buffer (`send_all`), all of several (`send_vectored.rs`), and without a copy
+//! (`send_zero_copy.rs`). Owns the socket (Open) and the buffers (Lent, Still).
 //!
-//! It holds the permit of its stream, so that no other send overtakes it (trap 34). A dropped future keeps the
+//! A send holds the permit of its stream, so that no other send overtakes it (trap 34). A dropped future keeps the
 //! permit, and the whole message is sent, because a part of it would be worse.
 //!
 //! The last send of a stream may have its socket's number closed after it in the same enter. The kernel keeps the
 //! socket until the send is complete, and no further operation uses the number (Open).
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::rc::Rc;
 
+use super::shape::{Shape, Single};
 use super::{
     Interest, Op, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
 };
@@ -22,125 +25,99 @@ use crate::sys::errno::{ECANCELED, EPIPE, count};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
 
-/// Returns the output of a send that was awaited. `errno` is 0 if everything was sent. `begun` is set if a part was.
-pub(super) fn ended<B>(permit: &SendPermit, errno: i32, begun: bool, bufs: B) -> WholeResult<B> {
-    if errno == 0 {
-        return Ok(bufs);
-    }
-    if begun {
-        permit.cut(errno);
-    }
-    let error = error_of(errno);
-    Err(BufError::new(error, Some(bufs)))
-}
-
 /// Sends all of a buffer.
-pub(crate) struct SendAll<B> {
-    buf: B,
-    done: usize,
-    permit: SendPermit,
-    /// The end of the stream follows in the same segment.
-    is_last: bool,
+pub(crate) type SendAll<B> = StreamSend<Plain<B>>;
+
+/// Sends all of the buffers of a stream, in the way of `K`.
+pub(crate) struct StreamSend<K: SendKind> {
+    pub(super) shape: K::Shape,
+    pub(super) permit: SendPermit,
+    pub(super) kind: K,
 }
 
-impl<B: IoBuf> SendAll<B> {
-    #[inline]
-    pub(crate) fn new(buf: B, permit: SendPermit) -> SendAll<B> {
-        SendAll {
-            buf,
-            done: 0,
-            permit,
-            is_last: false,
-        }
+/// A way to send.
+///
+/// # Safety
+///
+/// Lent, Still: what the SQE points to belongs to the shape, or to the kind at a fixed address.
+pub(crate) unsafe trait SendKind: 'static {
+    const INFO: OpInfo;
+    type Shape: Shape;
+
+    /// Returns the SQE for the rest of `shape`.
+    fn sqe(&mut self, socket: &Socket, shape: &mut Self::Shape) -> Sqe;
+
+    /// Sends the rest of `shape` with a nonblocking system call.
+    fn attempt(&mut self, socket: &Socket, shape: &mut Self::Shape) -> i32;
+
+    /// Returns whether another way is left, after the kernel has refused this one with `res`.
+    fn step_down(&mut self, _socket: &Socket, _res: i32) -> bool {
+        false
     }
 
-    /// Marks the send as the last one of a socket that has no other user.
-    #[inline]
-    pub(crate) fn last(self) -> SendAll<B> {
-        SendAll {
-            is_last: true,
-            ..self
-        }
-    }
+    /// Called with the notification of a zero-copy send.
+    fn noticed(&mut self, _socket: &Socket, _usage: i32) {}
+}
 
-    /// Returns the buffer of a send that was not started.
-    pub(crate) fn into_buf(self) -> B {
-        self.buf
-    }
-
-    /// Returns whether one operation can transfer the whole buffer.
-    #[inline]
-    pub(crate) fn is_one_transfer(&self) -> bool {
-        self.buf.init_bytes() <= TRANSFER_MAX
-    }
-
+impl<K: SendKind> StreamSend<K> {
     /// Returns the errno of an incomplete send after the final result; 0 if all is sent.
     #[inline]
     fn missing(&self, res: i32) -> i32 {
         match res {
             ..0 => -res,
-            _ if self.done >= self.buf.init_bytes() => 0,
+            _ if !self.shape.has_rest() => 0,
             // The last send of a stream, whose rest is not submitted again.
-            _ if self.is_last => ECANCELED,
+            _ if self.permit.socket().is_released() => ECANCELED,
             _ => EPIPE,
         }
     }
-
-    #[inline]
-    fn rest(&self) -> (*const u8, usize) {
-        let bytes = self.buf.init_bytes().saturating_sub(self.done);
-        // SAFETY: Lent: `done` never exceeds the buffer (`resume` bounds it).
-        let base = unsafe { self.buf.stable_ptr().add(self.done) };
-        (base, bytes.min(TRANSFER_MAX))
-    }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `permit` owns the descriptor.
-unsafe impl<B: IoBuf> Op for SendAll<B> {
-    const INFO: OpInfo = table::SEND;
-    type Output = WholeResult<B>;
+// SAFETY: Lent, Still, Open: the shape and the kind own what the SQE points to (`SendKind`), and `permit` owns the
+// descriptor. A send only reads through the pointers.
+unsafe impl<K: SendKind> Op for StreamSend<K> {
+    const INFO: OpInfo = K::INFO;
+    type Output = WholeResult<<K::Shape as Shape>::Bufs>;
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
-        let (base, bytes) = self.rest();
-        Sqe {
-            addr: base as u64,
-            len: transfer_len(bytes),
-            op_flags: if self.is_last {
-                MSG_WAITALL | MSG_MORE
-            } else {
-                MSG_WAITALL
-            },
-            ..Sqe::new(opcode::SEND, self.permit.socket().raw())
-        }
+        self.kind.sqe(self.permit.socket(), &mut self.shape)
     }
 
     #[inline]
     fn resume(&mut self, res: i32) -> Resume {
+        let socket = self.permit.socket();
         // The number may belong to another file now, so nothing more is submitted.
-        let is_over = self.permit.socket().is_released();
+        let is_over = socket.is_released();
         if res < 0 {
-            return if is_over {
-                Resume::Done(res)
-            } else {
-                retry_interrupted(res)
+            return match is_over {
+                true => Resume::Done(res),
+                false if self.kind.step_down(socket, res) => Resume::Again,
+                false => retry_interrupted(res),
             };
         }
-        self.done += count(res);
+        self.shape.advance(count(res));
         // A short send is a success (trap 35). A send of 0 bytes would be retried without end.
-        if res > 0 && self.done < self.buf.init_bytes() && !is_over {
+        if res > 0 && self.shape.has_rest() && !is_over {
             return Resume::Again;
         }
         Resume::Done(res)
     }
 
-    fn complete(self, res: i32) -> WholeResult<B> {
+    fn complete(self, res: i32) -> Self::Output {
         let errno = self.missing(res);
-        ended(&self.permit, errno, self.done > 0, self.buf)
+        if errno != 0 && self.shape.done() > 0 {
+            self.permit.cut(errno);
+        }
+        let bufs = self.shape.into_bufs();
+        match errno {
+            0 => Ok(bufs),
+            errno => Err(BufError::new(error_of(errno), Some(bufs))),
+        }
     }
 }
 
-impl<B: IoBuf> SocketOp for SendAll<B> {
+impl<K: SendKind> SocketOp for StreamSend<K> {
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
 
@@ -149,14 +126,17 @@ impl<B: IoBuf> SocketOp for SendAll<B> {
     }
 
     fn attempt(&mut self) -> i32 {
-        let (base, bytes) = self.rest();
-        let raw = self.permit.socket().raw();
-        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe {
-            match self.is_last {
-                true => net::send_last(raw, base, bytes),
-                false => net::send(raw, base, bytes),
-            }
+        self.kind.attempt(self.permit.socket(), &mut self.shape)
+    }
+
+    fn noticed(&mut self, usage: i32) {
+        self.kind.noticed(self.permit.socket(), usage);
+    }
+
+    /// A peer that accepts nothing sends no acknowledgements, so an incomplete send is aborted instead of awaited.
+    fn kept_at_end(&self, res: i32) {
+        if self.shape.done() + count(res) < self.shape.want() {
+            self.permit.socket().abort();
         }
     }
 
@@ -173,8 +153,79 @@ impl<B: IoBuf> SocketOp for SendAll<B> {
     }
 }
 
+/// SEND, or `send`.
+pub(crate) struct Plain<B> {
+    /// The end of the stream follows in the same segment.
+    is_last: bool,
+    buf: PhantomData<B>,
+}
+
+// SAFETY: Lent, Still: points only to the rest of the shape.
+unsafe impl<B: IoBuf> SendKind for Plain<B> {
+    const INFO: OpInfo = table::SEND;
+    type Shape = Single<B>;
+
+    #[inline]
+    fn sqe(&mut self, socket: &Socket, shape: &mut Single<B>) -> Sqe {
+        let (base, bytes) = shape.rest();
+        Sqe {
+            addr: base as u64,
+            len: transfer_len(bytes),
+            op_flags: if self.is_last {
+                MSG_WAITALL | MSG_MORE
+            } else {
+                MSG_WAITALL
+            },
+            ..Sqe::new(opcode::SEND, socket.raw())
+        }
+    }
+
+    fn attempt(&mut self, socket: &Socket, shape: &mut Single<B>) -> i32 {
+        let (base, bytes) = shape.rest();
+        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
+        unsafe {
+            match self.is_last {
+                true => net::send_last(socket.raw(), base, bytes),
+                false => net::send(socket.raw(), base, bytes),
+            }
+        }
+    }
+}
+
+impl<B: IoBuf> SendAll<B> {
+    #[inline]
+    pub(crate) fn new(buf: B, permit: SendPermit) -> SendAll<B> {
+        StreamSend {
+            shape: Single::new(buf),
+            permit,
+            kind: Plain {
+                is_last: false,
+                buf: PhantomData,
+            },
+        }
+    }
+
+    /// Marks the send as the last one of a socket that has no other user.
+    #[inline]
+    pub(crate) fn last(mut self) -> SendAll<B> {
+        self.kind.is_last = true;
+        self
+    }
+
+    /// Returns the buffer of a send that was not started.
+    pub(crate) fn into_buf(self) -> B {
+        self.shape.into_bufs()
+    }
+
+    /// Returns whether one operation can transfer the whole buffer.
+    #[inline]
+    pub(crate) fn is_one_transfer(&self) -> bool {
+        self.shape.want() <= TRANSFER_MAX
+    }
+}
+
 /// A send that is not awaited, and passes its buffer to a function at its end.
-pub(crate) struct SendThen<B, F> {
+pub(crate) struct SendThen<B: IoBuf, F> {
     send: SendAll<B>,
     then: F,
 }
@@ -210,12 +261,12 @@ unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> Op for SendThen<B, F> {
     #[inline]
     fn complete(self, res: i32) {
         let errno = self.send.missing(res);
-        let SendAll { buf, permit, .. } = self.send;
+        let StreamSend { shape, permit, .. } = self.send;
         if errno != 0 {
             permit.fail(errno);
         }
         drop(permit);
-        (self.then)(buf);
+        (self.then)(shape.into_bufs());
     }
 }
 

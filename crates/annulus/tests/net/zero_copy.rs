@@ -87,10 +87,7 @@ fn memory_of_a_dropped_send_is_kept_until_the_kernel_releases_it() {
 fn a_zero_copy_send_to_a_closed_peer_fails() {
     for_each_way(|_| async {
         let (one, other) = pair().await;
-        other
-            .options()
-            .set_linger(Some(std::time::Duration::ZERO))
-            .unwrap();
+        other.set_linger(Some(std::time::Duration::ZERO)).unwrap();
         drop(other);
         let mut rounds = 0;
         let error = loop {

@@ -6,7 +6,7 @@
 //! that depend on the kernel's timing, such as the bytes that a full socket still takes. It marks reports that may be
 //! larger under the library, with the reason.
 //!
-//! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs that many, for hours if needed.
+//! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs that many, from `SEED` on, for hours if needed.
 
 // Its paths come from this package (`CARGO_MANIFEST_DIR`, `CARGO_TARGET_TMPDIR`), so it cannot be in another crate.
 #[path = "../differential/program.rs"]
@@ -54,11 +54,9 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
     let Some(driver) = DRIVER.built() else {
         return;
     };
-    let first = number("SEED").unwrap_or(1);
-    let count = match number("SEED") {
-        Some(_) => 1,
-        None => number("MODEL_SEEDS").unwrap_or(SEEDS),
-    };
+    let seed = number("SEED");
+    let first = seed.unwrap_or(1);
+    let count = number("MODEL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
     let next = AtomicU64::new(first);
     let results = Mutex::new(Vec::new());
     let work = || {

@@ -134,12 +134,13 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     finish_hand_back(inner, fd, connection);
 }
 
-/// Reports that a connection that was handed back is writable again. The kernel's set did not know that it was not, and
-/// may have reported it meanwhile; changing the member makes the kernel report the edge again.
-pub(crate) fn report_writable(inner: &Inner, fd: i32, connection: Conn) {
+/// Makes the kernel report an edge of a connection that was handed back, which its set could not know: the library has
+/// sent queued bytes (`event` is OUT), or holds received ones (IN). Changing the member makes the kernel report all its
+/// pending events again.
+pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32) {
     let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
     let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
-    if is_handed_back && edge && connection.is(flag::MEMBER) && connection.events & flag::OUT != 0 {
+    if is_handed_back && edge && connection.is(flag::MEMBER) && connection.events & event != 0 {
         let (events, data) = (connection.events, connection.data);
         let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
     }

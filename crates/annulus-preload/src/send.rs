@@ -466,7 +466,7 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
             return;
         }
         inner.notify(fd, connection, OUT);
-        hand_back::report_writable(inner, fd, connection);
+        hand_back::report_again(inner, fd, connection, flag::OUT);
     }
 }
 

@@ -187,6 +187,9 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
     if connection.mask() & key != 0 && (entry.kind() == Kind::Served || has_buffered) {
         guard.notify(fd, connection, key);
     }
+    if has_buffered {
+        hand_back::report_again(&guard, fd, connection, key);
+    }
     None
 }
 

@@ -279,6 +279,26 @@ static void a_low_water_mark_holds_reports_back(void) {
     print_read(pair.app, 100);
 }
 
+/* The library holds the bytes, so the kernel has nothing to report again by itself. */
+static void a_low_water_mark_reports_all_events_of_an_ended_connection_again(void) {
+    int set = new_set(), mark = 1;
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1);
+    print_now(set);
+    peer_send(&pair, "1234");
+    await_delivery(&pair);
+    print_now(set);
+    GOT(shutdown(pair.app, SHUT_RDWR));
+    print_now(set);
+    peer_reset(&pair);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    GOT(setsockopt(pair.app, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 100);
+}
+
 static void a_time_limit_on_a_blocking_read_holds(void) {
     int set = new_set();
     struct timeval limit = {0, 20000};
@@ -431,6 +451,7 @@ static const struct app_case cases[] = {
     CASE(addresses_and_control_bytes_are_left_as_a_stream_leaves_them, ""),
     CASE(options_that_add_control_bytes_are_honoured, "back:unknown_option"),
     CASE(a_low_water_mark_holds_reports_back, "back:unknown_option"),
+    CASE(a_low_water_mark_reports_all_events_of_an_ended_connection_again, ""),
     CASE(a_time_limit_on_a_blocking_read_holds, "back:blocking"),
     CASE(a_large_stream_arrives_whole, "served:read"),
     CASE(a_reader_that_stops_stops_its_sender, "served:read"),

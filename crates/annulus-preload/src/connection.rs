@@ -194,6 +194,13 @@ impl Connection {
         mask
     }
 
+    /// Returns the events of what the library holds, which the kernel does not know: unread bytes and an error.
+    pub(crate) fn held_events(&self) -> u32 {
+        let bytes = if self.buffered() > 0 { IN } else { 0 };
+        let error = if self.error != 0 { ERR } else { 0 };
+        bytes | error
+    }
+
     /// Returns the events that the set reports now.
     #[inline]
     pub(crate) fn report(&self) -> u32 {

@@ -271,7 +271,9 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             (connection.events, connection.data) = (request.events, request.data);
             connection.mark(flag::MEMBER);
             connection.clear(flag::DISABLED);
-            if connection.is(flag::BULK) && request.events & flag::EDGE_TRIGGERED != 0 {
+            let edge = request.events & flag::EDGE_TRIGGERED != 0;
+            // The kernel may have the last bytes of a dead connection, which no receive will take.
+            if connection.is(flag::BULK) && edge && !connection.is(flag::DEAD) {
                 connection.clear(flag::BULK | flag::READABLE);
             }
             if connection.events & flag::IN == 0 {

@@ -388,9 +388,9 @@ unsafe fn collect_ready(
                 report = connection.report();
             }
             Kind::Served => {}
-            // The kernel's set reports its other events.
+            // The kernel's set reports everything else.
             Kind::HandedBack => {
-                report &= flag::IN | flag::ERR;
+                report &= connection.held_events();
                 *has_handed_back |= report != 0;
             }
             _ => report = 0,

@@ -188,6 +188,9 @@ static void write_some(struct slot *slot) {
     print("%d write %zu: %ld %s\n", number(slot), length, result, result < 0 ? strerrorname_np(errno) : "");
     slot->app_sent += result > 0 ? (uint64_t)result : 0;
     slot->done = slot->peer_gone;
+    /* The reset may wait for an acknowledgement of earlier bytes. */
+    if (slot->peer_gone && result > 0)
+        await_state(slot->pair.app, STATE_CLOSED);
 }
 
 /* Writes until no more bytes are accepted. */

@@ -29,6 +29,9 @@ static DRIVER: Program = Program::c("model");
 /// The number of sequences of one process, as state that one leaves behind may disturb the next.
 const SEEDS_PER_PROCESS: u64 = 10;
 const SEEDS: u64 = 200;
+/// Sequences that differed once, by their faults: an edge after SO_RCVLOWAT without all events, last bytes that were not
+/// read, a oneshot member that was reported twice, an error that was not reported again.
+const REGRESSIONS: [u64; 4] = [4830, 10055, 10221, 14368];
 /// The number of processes at a time. They use a processor for 4 % of their time, and otherwise wait for the kernel.
 const PROCESSES: usize = 16;
 const ROUNDS: &str = "25";
@@ -58,7 +61,12 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
     let first = seed.unwrap_or(1);
     let count = number("MODEL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
     let next = AtomicU64::new(first);
-    let results = Mutex::new(Vec::new());
+    let regressions = REGRESSIONS.iter().filter(|_| seed.is_none());
+    let results = Mutex::new(
+        regressions
+            .flat_map(|&seed| differences(driver, seed, 1))
+            .collect::<Vec<_>>(),
+    );
     let work = || {
         loop {
             let from = next.fetch_add(SEEDS_PER_PROCESS, Ordering::Relaxed);

@@ -11,6 +11,7 @@ pub use polling::PollingInUse;
 pub use crate::sys::ring::SetupMode;
 pub use crate::sys::sq_poll::SqPoll;
 
+use std::fs::Permissions;
 use std::future::poll_fn;
 use std::io;
 use std::path::Path;
@@ -24,7 +25,10 @@ use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
 use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, paths};
 use crate::metrics::Metrics;
-use crate::op::{MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
+use crate::op::{
+    Link, MakeDir, Nop, ReadLink, Rename, SetPermissions, Sleep, StatAt, Symlink, Unlink,
+};
+use crate::sys::call;
 
 /// A handle to the drivers that do file I/O. `Send`, `Sync` and cheap to clone.
 ///
@@ -224,7 +228,85 @@ impl Engine {
     ///
     /// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Rename> {
-        paths::rename(&self.submitter, from.as_ref(), to.as_ref())
+        paths::rename(&self.submitter, from.as_ref(), to.as_ref(), 0)
+    }
+
+    /// Renames a file or directory, and fails if `to` exists (`RENAME_NOREPLACE`).
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `renameat2(2)`, unchanged (`EEXIST`; `EINVAL` if the file system does not support it).
+    pub fn rename_new(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+    ) -> Operation<'_, Rename> {
+        let flags = call::RENAME_NOREPLACE;
+        paths::rename(&self.submitter, from.as_ref(), to.as_ref(), flags)
+    }
+
+    /// Exchanges two names atomically (`RENAME_EXCHANGE`). Both must exist; each may be a file or a directory.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `renameat2(2)`, unchanged (`ENOENT`; `EINVAL` if the file system does not support it).
+    pub fn exchange(
+        &self,
+        one: impl AsRef<Path>,
+        other: impl AsRef<Path>,
+    ) -> Operation<'_, Rename> {
+        let flags = call::RENAME_EXCHANGE;
+        paths::rename(&self.submitter, one.as_ref(), other.as_ref(), flags)
+    }
+
+    /// Gives the file at `file` another name on the same file system. A symbolic link at `file` is not followed.
+    ///
+    /// Uses the ring from Linux 5.15 on; before that, a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `link(2)`, unchanged (`EEXIST`; `EXDEV` across file systems; `EPERM` for a directory).
+    pub fn hard_link(&self, file: impl AsRef<Path>, name: impl AsRef<Path>) -> Operation<'_, Link> {
+        paths::hard_link(&self.submitter, file.as_ref(), name.as_ref())
+    }
+
+    /// Creates a symbolic link at `name` that points to `target`, which need not exist.
+    ///
+    /// Uses the ring from Linux 5.15 on; before that, a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `symlink(2)`, unchanged (`EEXIST`).
+    pub fn symlink(
+        &self,
+        target: impl AsRef<Path>,
+        name: impl AsRef<Path>,
+    ) -> Operation<'_, Symlink> {
+        paths::symlink(&self.submitter, target.as_ref(), name.as_ref())
+    }
+
+    /// Returns the target of the symbolic link at `path`. Runs on a blocking thread, because io_uring has no opcode for
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `readlink(2)`, unchanged (`EINVAL` if it is not a symbolic link).
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Operation<'_, ReadLink> {
+        paths::read_link(&self.submitter, path.as_ref())
+    }
+
+    /// Sets the permissions of the file at `path`. Follows symbolic links. Runs on a blocking thread, because io_uring
+    /// has no opcode for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `chmod(2)`, unchanged (`EPERM`).
+    pub fn set_permissions(
+        &self,
+        path: impl AsRef<Path>,
+        permissions: Permissions,
+    ) -> Operation<'_, SetPermissions> {
+        paths::set_permissions(&self.submitter, path.as_ref(), &permissions)
     }
 
     /// Removes a name of a file.

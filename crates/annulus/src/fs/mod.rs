@@ -28,8 +28,10 @@ pub use crate::sys::poll_queue::NotPolled;
 
 pub(crate) use options::path_to_cstring;
 
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_capacity, check_lent, no_capacity};
@@ -37,8 +39,8 @@ use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
 use crate::op::{
-    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, OpenedFd, ReadAt, ReadVectoredAt, StatAt,
-    Target, Truncate, Until, WriteAt, WriteVectoredAt,
+    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, OpenedFd, ReadAt, ReadVectoredAt,
+    SetPermissions, StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call::{O_DIRECT, borrow_fd};
 use crate::sys::mount::{self, Identity};
@@ -498,6 +500,15 @@ impl File {
     /// Fails with any error of `ftruncate(2)`, unchanged (`EFBIG`; `EINVAL` if the file is not open for writing).
     pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate> {
         self.op(Truncate::new(self.fd.clone(), bytes))
+    }
+
+    /// Sets the permissions of the file: `fchmod(2)`, on a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `fchmod(2)`, unchanged (`EPERM`).
+    pub fn set_permissions(&self, permissions: &Permissions) -> Operation<'_, SetPermissions> {
+        self.op(SetPermissions::new(Ok(self.fd.clone()), permissions.mode()))
     }
 
     /// Returns the metadata of the file: `statx(2)`. On a local file system the calling thread makes the call.

@@ -1,6 +1,8 @@
 //! Operations on paths, for engines and for the cores of runtimes.
 
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +10,9 @@ use super::{DirEntry, File, Metadata, OpenOptions, path_to_cstring};
 use crate::buf::Region;
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
-use crate::op::{ListDir, MakeDir, OpenedFd, Rename, StatAt, Unlink};
+use crate::op::{
+    Link, ListDir, MakeDir, OpenedFd, ReadLink, Rename, SetPermissions, StatAt, Symlink, Unlink,
+};
 use crate::sys::call;
 use crate::sys::errno::EINVAL;
 
@@ -60,14 +64,59 @@ pub(crate) fn metadata<'a>(
     stat.map(|result, _| result.map(Metadata::new))
 }
 
+/// `flags`: those of `renameat2(2)`.
 pub(crate) fn rename<'a>(
     submitter: &'a Submitter,
     from: &Path,
     to: &Path,
+    flags: u32,
 ) -> Operation<'a, Rename> {
     match (path_to_cstring(from), path_to_cstring(to)) {
-        (Ok(from), Ok(to)) => Operation::new(submitter, Rename::new(from, to, 0)),
+        (Ok(from), Ok(to)) => Operation::new(submitter, Rename::new(from, to, flags)),
         (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
+    }
+}
+
+pub(crate) fn hard_link<'a>(
+    submitter: &'a Submitter,
+    file: &Path,
+    name: &Path,
+) -> Operation<'a, Link> {
+    match (path_to_cstring(file), path_to_cstring(name)) {
+        (Ok(file), Ok(name)) => Operation::new(submitter, Link::new(file, name)),
+        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
+    }
+}
+
+pub(crate) fn symlink<'a>(
+    submitter: &'a Submitter,
+    target: &Path,
+    name: &Path,
+) -> Operation<'a, Symlink> {
+    match (path_to_cstring(target), path_to_cstring(name)) {
+        (Ok(target), Ok(name)) => Operation::new(submitter, Symlink::new(target, name)),
+        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
+    }
+}
+
+pub(crate) fn read_link<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, ReadLink> {
+    match path_to_cstring(path) {
+        Ok(path) => Operation::new(submitter, ReadLink::new(path)),
+        Err(error) => Operation::ready(submitter, Err(error)),
+    }
+}
+
+pub(crate) fn set_permissions<'a>(
+    submitter: &'a Submitter,
+    path: &Path,
+    permissions: &Permissions,
+) -> Operation<'a, SetPermissions> {
+    match path_to_cstring(path) {
+        Ok(path) => {
+            let op = SetPermissions::new(Err(path), permissions.mode());
+            Operation::new(submitter, op)
+        }
+        Err(error) => Operation::ready(submitter, Err(error)),
     }
 }
 

@@ -14,6 +14,7 @@ mod close;
 #[cfg(feature = "net")]
 mod connect;
 mod fsync;
+mod link;
 mod list_dir;
 mod mkdir;
 mod nop;
@@ -21,6 +22,7 @@ mod open;
 #[cfg(feature = "net")]
 mod poll;
 mod read_at;
+mod read_link;
 #[cfg(feature = "net")]
 mod recv;
 #[cfg(feature = "net")]
@@ -37,6 +39,7 @@ mod send_message;
 mod send_vectored;
 #[cfg(feature = "net")]
 mod send_zero_copy;
+mod set_permissions;
 mod shape;
 mod sleep;
 #[cfg(feature = "net")]
@@ -44,6 +47,7 @@ mod socket;
 #[cfg(feature = "net")]
 mod splice;
 mod statx;
+mod symlink;
 mod table;
 mod transfer;
 mod truncate;
@@ -53,16 +57,20 @@ pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};
 pub use close::Close;
 pub use fsync::Fsync;
+pub use link::Link;
 pub use list_dir::ListDir;
 pub use mkdir::MakeDir;
 pub use nop::Nop;
 pub use open::OpenAt;
 pub use read_at::ReadAt;
+pub use read_link::ReadLink;
 pub use rename::Rename;
 #[cfg(feature = "net")]
 pub use run_blocking::{RunBlocking, RunBlockingError};
+pub use set_permissions::SetPermissions;
 pub use sleep::Sleep;
 pub use statx::StatAt;
+pub use symlink::Symlink;
 pub use table::OpInfo;
 pub use transfer::{ReadVectoredAt, WriteAt, WriteVectoredAt};
 pub use truncate::Truncate;

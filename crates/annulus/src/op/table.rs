@@ -103,7 +103,11 @@ ops! {
         RENAME: "rename", RENAMEAT, (5, 11);
         UNLINK: "unlink", UNLINKAT, (5, 11);
         CREATE_DIR: "create_dir", MKDIRAT, (5, 15);
+        LINK: "link", LINKAT, (5, 15);
+        SYMLINK: "symlink", SYMLINKAT, (5, 15);
         TRUNCATE: "truncate", FTRUNCATE, (6, 9);
+        SET_PERMISSIONS: "set_permissions", FCHMODAT, (0, 0);
+        READ_LINK: "read_link", READLINKAT, (0, 0);
         READ_DIR: "read_dir", GETDENTS, (0, 0);
         SPAWN_BLOCKING: "spawn_blocking", RUN, (0, 0);
         SLEEP: "sleep", SLEEP, (0, 0);

@@ -6,14 +6,16 @@
 //!
 //! Every function here panics at its first poll if the calling thread is not a runtime core.
 
+use std::fs::Permissions;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::executor;
 use crate::buf::Region;
 use crate::driver::Submitter;
 use crate::fs::{DirEntry, File, Metadata, OpenOptions, paths};
+use crate::sys::call;
 
 /// Returns the submitter of the calling core's files.
 fn files() -> Arc<Submitter> {
@@ -100,7 +102,63 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 ///
 /// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-    paths::rename(&files(), from.as_ref(), to.as_ref()).await
+    paths::rename(&files(), from.as_ref(), to.as_ref(), 0).await
+}
+
+/// Renames a file or directory, and fails if `to` exists; see [`Engine::rename_new`](crate::Engine::rename_new).
+///
+/// # Errors
+///
+/// Fails with any error of `renameat2(2)`, unchanged (`EEXIST`).
+pub async fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+    let flags = call::RENAME_NOREPLACE;
+    paths::rename(&files(), from.as_ref(), to.as_ref(), flags).await
+}
+
+/// Exchanges two names atomically; see [`Engine::exchange`](crate::Engine::exchange).
+///
+/// # Errors
+///
+/// Fails with any error of `renameat2(2)`, unchanged (`ENOENT`).
+pub async fn exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> io::Result<()> {
+    let flags = call::RENAME_EXCHANGE;
+    paths::rename(&files(), one.as_ref(), other.as_ref(), flags).await
+}
+
+/// Gives the file at `file` another name on the same file system. A symbolic link is not followed.
+///
+/// # Errors
+///
+/// Fails with any error of `link(2)`, unchanged (`EEXIST`; `EPERM` for a directory).
+pub async fn hard_link(file: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Result<()> {
+    paths::hard_link(&files(), file.as_ref(), name.as_ref()).await
+}
+
+/// Creates a symbolic link at `name` that points to `target`, which need not exist.
+///
+/// # Errors
+///
+/// Fails with any error of `symlink(2)`, unchanged (`EEXIST`).
+pub async fn symlink(target: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Result<()> {
+    paths::symlink(&files(), target.as_ref(), name.as_ref()).await
+}
+
+/// Returns the target of the symbolic link at `path`. It runs on a blocking thread.
+///
+/// # Errors
+///
+/// Fails with any error of `readlink(2)`, unchanged (`EINVAL` if it is not a symbolic link).
+pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    paths::read_link(&files(), path.as_ref()).await
+}
+
+/// Sets the permissions of the file at `path`, on a blocking thread. Follows symbolic links.
+///
+/// # Errors
+///
+/// Fails with any error of `chmod(2)`, unchanged (`EPERM`).
+pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> io::Result<()> {
+    paths::set_permissions(&files(), path.as_ref(), &permissions).await
 }
 
 /// Removes a file.

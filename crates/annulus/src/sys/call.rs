@@ -216,6 +216,38 @@ pub(crate) fn mkdirat(path: &CStr, mode: u32) -> i32 {
     unit(rfs::mkdirat(rfs::CWD, path, rfs::Mode::from_raw_mode(mode)))
 }
 
+pub(crate) fn linkat(file: &CStr, name: &CStr) -> i32 {
+    let flags = rfs::AtFlags::empty();
+    unit(rfs::linkat(rfs::CWD, file, rfs::CWD, name, flags))
+}
+
+pub(crate) fn symlinkat(target: &CStr, name: &CStr) -> i32 {
+    unit(rfs::symlinkat(target, rfs::CWD, name))
+}
+
+/// `readlinkat(2)` into `into`. Returns the length of the target, cut to that of `into`.
+pub(crate) fn readlinkat(path: &CStr, into: &mut [u8]) -> i32 {
+    // SAFETY: Lent: `path` is NUL-terminated by its type, and `into` is borrowed for the call, which does not outlast it.
+    last(unsafe {
+        libc::syscall(
+            libc::SYS_readlinkat,
+            AT_FDCWD,
+            path.as_ptr(),
+            into.as_mut_ptr(),
+            into.len(),
+        )
+    })
+}
+
+pub(crate) fn fchmod(fd: RawFd, mode: u32) -> i32 {
+    unit(rfs::fchmod(borrow_fd(fd), rfs::Mode::from_raw_mode(mode)))
+}
+
+pub(crate) fn chmodat(path: &CStr, mode: u32) -> i32 {
+    let (mode, flags) = (rfs::Mode::from_raw_mode(mode), rfs::AtFlags::empty());
+    unit(rfs::chmodat(rfs::CWD, path, mode, flags))
+}
+
 /// `statx(2)` into `out`, which the operation owns.
 ///
 /// # Safety
@@ -281,6 +313,11 @@ pub(crate) const O_DIRECT: u32 = libc::O_DIRECT as u32;
 pub(crate) const O_DIRECTORY: u32 = libc::O_DIRECTORY as u32;
 /// Includes `O_DIRECTORY`.
 pub(crate) const O_TMPFILE: u32 = libc::O_TMPFILE as u32;
+
+/// `renameat2(2)`: fails if the new name exists.
+pub(crate) const RENAME_NOREPLACE: u32 = libc::RENAME_NOREPLACE;
+/// `renameat2(2)`: both names exist, and are exchanged.
+pub(crate) const RENAME_EXCHANGE: u32 = libc::RENAME_EXCHANGE;
 
 /// The file-type bits of a mode.
 pub(crate) const S_IFMT: u32 = libc::S_IFMT;

@@ -97,6 +97,8 @@ pub(crate) mod opcode {
     pub(crate) const RENAMEAT: u8 = abi::RenameAt::CODE;
     pub(crate) const UNLINKAT: u8 = abi::UnlinkAt::CODE;
     pub(crate) const MKDIRAT: u8 = abi::MkDirAt::CODE;
+    pub(crate) const LINKAT: u8 = abi::LinkAt::CODE;
+    pub(crate) const SYMLINKAT: u8 = abi::SymlinkAt::CODE;
     pub(crate) const FTRUNCATE: u8 = abi::Ftruncate::CODE;
     pub(crate) const TIMEOUT: u8 = abi::Timeout::CODE;
     pub(crate) const TIMEOUT_REMOVE: u8 = abi::TimeoutRemove::CODE;
@@ -120,6 +122,10 @@ pub(crate) mod opcode {
     pub(crate) const BY_THREAD: u8 = 0xf2;
     /// Not an opcode of the kernel: a caller's closure runs on a blocking thread.
     pub(crate) const RUN: u8 = 0xf3;
+    /// Not an opcode of the kernel: `fchmod` and `fchmodat` run on a blocking thread.
+    pub(crate) const FCHMODAT: u8 = 0xf4;
+    /// Not an opcode of the kernel: `readlinkat` runs on a blocking thread.
+    pub(crate) const READLINKAT: u8 = 0xf5;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use annulus::fs::FileKind;
 
@@ -102,6 +105,91 @@ fn a_rename_moves_a_file_and_replaces_an_existing_one() {
             .await;
         assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ENOENT));
         assert_eq!(fixture.contents("e/c").unwrap().len(), 100);
+    });
+}
+
+#[test]
+fn a_name_is_not_replaced_unless_that_is_requested_and_two_names_can_be_exchanged() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        fixture.put("a", b"first");
+        fixture.put("b", b"second");
+        let (a, b, c) = (fixture.path("a"), fixture.path("b"), fixture.path("c"));
+        let error = engine.rename_new(&a, &b).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+        assert_eq!(fixture.contents("b").unwrap(), b"second");
+        engine.exchange(&a, &b).await.unwrap();
+        assert_eq!(fixture.contents("a").unwrap(), b"second");
+        assert_eq!(fixture.contents("b").unwrap(), b"first");
+        let error = engine.exchange(&a, &c).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        engine.rename_new(&a, &c).await.unwrap();
+        assert_eq!(fixture.names(""), ["b", "c"]);
+    });
+}
+
+#[test]
+fn a_link_is_another_name_of_the_same_file() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let file = fixture.file("a", b"one").await;
+        let (a, b) = (fixture.path("a"), fixture.path("b"));
+        engine.hard_link(&a, &b).await.unwrap();
+        assert_eq!(file.metadata().await.unwrap().links(), 2);
+        engine.remove_file(&a).await.unwrap();
+        file.write_all_at("two", 0).await.unwrap();
+        assert_eq!(fixture.contents("b").unwrap(), b"two");
+        let error = engine.hard_link(&a, fixture.path("c")).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        engine.create_dir(&a).await.unwrap();
+        let error = engine.hard_link(&b, &a).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+        // Dropped before its end, it is either made or not.
+        drop(futures_lite::future::poll_once(engine.hard_link(&b, fixture.path("d"))).await);
+        engine.hard_link(&b, fixture.path("e")).await.unwrap();
+        assert!(file.metadata().await.unwrap().links() >= 2);
+    });
+}
+
+#[test]
+fn a_symbolic_link_is_followed_and_its_target_can_be_read() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        fixture.put("a", b"contents");
+        let link = fixture.path("link");
+        engine.symlink("a", &link).await.unwrap();
+        assert_eq!(engine.read_link(&link).await.unwrap(), Path::new("a"));
+        assert_eq!(engine.metadata(&link).await.unwrap().len(), 8);
+        let itself = engine.symlink_metadata(&link).await.unwrap();
+        assert_eq!(itself.kind(), FileKind::Symlink);
+        let error = engine.symlink("b", &link).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+        let error = engine.read_link(fixture.path("a")).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        engine.remove_file(&link).await.unwrap();
+        assert_eq!(fixture.names(""), ["a"]);
+        engine.symlink("link", &link).await.unwrap();
+        let error = engine.open(&link).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+    });
+}
+
+#[test]
+fn permissions_are_set_by_path_and_on_an_open_file() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let file = fixture.file("a", b"").await;
+        let permissions = Permissions::from_mode(0o640);
+        engine
+            .set_permissions(fixture.path("a"), permissions)
+            .await
+            .unwrap();
+        assert_eq!(file.metadata().await.unwrap().mode(), 0o640);
+        let permissions = Permissions::from_mode(0o600);
+        file.set_permissions(&permissions).await.unwrap();
+        assert_eq!(file.metadata().await.unwrap().mode(), 0o600);
+        let set = engine.set_permissions(fixture.path("gone"), permissions);
+        assert_eq!(set.await.unwrap_err().raw_os_error(), Some(libc::ENOENT));
     });
 }
 

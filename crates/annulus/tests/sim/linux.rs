@@ -4,6 +4,8 @@
 //! Differences between Linux's file systems are left out: the maximum length of a file, the order
 //! of a listing, the sizes of directories.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use annulus::fs::{Advice, AllocateMode};
@@ -65,6 +67,36 @@ enum Step {
         from: &'static str,
         to: &'static str,
     },
+    RenameNew {
+        from: &'static str,
+        to: &'static str,
+    },
+    Exchange {
+        one: &'static str,
+        other: &'static str,
+    },
+    Link {
+        file: &'static str,
+        name: &'static str,
+    },
+    Symlink {
+        target: &'static str,
+        name: &'static str,
+    },
+    ReadLink {
+        name: &'static str,
+    },
+    StatLink {
+        name: &'static str,
+    },
+    SetPermissions {
+        name: &'static str,
+        mode: u32,
+    },
+    SetMode {
+        file: u64,
+        mode: u32,
+    },
     Remove {
         name: &'static str,
     },
@@ -121,7 +153,7 @@ fn name(rng: &mut Rng) -> &'static str {
 fn step(rng: &mut Rng) -> Step {
     let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
     let name = name(rng);
-    match rng.below(24) {
+    match rng.below(36) {
         0..5 => Step::Open {
             name,
             options: rng.next(),
@@ -168,7 +200,42 @@ fn step(rng: &mut Rng) -> Step {
         19 => Step::Remove { name },
         20 => Step::RemoveDir { name },
         21 | 22 => Step::MakeDir { name },
-        _ => Step::List { name },
+        23 => Step::List { name },
+        _ => step_on_names(rng, file, name),
+    }
+}
+
+fn step_on_names(rng: &mut Rng, file: u64, name: &'static str) -> Step {
+    match rng.below(11) {
+        0 => Step::RenameNew {
+            from: name,
+            to: self::name(rng),
+        },
+        1 | 2 => Step::Exchange {
+            one: name,
+            other: self::name(rng),
+        },
+        3..6 => Step::Link {
+            file: name,
+            name: self::name(rng),
+        },
+        6 | 7 => Step::Symlink {
+            target: self::name(rng),
+            name,
+        },
+        8 => Step::ReadLink { name },
+        9 => Step::StatLink { name },
+        // The owner keeps all rights, because only the superuser could go on without them.
+        _ => match rng.below(2) {
+            0 => Step::SetPermissions {
+                name,
+                mode: 0o700 | rng.below(0o100) as u32,
+            },
+            _ => Step::SetMode {
+                file,
+                mode: 0o700 | rng.below(0o100) as u32,
+            },
+        },
     }
 }
 
@@ -246,6 +313,30 @@ impl Fixture {
             Step::Rename { from, to } => {
                 describe(self.engine.rename(self.path(from), self.path(to)).await)
             }
+            Step::RenameNew { from, to } => {
+                let renamed = self.engine.rename_new(self.path(from), self.path(to));
+                describe(renamed.await)
+            }
+            Step::Exchange { one, other } => {
+                describe(self.engine.exchange(self.path(one), self.path(other)).await)
+            }
+            Step::Link { file, name } => {
+                let linked = self.engine.hard_link(self.path(file), self.path(name));
+                describe(linked.await)
+            }
+            Step::Symlink { target, name } => {
+                describe(self.engine.symlink(target, self.path(name)).await)
+            }
+            Step::ReadLink { name } => describe(self.engine.read_link(self.path(name)).await),
+            Step::StatLink { name } => {
+                let stat = self.engine.symlink_metadata(self.path(name)).await;
+                describe(stat.map(|stat| (stat.kind(), stat.mode(), stat.links())))
+            }
+            Step::SetPermissions { name, mode } => {
+                let permissions = Permissions::from_mode(mode);
+                let set = self.engine.set_permissions(self.path(name), permissions);
+                describe(set.await)
+            }
             Step::Remove { name } => describe(self.engine.remove_file(self.path(name)).await),
             Step::RemoveDir { name } => describe(self.engine.remove_dir(self.path(name)).await),
             Step::MakeDir { name } => describe(self.engine.create_dir(self.path(name)).await),
@@ -291,6 +382,10 @@ impl Fixture {
                 bytes,
             } => describe(self.file(file)?.allocate(mode, at, bytes).await),
             Step::Sync { file } => describe(self.file(file)?.sync_all().await),
+            Step::SetMode { file, mode } => {
+                let permissions = Permissions::from_mode(mode);
+                describe(self.file(file)?.set_permissions(&permissions).await)
+            }
             Step::Advise { file } => {
                 describe(self.file(file)?.advise(Advice::WillNeed, 0, 0).await)
             }

@@ -265,9 +265,9 @@ pub enum OpKind {
     Allocate,
     /// `fadvise`.
     Advise,
-    /// `statx`.
+    /// `statx`, and the target of a symbolic link.
     Stat,
-    /// Renames, removals and creation of directories.
+    /// Renames, removals, links, permissions and creation of directories.
     Name,
     /// Listing a directory.
     List,

@@ -115,6 +115,14 @@ impl State {
             Request::Rename { from, to, flags } => self.files.rename(&from, &to, flags),
             Request::Unlink { path, flags } => self.files.unlink(&path, flags),
             Request::MakeDir { path, mode } => self.files.make_dir(&path, mode, now_ns),
+            Request::Link { file, name } => self.files.link(&file, &name),
+            Request::Symlink { target, name } => self.files.symlink(&target, &name, now_ns),
+            Request::ReadLink { path, mut into } => {
+                let target = self.files.read_link(&path)?;
+                into.fill(&target);
+                Ok(target.len().min(into.bytes()))
+            }
+            Request::SetMode { path, mode } => self.files.set_mode(fd, &path, mode),
             Request::List { mut into } => {
                 let records = self.files.list(fd, into.bytes())?;
                 into.fill(&records);

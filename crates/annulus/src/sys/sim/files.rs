@@ -10,7 +10,7 @@ use super::super::errno::{
 use super::body::{Body, SECTOR_BYTES};
 use super::config::SimConfig;
 use super::dice::Dice;
-use super::tree::{Ino, Name, ROOT, Tree};
+use super::tree::{End, Ino, Lookup, Name, ROOT, Tree};
 use crate::narrow::to_usize;
 
 /// The result of a call: a value, or an errno.
@@ -130,12 +130,19 @@ impl Files {
         if self.open.len() >= self.open_max {
             return Err(EMFILE);
         }
-        let lookup = self.tree.find(path)?;
         let creates = flags & call::O_CREAT != 0;
+        let is_new = creates && flags & call::O_EXCL != 0;
+        let end = match creates {
+            true if is_new => End::Keep,
+            // A slash at the end is refused without a look at the last component.
+            true => End::FollowWithoutSlash,
+            false => End::Follow,
+        };
+        let lookup = self.tree.resolve(path, end)?;
         let writes = flags & call::O_ACCMODE != call::O_RDONLY;
         let ino = match lookup.ino {
             _ if creates && lookup.wants_dir => return Err(EISDIR),
-            Some(_) if creates && flags & call::O_EXCL != 0 => return Err(EEXIST),
+            Some(_) if is_new => return Err(EEXIST),
             Some(ino) if self.is_dir(ino) && (writes || creates) => return Err(EISDIR),
             Some(ino) if flags & call::O_DIRECTORY != 0 && !self.is_dir(ino) => {
                 return Err(ENOTDIR);
@@ -332,7 +339,8 @@ impl Files {
     }
 
     pub(crate) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> SysResult<usize> {
-        let (from, to) = (self.tree.find(from)?, self.tree.find(to)?);
+        let from = self.tree.resolve(from, End::Keep)?;
+        let to = self.tree.resolve(to, End::Keep)?;
         if let Some(gone) = self.tree.rename(&from, &to, flags)? {
             self.forget_if_gone(gone);
         }
@@ -340,19 +348,66 @@ impl Files {
     }
 
     pub(crate) fn unlink(&mut self, path: &[u8], flags: u32) -> SysResult<usize> {
-        let lookup = self.tree.find(path)?;
+        let lookup = self.tree.resolve(path, End::Keep)?;
         let gone = self.tree.remove(&lookup, flags & call::AT_REMOVEDIR != 0)?;
         self.forget_if_gone(gone);
         Ok(0)
     }
 
     pub(crate) fn make_dir(&mut self, path: &[u8], mode: u32, now_ns: u64) -> SysResult<usize> {
-        let lookup = self.tree.find(path)?;
+        let lookup = self.tree.resolve(path, End::Keep)?;
         if lookup.ino.is_some() {
             return Err(EEXIST);
         }
         let ino = self.make_inode(call::file_type::DIRECTORY | mode & 0o7777 & !UMASK, now_ns);
         self.tree.add(&lookup, ino, true)?;
+        Ok(0)
+    }
+
+    pub(crate) fn link(&mut self, file: &[u8], name: &[u8]) -> SysResult<usize> {
+        let ino = self.tree.existing(&self.find_link(file)?)?;
+        let name = self.tree.resolve(name, End::Keep)?;
+        self.tree.link(ino, &name).map(|()| 0)
+    }
+
+    pub(crate) fn symlink(&mut self, target: &[u8], name: &[u8], now_ns: u64) -> SysResult<usize> {
+        if target.is_empty() {
+            return Err(ENOENT);
+        }
+        let name = self.tree.resolve(name, End::Keep)?;
+        let ino = self.make_inode(call::file_type::SYMLINK | 0o777, now_ns);
+        let linked = self.tree.link(ino, &name);
+        match linked {
+            Ok(()) => self.tree.set_target(ino, target),
+            Err(_) => drop(self.inodes.remove(&ino)),
+        }
+        linked.map(|()| 0)
+    }
+
+    pub(crate) fn read_link(&self, path: &[u8]) -> SysResult<Name> {
+        let ino = self.tree.existing(&self.find_link(path)?)?;
+        self.tree.target(ino).cloned().ok_or(EINVAL)
+    }
+
+    /// Resolves a path and does not follow a symbolic link at its end, unless a slash follows.
+    fn find_link(&self, path: &[u8]) -> SysResult<Lookup> {
+        self.tree.resolve(
+            path,
+            match path.ends_with(b"/") {
+                true => End::Follow,
+                false => End::Keep,
+            },
+        )
+    }
+
+    /// Sets the permissions of the file at `path`; if that is empty, of the open file.
+    pub(crate) fn set_mode(&mut self, fd: i32, path: &[u8], mode: u32) -> SysResult<usize> {
+        let ino = match fd {
+            call::AT_FDCWD => self.tree.existing(&self.tree.find(path)?)?,
+            fd => self.opened(fd)?.ino,
+        };
+        let inode = self.inode(ino)?;
+        inode.mode = inode.mode & call::S_IFMT | mode & 0o7777;
         Ok(0)
     }
 
@@ -373,11 +428,7 @@ impl Files {
         );
         let rest = entries.range(after).map(|(name, &ino)| (name.clone(), ino));
         for (name, ino) in dots.into_iter().skip(opened.listed).chain(rest) {
-            let kind = if self.tree.is_dir(ino) {
-                call::file_type::DIRECTORY
-            } else {
-                call::file_type::REGULAR
-            };
+            let kind = self.inodes.get(&ino).map_or(0, |inode| inode.mode) & call::S_IFMT;
             let bytes = (RECORD_HEAD_BYTES + name.len() + 1).next_multiple_of(8);
             if records.len() + bytes > space {
                 return if records.is_empty() {
@@ -408,7 +459,11 @@ impl Files {
         if path.is_empty() && flags & call::AT_EMPTY_PATH != 0 {
             return Ok(self.opened(fd)?.ino);
         }
-        self.tree.existing(&self.tree.find(path)?)
+        let lookup = match flags & call::AT_SYMLINK_NOFOLLOW {
+            0 => self.tree.find(path)?,
+            _ => self.find_link(path)?,
+        };
+        self.tree.existing(&lookup)
     }
 
     pub(crate) fn stat(&self, fd: i32, path: &[u8], flags: u32) -> SysResult<call::Statx> {

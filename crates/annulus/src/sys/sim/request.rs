@@ -57,6 +57,22 @@ pub(super) enum Request {
         path: Vec<u8>,
         mode: u32,
     },
+    Link {
+        file: Vec<u8>,
+        name: Vec<u8>,
+    },
+    Symlink {
+        target: Vec<u8>,
+        name: Vec<u8>,
+    },
+    ReadLink {
+        path: Vec<u8>,
+        into: Lent,
+    },
+    SetMode {
+        path: Vec<u8>,
+        mode: u32,
+    },
     List {
         into: Lent,
     },
@@ -132,6 +148,30 @@ impl Request {
                         out,
                     }
                 }
+                opcode::GETDENTS => Request::List {
+                    into: Lent::new(addr, count),
+                },
+                _ => Request::on_names(sqe),
+            }
+        }
+    }
+
+    /// Parses the SQE of a call on names.
+    ///
+    /// # Safety
+    ///
+    /// As for `of`.
+    unsafe fn on_names(sqe: &Sqe) -> Request {
+        let Sqe {
+            addr,
+            len,
+            off,
+            op_flags,
+            ..
+        } = *sqe;
+        // SAFETY: Lent: the caller upholds the contract in `# Safety` for each pointer that the opcode uses.
+        unsafe {
+            match sqe.opcode {
                 opcode::RENAMEAT => Request::Rename {
                     from: memory::path(addr),
                     to: memory::path(off),
@@ -145,8 +185,21 @@ impl Request {
                     path: memory::path(addr),
                     mode: len,
                 },
-                opcode::GETDENTS => Request::List {
-                    into: Lent::new(addr, count),
+                opcode::LINKAT => Request::Link {
+                    file: memory::path(addr),
+                    name: memory::path(off),
+                },
+                opcode::SYMLINKAT => Request::Symlink {
+                    target: memory::path(addr),
+                    name: memory::path(off),
+                },
+                opcode::READLINKAT => Request::ReadLink {
+                    path: memory::path(addr),
+                    into: Lent::new(off, len as usize),
+                },
+                opcode::FCHMODAT => Request::SetMode {
+                    path: memory::path(addr),
+                    mode: len,
                 },
                 _ => Request::Unknown,
             }
@@ -163,10 +216,13 @@ impl Request {
             Request::Close => OpKind::Close,
             Request::Allocate { .. } | Request::Truncate => OpKind::Allocate,
             Request::Advise { .. } => OpKind::Advise,
-            Request::Stat { .. } => OpKind::Stat,
-            Request::Rename { .. } | Request::Unlink { .. } | Request::MakeDir { .. } => {
-                OpKind::Name
-            }
+            Request::Stat { .. } | Request::ReadLink { .. } => OpKind::Stat,
+            Request::Rename { .. }
+            | Request::Unlink { .. }
+            | Request::MakeDir { .. }
+            | Request::Link { .. }
+            | Request::Symlink { .. }
+            | Request::SetMode { .. } => OpKind::Name,
             Request::List { .. } => OpKind::List,
         }
     }
@@ -185,7 +241,9 @@ impl Request {
     pub(super) fn targets(&mut self) -> &mut [Lent] {
         match self {
             Request::Read { into } => into,
-            Request::Stat { out: into, .. } | Request::List { into } => std::slice::from_mut(into),
+            Request::Stat { out: into, .. }
+            | Request::List { into }
+            | Request::ReadLink { into, .. } => std::slice::from_mut(into),
             _ => &mut [],
         }
     }

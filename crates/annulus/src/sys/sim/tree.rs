@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::errno::{
-    EBUSY, EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY,
+    EBUSY, EEXIST, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM,
 };
 use super::dice::Dice;
 use crate::narrow::to_u32;
@@ -29,6 +29,8 @@ pub(crate) struct Tree {
     now: Dirs,
     disk: Dirs,
     log: Vec<Change>,
+    /// The targets of the symbolic links, which never change.
+    targets: BTreeMap<Ino, Name>,
 }
 
 /// A change of names.
@@ -109,6 +111,15 @@ fn put(dirs: &mut Dirs, dir: Ino, name: &[u8], ino: Option<Ino>) -> Option<Ino> 
     }
 }
 
+/// The treatment of a symbolic link at the end of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Follow,
+    /// Followed, unless a slash follows the link.
+    FollowWithoutSlash,
+    Keep,
+}
+
 /// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
@@ -144,6 +155,7 @@ impl Tree {
             now: root.clone(),
             disk: root,
             log: Vec::new(),
+            targets: BTreeMap::new(),
         }
     }
 
@@ -155,9 +167,24 @@ impl Tree {
         self.now.get(&dir)
     }
 
+    /// Makes `ino` a symbolic link.
+    pub(crate) fn set_target(&mut self, ino: Ino, target: &[u8]) {
+        self.targets.insert(ino, target.to_vec());
+    }
+
+    /// Returns the target of a symbolic link.
+    pub(crate) fn target(&self, ino: Ino) -> Option<&Name> {
+        self.targets.get(&ino)
+    }
+
+    /// Resolves a path, as `resolve` does, and follows a symbolic link at its end.
+    pub(crate) fn find(&self, path: &[u8]) -> Result<Lookup, i32> {
+        self.resolve(path, End::Follow)
+    }
+
     /// Resolves a path from the root, which is also the working directory of every program. The last component need not
     /// exist.
-    pub(crate) fn find(&self, path: &[u8]) -> Result<Lookup, i32> {
+    pub(crate) fn resolve(&self, path: &[u8], end: End) -> Result<Lookup, i32> {
         if path.is_empty() {
             return Err(ENOENT);
         }
@@ -168,10 +195,9 @@ impl Tree {
             ino: Some(ROOT),
             wants_dir: path.ends_with(b"/"),
         };
-        for part in path
-            .split(|&byte| byte == b'/')
-            .filter(|part| !part.is_empty())
-        {
+        let mut parts: Vec<&[u8]> = parts_reversed(path).collect();
+        let mut followed = 0;
+        while let Some(part) = parts.pop() {
             let dir = lookup.ino.ok_or(lookup.missing())?;
             let entries = self.now.get(&dir).ok_or(ENOTDIR)?;
             lookup.name = part.to_vec();
@@ -186,7 +212,26 @@ impl Tree {
                 _ => {
                     lookup.dir = dir;
                     lookup.ino = entries.get(part).copied();
-                    above.extend(lookup.ino);
+                    let target = lookup.ino.and_then(|ino| self.targets.get(&ino));
+                    let follow = match end {
+                        End::Follow => true,
+                        End::FollowWithoutSlash => !lookup.wants_dir,
+                        End::Keep => false,
+                    };
+                    let Some(target) = target.filter(|_| follow || !parts.is_empty()) else {
+                        above.extend(lookup.ino);
+                        continue;
+                    };
+                    followed += 1;
+                    if followed > LINKS_MAX {
+                        return Err(ELOOP);
+                    }
+                    if target.starts_with(b"/") {
+                        above.truncate(1);
+                    }
+                    lookup.ino = above.last().copied();
+                    lookup.wants_dir |= parts.is_empty() && target.ends_with(b"/");
+                    parts.extend(parts_reversed(target));
                 }
             }
         }
@@ -224,6 +269,18 @@ impl Tree {
         Ok(())
     }
 
+    /// `linkat(2)`: gives an inode another name.
+    pub(crate) fn link(&mut self, ino: Ino, to: &Lookup) -> Result<(), i32> {
+        if to.missing() == ENOENT && to.ino.is_none() {
+            match to.wants_dir {
+                true => return Err(ENOENT),
+                false if self.is_dir(ino) => return Err(EPERM),
+                false => {}
+            }
+        }
+        self.add(to, ino, false)
+    }
+
     /// Removes a name. Returns the inode that lost it.
     pub(crate) fn remove(&mut self, at: &Lookup, want_dir: bool) -> Result<Ino, i32> {
         let ino = self.existing(at)?;
@@ -253,8 +310,11 @@ impl Tree {
         if flags & !(NO_REPLACE | EXCHANGE) != 0 || flags == NO_REPLACE | EXCHANGE {
             return Err(EINVAL);
         }
-        if !from.has_name() || !to.has_name() {
+        if !from.has_name() || !to.has_name() && flags & NO_REPLACE == 0 {
             return Err(EBUSY);
+        }
+        if !to.has_name() {
+            return Err(EEXIST);
         }
         let moved = from.ino.ok_or(from.missing())?;
         if to.missing() == ENAMETOOLONG {
@@ -262,6 +322,9 @@ impl Tree {
         }
         if flags & NO_REPLACE != 0 && to.ino.is_some() {
             return Err(EEXIST);
+        }
+        if flags & EXCHANGE != 0 {
+            self.existing(to)?;
         }
         let is_dir = self.is_dir(moved);
         if !is_dir && (from.wants_dir || to.wants_dir && flags & EXCHANGE == 0) {
@@ -271,8 +334,10 @@ impl Tree {
             return Err(EINVAL);
         }
         let swallows = to.ino.is_some_and(|ino| self.is_below(from.dir, ino));
+        if to.ino == from.ino {
+            return Ok(None);
+        }
         if flags & EXCHANGE != 0 {
-            self.existing(to)?;
             if swallows {
                 return Err(EINVAL);
             }
@@ -283,7 +348,6 @@ impl Tree {
             return Ok(None);
         }
         match to.ino.map(|ino| self.now.get(&ino)) {
-            _ if to.ino == from.ino => return Ok(None),
             _ if swallows => return Err(ENOTEMPTY),
             Some(Some(_)) if !is_dir => return Err(EISDIR),
             Some(Some(entries)) if !entries.is_empty() => return Err(ENOTEMPTY),
@@ -370,6 +434,13 @@ impl Tree {
     }
 }
 
+/// Returns the components of a path, the last one first.
+fn parts_reversed(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    (path.rsplit(|&byte| byte == b'/')).filter(|part| !part.is_empty())
+}
+
+/// The maximum number of symbolic links in the resolution of a path (`MAXSYMLINKS`).
+const LINKS_MAX: u32 = 40;
 /// `RENAME_NOREPLACE`.
 const NO_REPLACE: u32 = 1;
 /// `RENAME_EXCHANGE`.

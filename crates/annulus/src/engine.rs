@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::buf::{Arena, BufferLayout, Region};
+use crate::buf::{Arena, BufferLayout, IoBuf, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
-use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, paths};
+use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, paths, whole};
 use crate::metrics::Metrics;
 use crate::op::{
     Link, MakeDir, Nop, ReadLink, Rename, SetPermissions, Sleep, StatAt, Symlink, Unlink,
@@ -336,6 +336,53 @@ impl Engine {
     /// Fails with any error of `mkdir(2)`, unchanged.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Operation<'_, MakeDir> {
         paths::create_dir(&self.submitter, path.as_ref())
+    }
+
+    /// Creates a directory and all of its parents that do not exist. Succeeds if it exists.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `mkdir(2)`, unchanged (`EEXIST` or `ENOTDIR` if a part of the path is a file).
+    pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        whole::create_dir_all(&self.submitter, path.as_ref()).await
+    }
+
+    /// Reads a whole file. [`load_file`](Engine::load_file) is faster for files that are large and not cached.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `open(2)` or `read(2)`, unchanged.
+    pub async fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        whole::read(&self.submitter, path.as_ref()).await
+    }
+
+    /// Reads a whole file as UTF-8.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `InvalidData` if the file is not UTF-8, and otherwise like [`read`](Engine::read).
+    pub async fn read_to_string(&self, path: impl AsRef<Path>) -> io::Result<String> {
+        whole::read_to_string(&self.submitter, path.as_ref()).await
+    }
+
+    /// Writes a whole file. Creates it if it does not exist, and replaces its contents if it does. If the future is
+    /// dropped, the file may have a part of `contents`; write to a new name and [rename](Engine::rename) it where that
+    /// matters.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `open(2)` or `write(2)`, unchanged.
+    pub async fn write<B: IoBuf>(&self, path: impl AsRef<Path>, contents: B) -> io::Result<()> {
+        whole::write(&self.submitter, path.as_ref(), contents).await
+    }
+
+    /// Returns whether `path` exists. Follows symbolic links.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `statx(2)` except `ENOENT`, unchanged (`EACCES`).
+    pub async fn try_exists(&self, path: impl AsRef<Path>) -> io::Result<bool> {
+        whole::try_exists(&self.submitter, path.as_ref()).await
     }
 
     /// Lists a directory without `.` and `..`, in the order of the file system. Runs on a blocking thread, because

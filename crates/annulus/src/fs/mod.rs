@@ -13,6 +13,7 @@ mod metadata;
 mod options;
 pub(crate) mod paths;
 mod read_into;
+pub(crate) mod whole;
 
 pub use dir::DirEntry;
 pub use load::Load;

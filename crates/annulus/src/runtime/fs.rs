@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::executor;
-use crate::buf::Region;
+use crate::buf::{IoBuf, Region};
 use crate::driver::Submitter;
-use crate::fs::{DirEntry, File, Metadata, OpenOptions, paths};
+use crate::fs::{DirEntry, File, Metadata, OpenOptions, paths, whole};
 use crate::sys::call;
 
 /// Returns the submitter of the calling core's files.
@@ -186,6 +186,51 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// Fails with any error of `mkdir(2)`, unchanged.
 pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     paths::create_dir(&files(), path.as_ref()).await
+}
+
+/// Creates a directory and all of its parents that do not exist. Succeeds if it exists.
+///
+/// # Errors
+///
+/// Fails with any error of `mkdir(2)`, unchanged.
+pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    whole::create_dir_all(&files(), path.as_ref()).await
+}
+
+/// Reads a whole file; see [`Engine::read`](crate::Engine::read).
+///
+/// # Errors
+///
+/// Fails with any error of `open(2)` or `read(2)`, unchanged.
+pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    whole::read(&files(), path.as_ref()).await
+}
+
+/// Reads a whole file as UTF-8.
+///
+/// # Errors
+///
+/// Fails with `InvalidData` if the file is not UTF-8, and otherwise like [`read`].
+pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
+    whole::read_to_string(&files(), path.as_ref()).await
+}
+
+/// Writes a whole file; see [`Engine::write`](crate::Engine::write).
+///
+/// # Errors
+///
+/// Fails with any error of `open(2)` or `write(2)`, unchanged.
+pub async fn write<B: IoBuf>(path: impl AsRef<Path>, contents: B) -> io::Result<()> {
+    whole::write(&files(), path.as_ref(), contents).await
+}
+
+/// Returns whether `path` exists. Follows symbolic links.
+///
+/// # Errors
+///
+/// Fails with any error of `statx(2)` except `ENOENT`, unchanged.
+pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
+    whole::try_exists(&files(), path.as_ref()).await
 }
 
 /// Returns the entries of a directory, in the file system's order, without `.` and `..`. It runs on a blocking

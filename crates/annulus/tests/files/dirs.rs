@@ -194,6 +194,43 @@ fn permissions_are_set_by_path_and_on_an_open_file() {
 }
 
 #[test]
+fn directories_are_created_with_their_parents() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let deep = fixture.path("d").join("e").join("f");
+        engine.create_dir_all(&deep).await.unwrap();
+        engine.create_dir_all(&deep).await.unwrap();
+        assert!(engine.metadata(&deep).await.unwrap().is_dir());
+        fixture.put("d/file", b"");
+        for (path, errno) in [("d/file", libc::EEXIST), ("d/file/x", libc::ENOTDIR)] {
+            let error = engine.create_dir_all(fixture.path(path)).await.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(errno), "{path}");
+        }
+    });
+}
+
+#[test]
+fn a_whole_file_is_written_and_read() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let path = fixture.path("f");
+        assert!(!engine.try_exists(&path).await.unwrap());
+        for length in [100_000, 511, 512, 0] {
+            engine.write(&path, bytes(1, length)).await.unwrap();
+            assert_eq!(engine.read(&path).await.unwrap(), bytes(1, length));
+        }
+        assert!(engine.try_exists(&path).await.unwrap());
+        engine.write(&path, "text").await.unwrap();
+        assert_eq!(engine.read_to_string(&path).await.unwrap(), "text");
+        engine.write(&path, vec![0xff]).await.unwrap();
+        let error = engine.read_to_string(&path).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+        let inside = engine.try_exists(path.join("x")).await.unwrap_err();
+        assert_eq!(inside.raw_os_error(), Some(libc::ENOTDIR));
+    });
+}
+
+#[test]
 fn a_removed_file_lives_on_while_it_is_open() {
     for_each_backend(async |fixture| {
         let engine = &fixture.engine;

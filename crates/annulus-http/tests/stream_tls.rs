@@ -120,7 +120,7 @@ where
         });
         match run {
             Ok(outcome) => outcome.unwrap_or_else(|error| panic!("{backend:?}: {error}")),
-            Err(error) if error.allows_fallback() => println!("skip: {error}"),
+            Err(error) if error.allows_fallback() => annulus_testing::skip::skip(error),
             Err(error) => panic!("{backend:?}: {error}"),
         }
     }

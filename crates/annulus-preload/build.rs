@@ -1,5 +1,6 @@
-//! Writes the linker's list of the functions that the shared object exports, from the list of glibc's functions. The
-//! build script of `annulus-cli`, which links the shared object, receives the path as `DEP_ANNULUS_PRELOAD_EXPORTS`.
+//! Refuses targets that the hooks are not written for. Writes the linker's list of the functions that the shared object
+//! exports, from the list of glibc's functions. The build script of `annulus-cli`, which links the shared object, receives
+//! the path as `DEP_ANNULUS_PRELOAD_EXPORTS`.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -9,7 +10,26 @@ const LIST: &str = "tests/exports/glibc.txt";
 /// The headings of the exported functions.
 const EXPORTED: [&str; 3] = ["[served]", "[handed back]", "[noted]"];
 
+/// The operating system, the architecture and the C library that the hooks are written for, as cargo names them.
+const TARGET: [(&str, &str); 3] = [
+    ("CARGO_CFG_TARGET_OS", "linux"),
+    ("CARGO_CFG_TARGET_ARCH", "x86_64"),
+    ("CARGO_CFG_TARGET_ENV", "gnu"),
+];
+
 fn main() {
+    // Here, because a `compile_error!` would be one of many errors of the compiler.
+    if !TARGET
+        .iter()
+        .all(|(name, value)| env::var(name).is_ok_and(|set| set == *value))
+    {
+        println!(
+            "cargo::error=annulus-preload supports only x86-64 Linux with glibc (x86_64-unknown-linux-gnu), because \
+             its hooks of `syscall`, `clone` and variadic functions are written for that ABI; build annulus-cli \
+             without its feature `preload`"
+        );
+        return;
+    }
     println!("cargo::rerun-if-changed={LIST}");
     let list = fs::read_to_string(LIST).expect("the package contains the list of functions");
     let mut is_exported = false;

@@ -44,12 +44,6 @@
 //! No code here calls a function that this library exports, except through `real`. System calls are made directly
 //! (`sys`, `raw_libc`), also in the library `annulus`.
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
-compile_error!(
-    "annulus-preload supports only x86-64 Linux with glibc (x86_64-unknown-linux-gnu), because its hooks of `syscall`, \
-     `clone` and variadic functions are written for that ABI; build annulus-cli without its feature `preload`"
-);
-
 mod accept_burst;
 mod batching;
 mod buffers;

@@ -9,7 +9,6 @@ pub(crate) use ::libc::*;
 /// Returns the kernel's result, or -1 and errno, as libc's `syscall` does. It takes no lock, allocates no memory and
 /// needs no other library, so a signal handler or an allocator that is still starting may call it.
 #[allow(non_upper_case_globals, reason = "it stands for libc's function")]
-#[cfg(target_arch = "x86_64")]
 pub(crate) const syscall: unsafe extern "C" fn(c_long, ...) -> c_long =
     // SAFETY: Typed: it takes up to seven integers by the C calling convention, and returns one.
     unsafe {
@@ -21,7 +20,6 @@ pub(crate) const syscall: unsafe extern "C" fn(c_long, ...) -> c_long =
 /// Moves the number and six arguments from the registers of the C calling convention to those of a system call.
 ///
 /// A child that this creates on another stack (`clone`) returns from here on that stack, as from libc's function.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn direct() {
     std::arch::naked_asm!(

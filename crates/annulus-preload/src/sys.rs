@@ -174,23 +174,8 @@ pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u6
 /// Lent: `events` is valid for writes of `max`.
 pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> CallResult {
     // This is usually the call that the program itself makes; a filter that it has set may allow no other.
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: Lent: the caller guarantees these pointers.
-    let ret = unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) };
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: Lent: the caller guarantees these pointers.
-    let ret = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait,
-            set,
-            events,
-            max,
-            0,
-            ptr::null::<c_void>(),
-            8,
-        )
-    };
-    result(ret)
+    result(unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) })
 }
 
 /// Waits on the kernel's set; returns -1 and errno, as the C library does. `mask` is 8 bytes, or null.

@@ -65,7 +65,6 @@ mod epoll;
 mod io;
 mod poll;
 mod process;
-#[cfg(target_arch = "x86_64")]
 mod raw_syscall;
 mod socket;
 mod stdio;
@@ -81,10 +80,9 @@ use crate::fd_table::{self, Entry, Kind};
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = load;
 
-/// The library's entry point. On architectures other than x86-64, raw calls bypass the library.
+/// The library's entry point.
 extern "C" fn load() {
     let serves = crate::process::load();
-    #[cfg(target_arch = "x86_64")]
     if serves {
         raw_syscall::watch();
     }

@@ -74,7 +74,6 @@ hooks! {
 
 /// Defines the functions with a list of arguments. They send queued bytes, then jump to the next function with their
 /// name, with registers and stack unchanged.
-#[cfg(target_arch = "x86_64")]
 macro_rules! exec_with_list {
     ($($name:ident, $next:ident, $symbol:literal;)*) => {
         $(
@@ -99,7 +98,6 @@ macro_rules! exec_with_list {
     };
 }
 
-#[cfg(target_arch = "x86_64")]
 exec_with_list! {
     execl, next_execl, c"execl";
     execlp, next_execlp, c"execlp";

@@ -7,7 +7,6 @@
 #![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
-#[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
@@ -136,14 +135,12 @@ hooks! {
 }
 
 /// Stands in for a function that prints, and prints nothing.
-#[cfg(target_arch = "x86_64")]
 extern "C" fn prints_nothing() -> c_int {
     -1
 }
 
 /// Defines functions that print a list of values. They leave the descriptor to libc, then jump to the next function
 /// with their name, with registers and stack unchanged. Floating-point values are in the vector registers.
-#[cfg(target_arch = "x86_64")]
 macro_rules! prints {
     ($($name:ident, $next:ident, $symbol:literal;)*) => {
         $(
@@ -187,7 +184,6 @@ macro_rules! prints {
     };
 }
 
-#[cfg(target_arch = "x86_64")]
 prints! {
     dprintf, next_dprintf, c"dprintf";
     __dprintf_chk, next_dprintf_chk, c"__dprintf_chk";

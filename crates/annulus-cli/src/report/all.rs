@@ -1,11 +1,11 @@
 //! The page of `annulus bench all`: the machine, an overview, the scaling over processors, and the tables of each part.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{DOCTYPE, Markup, html};
 
 use super::files::machine_facts;
 use super::format::{moment, quoted};
 use super::model::Comparison;
-use super::page::{STYLE, policy, table};
+use super::page::{html_head, table};
 use crate::bench::all::json::{PartReport, Report};
 use crate::bench::table::grouped;
 
@@ -28,16 +28,7 @@ pub(super) fn page(report: &Report, comparisons: &[Option<Comparison>]) -> Strin
     let page = html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(policy());
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                title { "Annulus on " (report.machine.line()) }
-                link rel="icon" href="data:,";
-                style { (PreEscaped(STYLE)) }
-            }
+            (html_head(&format!("Annulus on {}", report.machine.line())))
             body {
                 a.skip href="#main" { "Skip to the report" }
                 (head(report))

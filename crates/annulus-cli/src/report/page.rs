@@ -12,7 +12,7 @@ use super::model::{Comparison, Group, VariantRuns};
 use super::svg::{self, DataRef};
 use super::{curve, guide};
 
-pub(super) const STYLE: &str = include_str!("page.css");
+const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const NO_TIMELINES: &str = "These files have no timelines, so there are no heat maps, no speed over time and no \
     percentile curves. With --timeline, --json keeps timelines.";
@@ -34,16 +34,7 @@ pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String 
     let page = html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(policy());
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                title { (title) }
-                link rel="icon" href="data:,";
-                style { (PreEscaped(STYLE)) }
-            }
+            (html_head(&title))
             body {
                 a.skip href="#main" { "Skip to the report" }
                 (head(comparisons, differences.as_deref()))
@@ -77,8 +68,24 @@ pub(super) fn page(comparisons: &[Comparison], scale: Option<&Scale>) -> String 
     page.into_string()
 }
 
+/// Returns the `<head>` of a page.
+pub(super) fn html_head(title: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta http-equiv="Content-Security-Policy" content=(policy());
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            meta name="referrer" content="no-referrer";
+            title { (title) }
+            link rel="icon" href="data:,";
+            style { (PreEscaped(STYLE)) }
+        }
+    }
+}
+
 /// Returns a policy that allows only the style and the script of the page, by their hashes.
-pub(super) fn policy() -> String {
+fn policy() -> String {
     let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
     format!(
         "default-src 'none'; img-src data:; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \

@@ -16,7 +16,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, Submitter, cqueue, opcode, squeue, types};
 
 use crate::forbidden::rings_allowed;
 use crate::ring_files::FilesDriver;
@@ -362,16 +362,9 @@ impl Driver {
                 }
                 continue;
             }
-            // Publish the head of the completion queue first. Otherwise the enter counts completions that are already
-            // reaped, and does not wait.
-            cq.sync();
-            sq.sync();
             calls += 1;
             worker.called();
-            enter(submitter.submit_and_wait(wait_for.min(*in_flight)))?;
-            // Load the kernel's heads and tails: the entries that it has taken, and its new completions.
-            sq.sync();
-            cq.sync();
+            submit_and_wait(&submitter, &mut sq, &mut cq, wait_for.min(*in_flight))?;
             let mut fresh = 0;
             for cqe in &mut cq {
                 *in_flight -= 1;
@@ -579,9 +572,28 @@ fn push<L: Worker>(
     })
 }
 
+/// Submits the pushed entries, waits for `wait_for` completions, and loads the kernel's side of both queues.
+#[inline]
+pub(crate) fn submit_and_wait(
+    submitter: &Submitter<'_>,
+    sq: &mut squeue::SubmissionQueue<'_>,
+    cq: &mut cqueue::CompletionQueue<'_>,
+    wait_for: usize,
+) -> Result<(), Failure> {
+    // Publish the head of the completion queue first. Otherwise the enter counts completions that are already reaped,
+    // and does not wait.
+    cq.sync();
+    sq.sync();
+    enter(submitter.submit_and_wait(wait_for))?;
+    // Load the kernel's heads and tails: the entries that it has taken, and its new completions.
+    sq.sync();
+    cq.sync();
+    Ok(())
+}
+
 /// Treats `EINTR`, `EAGAIN` and `EBUSY` as success. The enter was interrupted, or the kernel requires reaping first;
 /// the loop does both.
-pub(crate) fn enter(result: io::Result<usize>) -> Result<(), Failure> {
+fn enter(result: io::Result<usize>) -> Result<(), Failure> {
     match result {
         Ok(_) => Ok(()),
         Err(error) => match error.raw_os_error() {

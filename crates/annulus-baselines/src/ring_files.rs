@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::call::whole;
-use crate::ring::{Setup, build, enter, kernel_result};
+use crate::ring::{Setup, build, kernel_result, submit_and_wait};
 use crate::threads::slept_until_later;
 use crate::{Failure, Job, Memory, Op, Worker};
 
@@ -83,13 +83,9 @@ impl FilesDriver {
                 }
                 continue;
             }
-            cq.sync();
-            sq.sync();
             calls += 1;
             worker.called();
-            enter(submitter.submit_and_wait(1))?;
-            sq.sync();
-            cq.sync();
+            submit_and_wait(&submitter, &mut sq, &mut cq, 1)?;
             for cqe in &mut cq {
                 let index = cqe.user_data() as usize;
                 let (op, step) = &mut slots[index];

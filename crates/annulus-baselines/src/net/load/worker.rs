@@ -12,6 +12,7 @@
 
 mod ending;
 mod opening;
+mod phases;
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use io_uring::{cqueue, opcode, squeue, types};
 use memmap2::{MmapMut, MmapRaw};
 
+use self::phases::Mark;
 use super::address::{KernelAddress, Target};
 use super::conn::{Conn, State, What, same_generation, token, untoken};
 use super::os;
@@ -53,16 +55,6 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 const PORTS_OF_SOURCE: usize = 20_000;
 /// The number of source addresses that short connections rotate through, because a closed connection keeps its port.
 const SOURCES: u32 = 250;
-
-/// CPU time, clock and counters at the start or the end of the measured time.
-#[derive(Clone, Copy, Default)]
-struct Mark {
-    at_ns: u64,
-    cpu_ns: u64,
-    responses: u64,
-    sent_bytes: u64,
-    received_bytes: u64,
-}
 
 struct Worker<'r, 'p, P: Protocol> {
     channel: Channel<'r>,
@@ -240,95 +232,6 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             self.shared
                 .count_responses(self.requests.responses - before);
         }
-    }
-
-    /// Enters each phase up to this one. A slow thread may have missed some.
-    fn go_to(&mut self, phase: Phase) -> io::Result<()> {
-        for next in Phase::ALL {
-            if next <= self.phase || next > phase {
-                continue;
-            }
-            match next {
-                Phase::Connecting => {}
-                Phase::WarmUp => self.begin_requests()?,
-                Phase::Measured => {
-                    self.begin = self.mark();
-                    self.requests.recording = true;
-                    self.requests.due_from_ns = self.now_ns;
-                    let runtime_ns = self.plan.runtime.as_nanos() as u64;
-                    self.requests.recorder.begin(self.now_ns, runtime_ns);
-                }
-                Phase::After => {
-                    self.end = self.mark();
-                    self.requests.recording = false;
-                    self.requests.due_until_ns = self.now_ns;
-                    self.open_at_end = self.open;
-                }
-                Phase::Draining => {
-                    let patience = self.shared.patience(self.plan.timeout);
-                    self.drain_until_ns = self.now_ns + patience.as_nanos() as u64;
-                    // The rest is for the responses to the last of them.
-                    self.send_until_ns = self.now_ns + patience.as_nanos() as u64 / 2;
-                }
-            }
-            self.phase = next;
-        }
-        Ok(())
-    }
-
-    fn begin_requests(&mut self) -> io::Result<()> {
-        self.phase = Phase::WarmUp;
-        if let Pace::Rate(rate) = self.plan.pace {
-            let start_ns = self.shared.start_ns();
-            self.schedule = Some(Schedule::new(
-                start_ns,
-                rate,
-                self.thread,
-                self.plan.threads,
-            ));
-        }
-        for conn_index in 0..self.conns.len() as u32 {
-            if self.plan.reconnect {
-                self.reuse(conn_index);
-            } else if self.conns[conn_index as usize].state == State::Open {
-                self.queue_requests(conn_index, self.plan.pipeline as u32)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn mark(&self) -> Mark {
-        Mark {
-            at_ns: self.now_ns,
-            cpu_ns: os::thread_cpu_ns(),
-            responses: self.requests.responses,
-            sent_bytes: self.sent_bytes,
-            received_bytes: self.received_bytes,
-        }
-    }
-
-    fn owed(&self) -> u64 {
-        self.requests.made - self.requests.responses - self.requests.dropped
-    }
-
-    /// Returns the due time of the next request that may still be sent.
-    fn next_due_ns(&self) -> Option<u64> {
-        let next_ns = self.schedule.as_ref()?.next_ns();
-        // Requests due after the measured time are not needed once it is over.
-        let is_needed = self.phase != Phase::Draining || next_ns < self.requests.due_until_ns;
-        is_needed.then_some(next_ns)
-    }
-
-    /// Returns the due time of the next request to send. A server that is too slow for the rate gets no more requests
-    /// than it may respond to in time.
-    fn next_to_send_ns(&self) -> Option<u64> {
-        let may_send = self.now_ns < self.send_until_ns;
-        self.next_due_ns().filter(|_| may_send)
-    }
-
-    fn is_drained(&self) -> bool {
-        let nothing_left = self.owed() == 0 && self.next_to_send_ns().is_none();
-        nothing_left || self.now_ns >= self.drain_until_ns
     }
 
     fn patience_ns(&self) -> u64 {

@@ -174,9 +174,9 @@ pub(crate) fn shared_files(process: u32) -> io::Result<Vec<File>> {
         return Ok(files);
     }
     let message = format!(
-        "process {process} shares no metrics: it does not use Annulus, or does not call annulus::metrics::share() when \
-         it starts; `annulus serve` and `annulus bench` share theirs, and a program under `annulus run` does once it \
-         has a ring"
+        "process {process} shares no metrics: a server under `annulus run` shares them from its first connection on, \
+         `annulus serve` and `annulus bench` always, and other programs if they call annulus::metrics::share() when \
+         they start"
     );
     Err(io::Error::new(io::ErrorKind::Unsupported, message))
 }

@@ -8,8 +8,9 @@ use super::value::parse_seconds;
 
 const TOP_HELP: &str = "\
 A process is visible after it has called annulus::metrics::share(). `annulus serve` and
-`annulus bench` do so, and so does a program under `annulus run` once it has a ring. Without a
-PID, the only process that shares its metrics is shown; if there are several, they are listed.
+`annulus bench` do so, and so does a server under `annulus run` with its first connection.
+Without a PID, the only process that shares its metrics is shown; if there are several, they are
+listed.
 The process records latencies only while a reader is attached.
 
 Keys: q quits, p pauses, s sorts, + and - change the interval, ? explains the columns.

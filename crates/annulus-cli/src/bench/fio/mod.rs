@@ -163,7 +163,7 @@ fn refused(path: &Path, list: &[Complaint]) -> Fault {
 
 fn heading(args: &FileArgs, path: &Path, plan: &Plan) -> String {
     let mut text = format!(
-        "{}: {} jobs in {} stages × {} repeats\n",
+        "{}: jobs: {}, stages: {}, repeats: {}\n",
         path.display(),
         plan.jobs.len(),
         plan.stages.len(),

@@ -153,10 +153,15 @@ fn allow(env: &Environment) -> String {
     const CALLS: &str = "io_uring_setup, io_uring_enter and io_uring_register";
     let kind = env.surroundings.container.as_ref().map(|one| one.kind);
     let how = match kind {
-        Some(ContainerKind::Docker) => "docker run --security-opt seccomp=PROFILE.json",
-        Some(ContainerKind::Podman) => "podman run --security-opt seccomp=PROFILE.json",
+        Some(ContainerKind::Docker) => {
+            "docker run --security-opt seccomp=PROFILE.json (docs/reference/kernels.md makes the file)"
+        }
+        Some(ContainerKind::Podman) => {
+            "podman run --security-opt seccomp=PROFILE.json (docs/reference/kernels.md makes the file)"
+        }
         Some(ContainerKind::Kubernetes) => {
-            "the pod's securityContext.seccompProfile: type Localhost, localhostProfile PROFILE.json"
+            "the pod's securityContext.seccompProfile: type Localhost, localhostProfile PROFILE.json \
+             (docs/reference/kernels.md makes the file)"
         }
         Some(ContainerKind::Lxc) => {
             "lxc.seccomp.profile = PROFILE in the container's configuration"

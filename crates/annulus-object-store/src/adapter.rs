@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus::Engine;
+use annulus::buf::Arena;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -23,7 +24,8 @@ use crate::blocking;
 use crate::error::Failure;
 use crate::list::{self, Location};
 use crate::names::{Name, Root};
-use crate::read::{self, SHORT_BYTES};
+use crate::open_files::Opened;
+use crate::read::{self, Memory, SHORT_BYTES};
 use crate::stat::Stat;
 use crate::store::Store;
 use crate::upload::Upload;
@@ -128,6 +130,23 @@ impl LocalFileSystem {
         let max = self.store.files.max();
         self.store.set_open_files(max, after);
         self
+    }
+
+    /// Sets an arena of the engine, whose buffers receive the bytes of reads. The returned `Bytes` are these buffers,
+    /// without a copy, and return them when the last slice is dropped.
+    ///
+    /// `reserved` buffers always stay free, so a program that keeps its slices does not starve other users of the arena.
+    /// Reads use the heap while no more are free, and reads that are longer than a buffer always do; see
+    /// [`heap_reads`](LocalFileSystem::heap_reads).
+    #[must_use]
+    pub fn with_arena(mut self, arena: Arena, reserved: usize) -> Self {
+        self.store.memory = Arc::new(Memory::of_arena(arena, reserved));
+        self
+    }
+
+    /// Returns the number of reads that used the heap although the store has an arena.
+    pub fn heap_reads(&self) -> u64 {
+        self.store.memory.heap_reads()
     }
 
     /// Closes the files that are open between calls. Files of reads in progress close when these end.
@@ -240,10 +259,12 @@ impl ObjectStore for LocalFileSystem {
         };
         let bytes = range.end - range.start;
         let content = if options.head || bytes > SHORT_BYTES {
-            let chunks = read::stream(opened.file, path.into(), range.clone());
+            let memory = Arc::clone(&self.store.memory);
+            let chunks = read::stream(opened.file, path.into(), memory, range.clone());
             chunks.map(|chunk| Ok(chunk?)).boxed()
         } else {
-            let content = read::range(&opened.file, &path, range.clone()).await?;
+            let memory = &self.store.memory;
+            let content = read::range(&opened.file, &path, memory, range.clone()).await?;
             stream::iter((bytes > 0).then_some(Ok(content))).boxed()
         };
         Ok(super::get_result(
@@ -255,8 +276,8 @@ impl ObjectStore for LocalFileSystem {
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let path = self.path_to_filesystem(location)?;
-        let opened = self.store.open(&path).await?;
-        Ok(read::ranges(&opened.file, &path, opened.stat.bytes, ranges).await?)
+        let Opened { file, stat } = self.store.open(&path).await?;
+        Ok(read::ranges(&file, &path, &self.store.memory, stat.bytes, ranges).await?)
     }
 
     fn delete_stream(

@@ -4,8 +4,10 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use annulus::File;
+use annulus::buf::{Arena, ArenaBuf, IoBufMut};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt};
 
@@ -19,6 +21,55 @@ const CHUNK_BYTES: usize = 1 << 20;
 const READ_AHEAD: usize = 4;
 /// The longest read for several ranges, bytes. Each of them keeps all of it in memory.
 const MERGED_BYTES_MAX: u64 = 1 << 20;
+
+/// The memory for the bytes of objects: the heap, or the buffers of an arena while enough of them are free.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// The arena, and the number of buffers that stay free in it.
+    arena: Option<(Arena, usize)>,
+    heap_reads: AtomicU64,
+}
+
+/// A buffer of an arena as the owner of `Bytes`, which returns it when the last slice is dropped.
+struct Lease(ArenaBuf);
+
+impl AsRef<[u8]> for Lease {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Memory {
+    pub(crate) fn of_arena(arena: Arena, reserved: usize) -> Memory {
+        Memory {
+            arena: Some((arena, reserved)),
+            heap_reads: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the number of reads that found no buffer in the arena and used the heap.
+    pub(crate) fn heap_reads(&self) -> u64 {
+        self.heap_reads.load(Ordering::Relaxed)
+    }
+
+    /// Returns a buffer of the arena with a length of `bytes`. `None` if the heap is to be used.
+    fn lease(&self, bytes: u64) -> Option<ArenaBuf> {
+        let (arena, reserved) = self.arena.as_ref()?;
+        let bytes = usize::try_from(bytes).ok();
+        let lease = bytes
+            .filter(|bytes| *bytes <= arena.layout().bytes)
+            .and_then(|bytes| {
+                let mut lease = arena.try_take()?;
+                lease.set_len(bytes);
+                // Tasks that take the last buffers together all return theirs.
+                (arena.free() >= *reserved).then_some(lease)
+            });
+        if lease.is_none() {
+            self.heap_reads.fetch_add(1, Ordering::Relaxed);
+        }
+        lease
+    }
+}
 
 /// Checks a range against the length of the file, so that no memory is allocated for bytes that do not exist.
 fn check(path: &Path, range: &Range<u64>, file_bytes: u64) -> Result<(), Failure> {
@@ -46,29 +97,43 @@ fn buffer(path: &Path, bytes: u64) -> Result<Vec<u8>, Failure> {
 }
 
 /// Reads `range`. Fails if the file ends first.
-pub(crate) async fn range(file: &File, path: &Path, range: Range<u64>) -> Result<Bytes, Failure> {
+pub(crate) async fn range(
+    file: &File,
+    path: &Path,
+    memory: &Memory,
+    range: Range<u64>,
+) -> Result<Bytes, Failure> {
     if range.is_empty() {
         return Ok(Bytes::new());
     }
-    let buffer = buffer(path, range.end - range.start)?;
-    match file.read_exact_at(buffer, range.start).await {
-        Ok(buffer) => Ok(buffer.into()),
-        Err(error) => Err(Failure::other("read", path, error.into())),
-    }
+    let bytes = range.end - range.start;
+    let read = match memory.lease(bytes) {
+        Some(lease) => {
+            let read = file.read_exact_at(lease, range.start).await;
+            read.map(|lease| Bytes::from_owner(Lease(lease)))
+                .map_err(io::Error::from)
+        }
+        None => {
+            let read = file.read_exact_at(buffer(path, bytes)?, range.start).await;
+            read.map(Bytes::from).map_err(io::Error::from)
+        }
+    };
+    read.map_err(|error| Failure::other("read", path, error))
 }
 
 /// Reads a long range in order, with several reads in flight. Ends after an error.
 pub(crate) fn stream(
     file: File,
     path: Arc<Path>,
+    memory: Arc<Memory>,
     long: Range<u64>,
 ) -> impl Stream<Item = Result<Bytes, Failure>> + Send + 'static {
     let end = long.end;
     stream::iter(long.step_by(CHUNK_BYTES))
         .map(move |start| {
-            let (file, path) = (file.clone(), Arc::clone(&path));
+            let (file, path, memory) = (file.clone(), Arc::clone(&path), Arc::clone(&memory));
             let chunk = start..end.min(start + CHUNK_BYTES as u64);
-            async move { range(&file, &path, chunk).await }
+            async move { range(&file, &path, &memory, chunk).await }
         })
         .buffered(READ_AHEAD)
         .scan(false, |has_failed, chunk| {
@@ -82,6 +147,7 @@ pub(crate) fn stream(
 pub(crate) async fn ranges(
     file: &File,
     path: &Path,
+    memory: &Memory,
     file_bytes: u64,
     ranges: &[Range<u64>],
 ) -> Result<Vec<Bytes>, Failure> {
@@ -89,40 +155,66 @@ pub(crate) async fn ranges(
         check(path, range, file_bytes)?;
     }
     let plan = Plan::new(ranges);
-    let failed = |error: io::Error| Failure::other("read", path, error);
-    let mut done = vec![Bytes::new(); plan.reads.len()];
-    let mut short = Vec::new();
-    // Memory is allocated as the batch takes the reads, so this checks its size only.
-    if let Some(longest) = plan.reads.iter().map(|read| read.end - read.start).max() {
-        drop(buffer(path, longest)?);
+    let longest = plan.reads.iter().map(|read| read.end - read.start).max();
+    // Checks the size. The batch allocates memory when it starts a read.
+    drop(buffer(path, longest.unwrap_or(0))?);
+    let (mut leased, mut rest) = (Vec::new(), Vec::new());
+    for (index, read) in plan.reads.iter().enumerate() {
+        match memory.lease(read.end - read.start) {
+            Some(lease) => leased.push((index, lease)),
+            None => rest.push(index),
+        }
     }
-    let buffers = plan.reads.iter().map(|read| {
-        let buffer = buffer(path, read.end - read.start).unwrap_or_default();
-        (buffer, read.start)
+    let starts = |index: &usize| plan.reads.get(*index).map_or(0, |read| read.start);
+    let bytes = |index: &usize| {
+        plan.reads
+            .get(*index)
+            .map_or(0, |read| read.end - read.start)
+    };
+    let leased_at: Vec<usize> = leased.iter().map(|(index, _)| *index).collect();
+    let leases = leased
+        .into_iter()
+        .map(|(index, lease)| (lease, starts(&index)));
+    let buffers = rest.iter().map(|index| {
+        let buffer = buffer(path, bytes(index)).unwrap_or_default();
+        (buffer, starts(index))
     });
-    let mut batch = file.read_many_at(buffers);
-    while let Some(completed) = batch.next().await {
-        let (bytes, buffer) = completed.result.map_err(|error| failed(error.into()))?;
-        let index = completed.index;
-        let Some(read) = plan.reads.get(index) else {
+    let (leased, heap) = futures_util::try_join!(
+        batch(file, path, leases, |lease| Bytes::from_owner(Lease(lease))),
+        batch(file, path, buffers, Bytes::from),
+    )?;
+    let mut done = vec![Bytes::new(); plan.reads.len()];
+    let indices = leased_at.into_iter().chain(rest);
+    for (index, (filled, read)) in indices.zip(leased.into_iter().chain(heap)) {
+        let (Some(wanted), Some(done)) = (plan.reads.get(index), done.get_mut(index)) else {
             continue;
         };
-        if (bytes as u64) < read.end - read.start {
-            short.push((index, bytes, buffer));
-        } else if let Some(done) = done.get_mut(index) {
-            *done = buffer.into();
-        }
-    }
-    // A transfer may end before the range does. What is left fails if the file has become shorter.
-    for (index, bytes, mut buffer) in short {
-        if let (Some(read), Some(done)) = (plan.reads.get(index), done.get_mut(index)) {
-            buffer.truncate(bytes);
-            let rest = range(file, path, read.start + bytes as u64..read.end).await?;
-            buffer.extend_from_slice(&rest);
-            *done = buffer.into();
-        }
+        // A transfer may end early. If the file has become shorter, the second attempt fails.
+        *done = match filled as u64 == wanted.end - wanted.start {
+            true => read,
+            false => range(file, path, memory, wanted.clone()).await?,
+        };
     }
     Ok(plan.split(ranges, &mut done))
+}
+
+/// Makes reads as one batch. Returns the number of bytes of each, and the whole buffer, in the order of the reads.
+async fn batch<B: IoBufMut>(
+    file: &File,
+    path: &Path,
+    reads: impl ExactSizeIterator<Item = (B, u64)>,
+    finish: impl Fn(B) -> Bytes,
+) -> Result<Vec<(usize, Bytes)>, Failure> {
+    let mut done = vec![(0, Bytes::new()); reads.len()];
+    let mut batch = file.read_many_at(reads);
+    while let Some(completed) = batch.next().await {
+        let failed = |error: io::Error| Failure::other("read", path, error);
+        let (filled, buffer) = completed.result.map_err(|error| failed(error.into()))?;
+        if let Some(done) = done.get_mut(completed.index) {
+            *done = (filled, finish(buffer));
+        }
+    }
+    Ok(done)
 }
 
 /// The reads for a list of ranges.

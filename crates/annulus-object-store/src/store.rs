@@ -9,12 +9,14 @@ use annulus::Engine;
 use crate::error::Failure;
 use crate::names::Root;
 use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
+use crate::read::Memory;
 
 /// A folder, and the settings of its store.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Arc<OpenFiles>,
+    pub(crate) memory: Arc<Memory>,
     /// `None`: the engine that all such stores share.
     engine: Option<Engine>,
     pub(crate) automatic_cleanup: bool,
@@ -26,6 +28,7 @@ impl Store {
         Store {
             root: Arc::new(root),
             files: Arc::new(OpenFiles::new(OPEN_FILES, Duration::ZERO)),
+            memory: Arc::default(),
             engine: None,
             automatic_cleanup: false,
             fsync: false,

@@ -138,6 +138,52 @@ macro_rules! tests {
         }
 
         #[tokio::test]
+        async fn slices_that_are_kept_do_not_starve_the_arena() {
+            for engine in [annulus::Engine::new().unwrap(), crate::fallback()] {
+                let arena = engine
+                    .register_buffers(annulus::buf::BufferLayout::new(16, 64 << 10))
+                    .unwrap();
+                let (_root, store) = store();
+                let store = store.with_engine(engine).with_arena(arena.clone(), 4);
+                let location = Path::from("object");
+                let expected = contents(2 << 20);
+                store.put(&location, expected.clone().into()).await.unwrap();
+                let mut kept = Vec::new();
+                for start in 0..8_u64 {
+                    let range = start * 1000..start * 1000 + 5000;
+                    kept.push((
+                        range.clone(),
+                        store.get_range(&location, range).await.unwrap(),
+                    ));
+                }
+                assert_eq!((arena.free(), store.heap_reads()), (8, 0));
+                // Apart, so that each needs its own read.
+                let ranges: Vec<_> = (0..20_u64)
+                    .map(|at| at * 100_000..at * 100_000 + 60_000)
+                    .collect();
+                let got = store.get_ranges(&location, &ranges).await.unwrap();
+                kept.extend(ranges.into_iter().zip(got));
+                assert_eq!((arena.free(), store.heap_reads()), (4, 16));
+                // Longer than a buffer.
+                assert_eq!(
+                    store.get(&location).await.unwrap().bytes().await.unwrap(),
+                    expected
+                );
+                for (range, bytes) in &kept {
+                    assert_eq!(*bytes, expected[range.start as usize..range.end as usize]);
+                }
+                let last = kept.pop().unwrap().1.slice(10..20);
+                drop(kept);
+                assert_eq!(arena.free(), 16);
+                drop(last);
+                let first = store.get_range(&location, 0..10).await.unwrap().slice(1..2);
+                assert_eq!(arena.free(), 15);
+                drop(first);
+                assert_eq!(arena.free(), 16);
+            }
+        }
+
+        #[tokio::test]
         async fn ranges_beyond_four_gib_are_read() {
             let (root, store) = store();
             let file = std::fs::File::create(root.path().join("object")).unwrap();

@@ -137,6 +137,20 @@ macro_rules! tests {
             store.get(&object).await.unwrap();
         }
 
+        #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+        async fn the_open_of_a_pipe_blocks_no_task() {
+            let root = tempfile::tempdir().unwrap();
+            let path = root.path().join("pipe");
+            nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+            let location = Path::from("pipe");
+            let writer = tokio::task::spawn_blocking(move || {
+                std::fs::OpenOptions::new().write(true).open(path)
+            });
+            store.head(&location).await.unwrap();
+            writer.await.unwrap().unwrap();
+        }
+
         #[tokio::test]
         async fn automatic_cleanup_removes_empty_folders_below_the_root() {
             let root = tempfile::tempdir().unwrap();

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use annulus::fs::Metadata;
 use annulus::{Engine, File};
 use nix::errno::Errno;
 use quick_cache::sync::Cache;
@@ -171,14 +172,7 @@ impl OpenFiles {
             other => other,
         };
         let file = file.map_err(failed)?;
-        // The engine makes this call on the calling thread if the file system is local, and then completes it at once.
-        let (metadata, is_local) = {
-            let mut metadata = pin!(file.metadata());
-            match futures_util::poll!(metadata.as_mut()) {
-                Poll::Ready(metadata) => (metadata, true),
-                Poll::Pending => (metadata.await, false),
-            }
-        };
+        let (metadata, is_local) = metadata(&file).await;
         let stat = Stat::from(&metadata.map_err(failed)?);
         Ok((Opened { file, stat }, is_local))
     }
@@ -195,5 +189,24 @@ impl OpenFiles {
 
     fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Returns the metadata of an open file, and whether its file system is local.
+///
+/// The engine makes the call on the calling thread if it is, and then completes it at the first poll. Another first poll
+/// is pending, also if the task has run for long and the engine makes it yield. So a second call decides.
+async fn metadata(file: &File) -> (io::Result<Metadata>, bool) {
+    let mut has_waited = false;
+    loop {
+        let mut metadata = pin!(file.metadata());
+        if let Poll::Ready(metadata) = futures_util::poll!(metadata.as_mut()) {
+            return (metadata, true);
+        }
+        let metadata = metadata.await;
+        if has_waited || metadata.is_err() {
+            return (metadata, false);
+        }
+        has_waited = true;
     }
 }

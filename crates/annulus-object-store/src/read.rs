@@ -52,7 +52,7 @@ impl Memory {
         self.heap_reads.load(Ordering::Relaxed)
     }
 
-    /// Returns a buffer of the arena with a length of `bytes`. `None` if the heap is to be used.
+    /// Returns a buffer of the arena with a length of `bytes`, or `None` if the read needs the heap.
     fn lease(&self, bytes: u64) -> Option<ArenaBuf> {
         let (arena, reserved) = self.arena.as_ref()?;
         let bytes = usize::try_from(bytes).ok();

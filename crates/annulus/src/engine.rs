@@ -157,6 +157,16 @@ impl Engine {
         self.open_with(&paths::to_create(), path)
     }
 
+    /// Creates a file without a name on the file system of the directory `dir` (`O_TMPFILE`), for reading and writing.
+    /// [`File::link_to`] gives it a name. Without one, it disappears when it is closed, also after a crash.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `open(2)`, unchanged (`EOPNOTSUPP` if the file system does not support it).
+    pub fn create_unnamed(&self, dir: impl AsRef<Path>) -> Opening<'_> {
+        self.open_with(&paths::to_create_unnamed(), dir)
+    }
+
     /// Loads a whole file into new memory, past the page cache if the file system supports direct I/O. Meant for large
     /// files, such as model weights or an index of tens of gigabytes. To load part of a file, to set the read size, or
     /// to reuse memory, see [`File::load`].

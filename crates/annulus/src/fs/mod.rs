@@ -33,6 +33,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_capacity, check_lent, no_capacity};
@@ -40,7 +41,7 @@ use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
 use crate::op::{
-    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, OpenedFd, ReadAt, ReadVectoredAt,
+    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, Link, OpenedFd, ReadAt, ReadVectoredAt,
     SetPermissions, StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call::{O_DIRECT, borrow_fd};
@@ -501,6 +502,21 @@ impl File {
     /// Fails with any error of `ftruncate(2)`, unchanged (`EFBIG`; `EINVAL` if the file is not open for writing).
     pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate> {
         self.op(Truncate::new(self.fd.clone(), bytes))
+    }
+
+    /// Gives the file the name `path`, on the same file system. A file that was created without a name
+    /// ([`Engine::create_unnamed`](crate::Engine::create_unnamed)) thus appears whole, and only if all went well.
+    ///
+    /// Uses the ring from Linux 5.15 on; before that, a blocking thread. Needs `/proc`.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `linkat(2)`, unchanged (`EEXIST`; `ENOENT` if the file has lost its last name).
+    pub fn link_to(&self, path: impl AsRef<Path>) -> Operation<'_, Link> {
+        match path_to_cstring(path.as_ref()) {
+            Ok(name) => self.op(Link::open_file(self.fd.clone(), name)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
     }
 
     /// Sets the permissions of the file: `fchmod(2)`, on a blocking thread.

@@ -23,6 +23,16 @@ pub(crate) fn to_create() -> OpenOptions {
     options
 }
 
+/// Returns the options of a new file without a name, which is opened with the path of a directory.
+pub(crate) fn to_create_unnamed() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .custom_flags(call::O_TMPFILE.cast_signed());
+    options
+}
+
 pub(crate) fn adopt(submitter: &Arc<Submitter>, file: std::fs::File) -> io::Result<File> {
     if submitter.closer.is_some() {
         let what =

@@ -47,6 +47,16 @@ pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
     open_with(&paths::to_create(), path).await
 }
 
+/// Creates a file without a name on the file system of the directory `dir`; see
+/// [`Engine::create_unnamed`](crate::Engine::create_unnamed).
+///
+/// # Errors
+///
+/// Fails with any error of `open(2)`, unchanged (`EOPNOTSUPP` if the file system does not support it).
+pub async fn create_unnamed(dir: impl AsRef<Path>) -> io::Result<File> {
+    open_with(&paths::to_create_unnamed(), dir).await
+}
+
 /// Opens a file with the given [`OpenOptions`].
 ///
 /// # Errors

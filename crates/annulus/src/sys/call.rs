@@ -216,8 +216,8 @@ pub(crate) fn mkdirat(path: &CStr, mode: u32) -> i32 {
     unit(rfs::mkdirat(rfs::CWD, path, rfs::Mode::from_raw_mode(mode)))
 }
 
-pub(crate) fn linkat(file: &CStr, name: &CStr) -> i32 {
-    let flags = rfs::AtFlags::empty();
+pub(crate) fn linkat(file: &CStr, name: &CStr, flags: u32) -> i32 {
+    let flags = rfs::AtFlags::from_bits_retain(flags);
     unit(rfs::linkat(rfs::CWD, file, rfs::CWD, name, flags))
 }
 
@@ -275,6 +275,7 @@ pub(crate) use rustix::time::Timespec;
 /// The `AT_*` and `STATX_*` constants under their kernel names.
 pub(crate) const AT_EMPTY_PATH: u32 = libc::AT_EMPTY_PATH as u32;
 pub(crate) const AT_SYMLINK_NOFOLLOW: u32 = libc::AT_SYMLINK_NOFOLLOW as u32;
+pub(crate) const AT_SYMLINK_FOLLOW: u32 = libc::AT_SYMLINK_FOLLOW as u32;
 pub(crate) const AT_REMOVEDIR: u32 = libc::AT_REMOVEDIR as u32;
 pub(crate) const STATX_BASIC_STATS: u32 = libc::STATX_BASIC_STATS;
 pub(crate) const STATX_BTIME: u32 = libc::STATX_BTIME;

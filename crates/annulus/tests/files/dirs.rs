@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use annulus::fs::FileKind;
+use annulus_testing::skip::skip;
+use futures_lite::future::poll_once;
 
 use crate::fixtures::{Fixture, bytes, for_each_backend};
 
@@ -145,9 +147,38 @@ fn a_link_is_another_name_of_the_same_file() {
         let error = engine.hard_link(&b, &a).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
         // Dropped before its end, it is either made or not.
-        drop(futures_lite::future::poll_once(engine.hard_link(&b, fixture.path("d"))).await);
+        drop(poll_once(engine.hard_link(&b, fixture.path("d"))).await);
         engine.hard_link(&b, fixture.path("e")).await.unwrap();
         assert!(file.metadata().await.unwrap().links() >= 2);
+    });
+}
+
+#[test]
+fn a_file_without_a_name_gets_one_when_it_is_linked() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let file = match engine.create_unnamed(fixture.path("")).await {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                return skip(format_args!("no O_TMPFILE here: {error}"));
+            }
+            other => other.unwrap(),
+        };
+        file.write_all_at("whole", 0).await.unwrap();
+        assert_eq!(file.metadata().await.unwrap().links(), 0);
+        assert!(fixture.names("").is_empty());
+        fixture.put("a", b"");
+        let error = file.link_to(fixture.path("a")).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+        file.link_to(fixture.path("b")).await.unwrap();
+        assert_eq!(fixture.contents("b").unwrap(), b"whole");
+        engine.remove_file(fixture.path("b")).await.unwrap();
+        let error = file.link_to(fixture.path("c")).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        // Dropped before its end, it is either made or not.
+        let other = engine.create_unnamed(fixture.path("")).await.unwrap();
+        drop(poll_once(other.link_to(fixture.path("d"))).await);
+        drop(other);
+        assert!(fixture.names("").len() <= 2);
     });
 }
 

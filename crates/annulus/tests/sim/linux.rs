@@ -79,6 +79,13 @@ enum Step {
         file: &'static str,
         name: &'static str,
     },
+    CreateUnnamed {
+        dir: &'static str,
+    },
+    LinkTo {
+        file: u64,
+        name: &'static str,
+    },
     Symlink {
         target: &'static str,
         name: &'static str,
@@ -206,7 +213,7 @@ fn step(rng: &mut Rng) -> Step {
 }
 
 fn step_on_names(rng: &mut Rng, file: u64, name: &'static str) -> Step {
-    match rng.below(11) {
+    match rng.below(14) {
         0 => Step::RenameNew {
             from: name,
             to: self::name(rng),
@@ -223,6 +230,8 @@ fn step_on_names(rng: &mut Rng, file: u64, name: &'static str) -> Step {
             target: self::name(rng),
             name,
         },
+        11 => Step::CreateUnnamed { dir: name },
+        12 | 13 => Step::LinkTo { file, name },
         8 => Step::ReadLink { name },
         9 => Step::StatLink { name },
         // The owner keeps all rights, because only the superuser could go on without them.
@@ -324,6 +333,10 @@ impl Fixture {
                 let linked = self.engine.hard_link(self.path(file), self.path(name));
                 describe(linked.await)
             }
+            Step::CreateUnnamed { dir } => {
+                let created = self.engine.create_unnamed(self.path(dir)).await;
+                describe(created.map(|file| self.files.push(file)))
+            }
             Step::Symlink { target, name } => {
                 describe(self.engine.symlink(target, self.path(name)).await)
             }
@@ -382,6 +395,9 @@ impl Fixture {
                 bytes,
             } => describe(self.file(file)?.allocate(mode, at, bytes).await),
             Step::Sync { file } => describe(self.file(file)?.sync_all().await),
+            Step::LinkTo { file, name } => {
+                describe(self.file(file)?.link_to(self.path(name)).await)
+            }
             Step::SetMode { file, mode } => {
                 let permissions = Permissions::from_mode(mode);
                 describe(self.file(file)?.set_permissions(&permissions).await)

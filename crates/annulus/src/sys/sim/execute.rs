@@ -115,7 +115,7 @@ impl State {
             Request::Rename { from, to, flags } => self.files.rename(&from, &to, flags),
             Request::Unlink { path, flags } => self.files.unlink(&path, flags),
             Request::MakeDir { path, mode } => self.files.make_dir(&path, mode, now_ns),
-            Request::Link { file, name } => self.files.link(&file, &name),
+            Request::Link { file, name, flags } => self.files.link(fd, &file, &name, flags),
             Request::Symlink { target, name } => self.files.symlink(&target, &name, now_ns),
             Request::ReadLink { path, mut into } => {
                 let target = self.files.read_link(&path)?;

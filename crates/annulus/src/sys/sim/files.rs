@@ -39,6 +39,8 @@ pub(super) struct Inode {
     pub(super) mode: u32,
     pub(super) born_ns: u64,
     pub(super) changed_ns: u64,
+    /// Created without a name, which it may still get (`O_TMPFILE`).
+    unnamed: bool,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,7 @@ impl Files {
                 mode,
                 born_ns: now_ns,
                 changed_ns: now_ns,
+                unnamed: false,
             },
         );
         ino
@@ -140,7 +143,17 @@ impl Files {
         };
         let lookup = self.tree.resolve(path, end)?;
         let writes = flags & call::O_ACCMODE != call::O_RDONLY;
+        let unnamed = flags & call::O_TMPFILE == call::O_TMPFILE;
         let ino = match lookup.ino {
+            Some(dir) if unnamed && self.is_dir(dir) => {
+                if !writes {
+                    return Err(EINVAL);
+                }
+                let mode = call::file_type::REGULAR | mode & 0o7777 & !UMASK;
+                let ino = self.make_inode(mode, now_ns);
+                self.inode(ino)?.unnamed = true;
+                ino
+            }
             _ if creates && lookup.wants_dir => return Err(EISDIR),
             Some(_) if is_new => return Err(EEXIST),
             Some(ino) if self.is_dir(ino) && (writes || creates) => return Err(EISDIR),
@@ -364,10 +377,26 @@ impl Files {
         Ok(0)
     }
 
-    pub(crate) fn link(&mut self, file: &[u8], name: &[u8]) -> SysResult<usize> {
-        let ino = self.tree.existing(&self.find_link(file)?)?;
+    /// `flags` has `AT_EMPTY_PATH` for an open file.
+    pub(crate) fn link(
+        &mut self,
+        fd: i32,
+        file: &[u8],
+        name: &[u8],
+        flags: u32,
+    ) -> SysResult<usize> {
+        let ino = match flags & call::AT_EMPTY_PATH {
+            0 => self.tree.existing(&self.find_link(file)?)?,
+            _ => self.opened(fd)?.ino,
+        };
         let name = self.tree.resolve(name, End::Keep)?;
-        self.tree.link(ino, &name).map(|()| 0)
+        // A file that has lost its names gets no other one.
+        if self.tree.links(ino) == 0 && !self.inode(ino)?.unnamed && name.ino.is_none() {
+            return Err(ENOENT);
+        }
+        self.tree.link(ino, &name)?;
+        self.inode(ino)?.unnamed = false;
+        Ok(0)
     }
 
     pub(crate) fn symlink(&mut self, target: &[u8], name: &[u8], now_ns: u64) -> SysResult<usize> {

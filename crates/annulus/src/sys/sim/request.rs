@@ -60,6 +60,7 @@ pub(super) enum Request {
     Link {
         file: Vec<u8>,
         name: Vec<u8>,
+        flags: u32,
     },
     Symlink {
         target: Vec<u8>,
@@ -188,6 +189,7 @@ impl Request {
                 opcode::LINKAT => Request::Link {
                     file: memory::path(addr),
                     name: memory::path(off),
+                    flags: op_flags,
                 },
                 opcode::SYMLINKAT => Request::Symlink {
                     target: memory::path(addr),

@@ -1,7 +1,7 @@
 //! A server in this process for each test, on each backend.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener as StdListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -61,10 +61,6 @@ pub(crate) fn for_each_backend(options: &Options, test: impl Fn(&Server)) {
 
 impl Server {
     pub(crate) fn start(backend: Backend, options: Options) -> Server {
-        let address = StdListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
         let (send_handle, handles) = mpsc::channel();
         let (listens, listening) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -74,15 +70,17 @@ impl Server {
                 |_| {
                     let (options, listens) = (options.clone(), listens.clone());
                     async move {
-                        let listener = TcpListener::bind(address)?;
-                        listens.send(()).unwrap();
+                        let listener = TcpListener::bind("127.0.0.1:0")?;
+                        listens.send(listener.local_addr()?).unwrap();
                         annulus_http::serve(listener, &options).await
                     }
                 },
             )
         });
         let handle = handles.recv().unwrap();
-        listening.recv().unwrap();
+        let Ok(address) = listening.recv() else {
+            panic!("{backend:?}: {:?}", thread.join().unwrap());
+        };
         Server {
             address,
             handle,

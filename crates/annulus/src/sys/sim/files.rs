@@ -391,10 +391,8 @@ impl Files {
         };
         let name = self.tree.resolve(name, End::Keep)?;
         // A file that has lost its names gets no other one.
-        if self.tree.links(ino) == 0 && !self.inode(ino)?.unnamed && name.ino.is_none() {
-            return Err(ENOENT);
-        }
-        self.tree.link(ino, &name)?;
+        let can_be_named = self.tree.links(ino) > 0 || self.inode(ino)?.unnamed;
+        self.tree.link(ino, &name, can_be_named)?;
         self.inode(ino)?.unnamed = false;
         Ok(0)
     }
@@ -405,7 +403,7 @@ impl Files {
         }
         let name = self.tree.resolve(name, End::Keep)?;
         let ino = self.make_inode(call::file_type::SYMLINK | 0o777, now_ns);
-        let linked = self.tree.link(ino, &name);
+        let linked = self.tree.link(ino, &name, true);
         match linked {
             Ok(()) => self.tree.set_target(ino, target),
             Err(_) => drop(self.inodes.remove(&ino)),

@@ -269,12 +269,13 @@ impl Tree {
         Ok(())
     }
 
-    /// `linkat(2)`: gives an inode another name.
-    pub(crate) fn link(&mut self, ino: Ino, to: &Lookup) -> Result<(), i32> {
+    /// `linkat(2)`: gives an inode another name, if it can be named.
+    pub(crate) fn link(&mut self, ino: Ino, to: &Lookup, can_be_named: bool) -> Result<(), i32> {
         if to.missing() == ENOENT && to.ino.is_none() {
             match to.wants_dir {
                 true => return Err(ENOENT),
                 false if self.is_dir(ino) => return Err(EPERM),
+                false if !can_be_named => return Err(ENOENT),
                 false => {}
             }
         }

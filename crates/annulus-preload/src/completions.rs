@@ -172,6 +172,8 @@ impl Inner {
             1.. => {}
             0 => {
                 connection.mark(flag::ENDED);
+                // The kernel has no more data, and a poll for it would end at once and hide a later error.
+                connection.clear(flag::BULK | flag::READABLE);
                 self.to_poll.push(fd);
                 self.notify(fd, connection, 0);
             }

@@ -299,6 +299,59 @@ static void a_low_water_mark_reports_all_events_of_an_ended_connection_again(voi
     print_read(pair.app, 100);
 }
 
+/* Returns a text of 9,000 characters. */
+static const char *nine_thousand(void) {
+    static char text[9001];
+    return memset(text, 'x', sizeof text - 1);
+}
+
+/* Returns a connection that has received so much that the ring only polls it, with unread bytes. */
+static struct pair after_a_large_transfer(int set, uint32_t mask) {
+    struct pair pair = joined(set, mask);
+    peer_send(&pair, "1");
+    await_delivery(&pair);
+    print_now(set);
+    print_read(pair.app, 100);
+    peer_send(&pair, nine_thousand());
+    await_delivery(&pair);
+    print_now(set);
+    return pair;
+}
+
+/* Waits as often as the ring needs to notice an end by a poll, and to receive it. */
+static void poll_often(int set) {
+    for (int i = 0; i < 3; i++)
+        poll_once(set);
+}
+
+/* Prints the number of bytes before the end of a stream, and how it ends. */
+static void print_rest(int fd) {
+    char bytes[4096];
+    long result, count = 0;
+    while ((result = read(fd, bytes, sizeof bytes)) > 0)
+        count += result;
+    print("%ld bytes, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
+}
+
+static void a_reset_after_a_large_transfer_is_reported(void) {
+    int set = new_set();
+    struct pair pair = after_a_large_transfer(set, EPOLLIN | EPOLLRDHUP);
+    print_rest(pair.app);
+    print_now(set);
+    peer_send(&pair, nine_thousand());
+    peer_close(&pair);
+    await_state(pair.app, STATE_CLOSE_WAIT);
+    poll_often(set);
+    print_now(set);
+    print_rest(pair.app);
+    poll_often(set);
+    print_now(set);
+    GOT(write(pair.app, "late", 4));
+    poll_once(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+}
+
 static void a_time_limit_on_a_blocking_read_holds(void) {
     int set = new_set();
     struct timeval limit = {0, 20000};
@@ -452,6 +505,7 @@ static const struct app_case cases[] = {
     CASE(options_that_add_control_bytes_are_honoured, "back:unknown_option"),
     CASE(a_low_water_mark_holds_reports_back, "back:unknown_option"),
     CASE(a_low_water_mark_reports_all_events_of_an_ended_connection_again, ""),
+    CASE(a_reset_after_a_large_transfer_is_reported, "served:read served:write"),
     CASE(a_time_limit_on_a_blocking_read_holds, "back:blocking"),
     CASE(a_large_stream_arrives_whole, "served:read"),
     CASE(a_reader_that_stops_stops_its_sender, "served:read"),

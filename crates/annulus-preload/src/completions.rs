@@ -311,6 +311,10 @@ impl Inner {
                 && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
             {
                 connection.error = errno;
+                if errno == libc::EPIPE {
+                    // A reset after the end of the stream, which reads return first.
+                    connection.mark(flag::ENDED);
+                }
             }
             if events & HUP != 0 {
                 connection.mark(flag::DEAD | flag::BROKEN);

@@ -352,6 +352,21 @@ static void a_reset_after_a_large_transfer_is_reported(void) {
     print_now(set);
 }
 
+static void the_end_comes_before_a_later_reset(void) {
+    int set = new_set();
+    struct pair pair = after_a_large_transfer(set, EPOLLIN);
+    peer_send(&pair, "last");
+    peer_shutdown(&pair);
+    await_delivery(&pair);
+    peer_reset(&pair);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_rest(pair.app);
+    print_now(set);
+    GOT(send(pair.app, "late", 4, MSG_NOSIGNAL));
+    print_now(set);
+}
+
 static void a_time_limit_on_a_blocking_read_holds(void) {
     int set = new_set();
     struct timeval limit = {0, 20000};
@@ -506,6 +521,7 @@ static const struct app_case cases[] = {
     CASE(a_low_water_mark_holds_reports_back, "back:unknown_option"),
     CASE(a_low_water_mark_reports_all_events_of_an_ended_connection_again, ""),
     CASE(a_reset_after_a_large_transfer_is_reported, "served:read served:write"),
+    CASE(the_end_comes_before_a_later_reset, "served:read"),
     CASE(a_time_limit_on_a_blocking_read_holds, "back:blocking"),
     CASE(a_large_stream_arrives_whole, "served:read"),
     CASE(a_reader_that_stops_stops_its_sender, "served:read"),

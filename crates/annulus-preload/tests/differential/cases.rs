@@ -126,6 +126,7 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn a_low_water_mark_holds_reports_back;
     fn a_low_water_mark_reports_all_events_of_an_ended_connection_again;
     fn a_reset_after_a_large_transfer_is_reported;
+    fn the_end_comes_before_a_later_reset;
     fn a_time_limit_on_a_blocking_read_holds;
     fn a_large_stream_arrives_whole;
     fn a_reader_that_stops_stops_its_sender;

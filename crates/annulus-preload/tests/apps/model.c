@@ -390,6 +390,7 @@ static void peer_reads(struct slot *slot) {
         slot->peer_got += result > 0 ? (uint64_t)result : 0;
         if (result < 0 && errno == EAGAIN) {
             look(SLOTS + 2);
+            syscall(SYS_nanosleep, &(struct timespec){0, 50000}, NULL);
             result = 1;
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::call;
 use super::super::errno::{
-    EBADF, EEXIST, EFBIG, EINVAL, EISDIR, EMFILE, ENOENT, ENOSPC, ENOTDIR, EOPNOTSUPP,
+    EBADF, EEXIST, EFBIG, EINVAL, EISDIR, EMFILE, ENOENT, ENOSPC, ENOTDIR, EOPNOTSUPP, EPERM,
 };
 use super::body::{Body, SECTOR_BYTES};
 use super::config::SimConfig;
@@ -390,9 +390,13 @@ impl Files {
             _ => self.opened(fd)?.ino,
         };
         let name = self.tree.resolve(name, End::Keep)?;
-        // A file that has lost its names gets no other one.
-        let can_be_named = self.tree.links(ino) > 0 || self.inode(ino)?.unnamed;
-        self.tree.link(ino, &name, can_be_named)?;
+        let refusal = match self.is_dir(ino) {
+            true => Some(EPERM),
+            // A file that has lost its names gets no other one.
+            false if self.tree.links(ino) == 0 && !self.inode(ino)?.unnamed => Some(ENOENT),
+            false => None,
+        };
+        self.tree.link(ino, &name, refusal)?;
         self.inode(ino)?.unnamed = false;
         Ok(0)
     }
@@ -403,7 +407,7 @@ impl Files {
         }
         let name = self.tree.resolve(name, End::Keep)?;
         let ino = self.make_inode(call::file_type::SYMLINK | 0o777, now_ns);
-        let linked = self.tree.link(ino, &name, true);
+        let linked = self.tree.link(ino, &name, None);
         match linked {
             Ok(()) => self.tree.set_target(ino, target),
             Err(_) => drop(self.inodes.remove(&ino)),

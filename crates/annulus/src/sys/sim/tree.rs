@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::errno::{
-    EBUSY, EEXIST, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM,
+    EBUSY, EEXIST, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY,
 };
 use super::dice::Dice;
 use crate::narrow::to_u32;
@@ -269,15 +269,11 @@ impl Tree {
         Ok(())
     }
 
-    /// `linkat(2)`: gives an inode another name, if it can be named.
-    pub(crate) fn link(&mut self, ino: Ino, to: &Lookup, can_be_named: bool) -> Result<(), i32> {
+    /// `linkat(2)`: gives an inode another name. `refusal`: the errno if the inode cannot have one.
+    pub(crate) fn link(&mut self, ino: Ino, to: &Lookup, refusal: Option<i32>) -> Result<(), i32> {
         if to.missing() == ENOENT && to.ino.is_none() {
-            match to.wants_dir {
-                true => return Err(ENOENT),
-                false if self.is_dir(ino) => return Err(EPERM),
-                false if !can_be_named => return Err(ENOENT),
-                false => {}
-            }
+            let refusal = if to.wants_dir { Some(ENOENT) } else { refusal };
+            refusal.map_or(Ok(()), Err)?;
         }
         self.add(to, ino, false)
     }

@@ -308,12 +308,13 @@ impl Files {
         now_ns: u64,
     ) -> SysResult<usize> {
         let (space, limit) = (self.space(), self.file_bytes_max);
-        let inode = self.writable(fd, EBADF)?;
+        self.opened(fd)?;
         check_offset(offset)?;
         check_offset(bytes)?;
         if bytes == 0 {
             return Err(EINVAL);
         }
+        let inode = self.writable(fd, EBADF)?;
         let keep_size = mode & KEEP_SIZE != 0;
         let end = offset
             .checked_add(bytes)

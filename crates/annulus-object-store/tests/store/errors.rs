@@ -48,6 +48,7 @@ macro_rules! tests {
         use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
         use annulus_testing::skip::{root_or_skip, skip};
         use nix::mount::{MsFlags, mount};
+        use nix::sys::statvfs::statvfs;
         use $object_store::path::Path;
         use $object_store::{Error, ObjectStore, ObjectStoreExt};
 
@@ -97,6 +98,8 @@ macro_rules! tests {
                         let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
                         let location = Path::from("object");
                         store.put(&location, "old".into()).await.unwrap();
+                        let free = || statvfs(root.path()).unwrap().blocks_free();
+                        let free_before = free();
                         is_generic(
                             store.put(&location, vec![1; 1 << 20].into()).await,
                             "No space left",
@@ -110,7 +113,8 @@ macro_rules! tests {
                         );
                         is_generic(upload.complete().await, "not written");
                         drop(upload);
-                        while names(root.path()) != ["object"] {
+                        // A thread removes the name, and then closes the file.
+                        while names(root.path()) != ["object"] || free() < free_before {
                             tokio::task::yield_now().await;
                         }
                         assert_eq!(

@@ -81,6 +81,12 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
     let [path, rest @ ..] = arguments else {
         return Err("PATH is missing".into());
     };
+    // The file would be created with 4 GiB.
+    if path.starts_with('-') {
+        return Err(format!(
+            "{path} stands in the place of PATH; write ./{path} for a file of that name"
+        ));
+    }
     let mut options = Options {
         path: path.into(),
         cache: Cache::Direct,
@@ -299,6 +305,7 @@ mod tests {
             parse(&line).err().unwrap()
         };
         assert!(fault(&[]).contains("PATH"));
+        assert!(fault(&["--help"]).contains("in the place of PATH"));
         assert!(fault(&["f", "--block", "5"]).contains("multiple of 4096"));
         assert!(fault(&["f", "--variants", "rio"]).contains("no variant rio"));
         assert!(fault(&["f", "--depth"]).contains("needs a value"));

@@ -31,7 +31,8 @@ pub(crate) enum Existing {
     Keep,
 }
 
-/// How often missing folders are created for one change. Another task may remove them again, because they are empty.
+/// The number of times that missing folders are created for one change. Another task may remove them again, because they
+/// are empty.
 const PARENTS_TRIES: usize = 16;
 /// The longest name of a file on Linux, bytes.
 const NAME_BYTES_MAX: usize = 255;

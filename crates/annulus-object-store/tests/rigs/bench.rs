@@ -34,7 +34,7 @@ const PUTS: usize = 5_000;
 enum Load {
     /// `get_range` of 4 KiB, one at a time.
     GetRange,
-    /// The same by 64 tasks.
+    /// `get_range` of 4 KiB by 64 tasks.
     GetRangeTasks,
     /// `get_ranges` of 20,000 ranges of 4 to 64 KiB.
     GetRanges,

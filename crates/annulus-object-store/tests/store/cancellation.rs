@@ -2,23 +2,12 @@
 
 use std::path::Path as FilePath;
 
+use crate::crash::staged_among;
 use crate::open_files::descriptors_in;
 
 /// Waits until no descriptor leads into `folder`, and no file in it is staged. Work that has started runs to its end.
 fn wait_until_clean(folder: &FilePath) {
-    let staged = || {
-        std::fs::read_dir(folder)
-            .unwrap()
-            .filter(|entry| {
-                entry
-                    .as_ref()
-                    .unwrap()
-                    .file_name()
-                    .to_string_lossy()
-                    .contains('#')
-            })
-            .count()
-    };
+    let staged = || staged_among(std::fs::read_dir(folder).unwrap());
     while descriptors_in(folder) > 0 || staged() > 0 {
         std::thread::yield_now();
     }

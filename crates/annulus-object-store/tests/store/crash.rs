@@ -3,7 +3,8 @@
 //!
 //! `ANNULUS_CRASHES=2000` sets the number of kills.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs::DirEntry;
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path as FilePath;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -168,21 +169,19 @@ async fn check(folder: &FilePath, acknowledged: usize) -> u64 {
         );
     }
     let removed = store.remove_staged(Duration::ZERO).await.unwrap();
-    let staged = |folder: &FilePath| {
-        let entries = std::fs::read_dir(folder).into_iter().flatten();
-        entries
-            .filter(|entry| {
-                entry
-                    .as_ref()
-                    .unwrap()
-                    .file_name()
-                    .to_string_lossy()
-                    .contains('#')
-            })
-            .count()
-    };
+    // The folder in it may not exist.
+    let staged = |folder: &FilePath| staged_among(std::fs::read_dir(folder).into_iter().flatten());
     assert_eq!(staged(folder) + staged(&folder.join("folder")), 0);
     removed
+}
+
+/// Returns the number of staged files.
+pub(crate) fn staged_among(entries: impl Iterator<Item = io::Result<DirEntry>>) -> usize {
+    let is_staged = |entry: &io::Result<DirEntry>| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains('#')
+    };
+    entries.filter(is_staged).count()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

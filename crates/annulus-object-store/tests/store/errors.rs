@@ -6,7 +6,7 @@ use annulus_testing::skip::{root_or_skip, skip};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Gives this thread, and those that it starts, mounts of their own.
+/// Gives this thread, and those that it starts, a separate mount namespace.
 fn in_own_mounts() -> nix::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(

@@ -6,7 +6,7 @@ use crate::source::{Source, find_word, ident_after, line_of};
 /// The files that may have `allow(unsafe_code)`; a name that ends in `/` is a folder. Extending this list takes a
 /// separate change with a reason.
 #[rustfmt::skip]
-const MAY_ALLOW_UNSAFE: [&str; 32] = [
+const MAY_ALLOW_UNSAFE: [&str; 33] = [
     "crates/annulus/src/sys/",
     "crates/annulus/src/buf/",
     "crates/annulus/src/fd.rs",
@@ -17,6 +17,7 @@ const MAY_ALLOW_UNSAFE: [&str; 32] = [
     "crates/annulus/src/driver/core/tests.rs", // test operations; `Op` is an unsafe trait
     "crates/annulus/src/driver/finish.rs",
     "crates/annulus/src/driver/lifecycle.rs",
+    "crates/annulus/src/driver/loom_lists.rs", // the elements of the lists in the model checker
     "crates/annulus/src/driver/loom_models.rs", // the model checker's operations and elements
     "crates/annulus/src/driver/loom_threadless.rs",
     "crates/annulus/src/driver/many.rs",

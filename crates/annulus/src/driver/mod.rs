@@ -18,6 +18,8 @@ mod index_set;
 pub(crate) mod lazy_driver;
 pub(crate) mod lifecycle;
 #[cfg(all(test, annulus_loom, feature = "net"))]
+mod loom_lists;
+#[cfg(all(test, annulus_loom, feature = "net"))]
 mod loom_models;
 #[cfg(all(test, annulus_loom, feature = "net"))]
 mod loom_mutations;

@@ -1,8 +1,11 @@
 //! The submitter: all drivers of one engine. When its last user drops it, the drivers are stopped and drained.
 
+mod own_rings;
+
+pub(crate) use own_rings::ThreadRingConfig;
+
 use std::cell::Cell;
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -11,9 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::lazy_driver::LazyDriver;
-use super::threadless::ThreadlessDriver;
-use super::uring::Tuning;
-use super::{DriverHandle, Limits, Operation, blocking, coop_budget, thread_rings};
+use super::{DriverHandle, Operation, blocking, coop_budget, thread_rings};
 use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
 use crate::fd::{CloseFd, CloseLater, MountHints};
@@ -24,26 +25,12 @@ use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
 use crate::sys::forked;
-use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
 
 /// The number of operations that a thread submits to one driver before it moves to the next: enough for a chunk to stay
 /// together.
 const DRIVER_RUN: usize = 8;
 
-/// The maximum number of threads with their own rings per engine. Further threads submit to the engine's drivers.
-const OWN_RINGS_MAX: usize = 256;
-
-/// The configuration of the rings of threads.
-#[derive(Clone, Debug)]
-pub(crate) struct ThreadRingConfig {
-    pub(crate) ring: RingConfig,
-    pub(crate) limits: Limits,
-    pub(crate) tuning: Tuning,
-}
-
-/// A ring of a thread: the index of its driver handle, its driver, and the descriptor to poll.
-pub(super) type MadeRing = (usize, Arc<ThreadlessDriver<Ring>>, OwnedFd);
 /// The time that the creator of an arena waits for the drivers to register it. Tens of GiB are zeroed and pinned within
 /// it. The limit matters for a driver that a foreign waker keeps busy.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
@@ -331,98 +318,6 @@ impl Submitter {
         !self.ended.load(Ordering::Acquire) && self.process == forked::process()
     }
 
-    /// Returns whether threads may have rings.
-    pub(super) fn makes_rings(&self) -> bool {
-        self.executors_make_rings && self.serves()
-    }
-
-    /// Returns a driver that `make_own` has created, or that `core_handle` names.
-    #[inline]
-    pub(super) fn own_handle(&self, index: usize) -> Option<&DriverHandle> {
-        let handle = match index.checked_sub(OWN_RINGS_MAX) {
-            None => self.own.get()?.get(index)?.get()?,
-            Some(core) => self.handles.get(core)?,
-        };
-        Some(handle)
-    }
-
-    /// Returns the drivers of all threads with their own rings.
-    fn own_handles(&self) -> impl Iterator<Item = &Arc<DriverHandle>> {
-        let handles = self.own.get().into_iter().flatten();
-        handles.map_while(OnceLock::get)
-    }
-
-    /// Creates a ring for the calling thread.
-    pub(crate) fn make_own(&self) -> Result<MadeRing, SetupError> {
-        let Some(ThreadRingConfig {
-            ring: config,
-            limits,
-            tuning,
-        }) = self.thread_ring_config.clone()
-        else {
-            return Err(SetupError::Config("this engine has no rings".to_owned()));
-        };
-        let mut ring = Ring::new(config)?;
-        ring.prepare_thread();
-        ring.enter_on_foreign_threads();
-        let limits = limits.within(&ring);
-        let pollable = ring
-            .pollable()
-            .map_err(|error| SetupError::Os { what: "dup", error })?;
-        let Some((index, handle)) = self.free_own_handle() else {
-            return Err(SetupError::Config(format!(
-                "{OWN_RINGS_MAX} threads have their own rings; further threads submit to the engine's drivers"
-            )));
-        };
-        let interrupt = Box::new(ring.waker());
-        let driver = ThreadlessDriver::new(Arc::clone(handle), ring, interrupt, limits, tuning);
-        if self.ended.load(Ordering::SeqCst) {
-            // The engine ended meanwhile, and may not have seen this driver.
-            driver.drain();
-        }
-        Ok((index, driver, pollable))
-    }
-
-    /// Returns a driver handle that no thread uses.
-    fn free_own_handle(&self) -> Option<(usize, &Arc<DriverHandle>)> {
-        let cells = self
-            .own
-            .get_or_init(|| (0..OWN_RINGS_MAX).map(|_| OnceLock::new()).collect());
-        cells.iter().enumerate().find_map(|(index, cell)| {
-            let mut made = false;
-            let handle = cell.get_or_init(|| {
-                made = true;
-                let handle = Arc::new(DriverHandle::threadless());
-                handle.follow(&self.arenas);
-                self.introduce(&handle, index);
-                handle
-            });
-            (made || handle.reopen()).then_some((index, handle))
-        })
-    }
-
-    /// Notes the reason why a thread has no ring.
-    pub(super) fn refused(&self, error: SetupError) {
-        let _ = self.refusal.set(error);
-    }
-
-    /// Notes the reason why the executor of a thread cannot drive a ring.
-    pub(super) fn no_thread_ring(&self, reason: &str) {
-        if self.refusal.get().is_none() {
-            self.refused(SetupError::Config(reason.to_owned()));
-        }
-    }
-
-    /// Returns the cell with the first reason why a thread has no ring.
-    pub(crate) fn refusal_cell(&self) -> &Arc<OnceLock<SetupError>> {
-        &self.refusal
-    }
-
-    /// Returns the first reason why a thread has no ring.
-    pub(crate) fn refusal(&self) -> Option<&SetupError> {
-        self.refusal.get()
-    }
-
     /// Returns the current time on the clock of this engine's deadlines, ns.
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock
@@ -604,15 +499,6 @@ impl CloseLater for Submitter {
 /// Methods for the cores of a runtime.
 #[cfg(feature = "net")]
 impl Submitter {
-    /// Returns the index of a core's driver among the drivers of threads.
-    pub(crate) fn core_handle(&self, handle: &Arc<DriverHandle>) -> Option<usize> {
-        let core = self
-            .handles
-            .iter()
-            .position(|one| Arc::ptr_eq(one, handle))?;
-        Some(OWN_RINGS_MAX + core)
-    }
-
     /// Returns whether the engine refuses new operations.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)

@@ -100,6 +100,7 @@ impl Request {
     /// # Safety
     ///
     /// Lent and Still: the memory that the SQE points to stays valid until the value is dropped.
+    #[expect(clippy::too_many_lines, reason = "one row for each opcode")]
     pub(super) unsafe fn of(sqe: &Sqe) -> Request {
         let Sqe {
             addr,
@@ -152,27 +153,6 @@ impl Request {
                 opcode::GETDENTS => Request::List {
                     into: Lent::new(addr, count),
                 },
-                _ => Request::on_names(sqe),
-            }
-        }
-    }
-
-    /// Parses the SQE of a call on names.
-    ///
-    /// # Safety
-    ///
-    /// As for `of`.
-    unsafe fn on_names(sqe: &Sqe) -> Request {
-        let Sqe {
-            addr,
-            len,
-            off,
-            op_flags,
-            ..
-        } = *sqe;
-        // SAFETY: Lent: the caller upholds the contract in `# Safety` for each pointer that the opcode uses.
-        unsafe {
-            match sqe.opcode {
                 opcode::RENAMEAT => Request::Rename {
                     from: memory::path(addr),
                     to: memory::path(off),

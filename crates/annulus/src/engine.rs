@@ -1,10 +1,12 @@
 //! The engine, its current-thread driver, and the settings for polling and for ring set-up.
 
+mod backend;
 mod builder;
 mod current_thread;
 mod polling;
 
-pub use builder::{EngineBackend, EngineBuilder, ThreadRingRefusal};
+pub use backend::{EngineBackend, ThreadRingRefusal};
+pub use builder::EngineBuilder;
 pub use current_thread::CurrentThreadDriver;
 pub use polling::PollingInUse;
 

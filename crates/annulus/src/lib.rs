@@ -108,6 +108,7 @@ pub mod preload {
     //! Private to `annulus-preload`. May change in any release.
     pub use crate::sys::server_ring::{Completion, ServerRing, Sqe, Wait, request};
 }
+mod ring_options;
 #[cfg(feature = "net")]
 pub mod runtime;
 #[cfg(feature = "test-util")]

@@ -12,7 +12,7 @@ const LAYERS: [&str; 9] = [
     "op",
     "backend metrics support",
     "driver",
-    "fs net time",
+    "fs net ring_options time",
     "engine runtime tokio",
     "sim",
 ];

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::EngineBuilder;
 use crate::error::SetupError;
-use crate::sys::polling::RingPoll;
+use crate::ring_options::RingOptions;
 use crate::sys::probe;
 use crate::sys::sq_poll::{self, SqPoll};
 
@@ -24,13 +24,12 @@ pub struct PollingInUse {
 
 impl PollingInUse {
     /// Returns the requested polling, as if it were all available.
-    pub(super) fn requested(builder: &EngineBuilder) -> PollingInUse {
+    pub(super) fn requested(options: &RingOptions, iopoll: bool) -> PollingInUse {
+        let advice = |_| sq_poll::advice(probe::processors().len());
         PollingInUse {
-            sqpoll: builder.sqpoll.map(Ok),
-            iopoll: builder.iopoll.then_some(Ok(())),
-            advice: builder
-                .sqpoll
-                .and_then(|_| sq_poll::advice(probe::processors().len())),
+            sqpoll: options.sqpoll.map(Ok),
+            iopoll: iopoll.then_some(Ok(())),
+            advice: options.sqpoll.and_then(advice),
         }
     }
 
@@ -45,14 +44,6 @@ impl PollingInUse {
             .as_ref()
             .and_then(|result| result.as_ref().err());
         sqpoll.or(iopoll)
-    }
-
-    /// Returns the setting for the rings. All rings of an engine share one polling thread.
-    pub(super) fn poll(&self, builder: &EngineBuilder) -> RingPoll {
-        match builder.sqpoll {
-            None => RingPoll::Nothing,
-            Some(request) => request.ring_poll(),
-        }
     }
 }
 
@@ -75,20 +66,6 @@ impl fmt::Display for PollingInUse {
 }
 
 impl EngineBuilder {
-    /// Lets a kernel thread take operations from the submission queues (SQPOLL). Submitting then needs no system call
-    /// while that thread is awake. All drivers of the engine share one thread. io_uring only.
-    ///
-    /// This helps if system calls limit the drivers and a processor is free. With fewer than four processors,
-    /// [`Engine::backend`](crate::Engine::backend) advises against it. A [`setup_mode`](EngineBuilder::setup_mode) has
-    /// no effect beside it, because the kernel does not accept these flags together.
-    ///
-    /// Needs Linux 5.13, or 5.11 with `CAP_SYS_NICE`. If the kernel refuses, [`Backend::Auto`](crate::Backend::Auto)
-    /// continues without it and reports the reason; [`Backend::Uring`](crate::Backend::Uring) fails.
-    pub fn sqpoll(mut self, poll: SqPoll) -> Self {
-        self.sqpoll = Some(poll);
-        self
-    }
-
     /// Adds a driver whose ring polls devices (IOPOLL). This saves the interrupt of each completion, and occupies a
     /// processor while operations are in flight. io_uring only.
     ///

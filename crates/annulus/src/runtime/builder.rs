@@ -11,13 +11,12 @@ use super::handle::Handle;
 use super::{executor, start};
 use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
-use crate::driver::Limits;
 use crate::driver::core::{CoreConfig, GroupChoice};
 use crate::driver::uring::Tuning;
 use crate::error::SetupError;
-use crate::sys::polling::RingPoll;
+use crate::ring_options::{RingOptions, ring_option_methods};
 use crate::sys::probe;
-use crate::sys::ring::{RingConfig, SetupMode};
+use crate::sys::ring::SetupMode;
 use crate::sys::sq_poll::{self, SqPoll};
 
 /// The backend of a core, and the reason for it. `Display` writes it as a sentence.
@@ -142,13 +141,12 @@ impl CoreInfo {
 /// Entries of a core's submission queue. It is small because operations that are submitted together complete
 /// together, and should still be in the CPU cache then.
 const SQ_ENTRIES: u32 = 128;
+/// Smallest number of entries of a core's completion queue, and how many there are for each entry of the submission
+/// queue.
 const CQ_ENTRIES: u32 = 1024;
-/// Maximum number of kernel workers per ring: bounded (files), and unbounded (the rest).
-const RING_WORKERS: [u32; 2] = [8, 16];
+const CQ_PER_SQ: u32 = 4;
 /// Default of `close_timeout`, as in other servers (nginx: `send_timeout`).
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Default maximum number of blocking threads.
-const BLOCKING_THREADS: usize = 64;
 
 /// A thread-per-core runtime: threads that each run tasks and a ring.
 ///
@@ -183,61 +181,32 @@ impl Runtime {
 /// Configures and starts a runtime. Made by [`Runtime::builder`].
 #[derive(Clone, Debug)]
 pub struct RuntimeBuilder {
-    pub(super) backend: Backend,
-    pub(super) threads: usize,
+    pub(super) options: RingOptions,
     pub(super) pin: bool,
-    pub(super) blocking_threads: usize,
     pub(super) grace: Duration,
-    pub(super) sqpoll: Option<SqPoll>,
-    pub(super) core: CoreConfig,
+    close_timeout: Duration,
+    group: GroupChoice,
 }
 
 impl Default for RuntimeBuilder {
     fn default() -> RuntimeBuilder {
+        let threads = thread::available_parallelism().map_or(1, Into::into);
         RuntimeBuilder {
-            backend: Backend::Auto,
-            threads: thread::available_parallelism().map_or(1, Into::into),
+            options: RingOptions::new(threads, SQ_ENTRIES, CQ_ENTRIES / 2, SetupMode::Deferred),
             pin: false,
-            blocking_threads: BLOCKING_THREADS,
             grace: Duration::ZERO,
-            sqpoll: None,
-            core: CoreConfig {
-                ring: RingConfig {
-                    sq_entries: SQ_ENTRIES,
-                    cq_entries: CQ_ENTRIES,
-                    setup_mode: SetupMode::Deferred,
-                    workers: RING_WORKERS,
-                    poll: RingPoll::Nothing,
-                },
-                group: GroupChoice::default(),
-                limits: Limits {
-                    in_flight: CQ_ENTRIES / 2,
-                    in_flight_bytes: 256 << 20,
-                },
-                tuning: Tuning {
-                    chunk: None,
-                    alone: true,
-                    batch_delay_ns: 0,
-                    busy_poll_ns: 0,
-                    drain_timeout: Duration::from_secs(30),
-                },
-                close_timeout: CLOSE_TIMEOUT,
-            },
+            close_timeout: CLOSE_TIMEOUT,
+            group: GroupChoice::default(),
         }
     }
 }
 
-impl RuntimeBuilder {
-    /// Sets the backend; [`Backend::Auto`] by default. [`Backend::Fallback`] uses epoll for sockets, and blocking
-    /// threads for files. A runtime refuses `Backend::Sim`, because the simulated kernel has no sockets.
-    pub fn backend(mut self, backend: Backend) -> Self {
-        self.backend = backend;
-        self
-    }
+ring_option_methods!(RuntimeBuilder, 128);
 
+impl RuntimeBuilder {
     /// Sets the number of cores, each a thread with a ring. By default, one per processor that the process may use.
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.options.threads = threads;
         self
     }
 
@@ -246,13 +215,6 @@ impl RuntimeBuilder {
     /// on a machine that also does other work.
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
-        self
-    }
-
-    /// Sets the maximum number of blocking threads; 64 by default. They run [`spawn_blocking`](super::spawn_blocking)
-    /// and operations that the kernel's ring can't do. They start when they are needed.
-    pub fn blocking_threads(mut self, threads: usize) -> Self {
-        self.blocking_threads = threads;
         self
     }
 
@@ -266,14 +228,6 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets how long the end of the runtime waits, after the grace period, until the kernel and the blocking threads
-    /// have completed all operations; 30 s by default. The time is one limit for sockets, files and threads together.
-    /// Memory of operations that are still incomplete is deliberately leaked and counted (`leaked`).
-    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
-        self.core.tuning.drain_timeout = timeout;
-        self
-    }
-
     /// Sets how long a dropped stream goes on sending to a peer that accepts nothing; 60 s by default.
     /// [`Duration::MAX`] is no limit.
     ///
@@ -283,7 +237,7 @@ impl RuntimeBuilder {
     /// counts these connections. [`TcpStream::set_close_timeout`](crate::net::TcpStream::set_close_timeout) sets the
     /// time for one stream.
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
-        self.core.close_timeout = timeout;
+        self.close_timeout = timeout;
         self
     }
 
@@ -293,7 +247,7 @@ impl RuntimeBuilder {
     /// Unneeded buffers cost speed: they are used in rotation, so each one has left the CPU cache when it is used
     /// again.
     pub fn receive_buffers(mut self, count: u16, bytes: u32) -> Self {
-        self.core.group.size = Some((count, bytes));
+        self.group.size = Some((count, bytes));
         self
     }
 
@@ -302,32 +256,31 @@ impl RuntimeBuilder {
     /// Another mode is first tested on a pair of sockets. It is not used if the kernel lacks it or gets it wrong;
     /// [`CoreInfo::backend`] then reports the reason.
     pub fn receive_mode(mut self, mode: ReceiveMode) -> Self {
-        self.core.group.mode = mode;
+        self.group.mode = mode;
         self
     }
 
-    /// Sets the number of entries of each submission queue; 128 by default. Backends: uring.
-    pub fn ring_entries(mut self, entries: u32) -> Self {
-        self.core.ring.sq_entries = entries;
-        self.core.ring.cq_entries = entries.saturating_mul(4).max(CQ_ENTRIES);
-        self
-    }
-
-    /// Makes a kernel thread take entries from the cores' submission queues, so that submitting needs no system call
-    /// while that thread is awake. All cores share the thread. Backends: uring.
-    ///
-    /// The thread uses a processor, and each ring uses the mode `Plain`. With few processors [`CoreInfo::backend`]
-    /// advises against it. If the kernel refuses it, [`Backend::Auto`] continues without it and reports the reason,
-    /// and [`Backend::Uring`] fails.
-    pub fn sqpoll(mut self, poll: SqPoll) -> Self {
-        self.core.ring.poll = poll.ring_poll();
-        self.sqpoll = Some(poll);
-        self
+    /// Returns the configuration of a core. All cores are made from one returned value.
+    pub(super) fn core(&self) -> CoreConfig {
+        let cq_entries = self.options.sq_entries.saturating_mul(CQ_PER_SQ);
+        CoreConfig {
+            ring: self.options.ring(cq_entries.max(CQ_ENTRIES)),
+            group: self.group,
+            limits: self.options.limits,
+            tuning: Tuning {
+                chunk: None,
+                alone: true,
+                batch_delay_ns: 0,
+                busy_poll_ns: 0,
+                drain_timeout: self.options.drain_timeout,
+            },
+            close_timeout: self.close_timeout,
+        }
     }
 
     /// Returns whether the simulated kernel was requested.
     fn is_simulated(&self) -> bool {
-        match self.backend {
+        match self.options.backend {
             Backend::Auto | Backend::Uring | Backend::Fallback => false,
             #[cfg(feature = "test-util")]
             Backend::Sim(_) => true,
@@ -335,7 +288,7 @@ impl RuntimeBuilder {
     }
 
     fn check(&self) -> Result<(), SetupError> {
-        let group = self.core.group;
+        let group = self.group;
         let GroupLayout { count, bytes, .. } = group.layout(group.mode);
         let wrong = if executor::current().is_some() {
             "this thread is already a core of a runtime; await the future there, or start the other runtime on \
@@ -349,18 +302,12 @@ impl RuntimeBuilder {
             "Backend::Sim has no sockets, so a runtime can't use it; build an Engine with it, or use \
              Backend::Fallback here"
                 .to_owned()
-        } else if self.threads == 0 {
-            "threads is 0; it must be at least 1".to_owned()
-        } else if self.blocking_threads == 0 {
-            "blocking_threads is 0; it must be at least 1".to_owned()
-        } else if self.core.ring.sq_entries == 0 {
-            "ring_entries is 0; it must be at least 1".to_owned()
         } else if !count.is_power_of_two() || count > 1 << 15 {
             format!("the number of receive_buffers must be a power of two up to 32768, not {count}")
         } else if !(64..=1 << 30).contains(&bytes) {
             format!("the size of receive_buffers must be 64 bytes to 1 GiB, not {bytes} bytes")
         } else {
-            return Ok(());
+            return self.options.check();
         };
         Err(SetupError::Config(wrong))
     }
@@ -420,7 +367,7 @@ impl RuntimeBuilder {
     where
         F: Future + 'static,
     {
-        self.threads = 1;
+        self.options.threads = 1;
         self.check()?;
         start::block_on(&self, future)
     }

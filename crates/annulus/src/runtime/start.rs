@@ -19,12 +19,13 @@ use super::handle::Handle;
 use super::task::{End, JoinHandle, ReportedTask};
 use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
-use crate::driver::core::Core;
+use crate::driver::core::{Core, CoreConfig};
 use crate::driver::thread_rings::Driving;
-use crate::driver::{DriverHandle, DriverThread, Opcodes, Submitter, Thread, blocking};
+use crate::driver::{DriverHandle, DriverThread, Opcodes, Submitter, Thread};
 use crate::error::SetupError;
 use crate::metrics::SourceKind;
 use crate::narrow::to_ns;
+use crate::ring_options::RingOptions;
 use crate::sys::affinity::{Affinity, Pinned};
 use crate::sys::polling::RingPoll;
 use crate::sys::size_limit::SignalBlocked;
@@ -38,6 +39,7 @@ type Seat = Option<(Arc<DriverHandle>, Opcodes)>;
 /// The parts that the cores of a runtime share.
 struct Plan<'a, M> {
     builder: &'a RuntimeBuilder,
+    config: CoreConfig,
     handle: Handle,
     main: &'a M,
     /// The processors for blocking threads, if the cores are pinned.
@@ -62,6 +64,7 @@ where
 {
     let plan = Plan {
         builder,
+        config: builder.core(),
         handle: new_handle(builder)?,
         main,
         affinity: affinity(builder),
@@ -80,7 +83,7 @@ where
 {
     let handle = new_handle(builder)?;
     let affinity = affinity(builder);
-    let made = NewCore::new(builder, 0, handle.inbox(0))?;
+    let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0))?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
     let (ended, failure) = made.drive(builder, &files, &handle, false, || future);
@@ -101,7 +104,7 @@ where
 }
 
 fn new_handle(builder: &RuntimeBuilder) -> Result<Handle, SetupError> {
-    let inboxes = (0..builder.threads).map(Inbox::new);
+    let inboxes = (0..builder.options.threads).map(Inbox::new);
     let inboxes = inboxes.collect::<io::Result<Vec<_>>>();
     let os = |error| SetupError::Os {
         what: "making an eventfd for a core",
@@ -130,12 +133,7 @@ fn files(
         }
     });
     let handles = handles.collect();
-    let config = blocking::Config {
-        threads: builder.blocking_threads,
-        limits: builder.core.limits,
-        drain_timeout: builder.core.tuning.drain_timeout,
-        affinity,
-    };
+    let config = builder.options.blocking(affinity);
     Arc::new(Submitter::new(handles, opcodes, config))
 }
 
@@ -153,12 +151,12 @@ where
         // An early return drops the `go` senders, so that the started threads drop their cores.
         let (sender, receiver) = mpsc::channel();
         let mut others = Vec::new();
-        for index in 1..self.builder.threads {
+        for index in 1..self.builder.options.threads {
             others.push(self.start_thread(scope, index, sender.clone())?);
         }
         // Only the threads of cores hold senders now.
         drop(sender);
-        let made = NewCore::new(self.builder, 0, self.handle.inbox(0))?;
+        let made = NewCore::new(self.builder, &self.config, 0, self.handle.inbox(0))?;
         let mut seats = vec![made.seat()];
         for _ in &others {
             match receiver.recv() {
@@ -196,13 +194,14 @@ where
     ) -> Result<CoreThread<'scope>, SetupError> {
         let (go, gone) = mpsc::channel::<Arc<Submitter>>();
         let body = move || {
-            let made = match NewCore::new(self.builder, index, self.handle.inbox(index)) {
-                Ok(made) => made,
-                Err(error) => {
-                    let _ = sender.send(Err(error));
-                    return Ok(Ok(()));
-                }
-            };
+            let made =
+                match NewCore::new(self.builder, &self.config, index, self.handle.inbox(index)) {
+                    Ok(made) => made,
+                    Err(error) => {
+                        let _ = sender.send(Err(error));
+                        return Ok(Ok(()));
+                    }
+                };
             let _ = sender.send(Ok(made.seat()));
             drop(sender);
             match gone.recv() {
@@ -218,7 +217,7 @@ where
             SetupError::Config(format!(
                 "can't start the thread of core {index} of {}: {error}; raise the limits on threads (RLIMIT_NPROC, \
                  pids.max), or configure fewer threads",
-                self.builder.threads
+                self.builder.options.threads
             ))
         };
         let thread = thread.spawn_scoped(scope, body).map_err(refused)?;
@@ -283,14 +282,16 @@ struct NewCore {
 impl NewCore {
     fn new(
         builder: &RuntimeBuilder,
+        config: &CoreConfig,
         index: usize,
         inbox: Arc<Inbox>,
     ) -> Result<NewCore, SetupError> {
         let pinned = builder.pin.then(|| Pinned::to_nth(index)).flatten();
-        let ringed = match builder.backend {
+        let backend = builder.options.backend;
+        let ringed = match backend {
             Backend::Fallback => Err(None),
-            _ => match NewCore::with_ring(builder, &inbox) {
-                Err(error) if builder.backend == Backend::Auto && error.allows_fallback() => {
+            _ => match NewCore::with_ring(&builder.options, config, &inbox) {
+                Err(error) if backend == Backend::Auto && error.allows_fallback() => {
                     Err(Some(error))
                 }
                 other => Ok(other?),
@@ -299,7 +300,7 @@ impl NewCore {
         let (core, seat, backend) = match ringed {
             Ok(made) => made,
             Err(reason) => {
-                let core = Core::with_readiness(&builder.core, inbox.notifier())?;
+                let core = Core::with_readiness(config, inbox.notifier())?;
                 (core, None, CoreBackend::Epoll { reason })
             }
         };
@@ -314,17 +315,18 @@ impl NewCore {
     }
 
     fn with_ring(
-        builder: &RuntimeBuilder,
+        options: &RingOptions,
+        config: &CoreConfig,
         inbox: &Inbox,
     ) -> Result<(Rc<Core>, Seat, CoreBackend), SetupError> {
         let files_driver = Arc::new(DriverHandle::new(Box::new(inbox.notifier())));
         files_driver.counters.be(SourceKind::CoreFiles);
         let make = |config| Core::with_ring(config, inbox.notifier(), Arc::clone(&files_driver));
-        let mut sqpoll = builder.sqpoll.map(Ok);
-        let core = match make(builder.core.clone()) {
-            Err(error @ SetupError::Polling { .. }) if builder.backend == Backend::Auto => {
+        let mut sqpoll = options.sqpoll.map(Ok);
+        let core = match make(config.clone()) {
+            Err(error @ SetupError::Polling { .. }) if options.backend == Backend::Auto => {
                 sqpoll = Some(Err(error));
-                let mut config = builder.core.clone();
+                let mut config = config.clone();
                 config.ring.poll = RingPoll::Nothing;
                 make(config)?
             }

@@ -92,6 +92,11 @@
 
 mod backend;
 pub mod buf;
+#[cfg(all(
+    feature = "net",
+    any(feature = "futures", feature = "tokio", feature = "tokio-io")
+))]
+mod byte_stream;
 mod driver;
 pub mod engine;
 mod error;

@@ -238,3 +238,21 @@ fn a_flush_waits_until_all_is_sent_and_reports_errors() {
         Ok(())
     });
 }
+
+#[test]
+fn unix_streams_have_the_methods_that_they_share_with_tcp() {
+    on_each(|| async {
+        let dir = tempfile::tempdir()?;
+        let listener = annulus::net::UnixListener::bind(dir.path().join("socket"))?;
+        let near = UnixStream::connect(dir.path().join("socket")).await?;
+        let far = listener.accept().await?;
+        near.try_send(b"sent".to_vec()).unwrap();
+        near.sent().await?;
+        assert_eq!(far.recv_exact(vec![0; 4]).await?, b"sent");
+        let (one, other) = std::os::unix::net::UnixStream::pair()?;
+        let (one, other) = (UnixStream::from_std(one)?, UnixStream::from_std(other)?);
+        one.send_all("from std").await?;
+        assert_eq!(other.recv_exact(vec![0; 8]).await?, b"from std");
+        Ok(())
+    });
+}

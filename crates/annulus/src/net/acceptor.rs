@@ -19,7 +19,7 @@ use crate::driver::core::{
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};
-use crate::sys::engine_error::error_of;
+use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM};
 use crate::sys::net;
 use crate::sys::on_core::OnCore;
@@ -141,6 +141,12 @@ impl Acceptor {
             ));
         }
         Poll::Pending
+    }
+
+    /// Accepts one connection.
+    pub(super) async fn accept(self: &Rc<Self>) -> io::Result<Stream> {
+        let accepted = std::future::poll_fn(|context| self.poll_next(context, false)).await;
+        accepted.unwrap_or_else(|| Err(EngineError::Ended.into()))
     }
 
     fn poll_single(&self, context: &mut Context<'_>) -> Poll<Option<io::Result<Stream>>> {

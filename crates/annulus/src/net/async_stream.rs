@@ -2,14 +2,18 @@
 
 use std::fmt;
 use std::io;
-#[cfg(any(feature = "futures", feature = "tokio-io"))]
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 use std::io::IoSlice;
-#[cfg(any(feature = "futures", feature = "tokio-io"))]
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use super::{RecvStream, TcpStream, UnixStream, Writer};
+use super::stream::Stream;
+use super::{TcpStream, UnixStream, Writer};
 use crate::buf::Chunk;
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+use crate::byte_stream::{ByteStream, byte_stream_traits};
 
 /// A connected stream of this library that an [`AsyncStream`] can take over.
 pub trait ConnectedStream: sealed::Sealed + 'static {}
@@ -17,60 +21,35 @@ pub trait ConnectedStream: sealed::Sealed + 'static {}
 impl ConnectedStream for TcpStream {}
 impl ConnectedStream for UnixStream {}
 
-mod sealed {
-    use super::{RecvStream, TcpStream, UnixStream, Writer};
+impl sealed::Sealed for TcpStream {
+    fn stream(&self) -> &Stream {
+        &self.0
+    }
 
+    fn reset_when_closed(&self) {
+        // The call fails if the connection has closed already.
+        let _ = self.set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl sealed::Sealed for UnixStream {
+    fn stream(&self) -> &Stream {
+        &self.0
+    }
+
+    /// A Unix stream has no reset.
+    fn reset_when_closed(&self) {}
+}
+
+mod sealed {
+    use super::Stream;
+
+    /// A newtype over a stream.
     pub trait Sealed {
-        fn chunks(&self) -> RecvStream<'_>;
-        fn gathers(&self) -> Writer;
+        fn stream(&self) -> &Stream;
+
         /// Makes closing the stream a reset, because the written data will not be sent whole.
         fn reset_when_closed(&self);
-        fn try_send_then(
-            &self,
-            buf: Vec<u8>,
-            then: impl FnOnce(Vec<u8>) + 'static,
-        ) -> Result<(), Vec<u8>>;
-    }
-
-    impl Sealed for TcpStream {
-        fn chunks(&self) -> RecvStream<'_> {
-            self.recv_multishot()
-        }
-
-        fn gathers(&self) -> Writer {
-            self.writer()
-        }
-        fn reset_when_closed(&self) {
-            // The call fails if the connection has closed already.
-            let _ = self.set_linger(Some(std::time::Duration::ZERO));
-        }
-        fn try_send_then(
-            &self,
-            buf: Vec<u8>,
-            then: impl FnOnce(Vec<u8>) + 'static,
-        ) -> Result<(), Vec<u8>> {
-            self.try_send_then(buf, then)
-        }
-    }
-
-    impl Sealed for UnixStream {
-        fn chunks(&self) -> RecvStream<'_> {
-            self.recv_multishot()
-        }
-
-        fn gathers(&self) -> Writer {
-            self.writer()
-        }
-
-        /// A Unix stream has no reset.
-        fn reset_when_closed(&self) {}
-        fn try_send_then(
-            &self,
-            buf: Vec<u8>,
-            then: impl FnOnce(Vec<u8>) + 'static,
-        ) -> Result<(), Vec<u8>> {
-            self.try_send_then(buf, then)
-        }
     }
 }
 
@@ -126,7 +105,7 @@ impl<S: ConnectedStream> AsyncStream<S> {
     /// Wraps a stream.
     pub fn new(stream: S) -> AsyncStream<S> {
         AsyncStream {
-            writer: stream.gathers(),
+            writer: stream.stream().writer(),
             stream,
             chunk: None,
         }
@@ -149,7 +128,7 @@ impl<S: ConnectedStream> AsyncStream<S> {
     /// sent.
     pub fn into_inner(self) -> S {
         if let Some(chunk) = self.chunk {
-            self.stream.chunks().unread(chunk);
+            self.stream.stream().recv_multishot().unread(chunk);
         }
         self.stream
     }
@@ -158,7 +137,8 @@ impl<S: ConnectedStream> AsyncStream<S> {
     #[doc(hidden)]
     pub fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.chunk.is_none() {
-            self.chunk = ready!(self.stream.chunks().poll_next(context)).transpose()?;
+            self.chunk =
+                ready!(self.stream.stream().recv_multishot().poll_next(context)).transpose()?;
         }
         Poll::Ready(Ok(self.chunk.as_deref().unwrap_or_default()))
     }
@@ -198,7 +178,7 @@ impl<S: ConnectedStream> AsyncStream<S> {
         buf: Vec<u8>,
         then: impl FnOnce(Vec<u8>) + 'static,
     ) -> Result<(), Vec<u8>> {
-        self.stream.try_send_then(buf, then)
+        self.stream.stream().try_send_then(buf, then)
     }
 }
 
@@ -221,118 +201,32 @@ impl<S: ConnectedStream + fmt::Debug> fmt::Debug for AsyncStream<S> {
     }
 }
 
-#[cfg(feature = "futures")]
-impl<S: ConnectedStream> futures_io::AsyncRead for AsyncStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buf: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
-        if buf.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        let received = ready!(self.fill(context))?;
-        let bytes = received.len().min(buf.len());
-        buf[..bytes].copy_from_slice(&received[..bytes]);
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+impl<S: ConnectedStream> ByteStream for AsyncStream<S> {
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        self.fill(context)
+    }
+
+    fn consume(&mut self, bytes: usize) {
         self.advance(bytes);
-        Poll::Ready(Ok(bytes))
-    }
-}
-
-#[cfg(feature = "futures")]
-impl<S: ConnectedStream> futures_io::AsyncBufRead for AsyncStream<S> {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        self.get_mut().fill(context)
     }
 
-    fn consume(self: Pin<&mut Self>, bytes: usize) {
-        self.get_mut().advance(bytes);
-    }
-}
-
-#[cfg(feature = "futures")]
-impl<S: ConnectedStream> futures_io::AsyncWrite for AsyncStream<S> {
     fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.writer.poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        &mut self,
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.writer.poll_write_vectored(context, pieces)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.writer.poll_flush(context)
     }
 
-    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.writer.poll_finish(context)
     }
 }
 
-#[cfg(feature = "tokio-io")]
-impl<S: ConnectedStream> tokio::io::AsyncRead for AsyncStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buf: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if buf.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        let received = ready!(self.fill(context))?;
-        let bytes = received.len().min(buf.remaining());
-        buf.put_slice(&received[..bytes]);
-        self.advance(bytes);
-        Poll::Ready(Ok(()))
-    }
-}
-
-#[cfg(feature = "tokio-io")]
-impl<S: ConnectedStream> tokio::io::AsyncBufRead for AsyncStream<S> {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        self.get_mut().fill(context)
-    }
-
-    fn consume(self: Pin<&mut Self>, bytes: usize) {
-        self.get_mut().advance(bytes);
-    }
-}
-
-#[cfg(feature = "tokio-io")]
-impl<S: ConnectedStream> tokio::io::AsyncWrite for AsyncStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.writer.poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.writer.poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer.poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer.poll_finish(context)
-    }
-}
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+byte_stream_traits!([S: ConnectedStream] AsyncStream<S>);

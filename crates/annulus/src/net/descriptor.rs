@@ -7,8 +7,6 @@ use std::rc::Rc;
 
 use super::file::wait_again;
 use super::stream::Stream;
-use super::tcp::TcpStream;
-use super::unix::UnixStream;
 use crate::driver::core::{Core, SocketOperation};
 use crate::fd::Socket;
 use crate::op::{Interest, Poll, Splice};
@@ -88,7 +86,8 @@ impl Stream {
     }
 }
 
-/// An end of a [`splice`]. Sealed; implemented for [`Descriptor`], [`TcpStream`] and [`UnixStream`].
+/// An end of a [`splice`]. Sealed; implemented for [`Descriptor`], [`TcpStream`](super::TcpStream) and
+/// [`UnixStream`](super::UnixStream).
 pub trait Splices {
     #[doc(hidden)]
     #[expect(private_interfaces)]
@@ -123,20 +122,6 @@ impl Splices for Descriptor {
     #[expect(private_interfaces)]
     fn end(&self, _: Sealed) -> End<'_> {
         End::Descriptor(self)
-    }
-}
-
-impl Splices for TcpStream {
-    #[expect(private_interfaces)]
-    fn end(&self, _: Sealed) -> End<'_> {
-        End::Stream(&self.0)
-    }
-}
-
-impl Splices for UnixStream {
-    #[expect(private_interfaces)]
-    fn end(&self, _: Sealed) -> End<'_> {
-        End::Stream(&self.0)
     }
 }
 

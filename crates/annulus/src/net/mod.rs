@@ -13,6 +13,7 @@ mod descriptor;
 mod exact;
 mod file;
 mod listen;
+mod methods;
 mod options;
 mod progress;
 mod receiver;

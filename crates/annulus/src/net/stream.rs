@@ -23,7 +23,7 @@ use crate::sys::on_core::OnCore;
 
 /// A connected stream. Dropping it closes it: sends that have begun go on while the peer accepts data, and receives
 /// are cancelled. The descriptor is closed when the kernel has completed the last operation on it (trap 38).
-pub(super) struct Stream {
+pub struct Stream {
     pub(super) core: OnCore<Rc<Core>>,
     pub(super) socket: OnCore<Rc<Socket>>,
     pub(super) receiver: OnCore<Rc<Receiver>>,

@@ -1,24 +1,18 @@
 //! TCP listeners and streams.
 
 use std::io;
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::acceptor::{Accepted, Acceptor, Incoming};
-use super::exact::RecvExact;
+use super::acceptor::Acceptor;
 use super::listen::{ListenOptions, listen};
-use super::options::SocketOptions;
 use super::progress::SendProgress;
-use super::receiver::RecvStream;
 use super::resolve::try_each;
-use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use super::stream::{Recv, SendAll, Stream};
-use super::writer::Writer;
-use crate::buf::{IoBuf, IoBufMut};
+use super::stream::Stream;
+use crate::buf::IoBuf;
 use crate::error::WholeResult;
-use crate::sys::engine_error::EngineError;
 use crate::sys::net;
 use crate::sys::on_core::OnCore;
 use crate::sys::option;
@@ -51,7 +45,7 @@ use crate::sys::option;
 /// requests to the kernel.
 #[derive(Debug)]
 pub struct TcpListener {
-    acceptor: OnCore<Rc<Acceptor>>,
+    pub(super) acceptor: OnCore<Rc<Acceptor>>,
 }
 
 impl TcpListener {
@@ -91,49 +85,6 @@ impl TcpListener {
                 acceptor: Acceptor::bound(core, socket, claim).into(),
             })
         })
-    }
-
-    /// Takes over a listener of std.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the calling thread is not a runtime core.
-    pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
-        let core = super::core()?;
-        let socket = core.socket(OwnedFd::from(listener));
-        net::set_nonblocking(socket.raw(), core.wants_nonblocking())?;
-        Ok(TcpListener {
-            acceptor: Acceptor::new(core, socket).into(),
-        })
-    }
-
-    /// Accepts one connection.
-    ///
-    /// Several tasks may wait; a connection goes to the first of them that runs. Dropping the future loses no
-    /// connection: the next call returns it.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `EMFILE` or `ENFILE` if descriptors have run out; the next call then waits for 10 ms before it
-    /// tries again. Fails with [`EngineError::Ended`] when the runtime ends.
-    pub async fn accept(&self) -> io::Result<TcpStream> {
-        let accepted =
-            std::future::poll_fn(|context| self.acceptor.poll_next(context, false)).await;
-        match accepted {
-            Some(accepted) => Ok(TcpStream(accepted?)),
-            None => Err(EngineError::Ended.into()),
-        }
-    }
-
-    /// Returns the connections that arrive, accepted with one multishot request. Needs Linux 5.19; on older kernels
-    /// and without a ring, each connection is a separate request.
-    pub fn accept_multishot(self) -> Incoming<TcpStream> {
-        Incoming::new(Rc::clone(&self.acceptor))
-    }
-
-    /// Returns a handle for reading and setting socket options.
-    pub fn options(&self) -> SocketOptions<'_> {
-        SocketOptions::of(&self.acceptor.socket)
     }
 
     /// Returns the address at which this listener listens.
@@ -204,12 +155,6 @@ pub(super) fn first<T>(
 #[derive(Debug)]
 pub struct TcpStream(pub(super) Stream);
 
-impl From<Accepted> for TcpStream {
-    fn from(Accepted(stream): Accepted) -> TcpStream {
-        TcpStream(stream)
-    }
-}
-
 impl TcpStream {
     /// Connects to `address`: a [`SocketAddr`], several of them, or `"host:port"`.
     ///
@@ -223,111 +168,6 @@ impl TcpStream {
     pub async fn connect(address: impl super::ToSocketAddrs) -> io::Result<TcpStream> {
         let attempt = async |address| Stream::connect(net::internet(address)).await;
         Ok(TcpStream(try_each(address.target(), attempt).await?))
-    }
-
-    /// Takes over a stream of std.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the calling thread is not a runtime core.
-    pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
-        let core = super::core()?;
-        let stream = Stream::new(core, OwnedFd::from(stream));
-        net::set_nonblocking(stream.socket.raw(), stream.core.wants_nonblocking())?;
-        Ok(TcpStream(stream))
-    }
-
-    /// Receives the available bytes, at most the buffer's length. Returns the number of bytes and the buffer; 0 is
-    /// the end of the stream.
-    ///
-    /// Dropping the future loses no data: the next receive returns it.
-    ///
-    /// # Errors
-    ///
-    /// Fails with [`io::ErrorKind::InvalidInput`] if the buffer has no capacity, because 0 would look like the end.
-    /// Fails with any other error of `recv(2)`, unchanged. The error contains the buffer.
-    pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'_, B> {
-        self.0.recv(buf)
-    }
-
-    /// Receives until the buffer is full. A buffer without capacity comes back immediately, even at the end of the
-    /// stream.
-    ///
-    /// Dropping the future loses no data: the next receive returns it.
-    ///
-    /// # Errors
-    ///
-    /// Fails with [`io::ErrorKind::UnexpectedEof`] if the stream ends before the buffer is full. Fails with any error
-    /// of `recv(2)`, unchanged. The error contains the buffer with the bytes that were received.
-    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'_, B> {
-        self.0.recv_exact(buf)
-    }
-
-    /// Returns a writer that gathers small writes into larger sends, and waits for a slow peer.
-    pub fn writer(&self) -> Writer {
-        self.0.writer()
-    }
-
-    /// Borrows the two directions of the stream separately.
-    pub fn split(&self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        split::split(&self.0)
-    }
-
-    /// Splits the stream into two owned halves, which may be used by two tasks of the core.
-    ///
-    /// ```
-    /// use annulus::net::UnixStream;
-    /// use annulus::runtime::{self, Runtime};
-    ///
-    /// # fn main() -> std::io::Result<()> {
-    /// Runtime::builder().threads(1).run(|_core| async {
-    ///     let (near, far) = UnixStream::pair()?;
-    ///     let (read, write) = near.into_split();
-    ///     let sends = runtime::spawn(async move { write.send_all("question").await.map(drop) });
-    ///     let question = far.recv_exact(vec![0; 8]).await?;
-    ///     far.send_all("answer").await?;
-    ///     assert_eq!(read.recv_exact(vec![0; 6]).await?, b"answer");
-    ///     sends.await??;
-    ///     // The task has dropped the write half, so the peer reads the end of the stream.
-    ///     assert_eq!(far.recv(question).await?.0, 0);
-    ///     Ok(())
-    /// })
-    /// # }
-    /// ```
-    pub fn into_split(self) -> (OwnedReadHalf<TcpStream>, OwnedWriteHalf<TcpStream>) {
-        split::into_split(self.0)
-    }
-
-    /// Receives into the core's buffers, with one multishot request for many messages. Needs Linux 6.0; on older
-    /// kernels and without a ring, each receive is a separate request.
-    ///
-    /// For bulk data, single receives into larger buffers take over. The stream stops receiving while 64 KiB are
-    /// unread, which slows down the sender.
-    pub fn recv_multishot(&self) -> RecvStream<'_> {
-        self.0.recv_multishot()
-    }
-
-    /// Sends all of `buf` and returns it.
-    ///
-    /// Sends of one stream are made one after another, in the order in which they were first polled. A future that is
-    /// dropped before its turn sends nothing. One that is dropped later still sends the whole buffer; see
-    /// [`SendAll`].
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `send(2)`, unchanged, or with the error of an earlier send that was not awaited. The
-    /// error contains the buffer.
-    pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'_, B> {
-        self.0.send_all(buf)
-    }
-
-    /// Sends all of several buffers, in order, and returns them. A dropped future behaves like a dropped [`SendAll`].
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `sendmsg(2)`, unchanged. The error contains the buffers.
-    pub async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
-        self.0.send_vectored_all(bufs).await
     }
 
     /// Sends all of `buf` without copying it within the kernel, and returns it.
@@ -370,41 +210,6 @@ impl TcpStream {
         self.0.send_file(head, file, offset, bytes, progress).await
     }
 
-    /// Waits until the stream is readable: data, the end of the stream, or an error. Data that has been received but
-    /// not read counts.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `poll(2)`, unchanged.
-    pub async fn readable(&self) -> io::Result<()> {
-        self.0.readable().await
-    }
-
-    /// Waits until the stream is writable, or has an error.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `poll(2)`, unchanged.
-    pub async fn writable(&self) -> io::Result<()> {
-        self.0.writable().await
-    }
-
-    /// Returns a handle for reading and setting socket options.
-    pub fn options(&self) -> SocketOptions<'_> {
-        SocketOptions::of(&self.0.socket)
-    }
-
-    /// Starts a send like [`try_send`](TcpStream::try_send), and passes the buffer to `then` once all of it has been
-    /// sent, or the send has failed. `then` may run before this function returns.
-    ///
-    /// # Errors
-    ///
-    /// Returns the buffer if another send is under way, or an earlier one has failed.
-    #[inline]
-    pub fn try_send_then<B: IoBuf>(&self, buf: B, then: impl FnOnce(B) + 'static) -> Result<(), B> {
-        self.0.try_send_then(buf, then)
-    }
-
     /// Sends `buf` and closes the stream. The last bytes and the end (FIN) leave in one segment, while
     /// [`try_send_then`](TcpStream::try_send_then) followed by a drop makes two. `then` receives the buffer.
     ///
@@ -430,28 +235,6 @@ impl TcpStream {
             .map_err(|(stream, buf)| (TcpStream(stream), buf))
     }
 
-    /// Starts to send all of `buf` without waiting for its completion. If the send fails, the next send returns the
-    /// error.
-    ///
-    /// # Errors
-    ///
-    /// Returns the buffer if another send is under way, or an earlier one has failed.
-    /// [`send_all`](TcpStream::send_all) waits instead.
-    #[inline]
-    pub fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
-        self.0.try_send(buf)
-    }
-
-    /// Waits until all sends that have begun are complete, that is, until the kernel has their data. Use it after
-    /// [`try_send`](TcpStream::try_send), or after dropping a send.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the error of a send that was not awaited.
-    pub async fn sent(&self) -> io::Result<()> {
-        self.0.sent().await
-    }
-
     /// Sets how long this stream, once dropped, goes on sending to a peer that accepts nothing. [`Duration::MAX`] is
     /// no limit. The default is the runtime's [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout).
     ///
@@ -471,16 +254,6 @@ impl TcpStream {
     /// of the end of the stream.
     pub fn abort(&self) {
         self.0.socket.abort();
-    }
-
-    /// Shuts down one direction or both, immediately. Data that is still being sent may be cut off; use
-    /// [`sent`](TcpStream::sent) first, or [`Writer::finish`].
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `shutdown(2)`, unchanged.
-    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.0.shutdown(how)
     }
 
     /// Returns the remote address.

@@ -36,7 +36,7 @@
 //! | `net` | sockets, timers and the thread-per-core runtime: [`net`](net/index.html), [`runtime`](runtime/index.html), [`time`](time/index.html) |
 //! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html) |
 //! | `bytes` | `Bytes` and `BytesMut` as buffers |
-//! | `futures` | `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of futures-io for `net::AsyncStream`; enables `net` |
+//! | `futures` | `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of futures-io for `net::AsyncStream`, and `Stream` for types with a method `next`; enables `net` |
 //! | `tokio-io` | the same traits of Tokio for `net::AsyncStream`, without Tokio's runtime; enables `net` |
 //! | `test-util` | a simulated kernel for tests: [`sim`](sim/index.html) |
 //!
@@ -103,6 +103,7 @@ mod error;
 mod fd;
 pub mod fs;
 pub mod metrics;
+mod item_stream;
 mod narrow;
 #[cfg(feature = "net")]
 pub mod net;

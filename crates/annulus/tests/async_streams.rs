@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use annulus::Backend;
-use annulus::net::{AsyncStream, TcpListener, TcpStream, UnixStream};
+use annulus::net::{AsyncStream, TcpListener, TcpStream, UdpSocket, UnixStream};
 use annulus::runtime::{self, Runtime};
 
 /// Runs a test on a core of each kind.
@@ -236,6 +236,69 @@ fn a_flush_waits_until_all_is_sent_and_reports_errors() {
             "{error}"
         );
         Ok(())
+    });
+}
+
+/// Takes items through the trait, not through the methods of the same names.
+async fn first<S: futures_util::Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    futures_util::StreamExt::next(stream).await
+}
+
+#[test]
+fn each_type_with_a_next_on_a_socket_is_a_stream_of_futures() {
+    on_each(|| async {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let near = TcpStream::connect(listener.local_addr()?).await?;
+        let mut connections = listener.accept_multishot();
+        let Some(far) = first(&mut connections).await else {
+            return Err(io::Error::other("no connection"));
+        };
+        near.send_all("some bytes").await?;
+        drop(near);
+        let far = far?;
+        let (mut chunks, mut received) = (far.recv_multishot(), Vec::new());
+        while let Some(chunk) = first(&mut chunks).await {
+            received.extend_from_slice(&chunk?);
+        }
+        assert_eq!(received, b"some bytes");
+
+        let (one, other) = (
+            UdpSocket::bind("127.0.0.1:0")?,
+            UdpSocket::bind("127.0.0.1:0")?,
+        );
+        one.send_to("a datagram", other.local_addr()?).await?;
+        let datagram = first(&mut other.recv_multishot()).await.unwrap()?;
+        assert_eq!(&datagram.chunk[..], b"a datagram");
+        Ok(())
+    });
+}
+
+#[test]
+fn batches_of_reads_are_streams_of_futures() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    std::fs::write(&path, bytes_of(40_000)).unwrap();
+    pollster::block_on(async {
+        let engine = annulus::Engine::new().unwrap();
+        let file = engine.open(&path).await.unwrap();
+        let reads = || (0..10).map(|n| (vec![0; 100], n * 4_000));
+        let mut many = file.read_many_at(reads());
+        let mut merged = file
+            .read_many_at(reads())
+            .merge(annulus::fs::Merge::default());
+        let mut offsets = [Vec::new(), Vec::new()];
+        while let Some(read) = first(&mut many).await {
+            assert_eq!(read.result.unwrap().0, 100);
+            offsets[0].push(read.offset);
+        }
+        while let Some(read) = first(&mut merged).await {
+            assert_eq!(read.result.unwrap().0, 100);
+            offsets[1].push(read.offset);
+        }
+        for mut offsets in offsets {
+            offsets.sort_unstable();
+            assert!(offsets.into_iter().eq((0..10).map(|n| n * 4_000)));
+        }
     });
 }
 

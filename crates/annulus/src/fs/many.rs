@@ -13,6 +13,7 @@ use crate::buf::{IoBufMut, ReadTarget};
 use crate::driver::many::Batch;
 use crate::driver::{Operation, coop_budget};
 use crate::error::{BufError, BufResult};
+use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{FileOp, Op, READS_PER_STEP, ReadAt, Sleep, Try, Until, read_cached};
@@ -336,6 +337,10 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
     }
 }
+
+impl<B: IoBufMut, I> Unpin for ReadMany<'_, B, I> {}
+
+item_stream!(['a, B: IoBufMut, I: Iterator<Item = (B, u64)>] ReadMany<'a, B, I>, Completed<B>);
 
 impl ReadRequest {
     pub(crate) fn result<B>(self, result: BufResult<usize, B>) -> Completed<B> {

@@ -13,6 +13,7 @@ use super::{File, check_read};
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::driver::many::Batch;
 use crate::error::{BufError, BufResult};
+use crate::item_stream::item_stream;
 use crate::narrow::to_usize;
 use crate::op::{Op, ReadAt, Until};
 use crate::sys::engine_error::{code_of, error_of};
@@ -232,6 +233,10 @@ fn plan<B>(mut parts: Vec<Part<B>>, merge: Merge) -> Plan<B> {
     }
     (ranges, plan)
 }
+
+impl<B: IoBufMut> Unpin for ReadMerged<'_, B> {}
+
+item_stream!(['a, B: IoBufMut] ReadMerged<'a, B>, Completed<B>);
 
 impl<'a, B: IoBufMut> IntoFuture for ReadMerged<'a, B> {
     type Output = Vec<BufResult<usize, B>>;

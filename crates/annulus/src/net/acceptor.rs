@@ -17,6 +17,7 @@ use crate::driver::core::{
     Claim, CompletionHandler, Core, Crowd, SharedOperation, Timer, Token, WaitersCell,
 };
 use crate::fd::Socket;
+use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};
 use crate::sys::engine_error::{EngineError, error_of};
@@ -315,6 +316,10 @@ impl fmt::Debug for Accepted {
         self.0.fmt(f)
     }
 }
+
+impl<S> Unpin for Incoming<S> {}
+
+item_stream!([S: From<Accepted>] Incoming<S>, io::Result<S>);
 
 impl<S> Drop for Incoming<S> {
     fn drop(&mut self) {

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use crate::buf::Chunk;
 use crate::driver::core::{CompletionHandler, Core, SharedOperation, Token, WaitersCell};
 use crate::fd::Socket;
+use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
 use crate::op::{Interest, ReceiveKind, ReceivePermit, Recv, UnreadBuffer, recv_into_group};
 use crate::sys::engine_error::{EngineError, error_of};
@@ -429,6 +430,8 @@ impl RecvStream<'_> {
         self.receiver.poll_next(context)
     }
 }
+
+item_stream!(['a] RecvStream<'a>, io::Result<Chunk>);
 
 impl fmt::Debug for RecvStream<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

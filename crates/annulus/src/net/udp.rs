@@ -16,6 +16,7 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Claim, Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
+use crate::item_stream::item_stream;
 use crate::op::{Connect, ReceivedMessage};
 use crate::sys::message::INTERNET_NAME_BYTES;
 use crate::sys::net::{self, Address, Kind};
@@ -271,6 +272,8 @@ impl Datagrams<'_> {
         Poll::Ready(next.map(|received| received.and_then(datagram)))
     }
 }
+
+item_stream!(['a] Datagrams<'a>, io::Result<Datagram<SocketAddr>>);
 
 fn datagram(received: ReceivedMessage) -> io::Result<Datagram<SocketAddr>> {
     Ok(Datagram {

@@ -211,6 +211,13 @@ impl Fd {
         self.0.only_reads()
     }
 
+    /// Returns whether the file was opened for appending.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    pub(crate) fn appends(&self) -> bool {
+        let flags = self.0.open_flags.load(Relaxed);
+        flags != FLAGS_UNKNOWN && flags & call::O_APPEND != 0
+    }
+
     /// Records whether a query has shown that the close of the file, on a local mount, is brief.
     pub(crate) fn set_closes_briefly(&self, closes_briefly: bool) {
         self.0.closes_briefly.store(closes_briefly, Relaxed);

@@ -34,10 +34,10 @@
 //! | feature | adds |
 //! |---|---|
 //! | `net` | sockets, timers and the thread-per-core runtime: [`net`](net/index.html), [`runtime`](runtime/index.html), [`time`](time/index.html) |
-//! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html) |
+//! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html). Tokio's I/O traits for [`fs::FileCursor`](fs/struct.FileCursor.html) |
 //! | `bytes` | `Bytes` and `BytesMut` as buffers |
-//! | `futures` | `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of futures-io for `net::AsyncStream`, and `Stream` for types with a method `next`; enables `net` |
-//! | `tokio-io` | the same traits of Tokio for `net::AsyncStream`, without Tokio's runtime; enables `net` |
+//! | `futures` | the I/O traits of futures-io for `net::AsyncStream` and `fs::FileCursor`, and `Stream` for types with a method `next`; enables `net` |
+//! | `tokio-io` | the I/O traits of Tokio for `net::AsyncStream` and `fs::FileCursor`, without Tokio's runtime; enables `net` |
 //! | `test-util` | a simulated kernel for tests: [`sim`](sim/index.html) |
 //!
 //! # Fallback
@@ -74,6 +74,7 @@
 //! | `cat`, `cp` | reads one after another, and several in flight |
 //! | `read_many` | many ranges, submitted together |
 //! | `read_tokio`, `read_smol` | reads in tasks of Tokio and smol |
+//! | `lines` | the lines of a file, compared with `std::io::BufReader` |
 //! | `log` | durable appends |
 //! | `direct` | direct I/O into registered buffers |
 //! | `echo` | a TCP server with a ring per core and a graceful end |
@@ -92,18 +93,15 @@
 
 mod backend;
 pub mod buf;
-#[cfg(all(
-    feature = "net",
-    any(feature = "futures", feature = "tokio", feature = "tokio-io")
-))]
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 mod byte_stream;
 mod driver;
 pub mod engine;
 mod error;
 mod fd;
 pub mod fs;
-pub mod metrics;
 mod item_stream;
+pub mod metrics;
 mod narrow;
 #[cfg(feature = "net")]
 pub mod net;

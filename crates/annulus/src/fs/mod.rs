@@ -4,6 +4,8 @@
 //! future that submits nothing before its first poll. The future may be dropped at any time: the engine keeps the
 //! buffer until the kernel has finished with it.
 
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+mod cursor;
 mod dir;
 mod direct;
 mod load;
@@ -15,6 +17,8 @@ pub(crate) mod paths;
 mod read_into;
 pub(crate) mod whole;
 
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+pub use cursor::FileCursor;
 pub use dir::DirEntry;
 pub use load::Load;
 pub use many::{Completed, ReadMany};

@@ -12,6 +12,8 @@ mod cached;
 mod close;
 mod contract;
 mod current_thread;
+#[cfg(all(feature = "futures", feature = "tokio-io"))]
+mod cursor;
 mod direct;
 mod dirs;
 mod executors;

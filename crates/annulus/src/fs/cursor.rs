@@ -1,0 +1,541 @@
+//! A cursor over a file: one position for reads and writes, behind the traits of Tokio and futures-io. It reads ahead
+//! and writes behind.
+//!
+//! Each operation owns a handle of the file. So the cursor borrows nothing, and written data outlives it.
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSlice, SeekFrom};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use super::File;
+use crate::buf::{AlignedBuf, IoBuf};
+use crate::byte_stream::{ByteStream, byte_stream_traits};
+use crate::driver::coop_budget;
+use crate::error::BufResult;
+use crate::narrow::to_usize;
+use crate::op::FAST_PATH_BYTES_MAX;
+
+/// Size of the first read at a new position, bytes. Each following one is twice as long, because a program that reads
+/// on is likely to go on.
+const FIRST_BYTES: usize = 16 << 10;
+/// Largest read of cached data, which is copied on the calling thread, bytes.
+const CACHED_BYTES: usize = FAST_PATH_BYTES_MAX;
+/// Default size up to which reads of other data grow, bytes.
+const READ_AHEAD_BYTES: usize = 1 << 20;
+/// Written bytes that wait for a write in progress.
+const GATHERED_BYTES: usize = 256 << 10;
+/// Blocks end at multiples of this, so that direct reads are aligned, bytes. A power of two.
+const BLOCK_BYTES: usize = 4 << 10;
+
+/// A position in a file, for code that reads and writes streams. Made by [`File::cursor`].
+///
+/// Implements `AsyncRead`, `AsyncBufRead`, `AsyncSeek` and `AsyncWrite`: those of Tokio (feature `tokio` or `tokio-io`)
+/// and those of futures-io (feature `futures`). Reads and writes share the position. Several cursors over one file have
+/// a position each.
+///
+/// ```
+/// # #[cfg(feature = "tokio")]
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?; let path = dir.path().join("log");
+/// use std::io::SeekFrom;
+/// use tokio::io::{AsyncBufReadExt, AsyncSeekExt, AsyncWriteExt};
+///
+/// let engine = annulus::Engine::new()?;
+/// let file = engine.open_with(annulus::OpenOptions::new().read(true).write(true).create(true), &path).await?;
+/// let mut log = file.cursor();
+/// log.write_all(b"one line\nand another\n").await?;
+/// log.seek(SeekFrom::Start(4)).await?;
+/// let mut lines = log.lines();
+/// assert_eq!(lines.next_line().await?.as_deref(), Some("line"));
+/// assert_eq!(lines.next_line().await?.as_deref(), Some("and another"));
+/// assert_eq!(lines.next_line().await?, None);
+/// # Ok(()) }) }
+/// # #[cfg(not(feature = "tokio"))]
+/// # fn main() {}
+/// ```
+///
+/// # Reads
+///
+/// A read fills a block, from which following reads are served. The first block at a new position has 16 KiB, and each
+/// further one is twice as long as the one before. Blocks of data in the page cache are copied on the calling thread,
+/// and have at most 128 KiB. Blocks of other data grow up to [`with_read_ahead`](FileCursor::with_read_ahead), 1 MiB by
+/// default, and while one is used, the next one is read.
+///
+/// A block shows the file as it was when the block was read. A write or a seek discards what was read ahead; only a
+/// relative seek (`SeekFrom::Current`) within the block keeps it.
+///
+/// # Writes
+///
+/// A write copies its bytes and returns; the first one is started immediately. Bytes that are written meanwhile, up to
+/// 256 KiB, follow with the next call. Writes are made one after another, in order. Reads and seeks wait until all of
+/// them are complete.
+///
+/// If a write fails, the next call returns its error, once. The position is then behind the last byte that was written,
+/// and later bytes are discarded. A flush or shutdown returns when all bytes are with the kernel, or with the error. It
+/// does not make them durable; see [`File::sync_data`].
+///
+/// Dropping a future loses no bytes. Dropping the cursor completes its writes, without reporting errors; the end of the
+/// program does not wait for that.
+///
+/// On a file that is opened for appending, the position after a write is the end of the file. A file opened with
+/// [`direct`](crate::OpenOptions::direct) can be read through a cursor, but writes to it fail unless they happen to be
+/// aligned.
+pub struct FileCursor {
+    file: File,
+    /// The offset of the next byte that is read or written.
+    position: u64,
+    /// The block, with unread bytes from `at` to `end`. The byte at `at` has the offset `position`.
+    block: AlignedBuf,
+    at: usize,
+    end: usize,
+    /// The next block, which starts where this one ends.
+    next: Option<BlockRead>,
+    /// Size of the block after that, bytes.
+    block_bytes: usize,
+    read_ahead_bytes: usize,
+    /// Memory for a block.
+    spare: Option<AlignedBuf>,
+    /// The write in progress.
+    write: Option<OwnFuture<Written>>,
+    /// Bytes that follow it, up to `position`.
+    gathered: Vec<u8>,
+    /// Memory to gather into.
+    spare_gathered: Vec<u8>,
+    /// The error of a write that was not reported yet.
+    failed: Option<io::Error>,
+    /// A seek that has begun.
+    seek: Option<SeekFrom>,
+    /// The query for the size of the file, for a seek from the end.
+    size: Option<OwnFuture<io::Result<u64>>>,
+}
+
+/// The future of an operation that owns its file.
+type OwnFuture<T> = Pin<Box<dyn Future<Output = T> + Send + Sync>>;
+
+/// The read of a block.
+struct BlockRead {
+    future: OwnFuture<BufResult<usize, AlignedBuf>>,
+    /// The result, if it was read ahead and is complete.
+    done: Option<BufResult<usize, AlignedBuf>>,
+    /// The number of bytes requested.
+    bytes: usize,
+    /// The read went to a driver.
+    missed: bool,
+    /// The read was started to confirm the end of the file.
+    confirms: bool,
+}
+
+/// The result of a write.
+struct Written {
+    /// The buffer, cleared; a new one after an error.
+    buf: Vec<u8>,
+    /// The offset behind the last byte that was written.
+    end: u64,
+    result: io::Result<()>,
+}
+
+impl File {
+    /// Returns a new cursor at the start of the file.
+    pub fn cursor(&self) -> FileCursor {
+        FileCursor {
+            file: self.clone(),
+            position: 0,
+            block: AlignedBuf::with_len(0, 1),
+            at: 0,
+            end: 0,
+            next: None,
+            block_bytes: FIRST_BYTES,
+            read_ahead_bytes: READ_AHEAD_BYTES,
+            spare: None,
+            write: None,
+            gathered: Vec::new(),
+            spare_gathered: Vec::new(),
+            failed: None,
+            seek: None,
+            size: None,
+        }
+    }
+}
+
+impl FileCursor {
+    /// Sets the size up to which blocks of data outside the page cache grow; 1 MiB by default. The cursor has memory
+    /// for two of them. 0 turns the reading ahead off, and limits blocks to 128 KiB.
+    #[must_use]
+    pub fn with_read_ahead(mut self, bytes: usize) -> FileCursor {
+        self.read_ahead_bytes = bytes;
+        self
+    }
+
+    /// Returns the file.
+    pub fn get_ref(&self) -> &File {
+        &self.file
+    }
+
+    /// Returns the offset of the next byte that is read or written. It is exact after a flush, because a failed write
+    /// moves it back.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    #[inline]
+    fn unread(&self) -> &[u8] {
+        self.block.get(self.at..self.end).unwrap_or_default()
+    }
+
+    /// Discards what was read.
+    fn discard_block(&mut self) {
+        (self.at, self.end) = (0, 0);
+        self.next = None;
+        self.block_bytes = FIRST_BYTES;
+    }
+
+    /// Creates the read of a block at `offset`; `None` at the largest offset of all.
+    fn read_block(&mut self, offset: u64, confirms: bool) -> Option<BlockRead> {
+        let to_boundary = self.block_bytes - to_usize(offset % BLOCK_BYTES as u64);
+        let bytes = to_boundary.min(to_usize(i64::MAX as u64 - offset));
+        if bytes == 0 {
+            return None;
+        }
+        let buf = match self.spare.take() {
+            Some(mut buf) if buf.capacity() >= bytes => {
+                buf.set_len(bytes);
+                buf
+            }
+            _ => {
+                let alignment = self.file.direct_alignment();
+                let align_bytes = alignment.map_or(1, |alignment| alignment.memory_bytes);
+                AlignedBuf::with_len(bytes, align_bytes)
+            }
+        };
+        let file = self.file.clone();
+        Some(BlockRead {
+            future: Box::pin(async move { file.read_at(buf, offset).await }),
+            done: None,
+            bytes,
+            missed: false,
+            confirms,
+        })
+    }
+
+    /// Reads the next block. It is empty at the end of the file.
+    fn poll_block(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut confirms = false;
+        loop {
+            let (mut read, is_recent) = match self.next.take() {
+                Some(read) => {
+                    let confirms = read.confirms;
+                    (read, confirms)
+                }
+                None => {
+                    if !coop_budget::may_go_on() {
+                        coop_budget::reset();
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    match self.read_block(self.position, confirms) {
+                        Some(read) => (read, true),
+                        None => return Poll::Ready(Ok(())),
+                    }
+                }
+            };
+            let polled = match read.done.take() {
+                Some(done) => Poll::Ready(done),
+                None => read.future.as_mut().poll(context),
+            };
+            let Poll::Ready(result) = polled else {
+                read.missed = true;
+                self.next = Some(read);
+                return Poll::Pending;
+            };
+            let (bytes, block) = result?;
+            if bytes == 0 && !is_recent {
+                // The file may have grown since this read was submitted.
+                self.spare = Some(block);
+                confirms = true;
+                continue;
+            }
+            self.spare = Some(std::mem::replace(&mut self.block, block));
+            (self.at, self.end) = (0, bytes);
+            self.adapt(read.missed, bytes == read.bytes);
+            return Poll::Ready(Ok(()));
+        }
+    }
+
+    /// Chooses the size of the next block, and reads it ahead unless data is in the page cache. `missed` and `is_whole`
+    /// describe the last read.
+    fn adapt(&mut self, missed: bool, is_whole: bool) {
+        let is_first = self.block_bytes == FIRST_BYTES;
+        let bytes_max = if missed {
+            self.read_ahead_bytes.max(CACHED_BYTES)
+        } else {
+            CACHED_BYTES
+        };
+        self.block_bytes = (2 * self.block_bytes).min(bytes_max);
+        if !missed || !is_whole || is_first || self.read_ahead_bytes == 0 {
+            return;
+        }
+        let offset = self.position + self.end as u64;
+        self.next = self.read_block(offset, false);
+        if let Some(read) = &mut self.next {
+            // Submits the read. It wakes nobody; the call that needs the block polls again.
+            match (read.future.as_mut()).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(done) => read.done = Some(done),
+                Poll::Pending => read.missed = true,
+            }
+        }
+    }
+
+    /// Waits until all writes and the seek that has begun are complete. Returns the position.
+    fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        // A seek after a failed write has no effect.
+        ready!(self.poll_written(context)).inspect_err(|_| self.seek = None)?;
+        let Some(to) = self.seek else {
+            return Poll::Ready(Ok(self.position));
+        };
+        let (from, by) = match to {
+            SeekFrom::Start(offset) => (offset, 0),
+            SeekFrom::Current(by) => (self.position, by),
+            SeekFrom::End(by) => {
+                let size = ready!(self.poll_size(context));
+                (size.inspect_err(|_| self.seek = None)?, by)
+            }
+        };
+        self.seek = None;
+        let target = (from.checked_add_signed(by)).filter(|&target| i64::try_from(target).is_ok());
+        let Some(target) = target else {
+            let text = format!(
+                "can't seek by {by} from {from}: the position is negative or beyond the largest offset"
+            );
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        };
+        // The offset of the block.
+        let start = self.position - self.at as u64;
+        match target.checked_sub(start).map(to_usize) {
+            Some(at) if at <= self.end && matches!(to, SeekFrom::Current(_)) => self.at = at,
+            _ => self.discard_block(),
+        }
+        self.position = target;
+        Poll::Ready(Ok(target))
+    }
+
+    fn poll_size(&mut self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let size = self.size.get_or_insert_with(|| {
+            let file = self.file.clone();
+            Box::pin(async move { Ok(file.metadata().await?.len()) })
+        });
+        let size = ready!(size.as_mut().poll(context));
+        self.size = None;
+        Poll::Ready(size)
+    }
+
+    /// Begins a seek. An earlier one that is not complete has no effect.
+    fn begin_seek(&mut self, to: SeekFrom) {
+        self.seek = Some(to);
+        self.size = None;
+    }
+
+    /// Starts to write the gathered bytes.
+    fn start_write(&mut self) {
+        if self.gathered.is_empty() {
+            return;
+        }
+        let spare = std::mem::take(&mut self.spare_gathered);
+        let buf = std::mem::replace(&mut self.gathered, spare);
+        let offset = self.position - buf.len() as u64;
+        self.write = Some(Box::pin(write_all(self.file.clone(), buf, offset)));
+        // Submits the write. It wakes nobody; the call that needs its result polls again.
+        let _ = self.poll_write_in_progress(&mut Context::from_waker(Waker::noop()));
+    }
+
+    fn poll_write_in_progress(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(write) = &mut self.write else {
+            return Poll::Ready(());
+        };
+        let Written { buf, end, result } = ready!(write.as_mut().poll(context));
+        self.write = None;
+        self.spare_gathered = buf;
+        if result.is_err() {
+            self.gathered.clear();
+        }
+        self.failed = result.err();
+        if self.failed.is_some() || self.file.fd.appends() {
+            self.position = end + self.gathered.len() as u64;
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits until all written bytes are with the kernel.
+    fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_write_in_progress(context));
+            if let Some(error) = self.failed.take() {
+                return Poll::Ready(Err(error));
+            }
+            if self.gathered.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.start_write();
+        }
+    }
+}
+
+/// Writes all of `buf` at `offset`, and counts the bytes, which a failed `write_all_at` does not.
+async fn write_all(file: File, mut buf: Vec<u8>, offset: u64) -> Written {
+    let mut end = offset;
+    let mut written = 0;
+    let mut result = Ok(());
+    while written < buf.len() && result.is_ok() {
+        match file.write_at(buf.subslice(written..), end).await {
+            Ok((0, part)) => {
+                buf = part.into_inner();
+                result = Err(io::ErrorKind::WriteZero.into());
+            }
+            Ok((bytes, part)) => {
+                buf = part.into_inner();
+                written += bytes;
+                end = offset + written as u64;
+            }
+            Err(error) => {
+                buf = Vec::new();
+                result = Err(error.into());
+            }
+        }
+    }
+    if file.fd.appends() {
+        match file.metadata().await {
+            Ok(metadata) => end = metadata.len(),
+            Err(error) => result = result.and(Err(error)),
+        }
+    }
+    buf.clear();
+    Written { buf, end, result }
+}
+
+impl ByteStream for FileCursor {
+    #[inline]
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if self.unread().is_empty() || self.seek.is_some() {
+            ready!(self.poll_settled(context))?;
+            if self.unread().is_empty() {
+                ready!(self.poll_block(context))?;
+            }
+        }
+        Poll::Ready(Ok(self.unread()))
+    }
+
+    #[inline]
+    fn consume(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.end - self.at);
+        self.at += bytes;
+        self.position += bytes as u64;
+    }
+
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.seek.is_some() {
+            ready!(self.poll_settled(context))?;
+        }
+        self.discard_block();
+        if self.poll_write_in_progress(context).is_ready() {
+            if self.failed.is_none() {
+                self.start_write();
+            }
+            if let Some(error) = self.failed.take() {
+                return Poll::Ready(Err(error));
+            }
+        }
+        let mut space = GATHERED_BYTES.saturating_sub(self.gathered.len());
+        if space == 0 {
+            return Poll::Pending;
+        }
+        let mut written = 0;
+        for piece in pieces {
+            let taken = &piece[..piece.len().min(space)];
+            self.gathered.extend_from_slice(taken);
+            space -= taken.len();
+            written += taken.len();
+        }
+        self.position += written as u64;
+        if self.write.is_none() {
+            self.start_write();
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_written(context)
+    }
+
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_written(context)
+    }
+}
+
+byte_stream_traits!([] FileCursor);
+
+#[cfg(feature = "futures")]
+impl futures_io::AsyncSeek for FileCursor {
+    fn poll_seek(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: SeekFrom,
+    ) -> Poll<io::Result<u64>> {
+        let this = self.get_mut();
+        if this.seek != Some(to) {
+            this.begin_seek(to);
+        }
+        this.poll_settled(context)
+    }
+}
+
+#[cfg(any(feature = "tokio", feature = "tokio-io"))]
+impl tokio::io::AsyncSeek for FileCursor {
+    fn start_seek(self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
+        self.get_mut().begin_seek(to);
+        Ok(())
+    }
+
+    fn poll_complete(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        self.get_mut().poll_settled(context)
+    }
+}
+
+/// Completes the writes.
+impl Drop for FileCursor {
+    fn drop(&mut self) {
+        let gathered = std::mem::take(&mut self.gathered);
+        let write = self.write.take();
+        if write.is_none() && gathered.is_empty() {
+            return;
+        }
+        let offset = self.position - gathered.len() as u64;
+        let file = self.file.clone();
+        let rest = async move {
+            if let Some(write) = write
+                && write.await.result.is_err()
+            {
+                return;
+            }
+            write_all(file, gathered, offset).await;
+        };
+        // No executor runs this task: the thread that completes a write also starts the next.
+        let run = |runnable: async_task::Runnable| _ = runnable.run();
+        let (runnable, task) = async_task::spawn(rest, run);
+        task.detach();
+        runnable.schedule();
+    }
+}
+
+impl fmt::Debug for FileCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileCursor")
+            .field("file", &self.file)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}

@@ -361,6 +361,12 @@ impl Engine {
 
     /// Reads a whole file. [`load_file`](Engine::load_file) is faster for files that are large and not cached.
     ///
+    /// A cached file of up to 16 KiB on a local file system is read without a driver thread. If the thread has a ring,
+    /// and at least three other tasks of it read files meanwhile, the ring opens, reads and closes the file, and one
+    /// system call serves many files. Otherwise the calling thread makes the calls.
+    ///
+    /// A pipe or terminal is read to its end on a blocking thread, which a drop of the future does not stop.
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `read(2)`, unchanged.

@@ -422,6 +422,10 @@ async fn hanging_calls_block_no_caller(engine: &Engine, folder: &Path) {
         let opening = pends(engine, engine.open(path)).await;
         gate.open();
         let file = opening.await.unwrap();
+        gate.close(Call::Open);
+        let reading = pends(engine, Box::pin(engine.read(path))).await;
+        gate.open();
+        assert!(reading.await.unwrap() == contents());
         gate.close(Call::Attributes);
         let metadata = pends(engine, file.metadata()).await;
         gate.open();

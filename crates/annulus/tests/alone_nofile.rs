@@ -88,6 +88,8 @@ fn with_no_descriptor_left_a_file_can_not_be_opened_and_the_reason_is_the_limit(
             let path = dir.path().join("data");
             let error = pollster::block_on(engine.create(&path)).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+            let error = pollster::block_on(engine.read("/proc/version")).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
             // Operations without a descriptor work.
             pollster::block_on(engine.create_dir(&path)).unwrap();
             assert!(pollster::block_on(engine.metadata(&path)).unwrap().is_dir());

@@ -456,7 +456,8 @@ fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
         // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
         match unsafe { slot.resume(res) } {
             Resume::Done(total) => return total,
-            Resume::Again if slot.lifecycle.is_abandoned() => return -ECANCELED,
+            Resume::Again | Resume::Next if slot.lifecycle.is_abandoned() => return -ECANCELED,
+            Resume::Next => {}
             Resume::Again => {
                 counters.resubmitted().add_shared(1);
                 counters.short().add_shared(u64::from(res > 0));

@@ -5,6 +5,7 @@
 //! is too long, because many other tasks use up their budgets, the budget shrinks; a task alone gets the largest one.
 
 use std::cell::Cell;
+use std::task::Poll;
 
 /// The largest budget, in completions of 4 KiB: 60 to 90 µs for every length. Tokio wakes another worker when a task
 /// yields, which often takes the task away, so a task alone should yield rarely.
@@ -40,6 +41,20 @@ pub(crate) fn count(operations: u32, bytes: u32) {
 #[inline]
 pub(crate) fn reset() {
     RUN.set(0);
+}
+
+/// Yields to the other tasks of the thread.
+pub(crate) async fn yield_now() {
+    reset();
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Adapts the budget when a task that yielded at `yielded_ns` is polled again at `now_ns`.

@@ -50,7 +50,7 @@ mod timers;
 pub(crate) mod uring;
 
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 #[cfg(feature = "net")]
@@ -138,6 +138,8 @@ pub(crate) struct DriverHandle {
     pub(crate) failed: AtomicI32,
     /// Present if the driver has no thread and is polled by its callers.
     threadless: Option<ThreadlessState>,
+    /// The number of tasks that have given the read of a whole file to this driver.
+    whole_reads: AtomicU32,
     /// The arenas that the driver registers; set once, before the first operation.
     pub(crate) arenas: OnceLock<Arc<Arenas>>,
     wake: Box<dyn Wake>,
@@ -163,6 +165,7 @@ impl DriverHandle {
             counters: Counters::new(SourceKind::Driver),
             failed: AtomicI32::new(0),
             threadless: None,
+            whole_reads: AtomicU32::new(0),
             arenas: OnceLock::new(),
             wake,
             process: forked::process(),
@@ -195,6 +198,27 @@ impl DriverHandle {
     fn drain_own(&self, until_ns: u64) {
         if let Some(driver) = self.threadless.as_ref().and_then(ThreadlessState::driver) {
             driver.drain(Some(until_ns));
+        }
+    }
+
+    /// Returns the number of tasks that read whole files through this driver, and will submit together.
+    #[inline]
+    pub(crate) fn whole_reads(&self) -> u32 {
+        self.whole_reads.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more of these tasks.
+    pub(crate) fn begin_whole_read(&self) {
+        self.whole_reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one less. The others may have waited for it.
+    pub(crate) fn end_whole_read(&self) {
+        let left = self.whole_reads.fetch_sub(1, Ordering::Relaxed) - 1;
+        if let Some(state) = &self.threadless
+            && state.has_all(left)
+        {
+            self.wake();
         }
     }
 
@@ -244,7 +268,7 @@ impl DriverHandle {
         if pushed == Pushed::First && self.sleeper.must_wake() {
             self.wake();
         } else if let Some(state) = &self.threadless
-            && state.is_due(operations)
+            && state.is_due(operations, self.whole_reads())
         {
             self.wake();
         }

@@ -226,6 +226,12 @@ impl Submitter {
         }
     }
 
+    /// Returns the driver of the calling thread's own ring, if it has one.
+    #[inline]
+    pub(crate) fn own_driver(&self) -> Option<&DriverHandle> {
+        thread_rings::handle(self)
+    }
+
     /// Returns the driver for this thread's next operation.
     #[inline]
     pub(crate) fn handle(&self, opcode: u8) -> &DriverHandle {

@@ -271,7 +271,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     /// poll. The caller must then make sure that the owner calls `flush` before it sleeps.
     pub(super) fn begin_batch(&self) -> bool {
         let begins = !self.owner_awake.load(Ordering::Relaxed)
-            && (self.handle.threadless.as_ref()).is_some_and(ThreadlessState::expects_several);
+            && (self.handle.whole_reads() > 1
+                || (self.handle.threadless.as_ref()).is_some_and(ThreadlessState::expects_several));
         if begins {
             self.owner_awake.store(true, Ordering::Release);
             if !self.over.load(Ordering::Acquire) {

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use super::uring::CHUNK_MAX;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 
 /// A driver that its callers poll.
@@ -101,12 +102,21 @@ impl ThreadlessState {
     }
 
     /// Counts `operations` queued operations. Returns whether they must be submitted now: they are enough, or nothing
-    /// is in flight whose completion would submit them.
+    /// is in flight whose completion would submit them. `whole_reads` operations are expected to follow each other.
     #[inline]
-    pub(super) fn is_due(&self, operations: u32) -> bool {
+    pub(super) fn is_due(&self, operations: u32, whole_reads: u32) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed) + operations;
         self.waiting.store(waiting, Ordering::Relaxed);
-        waiting >= self.chunk.load(Ordering::Relaxed)
-            || self.in_flight.load(Ordering::Relaxed) == 0 && !self.waits()
+        let chunk = self.chunk.load(Ordering::Relaxed);
+        if whole_reads > 1 {
+            return waiting >= chunk.max(whole_reads.min(CHUNK_MAX));
+        }
+        waiting >= chunk || self.in_flight.load(Ordering::Relaxed) == 0 && !self.waits()
+    }
+
+    /// Returns whether operations are queued, and as many as `whole_reads` tasks submit together.
+    pub(super) fn has_all(&self, whole_reads: u32) -> bool {
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        waiting > 0 && waiting >= whole_reads.min(CHUNK_MAX) && !self.waits()
     }
 }

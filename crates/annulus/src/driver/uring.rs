@@ -55,7 +55,7 @@ const TIMER_MOVED: u64 = CANCEL_ALL - 1;
 const CHUNKS: [(u32, u32); 2] = [(64, 2), (u32::MAX, 8)];
 /// The chunks for a thread that both submits and drives.
 const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
-const CHUNK_MAX: u32 = 32;
+pub(super) const CHUNK_MAX: u32 = 32;
 /// The load from which on operations are queued whether or not others are known to follow.
 const CHUNK_LOAD: u32 = 3;
 /// The number of operations in flight from which on kernel workers run large reads. Fewer do not keep several processors
@@ -358,7 +358,9 @@ impl<K: Kernel> Driver<K> {
         let fits = |&&(below, _): &&(u32, u32)| load < below;
         let fitting = chunks.iter().find(fits);
         let fitting = fitting.map_or(CHUNK_MAX, |&(_, chunk)| chunk);
-        self.tuning.chunk.unwrap_or(fitting)
+        // The requests of a whole file complete while they are submitted, so the number in flight does not show them.
+        let whole_reads = self.handle.whole_reads().min(CHUNK_MAX);
+        self.tuning.chunk.unwrap_or(fitting).max(whole_reads)
     }
 
     fn next_to_issue(&mut self) -> Option<NonNull<Slot>> {

@@ -4,20 +4,102 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{OpenOptions, paths};
+use super::{File, OpenOptions, path_to_cstring, paths};
 use crate::buf::IoBuf;
-use crate::driver::Submitter;
+use crate::driver::{DriverHandle, Operation, Submitter, coop_budget};
+use crate::op::{FileRead, ReadFile};
+use crate::sys::errno::ESPIPE;
+use crate::sys::mount;
 
+/// Reads a whole file. Small cached files of local file systems are one operation; see [`ReadFile`].
 pub(crate) async fn read(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Vec<u8>> {
-    let mut options = OpenOptions::new();
-    let file = options.read(true).open(submitter, path).await?;
+    let (file, bytes) = match read_local(submitter, path).await? {
+        FileRead::Whole(bytes) => return Ok(bytes),
+        FileRead::Part(opened, bytes) => (File::new(opened, Arc::clone(submitter))?, bytes),
+        FileRead::Refused => {
+            let mut options = OpenOptions::new();
+            (options.read(true).open(submitter, path).await?, Vec::new())
+        }
+    };
+    read_rest(submitter, file, bytes).await
+}
+
+/// Reads a file if the lookup of its path starts on a local mount, and ends there without blocking.
+///
+/// The calling thread makes the calls if it has no ring, or if no other task of it reads a file at the same time.
+/// Otherwise its ring does: one enter then has the requests of many files.
+async fn read_local(submitter: &Submitter, path: &Path) -> io::Result<FileRead> {
+    let path = path_to_cstring(path)?;
+    let closer = submitter.closer.clone();
+    let is_real = closer.is_none();
+    let mount = is_real.then(|| mount::local_start(&path)).flatten();
+    if is_real && mount.is_none() || !submitter.serves() {
+        return Ok(FileRead::Refused);
+    }
+    let counted = Counted::together(submitter).await;
+    let here = counted.is_none() && is_real;
+    if here {
+        // The operation counts once in the budget, but makes more calls than a cached read.
+        coop_budget::count(CALLS - 1, 0);
+    }
+    Operation::new(submitter, ReadFile::local(path, mount, here, closer)).await
+}
+
+/// The number of calls for a cached file.
+const CALLS: u32 = 4;
+
+/// The number of other tasks from which on a ring is cheaper than system calls.
+const TOGETHER_MIN: u32 = 3;
+
+/// Counts a task among those that read whole files through the ring of their thread, while it exists.
+struct Counted<'a>(&'a DriverHandle);
+
+impl<'a> Counted<'a> {
+    /// Counts the calling task if enough others of its thread read files. `None` if not, or if the thread has no ring.
+    ///
+    /// A task that has used up its budget yields, and counts meanwhile. The tasks of a thread so learn of each other.
+    async fn together(submitter: &'a Submitter) -> Option<Counted<'a>> {
+        let driver = submitter.own_driver()?;
+        let has_others = driver.whole_reads() >= TOGETHER_MIN;
+        if !has_others && coop_budget::may_go_on() {
+            return None;
+        }
+        driver.begin_whole_read();
+        let counted = Counted(driver);
+        if has_others {
+            return Some(counted);
+        }
+        let yielded_ns = submitter.now_ns();
+        coop_budget::yield_now().await;
+        coop_budget::resume(yielded_ns, submitter.now_ns());
+        (driver.whole_reads() > TOGETHER_MIN).then_some(counted)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.end_whole_read();
+    }
+}
+
+/// Reads the rest of an open file, whose first bytes are in `buf`.
+async fn read_rest(submitter: &Submitter, file: File, mut buf: Vec<u8>) -> io::Result<Vec<u8>> {
     let bytes = file.metadata().await?.len();
     let bytes = usize::try_from(bytes).map_err(|_| ErrorKind::OutOfMemory)?;
+    let mut done = buf.len();
     // One more, so that a read that ends before it has reached the end of the file. Files of /proc have no length.
-    let mut buf = vec![0; bytes.saturating_add(1).max(GROW_BYTES)];
-    let mut done = 0;
+    let bytes = bytes.saturating_add(1).max(GROW_BYTES).max(done + 1);
+    buf.resize(bytes, 0);
     loop {
-        let (read, rest) = file.read_at(buf.subslice(done..), done as u64).await?;
+        let (read, rest) = match file.read_at(buf.subslice(done..), done as u64).await {
+            Ok(read) => read,
+            Err(error) => match error.into_parts() {
+                (error, Some(rest)) if error.raw_os_error() == Some(ESPIPE) => {
+                    return read_stream(submitter, file, rest.into_inner(), done).await;
+                }
+                (error, _) => return Err(error),
+            },
+        };
         buf = rest.into_inner();
         done += read;
         if read == 0 {
@@ -27,6 +109,26 @@ pub(crate) async fn read(submitter: &Arc<Submitter>, path: &Path) -> io::Result<
         if done == buf.len() {
             buf.resize(done.saturating_mul(2), 0);
         }
+    }
+}
+
+/// Reads the rest of an open pipe, terminal or the like, after the first `done` bytes of `buf`.
+async fn read_stream(
+    submitter: &Submitter,
+    file: File,
+    mut buf: Vec<u8>,
+    done: usize,
+) -> io::Result<Vec<u8>> {
+    buf.truncate(done);
+    let fd = file.into_fd();
+    // Removes the flags of the attempt to open the file without blocking.
+    let _ = fd.raw();
+    let Ok(raw) = fd.into_raw() else {
+        return Err(ErrorKind::ResourceBusy.into());
+    };
+    match Operation::new(submitter, ReadFile::stream(raw, buf)).await? {
+        FileRead::Whole(bytes) => Ok(bytes),
+        FileRead::Part(..) | FileRead::Refused => Err(ErrorKind::Unsupported.into()),
     }
 }
 

@@ -62,7 +62,21 @@ impl Close {
     }
 }
 
+/// Returns whether a request with this result was made, so that it may have had an effect.
+pub(super) fn has_run(res: i32) -> bool {
+    -res != ECANCELED && EngineError::of_code(-res).is_none()
+}
+
 impl Close {
+    pub(super) fn raw(&self) -> i32 {
+        self.raw
+    }
+
+    /// Gives up the number, which the caller then owns.
+    pub(super) fn give_up(mut self) -> i32 {
+        std::mem::replace(&mut self.raw, GIVEN_UP)
+    }
+
     /// Closes the number, which is still open.
     fn close_here(&self) -> i32 {
         match &self.closer {
@@ -95,8 +109,7 @@ unsafe impl Op for Close {
     }
 
     fn complete(mut self, res: i32) -> io::Result<()> {
-        let has_run = -res != ECANCELED && EngineError::of_code(-res).is_none();
-        let res = match has_run {
+        let res = match has_run(res) {
             true => res,
             false => self.close_here(),
         };

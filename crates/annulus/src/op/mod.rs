@@ -22,6 +22,7 @@ mod open;
 #[cfg(feature = "net")]
 mod poll;
 mod read_at;
+mod read_file;
 mod read_link;
 #[cfg(feature = "net")]
 mod recv;
@@ -63,6 +64,7 @@ pub use mkdir::MakeDir;
 pub use nop::Nop;
 pub use open::OpenAt;
 pub use read_at::ReadAt;
+pub use read_file::ReadFile;
 pub use read_link::ReadLink;
 pub use rename::Rename;
 #[cfg(feature = "net")]
@@ -95,6 +97,7 @@ pub(crate) use connect::Connect;
 #[cfg(feature = "net")]
 pub(crate) use poll::Poll;
 pub(crate) use read_at::{FAST_PATH_BYTES_MAX, Target, Try, Until, read_cached};
+pub(crate) use read_file::FileRead;
 #[cfg(feature = "net")]
 pub(crate) use recv::{
     ReceiveKind, ReceivePermit, Recv, UnreadBuffer, into_group as recv_into_group,
@@ -123,6 +126,8 @@ pub enum Resume {
     Done(i32),
     /// Submit the operation again, for the rest.
     Again,
+    /// Submit the operation's next request, which is no repetition.
+    Next,
 }
 
 /// The outcome of the non-blocking fast path on the caller's thread.

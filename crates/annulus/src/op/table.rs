@@ -96,6 +96,7 @@ ops! {
         WRITE_VECTORED_AT: "write_vectored_at", WRITEV, (5, 1);
         OPEN: "open", OPENAT, (5, 6);
         CLOSE: "close", CLOSE, (5, 6);
+        READ_FILE: "read_file", OPENAT2, (5, 6);
         FSYNC: "fsync", FSYNC, (5, 1);
         ALLOCATE: "allocate", FALLOCATE, (5, 6);
         ADVISE: "advise", FADVISE, (5, 6);

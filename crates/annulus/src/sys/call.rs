@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs as rfs;
 use rustix::io::Errno;
 
@@ -162,14 +163,34 @@ pub(crate) fn openat(path: &CStr, flags: u32, mode: u32) -> i32 {
     res(opened.map(IntoRawFd::into_raw_fd))
 }
 
+/// `struct open_how`.
+#[repr(C)]
+pub(crate) struct OpenHow {
+    pub(crate) flags: u64,
+    pub(crate) mode: u64,
+    pub(crate) resolve: u64,
+}
+
+/// The flags of a file that is only read.
+pub(crate) const O_TO_READ: u32 = O_RDONLY | O_CLOEXEC;
+
+/// Opens a file for reading as [`open_here`] does, by a ring, which does not leave `O_NONBLOCK` in the open file.
+pub(crate) static READ_HERE: OpenHow = OpenHow {
+    flags: O_TO_READ as u64,
+    mode: 0,
+    resolve: HERE.bits(),
+};
+
+/// The lookup does not block, and stays on the mount that it starts on.
+const HERE: rfs::ResolveFlags = rfs::ResolveFlags::CACHED.union(rfs::ResolveFlags::NO_XDEV);
+
 /// `openat2(2)` without blocking in the lookup, in a pipe, or for a lease. Fails with EAGAIN if the lookup would block,
 /// and with EXDEV if it would leave the mount that it starts on. `flags` has no `O_CREAT` and no `O_TRUNC`. The open file
 /// also has `O_NONBLOCK`.
 pub(crate) fn open_here(path: &CStr, flags: u32) -> i32 {
     use std::os::fd::IntoRawFd;
     let flags = rfs::OFlags::from_bits_retain(flags | O_NONBLOCK);
-    let resolve = rfs::ResolveFlags::CACHED | rfs::ResolveFlags::NO_XDEV;
-    let opened = rfs::openat2(rfs::CWD, path, flags, rfs::Mode::empty(), resolve);
+    let opened = rfs::openat2(rfs::CWD, path, flags, rfs::Mode::empty(), HERE);
     res(opened.map(IntoRawFd::into_raw_fd))
 }
 
@@ -328,6 +349,12 @@ pub(crate) mod file_type {
     pub(crate) const REGULAR: u32 = libc::S_IFREG;
     pub(crate) const DIRECTORY: u32 = libc::S_IFDIR;
     pub(crate) const SYMLINK: u32 = libc::S_IFLNK;
+}
+
+/// Waits until a read returns without blocking, or for a signal.
+pub(crate) fn wait_until_readable(fd: RawFd) {
+    let fd = borrow_fd(fd);
+    let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], None);
 }
 
 /// Returns whether a descriptor has offsets. Files, directories and disks have them; pipes and sockets do not.

@@ -4,6 +4,7 @@ use std::io;
 
 use super::engine_error::error_of;
 
+pub(crate) const ESPIPE: i32 = libc::ESPIPE;
 pub(crate) const EPERM: i32 = libc::EPERM;
 pub(crate) const ENOENT: i32 = libc::ENOENT;
 pub(crate) const EINTR: i32 = libc::EINTR;

@@ -90,6 +90,7 @@ pub(crate) mod opcode {
     pub(crate) const WRITE_FIXED: u8 = abi::WriteFixed::CODE;
     pub(crate) const FSYNC: u8 = abi::Fsync::CODE;
     pub(crate) const OPENAT: u8 = abi::OpenAt::CODE;
+    pub(crate) const OPENAT2: u8 = abi::OpenAt2::CODE;
     pub(crate) const CLOSE: u8 = abi::Close::CODE;
     pub(crate) const STATX: u8 = abi::Statx::CODE;
     pub(crate) const FALLOCATE: u8 = abi::Fallocate::CODE;

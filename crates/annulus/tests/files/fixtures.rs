@@ -39,6 +39,8 @@ const WAYS: &[Way] = &[
 /// An engine, with a directory for the test.
 pub(crate) struct Fixture {
     pub(crate) engine: Engine,
+    /// The test's thread has a ring.
+    pub(crate) has_own_ring: bool,
     backing: Backing,
 }
 
@@ -52,6 +54,7 @@ impl Fixture {
     /// Creates a fixture. Returns `None` after a skip if this backend cannot run here.
     fn new(way: Way, change: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Option<Fixture> {
         let builder = Engine::builder();
+        let has_own_ring = way == Way::Own;
         let builder = match way {
             Way::Uring(setup_mode) => builder.backend(Backend::Uring).setup_mode(setup_mode),
             Way::Own => builder.backend(Backend::Uring),
@@ -65,12 +68,17 @@ impl Fixture {
                 let sim = Sim::new(SimConfig::new(1));
                 let engine = sim.engine(&change(builder)).unwrap();
                 let backing = Backing::Sim(sim);
-                return Some(Fixture { engine, backing });
+                return Some(Fixture {
+                    engine,
+                    has_own_ring,
+                    backing,
+                });
             }
         };
         match change(builder).build() {
             Ok(engine) => Some(Fixture {
                 engine,
+                has_own_ring,
                 backing: Backing::Disk(tempfile::tempdir().unwrap()),
             }),
             Err(error) if error.allows_fallback() => {

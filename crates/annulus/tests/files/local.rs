@@ -15,7 +15,7 @@ const OPENS: u64 = 20;
 
 /// Returns whether the directory is on the mount of the root directory, that mount is local, and the kernel tells
 /// mounts apart.
-fn is_local(fixture: &Fixture) -> bool {
+pub(crate) fn is_local(fixture: &Fixture) -> bool {
     if !fixture.machine_has("mounts") {
         return false;
     }
@@ -42,7 +42,7 @@ fn is_local(fixture: &Fixture) -> bool {
 }
 
 /// Opens files until the engine knows the mounts.
-async fn warm_up(fixture: &Fixture) {
+pub(crate) async fn warm_up(fixture: &Fixture) {
     fixture.put("f", b"contents");
     for _ in 0..3 {
         let file = fixture.engine.open(fixture.path("f")).await.unwrap();

@@ -30,3 +30,4 @@ mod read_write;
 mod thread_end;
 mod timeout;
 mod vectored;
+mod whole;

@@ -63,6 +63,9 @@ enum Step {
     StatPath {
         name: &'static str,
     },
+    ReadWhole {
+        name: &'static str,
+    },
     Rename {
         from: &'static str,
         to: &'static str,
@@ -160,7 +163,8 @@ fn name(rng: &mut Rng) -> &'static str {
 fn step(rng: &mut Rng) -> Step {
     let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
     let name = name(rng);
-    match rng.below(36) {
+    match rng.below(38) {
+        36 | 37 => Step::ReadWhole { name },
         0..5 => Step::Open {
             name,
             options: rng.next(),
@@ -319,6 +323,7 @@ impl Fixture {
                 describe(file.close().await)
             }
             Step::StatPath { name } => self.stat(name).await,
+            Step::ReadWhole { name } => describe(self.engine.read(self.path(name)).await),
             Step::Rename { from, to } => {
                 describe(self.engine.rename(self.path(from), self.path(to)).await)
             }

@@ -17,3 +17,4 @@ mod random;
 mod repeat;
 mod seeds;
 mod threads;
+mod whole;

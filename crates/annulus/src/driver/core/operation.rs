@@ -78,7 +78,7 @@ impl<T: SocketOp> SocketOperation<T> {
                             self.count(res, submitted_ns);
                             return Poll::Ready(op.complete(res));
                         }
-                        Resume::Again => continue,
+                        Resume::Again | Resume::Next => continue,
                     }
                 }
                 self.core.not_ready(op.socket(), op.interest());

@@ -489,8 +489,8 @@ impl Table {
                 let res = match let_go(payload, vtable, first_result, cqe, &mut entry.refusals) {
                     Resume::Done(res) => res,
                     // It was cancelled before it came to an end.
-                    Resume::Again if stopped => -ECANCELED,
-                    Resume::Again => return Act::Again,
+                    Resume::Again | Resume::Next if stopped => -ECANCELED,
+                    Resume::Again | Resume::Next => return Act::Again,
                 };
                 self.flying -= 1;
                 note(CompletionInfo {

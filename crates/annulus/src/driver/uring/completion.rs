@@ -34,6 +34,10 @@ impl<K: Kernel> Driver<K> {
                     self.again.push_back(NonNull::from(slot));
                     return;
                 }
+                Resume::Next => {
+                    self.again.push_back(NonNull::from(slot));
+                    return;
+                }
                 Resume::Done(total) => res = total,
             }
         } else if !expired {
@@ -41,7 +45,7 @@ impl<K: Kernel> Driver<K> {
             // so the part done so far counts.
             res = match unsafe { slot.resume(res) } {
                 Resume::Done(total) => total,
-                Resume::Again => -ECANCELED,
+                Resume::Again | Resume::Next => -ECANCELED,
             };
         }
         self.conclude(slot, res, is_live);

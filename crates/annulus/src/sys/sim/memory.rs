@@ -11,7 +11,7 @@
 use std::ffi::CStr;
 use std::ptr;
 
-use super::super::call::{IoVec, Statx};
+use super::super::call::{IoVec, OpenHow, Statx};
 use crate::narrow::to_usize;
 
 /// A range that an SQE points to.
@@ -75,6 +75,17 @@ pub(super) unsafe fn path(addr: u64) -> Vec<u8> {
     let path = ptr::with_exposed_provenance::<std::ffi::c_char>(to_usize(addr));
     // SAFETY: Lent: the caller upholds the contract in `# Safety`.
     unsafe { CStr::from_ptr(path) }.to_bytes().to_vec()
+}
+
+/// Returns the options of an `openat2(2)`, which are copied like a path.
+///
+/// # Safety
+///
+/// Lent: `addr` points to an `OpenHow`.
+pub(super) unsafe fn open_how(addr: u64) -> OpenHow {
+    let how = ptr::with_exposed_provenance::<OpenHow>(to_usize(addr));
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+    unsafe { how.read() }
 }
 
 /// Returns the ranges of a vectored operation. The vector is copied when the operation starts.

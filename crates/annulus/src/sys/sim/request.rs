@@ -7,6 +7,7 @@ use super::super::call::Statx;
 use super::super::sqe::{RWF_DSYNC, Sqe, opcode};
 use super::config::OpKind;
 use super::memory::{self, Lent};
+use crate::narrow::low_half;
 
 /// The descriptor of the driver's wake-up.
 pub(super) const WAKE_FD: i32 = -2;
@@ -135,6 +136,15 @@ impl Request {
                     flags: op_flags,
                     mode: len,
                 },
+                opcode::OPENAT2 => {
+                    let how = memory::open_how(off);
+                    let [flags, mode] = [how.flags, how.mode].map(low_half);
+                    Request::Open {
+                        path: memory::path(addr),
+                        flags,
+                        mode,
+                    }
+                }
                 opcode::CLOSE => Request::Close,
                 opcode::FALLOCATE => Request::Allocate {
                     mode: len,

@@ -1,0 +1,309 @@
+//! # Safety
+//!
+//! `read_file`: a whole file by path, in several requests one after the other: OPENAT2, READ until the end, and CLOSE,
+//! or the same system calls. Owns the path (Lent, Still), the buffer (Lent, Still, Written) and the descriptor (Open),
+//! which is closed when the operation is dropped between two requests.
+//!
+//! The open takes only a path that the kernel has cached, on the mount where the lookup starts, which is known to be
+//! local. All requests are then as brief as those of an open file. Everything else is left to the caller.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+
+use super::close::has_run;
+use super::{Close, FileOp, Op, OpInfo, OpenedFd, Resume, SyncAttempt, retry_interrupted, table};
+use crate::fd::{CloseFd, Fd};
+use crate::narrow::to_u32;
+use crate::sys::call::{self, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT};
+use crate::sys::errno::{EINTR, ENOENT, ENOMEM, ESPIPE, check, count};
+use crate::sys::mount::FileSystem;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// The buffer of a file whose length is not known, bytes. A file that fills it is left to the caller, who queries its
+/// length.
+const FIRST_BYTES: usize = (16 << 10) + 1;
+
+/// The offset of `preadv2` that stands for the position of the open file.
+const AT_POSITION: u64 = u64::MAX;
+
+/// Reads a whole file.
+pub struct ReadFile {
+    path: CString,
+    /// The mount on which the lookup starts. `None` in the simulated kernel, whose paths never wait.
+    mount: Option<u64>,
+    /// The bytes read so far. The rest of its capacity is read into.
+    buf: Vec<u8>,
+    closer: Option<Arc<dyn CloseFd>>,
+    step: Step,
+    way: Way,
+}
+
+/// The next request of the operation.
+enum Step {
+    Open,
+    Read(Close),
+    Close(Close),
+    /// None: the result is `FileRead::Refused`.
+    Refused,
+    /// None: the result is `FileRead::Part`.
+    Part(Close),
+    /// None: the result is `FileRead::Whole`.
+    Whole,
+}
+
+/// The place where the requests are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The caller's thread, as far as that does not block.
+    Here,
+    ByDriver,
+    /// A blocking thread, which waits for the other end of a stream.
+    ByThread,
+}
+
+/// The result of a [`ReadFile`].
+#[derive(Debug)]
+pub enum FileRead {
+    /// The contents of the file.
+    Whole(Vec<u8>),
+    /// The file is open, these are its first bytes, and there may be more.
+    Part(OpenedFd, Vec<u8>),
+    /// The file was not opened, because that might block, or because of an error.
+    Refused,
+}
+
+impl ReadFile {
+    /// Reads a file on the mount on which the lookup of `path` starts, which is known to be local. `here`: first on the
+    /// caller's thread.
+    pub(crate) fn local(
+        path: CString,
+        mount: Option<u64>,
+        here: bool,
+        closer: Option<Arc<dyn CloseFd>>,
+    ) -> ReadFile {
+        ReadFile {
+            path,
+            mount,
+            buf: Vec::with_capacity(FIRST_BYTES),
+            closer,
+            step: Step::Open,
+            way: if here { Way::Here } else { Way::ByDriver },
+        }
+    }
+
+    /// Reads a stream, such as a pipe, on a blocking thread until its end. `bytes` have been read before. The caller
+    /// owns `fd`, and gives it up.
+    pub(crate) fn stream(fd: i32, mut bytes: Vec<u8>) -> ReadFile {
+        bytes.reserve(FIRST_BYTES);
+        ReadFile {
+            buf: bytes,
+            step: Step::Read(Close::new(fd, None)),
+            way: Way::ByThread,
+            ..ReadFile::local(CString::default(), None, false, None)
+        }
+    }
+
+    /// Adds `count` bytes that were read behind the others.
+    fn advance(&mut self, count: usize) {
+        let bytes = self.buf.len() + count.min(self.spare());
+        // SAFETY: Written: the kernel has written `count` bytes there.
+        unsafe { self.buf.set_len(bytes) };
+    }
+
+    /// Returns the size of the buffer that is left, bytes.
+    fn spare(&self) -> usize {
+        self.buf.capacity() - self.buf.len()
+    }
+
+    /// Reads into the rest of the buffer.
+    fn pread(&mut self, raw: i32, flags: u32) -> i32 {
+        let at = match self.way {
+            Way::ByThread => {
+                // A pipe that was opened without a writer has ended only after it has had one.
+                call::wait_until_readable(raw);
+                AT_POSITION
+            }
+            Way::Here | Way::ByDriver => self.buf.len() as u64,
+        };
+        let spare = self.buf.spare_capacity_mut();
+        // SAFETY: Lent: `spare` is borrowed for the call, which does not outlast it.
+        unsafe { call::pread(raw, spare.as_mut_ptr().cast(), spare.len(), at, flags) }
+    }
+
+    /// Makes the requests on the caller's thread, up to the first one that would block.
+    fn run_here(&mut self) -> SyncAttempt {
+        let raw = match call::open_here(&self.path, O_TO_READ) {
+            raw if raw >= 0 => raw,
+            res if res == -ENOENT => return SyncAttempt::Done(res),
+            _ => {
+                self.step = Step::Refused;
+                return SyncAttempt::Done(0);
+            }
+        };
+        let mut close = Close::new(raw, None);
+        loop {
+            match self.pread(raw, RWF_NOWAIT) {
+                0 => {
+                    let res = close.syscall();
+                    drop(close.complete(res));
+                    self.step = Step::Whole;
+                    break;
+                }
+                res if res > 0 => self.advance(count(res)),
+                _ => {
+                    self.step = Step::Part(close);
+                    break;
+                }
+            }
+            if self.spare() == 0 {
+                self.step = Step::Part(close);
+                break;
+            }
+        }
+        SyncAttempt::Done(0)
+    }
+
+    /// Takes the next step after a read with the result `res`.
+    fn after_read(&mut self, close: Close, res: i32) -> Resume {
+        let is_stream = self.way == Way::ByThread;
+        if res > 0 {
+            self.advance(count(res));
+        }
+        let is_full = self.spare() == 0;
+        let (step, resume) = match res {
+            0 if is_stream || !self.buf.is_empty() => (Step::Close(close), Resume::Next),
+            // An empty file, or a pipe that has no writer yet.
+            0 => (Step::Part(close), Resume::Done(0)),
+            ..0 if res == -ESPIPE => (Step::Part(close), Resume::Done(0)),
+            ..0 => (Step::Read(close), retry_interrupted(res)),
+            _ if is_full && !is_stream => (Step::Part(close), Resume::Done(0)),
+            _ if is_full && self.buf.try_reserve(self.buf.len()).is_err() => {
+                (Step::Read(close), Resume::Done(-ENOMEM))
+            }
+            _ => (Step::Read(close), Resume::Next),
+        };
+        self.step = step;
+        resume
+    }
+}
+
+// SAFETY: Lent, Still, Open: the op owns path and buffer, on the heap, and the descriptor; `READ_HERE` is static.
+unsafe impl Op for ReadFile {
+    const INFO: OpInfo = table::READ_FILE;
+    type Output = io::Result<FileRead>;
+
+    fn sqe(&mut self) -> Sqe {
+        match &mut self.step {
+            Step::Open => Sqe {
+                addr: self.path.as_ptr() as u64,
+                len: to_u32(size_of::<OpenHow>()),
+                off: (&raw const READ_HERE) as u64,
+                ..Sqe::new(opcode::OPENAT2, call::AT_FDCWD)
+            },
+            Step::Read(close) => {
+                let raw = close.raw();
+                let spare = self.buf.spare_capacity_mut();
+                Sqe {
+                    addr: spare.as_mut_ptr() as u64,
+                    len: super::transfer_len(spare.len()),
+                    off: self.buf.len() as u64,
+                    ..Sqe::new(opcode::READ, raw)
+                }
+            }
+            Step::Close(close) => close.sqe(),
+            Step::Refused | Step::Part(_) | Step::Whole => Sqe::new(opcode::NOP, -1),
+        }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        // A request that was cancelled had no effect, and may be made again.
+        if !has_run(res) {
+            return Resume::Done(res);
+        }
+        match mem::replace(&mut self.step, Step::Open) {
+            Step::Open if res >= 0 => {
+                self.step = Step::Read(Close::new(res, self.closer.clone()));
+                Resume::Next
+            }
+            Step::Open if res == -EINTR => Resume::Again,
+            Step::Open if res == -ENOENT => Resume::Done(res),
+            Step::Open => {
+                self.step = Step::Refused;
+                Resume::Done(0)
+            }
+            Step::Read(close) => self.after_read(close, res),
+            over => {
+                self.step = over;
+                Resume::Done(res)
+            }
+        }
+    }
+
+    fn complete(self, res: i32) -> io::Result<FileRead> {
+        let mut buf = self.buf;
+        match self.step {
+            Step::Open => {
+                // An operation that is dropped gets the descriptor here.
+                let opened = check(res).map(|_| Close::new(res, self.closer));
+                return opened.map(|_| FileRead::Refused);
+            }
+            Step::Read(_) => return check(res).map(|_| FileRead::Refused),
+            Step::Close(close) => drop(close.complete(res)),
+            Step::Refused => return Ok(FileRead::Refused),
+            Step::Part(close) => {
+                // SAFETY: Open: the operation owns the descriptor, and gives it up.
+                let fd = unsafe { Fd::own(close.give_up(), self.closer) };
+                fd.set_open_flags(O_TO_READ);
+                if self.mount.is_some() {
+                    fd.set_file_system(FileSystem::Local);
+                    fd.note_nonblocking();
+                }
+                let (flags, mount) = (O_TO_READ, self.mount);
+                return Ok(FileRead::Part(OpenedFd { fd, flags, mount }, buf));
+            }
+            Step::Whole => {}
+        }
+        buf.shrink_to_fit();
+        Ok(FileRead::Whole(buf))
+    }
+}
+
+impl FileOp for ReadFile {
+    fn opcode(&self) -> u8 {
+        match self.way {
+            Way::ByThread => opcode::BY_THREAD,
+            Way::Here | Way::ByDriver => Self::INFO.opcode,
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        match &mut self.step {
+            Step::Open => call::open_here(&self.path, O_TO_READ),
+            Step::Read(close) => {
+                let raw = close.raw();
+                self.pread(raw, 0)
+            }
+            Step::Close(close) => close.syscall(),
+            Step::Refused | Step::Part(_) | Step::Whole => 0,
+        }
+    }
+
+    fn try_sync(&mut self) -> SyncAttempt {
+        if self.way != Way::Here {
+            return SyncAttempt::NotTried;
+        }
+        self.way = Way::ByDriver;
+        self.run_here()
+    }
+
+    fn has_sync_path(&self) -> bool {
+        self.way == Way::Here
+    }
+
+    fn bytes(&self) -> u32 {
+        u32::try_from(self.buf.capacity()).unwrap_or(u32::MAX)
+    }
+}

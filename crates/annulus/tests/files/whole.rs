@@ -1,0 +1,261 @@
+//! Reads of whole files: by one task, and by many tasks of a thread, which submit them together.
+
+use std::future::Future;
+use std::io;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::Command;
+use std::task::Poll;
+use std::thread;
+
+use crate::fixtures::{Fixture, bytes, for_each_backend};
+use crate::local::{is_local, warm_up};
+use crate::wait::eventually;
+
+/// More than share one submission.
+const TASKS: usize = 40;
+/// Enough for each task to learn that there are others.
+const READS: usize = 30;
+/// The lengths around those of the first buffer and of the kernel's pages.
+const LENGTHS: [usize; 8] = [0, 1, 511, 4096, 16_384, 16_385, 16_386, 100_000];
+
+/// Runs futures at the same time, and returns their results in order.
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        for (future, result) in futures.iter_mut().filter(|(_, result)| result.is_none()) {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                *result = Some(output);
+            }
+        }
+        match futures.iter().all(|(_, result)| result.is_some()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+    futures
+        .into_iter()
+        .filter_map(|(_, result)| result)
+        .collect()
+}
+
+/// Reads `path` in many tasks at the same time, and returns each result.
+async fn read_together(fixture: &Fixture, path: &Path) -> Vec<io::Result<Vec<u8>>> {
+    let reads = |_| async {
+        let mut results = Vec::new();
+        for _ in 0..READS {
+            results.push(fixture.engine.read(path).await);
+        }
+        results
+    };
+    let results = join_all((0..TASKS).map(reads)).await;
+    results.into_iter().flatten().collect()
+}
+
+#[test]
+fn a_file_of_any_length_is_read_whole() {
+    for_each_backend(async |fixture| {
+        warm_up(fixture).await;
+        for length in LENGTHS {
+            let contents = bytes(length as u64, length);
+            fixture.put("f", &contents);
+            let path = fixture.path("f");
+            for _ in 0..3 {
+                assert_eq!(fixture.engine.read(&path).await.unwrap(), contents);
+            }
+            for read in read_together(fixture, &path).await {
+                assert!(read.unwrap() == contents, "{length}");
+            }
+        }
+        eventually("all are closed", || fixture.descriptors("f") == 0);
+    });
+}
+
+#[test]
+fn an_error_of_a_whole_read_is_that_of_the_kernel() {
+    for_each_backend(async |fixture| {
+        warm_up(fixture).await;
+        fixture.engine.create_dir(fixture.path("d")).await.unwrap();
+        for (name, errno) in [
+            ("d", libc::EISDIR),
+            ("missing", libc::ENOENT),
+            ("f/x", libc::ENOTDIR),
+        ] {
+            let path = fixture.path(name);
+            let error = fixture.engine.read(&path).await.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(errno), "{name}");
+            for read in read_together(fixture, &path).await {
+                assert_eq!(read.unwrap_err().raw_os_error(), Some(errno), "{name}");
+            }
+        }
+        eventually("all are closed", || fixture.descriptors("d") == 0);
+    });
+}
+
+#[test]
+fn tasks_of_a_thread_share_the_enters_of_their_whole_reads() {
+    for_each_backend(async |fixture| {
+        if !fixture.has_own_ring || !is_local(fixture) {
+            return;
+        }
+        warm_up(fixture).await;
+        read_together(fixture, &fixture.path("f")).await;
+        let before = fixture.engine.metrics();
+        let reads = read_together(fixture, &fixture.path("f")).await.len() as u64;
+        let after = fixture.engine.metrics();
+        let enters = after.enters - before.enters;
+        assert!(enters * 10 < reads * 3, "{enters} enters for {reads} files");
+        // No request of these is a repetition.
+        assert_eq!(after.resubmitted, before.resubmitted);
+    });
+}
+
+/// Drops reads after any number of polls, while the ring has requests of them.
+#[test]
+fn a_whole_read_that_is_dropped_at_any_point_leaves_no_descriptor() {
+    for_each_backend(async |fixture| {
+        warm_up(fixture).await;
+        fixture.put("large", &bytes(1, 100_000));
+        for (round, name) in (0..12).map(|round| (round, ["f", "large"][round % 2])) {
+            let path = fixture.path(name);
+            let reads = |task: usize| {
+                let path = &path;
+                async move {
+                    for _ in 0..READS {
+                        let mut read = pin!(fixture.engine.read(path));
+                        // Some are dropped before their first poll, others while they wait.
+                        let mut polls = (round + task) % 4;
+                        std::future::poll_fn(|context| {
+                            let is_over = polls == 0 || read.as_mut().poll(context).is_ready();
+                            polls = polls.saturating_sub(1);
+                            if is_over {
+                                return Poll::Ready(());
+                            }
+                            context.waker().wake_by_ref();
+                            Poll::Pending
+                        })
+                        .await;
+                    }
+                }
+            };
+            join_all((0..TASKS).map(reads)).await;
+            // Completions of dropped reads arrive later.
+            for _ in 0..3 {
+                assert!(fixture.engine.read(fixture.path("f")).await.is_ok());
+            }
+            fixture.engine.nop().await.unwrap();
+        }
+        for name in ["f", "large"] {
+            for _ in 0..100 {
+                fixture.engine.nop().await.unwrap();
+            }
+            eventually("all are closed", || fixture.descriptors(name) == 0);
+        }
+    });
+}
+
+/// Creates a pipe with a name.
+fn make_pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
+}
+
+/// Writes `contents` to a pipe in several parts, on another thread.
+fn write_pipe(path: PathBuf, contents: Vec<u8>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut pipe = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        for part in contents.chunks(30_000) {
+            pipe.write_all(part).unwrap();
+        }
+    })
+}
+
+#[test]
+fn a_pipe_is_read_to_its_end_as_std_does() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("pipes") {
+            return;
+        }
+        warm_up(fixture).await;
+        make_pipe(&fixture.path("pipe"));
+        let path = fixture.path("pipe");
+        for length in [0, 5, 16_385, 100_000] {
+            let writer = write_pipe(path.clone(), bytes(3, length));
+            assert!(fixture.engine.read(&path).await.unwrap() == bytes(3, length));
+            writer.join().unwrap();
+        }
+        // While others use the ring of the thread.
+        fixture.put("other", b"other");
+        let other = fixture.path("other");
+        for length in [5, 100_000] {
+            let writer = write_pipe(path.clone(), bytes(4, length));
+            let reads = |task| {
+                let (path, other) = (&path, &other);
+                async move {
+                    for _ in 0..READS {
+                        assert_eq!(fixture.engine.read(other).await.unwrap(), b"other");
+                    }
+                    match task {
+                        0 => fixture.engine.read(path).await.unwrap(),
+                        _ => Vec::new(),
+                    }
+                }
+            };
+            let read = join_all((0..TASKS).map(reads)).await;
+            assert!(read.concat() == bytes(4, length));
+            writer.join().unwrap();
+        }
+        assert_eq!(fixture.descriptors("pipe"), 0);
+    });
+}
+
+#[test]
+fn files_of_proc_and_devices_are_read_whole() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("/proc") {
+            return;
+        }
+        warm_up(fixture).await;
+        for path in ["/proc/version", "/proc/cpuinfo", "/dev/null"].map(Path::new) {
+            // The frequencies of processors change.
+            let kind = |bytes: &[u8]| bytes.iter().take(100).copied().collect::<Vec<_>>();
+            let expected = kind(&std::fs::read(path).unwrap());
+            assert_eq!(kind(&fixture.engine.read(path).await.unwrap()), expected);
+            for read in read_together(fixture, path).await {
+                assert_eq!(kind(&read.unwrap()), expected, "{}", path.display());
+            }
+        }
+    });
+}
+
+#[test]
+fn a_file_that_grows_while_it_is_read_gives_a_correct_beginning() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("a second process") {
+            return;
+        }
+        warm_up(fixture).await;
+        let whole = bytes(9, 200_000);
+        fixture.put("grows", &whole[..100]);
+        let path = fixture.path("grows");
+        let writer = {
+            let (path, rest) = (path.clone(), whole[100..].to_vec());
+            thread::spawn(move || {
+                let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+                for part in rest.chunks(500) {
+                    file.write_all(part).unwrap();
+                }
+            })
+        };
+        while !writer.is_finished() {
+            for read in read_together(fixture, &path).await {
+                let read = read.unwrap();
+                assert!(read.len() >= 100 && read == whole[..read.len()]);
+            }
+        }
+        writer.join().unwrap();
+        assert!(fixture.engine.read(&path).await.unwrap() == whole);
+    });
+}

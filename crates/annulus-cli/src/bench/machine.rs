@@ -214,9 +214,11 @@ fn number(path: &Path) -> Option<u64> {
     text(path)?.parse().ok()
 }
 
-/// The processor time so far of this process and of the machine, and the time stolen by the hypervisor.
+/// The processor time so far of this process and of the machine, and the time stolen by the hypervisor. The time of
+/// children counts once they have ended.
 pub(crate) struct Usage {
     own_cpu_ns: u64,
+    children_ticks: u64,
     machine_busy_ticks: u64,
     stolen_ticks: u64,
 }
@@ -235,6 +237,7 @@ impl Usage {
         let ticks = processor_ticks().unwrap_or_default();
         Usage {
             own_cpu_ns: own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64,
+            children_ticks: children_ticks().unwrap_or(0),
             // user, nice, system, irq, softirq; idle (3) and iowait (4) are not work.
             machine_busy_ticks: [0, 1, 2, 5, 6].iter().map(|&field| ticks[field]).sum(),
             stolen_ticks: ticks[7],
@@ -244,7 +247,8 @@ impl Usage {
     pub(crate) fn since(&self, earlier: &Usage) -> Used {
         let tick_ns = 1e9 / rustix::param::clock_ticks_per_second().max(1) as f64;
         Used {
-            own_cpu_ns: self.own_cpu_ns.saturating_sub(earlier.own_cpu_ns) as f64,
+            own_cpu_ns: self.own_cpu_ns.saturating_sub(earlier.own_cpu_ns) as f64
+                + self.children_ticks.saturating_sub(earlier.children_ticks) as f64 * tick_ns,
             machine_busy_ns: self
                 .machine_busy_ticks
                 .saturating_sub(earlier.machine_busy_ticks) as f64
@@ -252,6 +256,22 @@ impl Usage {
             stolen_ns: self.stolen_ticks.saturating_sub(earlier.stolen_ticks) as f64 * tick_ns,
         }
     }
+}
+
+impl Used {
+    /// Returns the processors that others used during `ns`, and those that the hypervisor withheld.
+    pub(crate) fn shares(&self, ns: f64) -> (f64, f64) {
+        let others = (self.machine_busy_ns - self.own_cpu_ns).max(0.0);
+        (others / ns, self.stolen_ns / ns)
+    }
+}
+
+/// Returns the processor time of children that have ended.
+fn children_ticks() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    // proc_pid_stat(5): `cutime` and `cstime` are the fields 16 and 17; the second is the name, in brackets.
+    let fields = text.rsplit_once(") ")?.1.split(' ').skip(13).take(2);
+    fields.map(|field| field.parse::<u64>().ok()).sum()
 }
 
 /// Returns the first eight numbers of the first line of `/proc/stat`.

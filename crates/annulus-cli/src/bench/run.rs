@@ -290,11 +290,12 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
         measured_ns as f64 / window_ns
     };
     let used = after.since(&before);
+    let (others_busy, stolen) = used.shares(window_ns);
     Ok(RunOutcome {
         cpu_ns_per_op: used.own_cpu_ns * scale / tally.measured.max(1) as f64,
         peak_rss_bytes,
-        others_busy: (used.machine_busy_ns - used.own_cpu_ns).max(0.0) / window_ns,
-        stolen: used.stolen_ns / window_ns,
+        others_busy,
+        stolen,
         measured: Duration::from_nanos(measured_ns),
         ran_out,
         cut_short,

@@ -6,12 +6,13 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use annulus_baselines::Failure;
 
+use super::disturbance::{self, RunShares};
 use super::json::Destination;
-use super::machine::{Machine, allow_many_open_files};
+use super::machine::{Machine, Usage, allow_many_open_files};
 use super::print_text;
 use super::progress::Progress;
 use crate::args::FileArgs;
@@ -89,6 +90,9 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     }
     let (runs, passes) = measure(args, &plan, &files, external.as_ref())?;
     let variants = variants(external.as_ref());
+    let mut warnings: Vec<String> = plan.warnings.iter().map(Complaint::to_string).collect();
+    let disturbed = disturbed(&runs, args.repeat);
+    warnings.extend(disturbed.clone());
     let report = Report {
         version: report::VERSION,
         annulus: env!("CARGO_PKG_VERSION").into(),
@@ -101,12 +105,15 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
         fio_version: external.as_ref().map(|fio| fio.version.clone()),
         rows: report::rows(&plan.jobs, &runs, &variants),
         runs,
-        warnings: plan.warnings.iter().map(Complaint::to_string).collect(),
+        warnings,
         notes: files.notes.clone(),
     };
     let checks = checks(&report.runs);
     let table = table::table(&report.rows);
-    print_text(&format!("\n(latency and CPU in µs)\n{table}{checks}"))?;
+    let disturbed = disturbed.map_or_else(String::new, |text| format!("warning: {text}\n"));
+    print_text(&format!(
+        "\n(latency and CPU in µs)\n{table}{disturbed}{checks}"
+    ))?;
     if let Some(destination) = &own_json {
         destination.write_figures(&report)?;
     }
@@ -276,6 +283,8 @@ fn measure(
                 variant,
             };
             position += 1;
+            let (usage, began) = (Usage::now(), Instant::now());
+            let first = runs.len();
             if let (FIO, Some(fio)) = (variant, external) {
                 files.renew()?;
                 runs.extend(at.runs_of_fio(plan, fio.pass(plan)?));
@@ -290,6 +299,12 @@ fn measure(
                 if who == Who::Job {
                     passes.push(outcomes);
                 }
+            }
+            let (others_busy, stolen) = Usage::now()
+                .since(&usage)
+                .shares(began.elapsed().as_nanos().max(1) as f64);
+            for run in &mut runs[first..] {
+                (run.others_busy, run.stolen) = (others_busy, stolen);
             }
             progress.step();
         }
@@ -313,6 +328,8 @@ impl At<'_> {
             variant: self.variant.into(),
             job: plan.jobs[index].name.clone(),
             job_index: index,
+            others_busy: 0.0,
+            stolen: 0.0,
             sample: None,
             reason: None,
             failed: false,
@@ -374,6 +391,22 @@ impl At<'_> {
             })
             .collect()
     }
+}
+
+/// Returns the warning about disturbed passes.
+fn disturbed(runs: &[Run], repeats: usize) -> Option<String> {
+    let passes = runs.iter().filter(|run| run.job_index == 0);
+    let shares: Vec<RunShares> = passes
+        .map(|run| RunShares {
+            cell: "all jobs".into(),
+            repeat: run.repeat,
+            variant: run.variant.clone(),
+            others_busy: run.others_busy,
+            stolen: run.stolen,
+        })
+        .collect();
+    let remedy = format!("--repeat {}", repeats * 3);
+    disturbance::warning(&shares, &remedy)
 }
 
 /// Returns a summary of the checks in all runs except fio's.

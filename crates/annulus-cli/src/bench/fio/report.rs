@@ -69,6 +69,10 @@ pub(crate) struct Run {
     pub(crate) job: String,
     /// The index of the job in `jobs`. Names may repeat.
     pub(crate) job_index: usize,
+    /// Processors that others used during the pass.
+    pub(crate) others_busy: f64,
+    /// Processors that the hypervisor withheld during the pass.
+    pub(crate) stolen: f64,
     pub(crate) sample: Option<Sample>,
     /// The reason why there is no sample, or the failure.
     pub(crate) reason: Option<String>,

@@ -66,16 +66,10 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     }
     let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
     let own_json = destination("--json", args.json.as_deref(), args.replace)?;
-    let as_fio = destination("--fio-json", args.job.fio_json.as_deref(), args.replace)?;
-    if as_fio.is_some() && [&args.json, &args.pictures.html].contains(&&args.job.fio_json) {
-        return Err(Fault::usage(
-            "--fio-json names the same file as --json or --html; they need one each",
-        ));
-    }
-    let external = match args.job.with_fio {
-        true => Some(External::new(path, &bytes, &plan)?),
-        false => None,
-    };
+    let as_fio = fio_json(args)?;
+    let external = (args.job.with_fio)
+        .then(|| External::new(path, &bytes, &plan))
+        .transpose()?;
     let started = SystemTime::now();
     allow_many_open_files();
     let files = Files::prepare(&plan, args.job.keep_files, args.overwrite)?;
@@ -90,9 +84,8 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     }
     let (runs, passes) = measure(args, &plan, &files, external.as_ref())?;
     let variants = variants(external.as_ref());
-    let mut warnings: Vec<String> = plan.warnings.iter().map(Complaint::to_string).collect();
+    let warned = plan.warnings.iter().map(Complaint::to_string);
     let disturbed = disturbed(&runs, args.repeat);
-    warnings.extend(disturbed.clone());
     let report = Report {
         version: report::VERSION,
         annulus: env!("CARGO_PKG_VERSION").into(),
@@ -105,14 +98,14 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
         fio_version: external.as_ref().map(|fio| fio.version.clone()),
         rows: report::rows(&plan.jobs, &runs, &variants),
         runs,
-        warnings,
+        warnings: warned.chain(disturbed.clone()).collect(),
         notes: files.notes.clone(),
     };
     let checks = checks(&report.runs);
     let table = table::table(&report.rows);
-    let disturbed = disturbed.map_or_else(String::new, |text| format!("warning: {text}\n"));
+    let warning = disturbed.map_or_else(String::new, |text| format!("warning: {text}\n"));
     print_text(&format!(
-        "\n(latency and CPU in µs)\n{table}{disturbed}{checks}"
+        "\n(latency and CPU in µs)\n{table}{warning}{checks}"
     ))?;
     if let Some(destination) = &own_json {
         destination.write_figures(&report)?;
@@ -157,6 +150,17 @@ fn destination(
         Fault::Usage(text) => Fault::Usage(text.replacen("--json", option, 1)),
         failed => failed,
     })
+}
+
+/// Returns the destination of `--fio-json`.
+fn fio_json(args: &FileArgs) -> Result<Option<Destination>, Fault> {
+    let own = destination("--fio-json", args.job.fio_json.as_deref(), args.replace)?;
+    if own.is_some() && [&args.json, &args.pictures.html].contains(&&args.job.fio_json) {
+        return Err(Fault::usage(
+            "--fio-json names the same file as --json or --html; they need one each",
+        ));
+    }
+    Ok(own)
 }
 
 /// Returns a fault with one line per complaint about the job file.

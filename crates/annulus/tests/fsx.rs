@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use annulus::buf::AlignedBuf;
 use annulus::engine::SetupMode;
-use annulus::fs::{AllocateMode, Merge};
+use annulus::fs::{AllocateMode, Merge, SyncRangeMode};
 use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
 use annulus_testing::skip::skip;
 
@@ -84,6 +84,8 @@ enum Step {
     Write(Range),
     WriteDurable(Range),
     WriteVectored(u64, Vec<u64>),
+    CopyRange(Range, u64),
+    SyncRange(Range),
     SetLen(u64),
     Allocate(AllocateMode, Range),
     SyncAll,
@@ -149,7 +151,7 @@ impl Author {
     }
 
     fn step(&mut self) -> Step {
-        match self.dice.below(26) {
+        match self.dice.below(28) {
             0..=2 => Step::Read(self.one_range()),
             3 => Step::ReadInto(self.one_range()),
             4 => Step::ReadExact(self.one_range()),
@@ -176,6 +178,8 @@ impl Author {
             24 => [Step::SyncAll, Step::SyncData, Step::Reopen, Step::Length]
                 [self.dice.below(4) as usize]
                 .clone(),
+            25 => Step::SyncRange(self.range()),
+            26 => Step::CopyRange(self.range(), self.offset()),
             _ => Step::Reopen,
         }
     }
@@ -274,6 +278,13 @@ impl Subject<'_> {
                 self.file.write_vectored_all_at(bufs, *offset).await?;
                 self.write_model(*offset, &parts.concat());
             }
+            Step::CopyRange(range, to) => self.copy_range(*range, *to).await?,
+            Step::SyncRange(range) => {
+                let mode = SyncRangeMode::StartAndWait;
+                self.file
+                    .sync_range(mode, range.offset, range.bytes)
+                    .await?;
+            }
             Step::SetLen(bytes) => {
                 self.file.set_len(*bytes).await?;
                 self.model.resize(*bytes as usize, 0);
@@ -348,6 +359,24 @@ impl Subject<'_> {
             let (bytes, buf) = result.unwrap();
             self.compare(*range, bytes, &buf);
         }
+    }
+
+    /// Copies bytes within the file, not beyond its end, which the copy itself may move.
+    async fn copy_range(&mut self, range: Range, to: u64) -> io::Result<()> {
+        let from = self.expected(range).to_vec();
+        let bytes = from.len() as u64;
+        let copy = self.file.copy_range_to(range.offset, &self.file, to, bytes);
+        let overlaps = to < range.offset + bytes && to + bytes > range.offset;
+        match copy.await {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => assert!(overlaps),
+            copied => {
+                assert_eq!(copied?, bytes, "bytes of {range:?}");
+                if bytes > 0 {
+                    self.write_model(to, &from);
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn allocate(&mut self, mode: AllocateMode, range: Range) -> io::Result<()> {

@@ -28,7 +28,7 @@ pub use options::{OpenOptions, Opening};
 pub use read_into::ReadInto;
 
 pub use crate::fd::CachedReads;
-pub use crate::op::{Advice, AllocateMode};
+pub use crate::op::{Advice, AllocateMode, SyncRangeMode};
 pub use crate::sys::poll_queue::NotPolled;
 
 pub(crate) use options::path_to_cstring;
@@ -44,9 +44,10 @@ use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_capacity, check_lent, no_cap
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
+use crate::narrow::to_usize;
 use crate::op::{
-    Advise, Allocate, Close, FAST_PATH_BYTES_MAX, Fsync, Link, OpenedFd, ReadAt, ReadVectoredAt,
-    SetPermissions, StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
+    Advise, Allocate, Close, CopyRange, FAST_PATH_BYTES_MAX, Fsync, Link, OpenedFd, ReadAt, ReadVectoredAt,
+    SetPermissions, StatAt, SyncRange, Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call::{O_DIRECT, borrow_fd};
 use crate::sys::mount::{self, Identity};
@@ -475,6 +476,59 @@ impl File {
     /// Fails like [`sync_all`](File::sync_all).
     pub fn sync_data(&self) -> Operation<'_, Fsync> {
         self.op(Fsync::new(self.fd.clone(), true))
+    }
+
+    /// Starts to write the changed pages of a range back to the device, or waits for them: `sync_file_range(2)`. 0 bytes
+    /// means up to the end of the file.
+    ///
+    /// Spreads the work of a later [`sync_data`](File::sync_data), and never replaces it: neither the metadata nor the
+    /// device's cache is written, so the data may be lost in a crash.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `sync_file_range(2)`, unchanged (`EIO`, `ENOSPC`; `ESPIPE` for a pipe). Fails with
+    /// `InvalidInput` if the range ends beyond `i64::MAX`.
+    pub fn sync_range(
+        &self,
+        mode: SyncRangeMode,
+        offset: u64,
+        bytes: u64,
+    ) -> Operation<'_, SyncRange> {
+        match check_range(offset, to_usize(bytes)) {
+            Ok(()) => self.op(SyncRange::new(self.fd.clone(), mode, offset, bytes)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
+    }
+
+    /// Copies `bytes` bytes, starting at `offset`, to the file `into`, starting at `into_offset`: `copy_file_range(2)`,
+    /// on a blocking thread. The bytes do not pass through memory of the process. Some file systems share the blocks
+    /// instead (XFS, Btrfs), or copy on the server (NFS).
+    ///
+    /// Returns the number of bytes. It is less than `bytes` only at the end of the file, or before an error, which the
+    /// next call returns. If the future is dropped, a part may be copied.
+    ///
+    /// Files of `/proc` and `/sys` report a length of 0, so nothing is copied from them; read and write instead.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `copy_file_range(2)`, unchanged: `EXDEV` across most file systems, `EINVAL` if the ranges
+    /// overlap in one file, `EBADF` if `into` was opened for appending. Fails with `InvalidInput` if a range ends beyond
+    /// `i64::MAX`.
+    pub fn copy_range_to(
+        &self,
+        offset: u64,
+        into: &File,
+        into_offset: u64,
+        bytes: u64,
+    ) -> Operation<'_, CopyRange> {
+        let length = to_usize(bytes);
+        match check_range(offset, length).and_then(|()| check_range(into_offset, length)) {
+            Ok(()) => {
+                let (from, into) = ((self.fd.clone(), offset), (into.fd.clone(), into_offset));
+                self.op(CopyRange::new(from, into, bytes))
+            }
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
     }
 
     /// Reserves, zeroes or releases a range of `bytes` bytes, starting at `offset`: `fallocate(2)`.

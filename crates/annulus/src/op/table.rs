@@ -98,6 +98,7 @@ ops! {
         CLOSE: "close", CLOSE, (5, 6);
         READ_FILE: "read_file", OPENAT2, (5, 6);
         FSYNC: "fsync", FSYNC, (5, 1);
+        SYNC_RANGE: "sync_range", SYNC_FILE_RANGE, (5, 2);
         ALLOCATE: "allocate", FALLOCATE, (5, 6);
         ADVISE: "advise", FADVISE, (5, 6);
         METADATA: "metadata", STATX, (5, 6);
@@ -109,6 +110,7 @@ ops! {
         TRUNCATE: "truncate", FTRUNCATE, (6, 9);
         SET_PERMISSIONS: "set_permissions", FCHMODAT, (0, 0);
         READ_LINK: "read_link", READLINKAT, (0, 0);
+        COPY_RANGE: "copy_range", COPY_FILE_RANGE, (0, 0);
         READ_DIR: "read_dir", GETDENTS, (0, 0);
         SPAWN_BLOCKING: "spawn_blocking", RUN, (0, 0);
         SLEEP: "sleep", SLEEP, (0, 0);

@@ -202,6 +202,18 @@ pub(crate) fn fsync(fd: RawFd, data_only: bool) -> i32 {
     })
 }
 
+pub(crate) fn sync_file_range(fd: RawFd, offset: u64, bytes: u64, flags: u32) -> i32 {
+    // SAFETY: Open: the calling operation holds the descriptor. No pointer is passed.
+    last(unsafe { libc::syscall(libc::SYS_sync_file_range, fd, offset, bytes, flags) })
+}
+
+/// `copy_file_range(2)` from one offset to another. The positions of the files are not used.
+pub(crate) fn copy_file_range(from: RawFd, at: u64, into: RawFd, into_at: u64, bytes: usize) -> i32 {
+    let (mut at, mut into_at) = (at, into_at);
+    let (from, into) = (borrow_fd(from), borrow_fd(into));
+    res(rfs::copy_file_range(from, Some(&mut at), into, Some(&mut into_at), bytes))
+}
+
 pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, bytes: u64) -> i32 {
     unit(rfs::fallocate(
         borrow_fd(fd),

@@ -89,6 +89,7 @@ pub(crate) mod opcode {
     pub(crate) const READ_FIXED: u8 = abi::ReadFixed::CODE;
     pub(crate) const WRITE_FIXED: u8 = abi::WriteFixed::CODE;
     pub(crate) const FSYNC: u8 = abi::Fsync::CODE;
+    pub(crate) const SYNC_FILE_RANGE: u8 = abi::SyncFileRange::CODE;
     pub(crate) const OPENAT: u8 = abi::OpenAt::CODE;
     pub(crate) const OPENAT2: u8 = abi::OpenAt2::CODE;
     pub(crate) const CLOSE: u8 = abi::Close::CODE;
@@ -127,6 +128,8 @@ pub(crate) mod opcode {
     pub(crate) const FCHMODAT: u8 = 0xf4;
     /// Not an opcode of the kernel: `readlinkat` runs on a blocking thread.
     pub(crate) const READLINKAT: u8 = 0xf5;
+    /// Not an opcode of the kernel: `copy_file_range` runs on a blocking thread.
+    pub(crate) const COPY_FILE_RANGE: u8 = 0xf6;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

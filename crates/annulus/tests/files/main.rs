@@ -11,6 +11,7 @@ mod bad_input;
 mod cached;
 mod close;
 mod contract;
+mod copy;
 mod current_thread;
 #[cfg(all(feature = "futures", feature = "tokio-io"))]
 mod cursor;

@@ -8,7 +8,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use annulus::fs::{Advice, AllocateMode};
+use annulus::fs::{Advice, AllocateMode, SyncRangeMode};
 use annulus::sim::{Sim, SimConfig};
 use annulus::{Backend, Engine, File, OpenOptions};
 
@@ -53,6 +53,18 @@ enum Step {
     },
     Sync {
         file: u64,
+    },
+    SyncRange {
+        file: u64,
+        at: u64,
+        bytes: u64,
+    },
+    CopyRange {
+        file: u64,
+        at: u64,
+        into: u64,
+        into_at: u64,
+        bytes: u64,
     },
     Advise {
         file: u64,
@@ -163,8 +175,8 @@ fn name(rng: &mut Rng) -> &'static str {
 fn step(rng: &mut Rng) -> Step {
     let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
     let name = name(rng);
-    match rng.below(38) {
-        36 | 37 => Step::ReadWhole { name },
+    match rng.below(42) {
+        40 | 41 => Step::ReadWhole { name },
         0..5 => Step::Open {
             name,
             options: rng.next(),
@@ -212,6 +224,14 @@ fn step(rng: &mut Rng) -> Step {
         20 => Step::RemoveDir { name },
         21 | 22 => Step::MakeDir { name },
         23 => Step::List { name },
+        24 => Step::SyncRange { file, at, bytes },
+        25..28 => Step::CopyRange {
+            file,
+            at,
+            into: rng.next(),
+            into_at: rng.below(3000),
+            bytes,
+        },
         _ => step_on_names(rng, file, name),
     }
 }
@@ -400,6 +420,20 @@ impl Fixture {
                 bytes,
             } => describe(self.file(file)?.allocate(mode, at, bytes).await),
             Step::Sync { file } => describe(self.file(file)?.sync_all().await),
+            Step::SyncRange { file, at, bytes } => {
+                let mode = SyncRangeMode::StartAndWait;
+                describe(self.file(file)?.sync_range(mode, at, bytes).await)
+            }
+            Step::CopyRange {
+                file,
+                at,
+                into,
+                into_at,
+                bytes,
+            } => {
+                let (from, into) = (self.file(file)?, self.file(into)?);
+                describe(from.copy_range_to(at, into, into_at, bytes).await)
+            }
             Step::LinkTo { file, name } => {
                 describe(self.file(file)?.link_to(self.path(name)).await)
             }

@@ -94,6 +94,22 @@ impl State {
                 let fails = matches!(injected, Some(Errno::Eio | Errno::Enospc));
                 self.files.sync(fd, fails)
             }
+            Request::SyncRange { bytes, flags } => {
+                self.files.check_sync_range(fd, offset, bytes, flags)?;
+                self.counts.written_back += self.files.write_back(fd, &mut self.dice);
+                Ok(0)
+            }
+            Request::CopyRange {
+                into,
+                into_offset,
+                bytes,
+            } => {
+                let allowed = self.allowed(config, extent, bytes);
+                let to = (into, into_offset);
+                let done = self.files.copy_range((fd, offset), to, allowed, now_ns)?;
+                self.counts.shortened += u64::from(allowed < bytes && done as u64 == allowed);
+                Ok(done)
+            }
             Request::Open { path, flags, mode } => {
                 self.files.open(&path, flags, mode, now_ns).map(count)
             }

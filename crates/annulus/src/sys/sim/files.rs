@@ -287,6 +287,52 @@ impl Files {
         Ok(0)
     }
 
+    /// Checks the arguments of `sync_file_range(2)`, which guarantees nothing about the disk.
+    pub(crate) fn check_sync_range(
+        &self,
+        fd: i32,
+        offset: u64,
+        bytes: u32,
+        flags: u32,
+    ) -> SysResult<()> {
+        self.opened(fd)?;
+        check_offset(offset)?;
+        check_offset(offset + u64::from(bytes))?;
+        match flags & !SYNC_FLAGS {
+            0 => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// `copy_file_range(2)`: descriptors with offsets.
+    pub(crate) fn copy_range(
+        &mut self,
+        from: (i32, u64),
+        into: (i32, u64),
+        bytes: u64,
+        now_ns: u64,
+    ) -> SysResult<usize> {
+        let ((source, offset), (target, into_offset)) = (from, into);
+        let (reads, writes) = (self.opened(source)?, self.opened(target)?);
+        if self.is_dir(reads.ino) || self.is_dir(writes.ino) {
+            return Err(EISDIR);
+        }
+        let appends = writes.flags & call::O_APPEND != 0;
+        if !reads.reads() || !writes.writes() || appends {
+            return Err(EBADF);
+        }
+        let body = &self.inodes.get(&reads.ino).ok_or(EBADF)?.body;
+        let bytes = bytes.min(body.bytes().saturating_sub(offset));
+        let overlaps = into_offset + bytes > offset && into_offset < offset + bytes;
+        if reads.ino == writes.ino && overlaps {
+            return Err(EINVAL);
+        }
+        let mut copy = vec![0; to_usize(bytes)];
+        let read = body.read(offset, &mut copy);
+        copy.truncate(read);
+        self.write(target, into_offset, &copy, false, now_ns)
+    }
+
     pub(crate) fn truncate(&mut self, fd: i32, bytes: u64, now_ns: u64) -> SysResult<usize> {
         let limit = self.file_bytes_max;
         let inode = self.writable(fd, EINVAL)?;
@@ -573,6 +619,8 @@ const UMASK: u32 = 0o022;
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
+/// All of `SYNC_FILE_RANGE_*`, from linux/fs.h.
+const SYNC_FLAGS: u32 = 7;
 /// `POSIX_FADV_NOREUSE`, the largest advice.
 const ADVICE_MAX: u32 = 5;
 /// The size of a `struct linux_dirent64` before the name.

@@ -26,6 +26,15 @@ pub(super) enum Request {
         durable: bool,
     },
     Sync,
+    SyncRange {
+        bytes: u32,
+        flags: u32,
+    },
+    CopyRange {
+        into: i32,
+        into_offset: u64,
+        bytes: u64,
+    },
     Open {
         path: Vec<u8>,
         flags: u32,
@@ -131,6 +140,15 @@ impl Request {
                     durable: op_flags & RWF_DSYNC != 0,
                 },
                 opcode::FSYNC => Request::Sync,
+                opcode::SYNC_FILE_RANGE => Request::SyncRange {
+                    bytes: len,
+                    flags: op_flags,
+                },
+                opcode::COPY_FILE_RANGE => Request::CopyRange {
+                    into: sqe.file_index,
+                    into_offset: addr,
+                    bytes: u64::from(len),
+                },
                 opcode::OPENAT => Request::Open {
                     path: memory::path(addr),
                     flags: op_flags,
@@ -202,8 +220,8 @@ impl Request {
         match self {
             Request::Nop | Request::Wake | Request::Unknown => OpKind::Nop,
             Request::Read { .. } => OpKind::Read,
-            Request::Write { .. } => OpKind::Write,
-            Request::Sync => OpKind::Sync,
+            Request::Write { .. } | Request::CopyRange { .. } => OpKind::Write,
+            Request::Sync | Request::SyncRange { .. } => OpKind::Sync,
             Request::Open { .. } => OpKind::Open,
             Request::Close => OpKind::Close,
             Request::Allocate { .. } | Request::Truncate => OpKind::Allocate,
@@ -219,12 +237,13 @@ impl Request {
         }
     }
 
-    /// Returns the total length of the buffers of a read or write.
+    /// Returns the total length of a transfer, bytes.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Request::Read { into: parts } | Request::Write { from: parts, .. } => {
                 parts.iter().map(|part| part.bytes() as u64).sum()
             }
+            Request::CopyRange { bytes, .. } => *bytes,
             _ => 0,
         }
     }

@@ -13,6 +13,7 @@ pub use polling::PollingInUse;
 pub use crate::sys::ring::SetupMode;
 pub use crate::sys::sq_poll::SqPoll;
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::future::poll_fn;
 use std::io;
@@ -25,10 +26,11 @@ use std::time::Duration;
 use crate::buf::{Arena, BufferLayout, IoBuf, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
-use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, paths, whole};
+use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, Opening, paths, whole};
 use crate::metrics::Metrics;
 use crate::op::{
-    Link, MakeDir, Nop, ReadLink, Rename, SetPermissions, Sleep, StatAt, Symlink, Unlink,
+    GetXattr, Link, ListXattrs, MakeDir, Nop, ReadLink, RemoveXattr, Rename, SetPermissions,
+    SetTimes, SetXattr, Sleep, StatAt, Symlink, Unlink,
 };
 use crate::sys::call;
 
@@ -319,6 +321,75 @@ impl Engine {
         permissions: Permissions,
     ) -> Operation<'_, SetPermissions> {
         paths::set_permissions(&self.submitter, path.as_ref(), &permissions)
+    }
+
+    /// Sets the times of the last read and of the last change of the file at `path`. Follows symbolic links. Runs on a
+    /// blocking thread, because io_uring has no opcode for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
+    pub fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Operation<'_, SetTimes> {
+        paths::set_times(&self.submitter, path.as_ref(), times)
+    }
+
+    /// Returns the value of the extended attribute `name`, for example `user.comment`, of the file at `path`. Follows
+    /// symbolic links.
+    ///
+    /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `getxattr(2)`, unchanged (`ENODATA` if the file does not have it; `EOPNOTSUPP` if the
+    /// file system does not support it).
+    pub fn get_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+    ) -> Operation<'_, GetXattr> {
+        paths::get_xattr(&self.submitter, path.as_ref(), name.as_ref())
+    }
+
+    /// Sets the extended attribute `name` of the file at `path` to `value`, which has at most 64 KiB. Follows symbolic
+    /// links.
+    ///
+    /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `setxattr(2)`, unchanged (`E2BIG`; `ENOSPC`, for example on ext4 beyond a block;
+    /// `EOPNOTSUPP` if the file system does not support it).
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: impl Into<Vec<u8>>,
+    ) -> Operation<'_, SetXattr> {
+        paths::set_xattr(&self.submitter, path.as_ref(), name.as_ref(), value.into())
+    }
+
+    /// Returns the names of the extended attributes of the file at `path`. Follows symbolic links. Runs on a blocking
+    /// thread, because io_uring has no opcode for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `listxattr(2)`, unchanged.
+    pub fn list_xattrs(&self, path: impl AsRef<Path>) -> Operation<'_, ListXattrs> {
+        paths::list_xattrs(&self.submitter, path.as_ref())
+    }
+
+    /// Removes the extended attribute `name` of the file at `path`. Follows symbolic links. Runs on a blocking thread,
+    /// because io_uring has no opcode for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `removexattr(2)`, unchanged (`ENODATA` if the file does not have it).
+    pub fn remove_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+    ) -> Operation<'_, RemoveXattr> {
+        paths::remove_xattr(&self.submitter, path.as_ref(), name.as_ref())
     }
 
     /// Removes a name of a file.

@@ -15,6 +15,7 @@ mod metadata;
 mod options;
 pub(crate) mod paths;
 mod read_into;
+mod times;
 pub(crate) mod whole;
 
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
@@ -26,6 +27,7 @@ pub use merge::{Merge, ReadMerged};
 pub use metadata::{DeviceNumber, FileKind, Metadata};
 pub use options::{OpenOptions, Opening};
 pub use read_into::ReadInto;
+pub use times::FileTimes;
 
 pub use crate::fd::CachedReads;
 pub use crate::op::{Advice, AllocateMode, SyncRangeMode};
@@ -33,6 +35,7 @@ pub use crate::sys::poll_queue::NotPolled;
 
 pub(crate) use options::path_to_cstring;
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -46,8 +49,9 @@ use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
 use crate::narrow::to_usize;
 use crate::op::{
-    Advise, Allocate, Close, CopyRange, FAST_PATH_BYTES_MAX, Fsync, Link, OpenedFd, ReadAt, ReadVectoredAt,
-    SetPermissions, StatAt, SyncRange, Target, Truncate, Until, WriteAt, WriteVectoredAt,
+    Advise, Allocate, At, Close, CopyRange, FAST_PATH_BYTES_MAX, Fsync, GetXattr, Link, ListXattrs,
+    OpenedFd, ReadAt, ReadVectoredAt, RemoveXattr, SetPermissions, SetTimes, SetXattr, StatAt,
+    SyncRange, Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call::{O_DIRECT, borrow_fd};
 use crate::sys::mount::{self, Identity};
@@ -583,7 +587,76 @@ impl File {
     ///
     /// Fails with any error of `fchmod(2)`, unchanged (`EPERM`).
     pub fn set_permissions(&self, permissions: &Permissions) -> Operation<'_, SetPermissions> {
-        self.op(SetPermissions::new(Ok(self.fd.clone()), permissions.mode()))
+        self.op(SetPermissions::new(self.at(), permissions.mode()))
+    }
+
+    /// Returns this file as the target of an operation.
+    fn at(&self) -> At {
+        At::File(self.fd.clone())
+    }
+
+    /// Sets the times of the last read and of the last change: `futimens(3)`, on a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
+    pub fn set_times(&self, times: FileTimes) -> Operation<'_, SetTimes> {
+        self.op(SetTimes::new(self.at(), times.timespecs()))
+    }
+
+    /// Returns the value of the extended attribute `name`, for example `user.comment`: `fgetxattr(2)`.
+    ///
+    /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `fgetxattr(2)`, unchanged (`ENODATA` if the file does not have it; `EOPNOTSUPP` if the
+    /// file system does not support it).
+    pub fn get_xattr(&self, name: impl AsRef<OsStr>) -> Operation<'_, GetXattr> {
+        match path_to_cstring(name.as_ref().as_ref()) {
+            Ok(name) => self.op(GetXattr::new(self.at(), name)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
+    }
+
+    /// Sets the extended attribute `name` to `value`, which has at most 64 KiB: `fsetxattr(2)`.
+    ///
+    /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `fsetxattr(2)`, unchanged (`E2BIG`; `ENOSPC`, for example on ext4 beyond a block;
+    /// `EOPNOTSUPP` if the file system does not support it).
+    pub fn set_xattr(
+        &self,
+        name: impl AsRef<OsStr>,
+        value: impl Into<Vec<u8>>,
+    ) -> Operation<'_, SetXattr> {
+        match path_to_cstring(name.as_ref().as_ref()) {
+            Ok(name) => self.op(SetXattr::new(self.at(), name, value.into())),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
+    }
+
+    /// Returns the names of the extended attributes: `flistxattr(2)`, on a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `flistxattr(2)`, unchanged.
+    pub fn list_xattrs(&self) -> Operation<'_, ListXattrs> {
+        self.op(ListXattrs::new(self.at()))
+    }
+
+    /// Removes the extended attribute `name`: `fremovexattr(2)`, on a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `fremovexattr(2)`, unchanged (`ENODATA` if the file does not have it).
+    pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Operation<'_, RemoveXattr> {
+        match path_to_cstring(name.as_ref().as_ref()) {
+            Ok(name) => self.op(RemoveXattr::new(self.at(), name)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
     }
 
     /// Returns the metadata of the file: `statx(2)`. On a local file system the calling thread makes the call.

@@ -196,9 +196,10 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// Converts a path for the kernel.
+/// Converts a path, or the name of an attribute, for the kernel.
 pub(crate) fn path_to_cstring(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| invalid("the path contains a NUL byte"))
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| invalid("the path or name contains a NUL byte"))
 }
 
 /// The future of an open. Returns the [`File`].

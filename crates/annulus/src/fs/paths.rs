@@ -1,17 +1,19 @@
 //! Operations on paths, for engines and for the cores of runtimes.
 
+use std::ffi::{CString, OsStr};
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DirEntry, File, Metadata, OpenOptions, path_to_cstring};
+use super::{DirEntry, File, FileTimes, Metadata, OpenOptions, path_to_cstring};
 use crate::buf::Region;
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
 use crate::op::{
-    Link, ListDir, MakeDir, OpenedFd, ReadLink, Rename, SetPermissions, StatAt, Symlink, Unlink,
+    At, FileOp, GetXattr, Link, ListDir, ListXattrs, MakeDir, OpenedFd, ReadLink, RemoveXattr,
+    Rename, SetPermissions, SetTimes, SetXattr, StatAt, Symlink, Unlink,
 };
 use crate::sys::call;
 use crate::sys::errno::EINVAL;
@@ -61,17 +63,42 @@ pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Re
     Ok(file.load(0, bytes).await?)
 }
 
+/// Returns an operation on a path; one that fails if the kernel cannot take the path.
+fn on_path<'a, T, R>(
+    submitter: &'a Submitter,
+    path: &Path,
+    op: impl FnOnce(CString) -> T,
+) -> Operation<'a, T>
+where
+    T: FileOp<Output = io::Result<R>>,
+{
+    on_paths(submitter, path, Path::new(""), |path, _| op(path))
+}
+
+/// Returns an operation on two paths.
+fn on_paths<'a, T, R>(
+    submitter: &'a Submitter,
+    one: &Path,
+    other: &Path,
+    op: impl FnOnce(CString, CString) -> T,
+) -> Operation<'a, T>
+where
+    T: FileOp<Output = io::Result<R>>,
+{
+    match (path_to_cstring(one), path_to_cstring(other)) {
+        (Ok(one), Ok(other)) => Operation::new(submitter, op(one, other)),
+        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
+    }
+}
+
 /// `follow`: returns the metadata of a link's target, not of the link.
 pub(crate) fn metadata<'a>(
     submitter: &'a Submitter,
     path: &Path,
     follow: bool,
 ) -> Operation<'a, StatAt, io::Result<Metadata>> {
-    let stat = match path_to_cstring(path) {
-        Ok(path) => Operation::new(submitter, StatAt::path(path, follow)),
-        Err(error) => Operation::ready(submitter, Err(error)),
-    };
-    stat.map(|result, _| result.map(Metadata::new))
+    on_path(submitter, path, |path| StatAt::path(path, follow))
+        .map(|result, _| result.map(Metadata::new))
 }
 
 /// `flags`: those of `renameat2(2)`.
@@ -81,10 +108,7 @@ pub(crate) fn rename<'a>(
     to: &Path,
     flags: u32,
 ) -> Operation<'a, Rename> {
-    match (path_to_cstring(from), path_to_cstring(to)) {
-        (Ok(from), Ok(to)) => Operation::new(submitter, Rename::new(from, to, flags)),
-        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
-    }
+    on_paths(submitter, from, to, |from, to| Rename::new(from, to, flags))
 }
 
 pub(crate) fn hard_link<'a>(
@@ -92,10 +116,7 @@ pub(crate) fn hard_link<'a>(
     file: &Path,
     name: &Path,
 ) -> Operation<'a, Link> {
-    match (path_to_cstring(file), path_to_cstring(name)) {
-        (Ok(file), Ok(name)) => Operation::new(submitter, Link::new(file, name)),
-        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
-    }
+    on_paths(submitter, file, name, Link::new)
 }
 
 pub(crate) fn symlink<'a>(
@@ -103,17 +124,11 @@ pub(crate) fn symlink<'a>(
     target: &Path,
     name: &Path,
 ) -> Operation<'a, Symlink> {
-    match (path_to_cstring(target), path_to_cstring(name)) {
-        (Ok(target), Ok(name)) => Operation::new(submitter, Symlink::new(target, name)),
-        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
-    }
+    on_paths(submitter, target, name, Symlink::new)
 }
 
 pub(crate) fn read_link<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, ReadLink> {
-    match path_to_cstring(path) {
-        Ok(path) => Operation::new(submitter, ReadLink::new(path)),
-        Err(error) => Operation::ready(submitter, Err(error)),
-    }
+    on_path(submitter, path, ReadLink::new)
 }
 
 pub(crate) fn set_permissions<'a>(
@@ -121,35 +136,68 @@ pub(crate) fn set_permissions<'a>(
     path: &Path,
     permissions: &Permissions,
 ) -> Operation<'a, SetPermissions> {
-    match path_to_cstring(path) {
-        Ok(path) => {
-            let op = SetPermissions::new(Err(path), permissions.mode());
-            Operation::new(submitter, op)
-        }
-        Err(error) => Operation::ready(submitter, Err(error)),
-    }
+    on_path(submitter, path, |path| {
+        SetPermissions::new(At::Path(path), permissions.mode())
+    })
+}
+
+pub(crate) fn set_times<'a>(
+    submitter: &'a Submitter,
+    path: &Path,
+    times: FileTimes,
+) -> Operation<'a, SetTimes> {
+    on_path(submitter, path, |path| {
+        SetTimes::new(At::Path(path), times.timespecs())
+    })
+}
+
+pub(crate) fn get_xattr<'a>(
+    submitter: &'a Submitter,
+    path: &Path,
+    name: &OsStr,
+) -> Operation<'a, GetXattr> {
+    on_paths(submitter, path, name.as_ref(), |path, name| {
+        GetXattr::new(At::Path(path), name)
+    })
+}
+
+pub(crate) fn set_xattr<'a>(
+    submitter: &'a Submitter,
+    path: &Path,
+    name: &OsStr,
+    value: Vec<u8>,
+) -> Operation<'a, SetXattr> {
+    on_paths(submitter, path, name.as_ref(), |path, name| {
+        SetXattr::new(At::Path(path), name, value)
+    })
+}
+
+pub(crate) fn list_xattrs<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, ListXattrs> {
+    on_path(submitter, path, |path| ListXattrs::new(At::Path(path)))
+}
+
+pub(crate) fn remove_xattr<'a>(
+    submitter: &'a Submitter,
+    path: &Path,
+    name: &OsStr,
+) -> Operation<'a, RemoveXattr> {
+    on_paths(submitter, path, name.as_ref(), |path, name| {
+        RemoveXattr::new(At::Path(path), name)
+    })
 }
 
 pub(crate) fn remove_file<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, Unlink> {
-    unlink(submitter, path, 0)
+    on_path(submitter, path, |path| Unlink::new(path, 0))
 }
 
 pub(crate) fn remove_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, Unlink> {
-    unlink(submitter, path, call::AT_REMOVEDIR)
-}
-
-fn unlink<'a>(submitter: &'a Submitter, path: &Path, flags: u32) -> Operation<'a, Unlink> {
-    match path_to_cstring(path) {
-        Ok(path) => Operation::new(submitter, Unlink::new(path, flags)),
-        Err(error) => Operation::ready(submitter, Err(error)),
-    }
+    on_path(submitter, path, |path| {
+        Unlink::new(path, call::AT_REMOVEDIR)
+    })
 }
 
 pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, MakeDir> {
-    match path_to_cstring(path) {
-        Ok(path) => Operation::new(submitter, MakeDir::new(path, 0o777)),
-        Err(error) => Operation::ready(submitter, Err(error)),
-    }
+    on_path(submitter, path, |path| MakeDir::new(path, 0o777))
 }
 
 pub(crate) async fn read_dir(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Vec<DirEntry>> {

@@ -10,13 +10,16 @@
 mod accept;
 mod advise;
 mod allocate;
+mod at;
 mod close;
 #[cfg(feature = "net")]
 mod connect;
 mod copy_range;
 mod fsync;
+mod get_xattr;
 mod link;
 mod list_dir;
+mod list_xattrs;
 mod mkdir;
 mod nop;
 mod open;
@@ -29,6 +32,7 @@ mod read_link;
 mod recv;
 #[cfg(feature = "net")]
 mod recv_message;
+mod remove_xattr;
 mod rename;
 mod retry;
 #[cfg(feature = "net")]
@@ -42,6 +46,8 @@ mod send_vectored;
 #[cfg(feature = "net")]
 mod send_zero_copy;
 mod set_permissions;
+mod set_times;
+mod set_xattr;
 mod shape;
 mod sleep;
 #[cfg(feature = "net")]
@@ -61,18 +67,23 @@ pub use allocate::{Allocate, AllocateMode};
 pub use close::Close;
 pub use copy_range::CopyRange;
 pub use fsync::Fsync;
+pub use get_xattr::GetXattr;
 pub use link::Link;
 pub use list_dir::ListDir;
+pub use list_xattrs::ListXattrs;
 pub use mkdir::MakeDir;
 pub use nop::Nop;
 pub use open::OpenAt;
 pub use read_at::ReadAt;
 pub use read_file::ReadFile;
 pub use read_link::ReadLink;
+pub use remove_xattr::RemoveXattr;
 pub use rename::Rename;
 #[cfg(feature = "net")]
 pub use run_blocking::{RunBlocking, RunBlockingError};
 pub use set_permissions::SetPermissions;
+pub use set_times::SetTimes;
+pub use set_xattr::SetXattr;
 pub use sleep::Sleep;
 pub use statx::StatAt;
 pub use symlink::Symlink;
@@ -82,6 +93,7 @@ pub use transfer::{ReadVectoredAt, WriteAt, WriteVectoredAt};
 pub use truncate::Truncate;
 pub use unlink::Unlink;
 
+pub(crate) use at::At;
 pub(crate) use list_dir::Listed;
 pub(crate) use open::OpenedFd;
 pub(crate) use table::{ALL, NAMES, ON_FILES, OperationNumber};

@@ -107,8 +107,13 @@ ops! {
         CREATE_DIR: "create_dir", MKDIRAT, (5, 15);
         LINK: "link", LINKAT, (5, 15);
         SYMLINK: "symlink", SYMLINKAT, (5, 15);
+        GET_XATTR: "get_xattr", GETXATTR, (5, 19);
+        SET_XATTR: "set_xattr", SETXATTR, (5, 19);
         TRUNCATE: "truncate", FTRUNCATE, (6, 9);
         SET_PERMISSIONS: "set_permissions", FCHMODAT, (0, 0);
+        SET_TIMES: "set_times", UTIMENSAT, (0, 0);
+        LIST_XATTRS: "list_xattrs", LISTXATTR, (0, 0);
+        REMOVE_XATTR: "remove_xattr", REMOVEXATTR, (0, 0);
         READ_LINK: "read_link", READLINKAT, (0, 0);
         COPY_RANGE: "copy_range", COPY_FILE_RANGE, (0, 0);
         READ_DIR: "read_dir", GETDENTS, (0, 0);

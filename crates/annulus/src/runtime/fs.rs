@@ -6,6 +6,7 @@
 //!
 //! Every function here panics at its first poll if the calling thread is not a runtime core.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use super::executor;
 use crate::buf::{IoBuf, Region};
 use crate::driver::Submitter;
-use crate::fs::{DirEntry, File, Metadata, OpenOptions, paths, whole};
+use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, paths, whole};
 use crate::sys::call;
 
 /// Returns the submitter of the calling core's files.
@@ -169,6 +170,56 @@ pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 /// Fails with any error of `chmod(2)`, unchanged (`EPERM`).
 pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> io::Result<()> {
     paths::set_permissions(&files(), path.as_ref(), &permissions).await
+}
+
+/// Sets the times of the last read and of the last change of the file at `path`, on a blocking thread. Follows symbolic
+/// links.
+///
+/// # Errors
+///
+/// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
+pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> io::Result<()> {
+    paths::set_times(&files(), path.as_ref(), times).await
+}
+
+/// Returns the value of an extended attribute; see [`Engine::get_xattr`](crate::Engine::get_xattr).
+///
+/// # Errors
+///
+/// Fails with any error of `getxattr(2)`, unchanged (`ENODATA` if the file does not have it).
+pub async fn get_xattr(path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Vec<u8>> {
+    paths::get_xattr(&files(), path.as_ref(), name.as_ref()).await
+}
+
+/// Sets an extended attribute; see [`Engine::set_xattr`](crate::Engine::set_xattr).
+///
+/// # Errors
+///
+/// Fails with any error of `setxattr(2)`, unchanged.
+pub async fn set_xattr(
+    path: impl AsRef<Path>,
+    name: impl AsRef<OsStr>,
+    value: impl Into<Vec<u8>>,
+) -> io::Result<()> {
+    paths::set_xattr(&files(), path.as_ref(), name.as_ref(), value.into()).await
+}
+
+/// Returns the names of the extended attributes of the file at `path`, on a blocking thread. Follows symbolic links.
+///
+/// # Errors
+///
+/// Fails with any error of `listxattr(2)`, unchanged.
+pub async fn list_xattrs(path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
+    paths::list_xattrs(&files(), path.as_ref()).await
+}
+
+/// Removes an extended attribute of the file at `path`, on a blocking thread. Follows symbolic links.
+///
+/// # Errors
+///
+/// Fails with any error of `removexattr(2)`, unchanged (`ENODATA` if the file does not have it).
+pub async fn remove_xattr(path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
+    paths::remove_xattr(&files(), path.as_ref(), name.as_ref()).await
 }
 
 /// Removes a file.

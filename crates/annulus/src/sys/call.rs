@@ -208,10 +208,22 @@ pub(crate) fn sync_file_range(fd: RawFd, offset: u64, bytes: u64, flags: u32) ->
 }
 
 /// `copy_file_range(2)` from one offset to another. The positions of the files are not used.
-pub(crate) fn copy_file_range(from: RawFd, at: u64, into: RawFd, into_at: u64, bytes: usize) -> i32 {
+pub(crate) fn copy_file_range(
+    from: RawFd,
+    at: u64,
+    into: RawFd,
+    into_at: u64,
+    bytes: usize,
+) -> i32 {
     let (mut at, mut into_at) = (at, into_at);
     let (from, into) = (borrow_fd(from), borrow_fd(into));
-    res(rfs::copy_file_range(from, Some(&mut at), into, Some(&mut into_at), bytes))
+    res(rfs::copy_file_range(
+        from,
+        Some(&mut at),
+        into,
+        Some(&mut into_at),
+        bytes,
+    ))
 }
 
 pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, bytes: u64) -> i32 {
@@ -281,6 +293,52 @@ pub(crate) fn chmodat(path: &CStr, mode: u32) -> i32 {
     unit(rfs::chmodat(rfs::CWD, path, mode, flags))
 }
 
+/// `utimensat(2)`, or `futimens(3)` without a path.
+pub(crate) fn utimensat(fd: RawFd, path: Option<&CStr>, times: &[Timespec; 2]) -> i32 {
+    let [last_access, last_modification] = *times;
+    let times = rfs::Timestamps {
+        last_access,
+        last_modification,
+    };
+    unit(match path {
+        None => rfs::futimens(borrow_fd(fd), &times),
+        Some(path) => rfs::utimensat(borrow_fd(fd), path, &times, rfs::AtFlags::empty()),
+    })
+}
+
+/// `getxattr(2)`, or `fgetxattr(2)` without a path. Returns the length of the value.
+pub(crate) fn getxattr(fd: RawFd, path: Option<&CStr>, name: &CStr, into: &mut [u8]) -> i32 {
+    res(match path {
+        None => rfs::fgetxattr(borrow_fd(fd), name, into),
+        Some(path) => rfs::getxattr(path, name, into),
+    })
+}
+
+/// `setxattr(2)`, or `fsetxattr(2)` without a path.
+pub(crate) fn setxattr(fd: RawFd, path: Option<&CStr>, name: &CStr, value: &[u8]) -> i32 {
+    let flags = rfs::XattrFlags::empty();
+    unit(match path {
+        None => rfs::fsetxattr(borrow_fd(fd), name, value, flags),
+        Some(path) => rfs::setxattr(path, name, value, flags),
+    })
+}
+
+/// `listxattr(2)`, or `flistxattr(2)` without a path. Returns the length of the list.
+pub(crate) fn listxattr(fd: RawFd, path: Option<&CStr>, into: &mut [u8]) -> i32 {
+    res(match path {
+        None => rfs::flistxattr(borrow_fd(fd), into),
+        Some(path) => rfs::listxattr(path, into),
+    })
+}
+
+/// `removexattr(2)`, or `fremovexattr(2)` without a path.
+pub(crate) fn removexattr(fd: RawFd, path: Option<&CStr>, name: &CStr) -> i32 {
+    unit(match path {
+        None => rfs::fremovexattr(borrow_fd(fd), name),
+        Some(path) => rfs::removexattr(path, name),
+    })
+}
+
 /// `statx(2)` into `out`, which the operation owns.
 ///
 /// # Safety
@@ -302,7 +360,7 @@ pub(crate) unsafe fn getdents(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
     last(unsafe { libc::syscall(libc::SYS_getdents64, fd, base, bytes) })
 }
 
-pub(crate) use rustix::fs::{Statx, StatxTimestamp};
+pub(crate) use rustix::fs::{Statx, StatxTimestamp, UTIME_OMIT};
 pub(crate) use rustix::time::Timespec;
 
 /// The `AT_*` and `STATX_*` constants under their kernel names.

@@ -36,6 +36,7 @@ pub(crate) const EALREADY: i32 = libc::EALREADY;
 #[cfg(feature = "net")]
 pub(crate) const EINPROGRESS: i32 = libc::EINPROGRESS;
 pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
+pub(crate) const ERANGE: i32 = libc::ERANGE;
 
 /// Errors that only the simulated kernel generates.
 #[cfg(feature = "test-util")]
@@ -43,8 +44,10 @@ mod simulated {
     pub(crate) const EBADF: i32 = libc::EBADF;
     pub(crate) const EEXIST: i32 = libc::EEXIST;
     pub(crate) const EFBIG: i32 = libc::EFBIG;
+    pub(crate) const E2BIG: i32 = libc::E2BIG;
     pub(crate) const EISDIR: i32 = libc::EISDIR;
     pub(crate) const ENAMETOOLONG: i32 = libc::ENAMETOOLONG;
+    pub(crate) const ENODATA: i32 = libc::ENODATA;
     pub(crate) const ENOSPC: i32 = libc::ENOSPC;
     pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
     pub(crate) const ENOTEMPTY: i32 = libc::ENOTEMPTY;

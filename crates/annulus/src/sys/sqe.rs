@@ -101,6 +101,10 @@ pub(crate) mod opcode {
     pub(crate) const MKDIRAT: u8 = abi::MkDirAt::CODE;
     pub(crate) const LINKAT: u8 = abi::LinkAt::CODE;
     pub(crate) const SYMLINKAT: u8 = abi::SymlinkAt::CODE;
+    pub(crate) const GETXATTR: u8 = abi::GetXattr::CODE;
+    pub(crate) const FGETXATTR: u8 = abi::FGetXattr::CODE;
+    pub(crate) const SETXATTR: u8 = abi::SetXattr::CODE;
+    pub(crate) const FSETXATTR: u8 = abi::FSetXattr::CODE;
     pub(crate) const FTRUNCATE: u8 = abi::Ftruncate::CODE;
     pub(crate) const TIMEOUT: u8 = abi::Timeout::CODE;
     pub(crate) const TIMEOUT_REMOVE: u8 = abi::TimeoutRemove::CODE;
@@ -130,6 +134,12 @@ pub(crate) mod opcode {
     pub(crate) const READLINKAT: u8 = 0xf5;
     /// Not an opcode of the kernel: `copy_file_range` runs on a blocking thread.
     pub(crate) const COPY_FILE_RANGE: u8 = 0xf6;
+    /// Not an opcode of the kernel: `utimensat` runs on a blocking thread.
+    pub(crate) const UTIMENSAT: u8 = 0xf7;
+    /// Not an opcode of the kernel: `listxattr` and `flistxattr` run on a blocking thread.
+    pub(crate) const LISTXATTR: u8 = 0xf8;
+    /// Not an opcode of the kernel: `removexattr` and `fremovexattr` run on a blocking thread.
+    pub(crate) const REMOVEXATTR: u8 = 0xf9;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

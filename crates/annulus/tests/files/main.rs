@@ -7,6 +7,7 @@ mod wait;
 #[cfg(feature = "bytes")]
 mod append;
 mod arena;
+mod attributes;
 mod bad_input;
 mod cached;
 mod close;

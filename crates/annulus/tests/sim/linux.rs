@@ -4,11 +4,13 @@
 //! Differences between Linux's file systems are left out: the maximum length of a file, the order
 //! of a listing, the sizes of directories.
 
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use annulus::fs::{Advice, AllocateMode, SyncRangeMode};
+use annulus::fs::{Advice, AllocateMode, FileTimes, SyncRangeMode};
 use annulus::sim::{Sim, SimConfig};
 use annulus::{Backend, Engine, File, OpenOptions};
 
@@ -119,6 +121,36 @@ enum Step {
         file: u64,
         mode: u32,
     },
+    SetTimes {
+        name: &'static str,
+        accessed: Option<u64>,
+        modified: Option<u64>,
+    },
+    SetFileTimes {
+        file: u64,
+        modified: u64,
+    },
+    GetXattr {
+        name: &'static str,
+        attribute: &'static str,
+    },
+    SetXattr {
+        name: &'static str,
+        attribute: &'static str,
+        bytes: usize,
+    },
+    ListXattrs {
+        name: &'static str,
+    },
+    RemoveXattr {
+        name: &'static str,
+        attribute: &'static str,
+    },
+    FileXattrs {
+        file: u64,
+        attribute: &'static str,
+        bytes: usize,
+    },
     Remove {
         name: &'static str,
     },
@@ -175,8 +207,8 @@ fn name(rng: &mut Rng) -> &'static str {
 fn step(rng: &mut Rng) -> Step {
     let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
     let name = name(rng);
-    match rng.below(42) {
-        40 | 41 => Step::ReadWhole { name },
+    match rng.below(48) {
+        46 | 47 => Step::ReadWhole { name },
         0..5 => Step::Open {
             name,
             options: rng.next(),
@@ -232,7 +264,46 @@ fn step(rng: &mut Rng) -> Step {
             into_at: rng.below(3000),
             bytes,
         },
+        28..34 => step_on_attributes(rng, file, name),
         _ => step_on_names(rng, file, name),
+    }
+}
+
+/// The last two are refused.
+const ATTRIBUTES: [&str; 5] = ["user.a", "user.b", "user.c", "user.", ""];
+
+/// The names of extended attributes, and some that the kernel refuses.
+fn attribute(rng: &mut Rng) -> &'static str {
+    ATTRIBUTES[rng.below(ATTRIBUTES.len() as u64) as usize]
+}
+
+fn step_on_attributes(rng: &mut Rng, file: u64, name: &'static str) -> Step {
+    let attribute = attribute(rng);
+    // The attributes of a file fit into a block of ext4, and some do not fit into the library's first buffer.
+    let bytes = rng.below(600) as usize;
+    let mut time = || (rng.below(3) > 0).then(|| rng.below(2_000_000_000));
+    match (time(), time()) {
+        (accessed, modified) if rng.below(4) == 0 => Step::SetTimes {
+            name,
+            accessed,
+            modified,
+        },
+        (_, Some(modified)) if rng.below(4) == 0 => Step::SetFileTimes { file, modified },
+        _ => match rng.below(6) {
+            0 => Step::GetXattr { name, attribute },
+            1 => Step::ListXattrs { name },
+            2 => Step::RemoveXattr { name, attribute },
+            3 => Step::FileXattrs {
+                file,
+                attribute,
+                bytes,
+            },
+            _ => Step::SetXattr {
+                name,
+                attribute,
+                bytes,
+            },
+        },
     }
 }
 
@@ -302,6 +373,18 @@ fn describe<T: std::fmt::Debug>(result: std::io::Result<T>) -> String {
             None => format!("{error}"),
         },
     }
+}
+
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::new(seconds, (seconds % 1_000_000_000) as u32)
+}
+
+/// Returns the attributes of users, sorted: a security module may add others.
+fn of_users(names: Vec<OsString>) -> Vec<OsString> {
+    let mut names = names;
+    names.retain(|name| name.to_string_lossy().starts_with("user."));
+    names.sort();
+    names
 }
 
 impl Fixture {
@@ -389,7 +472,50 @@ impl Fixture {
                     names
                 }))
             }
+            Step::SetTimes { .. }
+            | Step::GetXattr { .. }
+            | Step::SetXattr { .. }
+            | Step::ListXattrs { .. }
+            | Step::RemoveXattr { .. } => self.run_on_attributes(step).await,
             _ => self.run_on_file(step).await.unwrap_or_default(),
+        }
+    }
+
+    async fn run_on_attributes(&self, step: &Step) -> String {
+        let engine = &self.engine;
+        match *step {
+            Step::SetTimes {
+                name,
+                accessed,
+                modified,
+            } => {
+                let mut times = FileTimes::new();
+                times = accessed.map_or(times, |time| times.set_accessed(at(time)));
+                times = modified.map_or(times, |time| times.set_modified(at(time)));
+                let set = engine.set_times(self.path(name), times).await;
+                let stat = engine.metadata(self.path(name)).await.ok();
+                let accessed = accessed.and(stat.as_ref()).map(|stat| stat.accessed());
+                let modified = modified.and(stat.as_ref()).map(|stat| stat.modified());
+                format!("{} {accessed:?} {modified:?}", describe(set))
+            }
+            Step::GetXattr { name, attribute } => {
+                describe(engine.get_xattr(self.path(name), attribute).await)
+            }
+            Step::SetXattr {
+                name,
+                attribute,
+                bytes,
+            } => {
+                let value = vec![b'v'; bytes];
+                describe(engine.set_xattr(self.path(name), attribute, value).await)
+            }
+            Step::RemoveXattr { name, attribute } => {
+                describe(engine.remove_xattr(self.path(name), attribute).await)
+            }
+            Step::ListXattrs { name } => {
+                describe(engine.list_xattrs(self.path(name)).await.map(of_users))
+            }
+            _ => unreachable!("not on attributes"),
         }
     }
 
@@ -440,6 +566,34 @@ impl Fixture {
             Step::SetMode { file, mode } => {
                 let permissions = Permissions::from_mode(mode);
                 describe(self.file(file)?.set_permissions(&permissions).await)
+            }
+            Step::SetFileTimes { file, modified } => {
+                let (file, times) = (self.file(file)?, FileTimes::new());
+                let set = file.set_times(times.set_modified(at(modified))).await;
+                let stat = file.metadata().await;
+                format!(
+                    "{} {}",
+                    describe(set),
+                    describe(stat.map(|stat| stat.modified()))
+                )
+            }
+            Step::FileXattrs {
+                file,
+                attribute,
+                bytes,
+            } => {
+                let file = self.file(file)?;
+                let removed = file.remove_xattr(attribute).await;
+                let set = file.set_xattr(attribute, vec![b'f'; bytes]).await;
+                let value = file.get_xattr(attribute).await;
+                let listed = file.list_xattrs().await.map(of_users);
+                [
+                    describe(removed),
+                    describe(set),
+                    describe(value),
+                    describe(listed),
+                ]
+                .join(", ")
             }
             Step::Advise { file } => {
                 describe(self.file(file)?.advise(Advice::WillNeed, 0, 0).await)

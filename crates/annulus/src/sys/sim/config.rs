@@ -265,9 +265,9 @@ pub enum OpKind {
     Allocate,
     /// `fadvise`.
     Advise,
-    /// `statx`, and the target of a symbolic link.
+    /// `statx`, the target of a symbolic link, and reads of extended attributes.
     Stat,
-    /// Renames, removals, links, permissions and creation of directories.
+    /// Renames, removals, links, creation of directories, and changes of permissions, times and extended attributes.
     Name,
     /// Listing a directory.
     List,

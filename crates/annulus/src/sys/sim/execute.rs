@@ -1,7 +1,7 @@
 //! Execution of a simulated operation when it is due: first the faults that change its result, then the file system's
 //! call.
 
-use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO};
+use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO, ERANGE};
 use super::super::sqe::Sqe;
 use super::State;
 use super::config::{Errno, OpKind, SimConfig};
@@ -139,6 +139,25 @@ impl State {
                 Ok(target.len().min(into.bytes()))
             }
             Request::SetMode { path, mode } => self.files.set_mode(fd, &path, mode),
+            Request::SetTimes { path, times } => {
+                self.files.set_times(fd, &path, &times.read(), now_ns)
+            }
+            Request::GetXattr {
+                path,
+                name,
+                mut into,
+            } => {
+                let value = self.files.xattr(fd, &path, &name)?;
+                fill_whole(&mut into, &value)
+            }
+            Request::SetXattr { path, name, value } => {
+                self.files.set_xattr(fd, &path, &name, value.read())
+            }
+            Request::ListXattrs { path, mut into } => {
+                let names = self.files.list_xattrs(fd, &path)?;
+                fill_whole(&mut into, &names)
+            }
+            Request::RemoveXattr { path, name } => self.files.remove_xattr(fd, &path, &name),
             Request::List { mut into } => {
                 let records = self.files.list(fd, into.bytes())?;
                 into.fill(&records);
@@ -206,6 +225,15 @@ impl State {
         }
         Ok(done)
     }
+}
+
+/// Returns bytes that must fit.
+fn fill_whole(into: &mut Lent, bytes: &[u8]) -> SysResult<usize> {
+    if bytes.len() > into.bytes() {
+        return Err(ERANGE);
+    }
+    into.fill(bytes);
+    Ok(bytes.len())
 }
 
 /// Returns whether the request has an effect even if it fails: a failed close has closed the descriptor, and a failed

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::call;
+use super::super::call::{self, Timespec};
 use super::super::errno::{
-    EBADF, EEXIST, EFBIG, EINVAL, EISDIR, EMFILE, ENOENT, ENOSPC, ENOTDIR, EOPNOTSUPP, EPERM,
+    E2BIG, EBADF, EEXIST, EFBIG, EINVAL, EISDIR, EMFILE, ENODATA, ENOENT, ENOSPC, ENOTDIR,
+    EOPNOTSUPP, EPERM, ERANGE,
 };
 use super::body::{Body, SECTOR_BYTES};
 use super::config::SimConfig;
@@ -41,6 +42,17 @@ pub(super) struct Inode {
     pub(super) changed_ns: u64,
     /// Created without a name, which it may still get (`O_TMPFILE`).
     unnamed: bool,
+    /// The times that a program has set: of the last read, and of the last change of the contents.
+    pub(super) times: [Option<Timespec>; 2],
+    xattrs: BTreeMap<Name, Vec<u8>>,
+}
+
+impl Inode {
+    /// Notes a change of the contents.
+    fn change(&mut self, now_ns: u64) {
+        self.changed_ns = now_ns;
+        self.times[1] = None;
+    }
 }
 
 #[derive(Debug)]
@@ -88,6 +100,8 @@ impl Files {
                 born_ns: now_ns,
                 changed_ns: now_ns,
                 unnamed: false,
+                times: [None; 2],
+                xattrs: BTreeMap::new(),
             },
         );
         ino
@@ -175,7 +189,7 @@ impl Files {
         if flags & call::O_TRUNC != 0 && writes {
             let inode = self.inode(ino)?;
             inode.body.set_bytes(0);
-            inode.changed_ns = now_ns;
+            inode.change(now_ns);
         }
         // The lowest free number, as on Linux: a reused number reveals code that kept it too long.
         let fd = (FIRST_FD..)
@@ -262,7 +276,7 @@ impl Files {
         if done == 0 {
             return Err(ENOSPC);
         }
-        inode.changed_ns = now_ns;
+        inode.change(now_ns);
         if durable {
             inode.body.sync_range(offset, done);
         }
@@ -341,7 +355,7 @@ impl Files {
             return Err(EFBIG);
         }
         inode.body.set_bytes(bytes);
-        inode.changed_ns = now_ns;
+        inode.change(now_ns);
         Ok(0)
     }
 
@@ -385,7 +399,7 @@ impl Files {
         if !keep_size && end > inode.body.bytes() {
             inode.body.set_bytes(end);
         }
-        inode.changed_ns = now_ns;
+        inode.change(now_ns);
         Ok(0)
     }
 
@@ -480,13 +494,98 @@ impl Files {
 
     /// Sets the permissions of the file at `path`; if that is empty, of the open file.
     pub(crate) fn set_mode(&mut self, fd: i32, path: &[u8], mode: u32) -> SysResult<usize> {
+        let inode = self.inode_at(fd, path)?;
+        inode.mode = inode.mode & call::S_IFMT | mode & 0o7777;
+        Ok(0)
+    }
+
+    /// Returns the inode at `path`; if that is empty, of the open file.
+    fn inode_at(&mut self, fd: i32, path: &[u8]) -> SysResult<&mut Inode> {
         let ino = match fd {
             call::AT_FDCWD => self.tree.existing(&self.tree.find(path)?)?,
             fd => self.opened(fd)?.ino,
         };
-        let inode = self.inode(ino)?;
-        inode.mode = inode.mode & call::S_IFMT | mode & 0o7777;
+        self.inode(ino)
+    }
+
+    /// `times`: two times of the kernel, of the last read and of the last change.
+    pub(crate) fn set_times(
+        &mut self,
+        fd: i32,
+        path: &[u8],
+        times: &[u8],
+        now_ns: u64,
+    ) -> SysResult<usize> {
+        let mut words = times.chunks_exact(8).map(|word| {
+            let word = word.first_chunk().copied().unwrap_or_default();
+            i64::from_ne_bytes(word)
+        });
+        let mut time = || Timespec {
+            tv_sec: words.next().unwrap_or_default(),
+            tv_nsec: words.next().unwrap_or_default(),
+        };
+        let times = [time(), time()];
+        if times.iter().all(|time| time.tv_nsec == call::UTIME_OMIT) {
+            return Ok(0);
+        }
+        let inode = self.inode_at(fd, path)?;
+        inode.changed_ns = now_ns;
+        for (set, time) in inode.times.iter_mut().zip(times) {
+            if time.tv_nsec != call::UTIME_OMIT {
+                *set = Some(time);
+            }
+        }
         Ok(0)
+    }
+
+    /// Returns the extended attributes of the file, if it can have one with this name.
+    fn xattrs(
+        &mut self,
+        fd: i32,
+        path: &[u8],
+        name: &[u8],
+    ) -> SysResult<&mut BTreeMap<Name, Vec<u8>>> {
+        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+            return Err(ERANGE);
+        }
+        let inode = self.inode_at(fd, path)?;
+        match name.strip_prefix(b"user.") {
+            None => Err(EOPNOTSUPP),
+            Some(b"") => Err(EINVAL),
+            Some(_) => Ok(&mut inode.xattrs),
+        }
+    }
+
+    pub(crate) fn xattr(&mut self, fd: i32, path: &[u8], name: &[u8]) -> SysResult<Vec<u8>> {
+        let value = self.xattrs(fd, path, name)?.get(name);
+        value.cloned().ok_or(ENODATA)
+    }
+
+    pub(crate) fn set_xattr(
+        &mut self,
+        fd: i32,
+        path: &[u8],
+        name: &[u8],
+        value: Vec<u8>,
+    ) -> SysResult<usize> {
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(E2BIG);
+        }
+        self.xattrs(fd, path, name)?.insert(name.to_vec(), value);
+        Ok(0)
+    }
+
+    /// Returns the names, each with a NUL at its end.
+    pub(crate) fn list_xattrs(&mut self, fd: i32, path: &[u8]) -> SysResult<Vec<u8>> {
+        let names = self.inode_at(fd, path)?.xattrs.keys();
+        Ok(names
+            .flat_map(|name| [name.as_slice(), b"\0"].concat())
+            .collect())
+    }
+
+    pub(crate) fn remove_xattr(&mut self, fd: i32, path: &[u8], name: &[u8]) -> SysResult<usize> {
+        let removed = self.xattrs(fd, path, name)?.remove(name);
+        removed.map(|_| 0).ok_or(ENODATA)
     }
 
     /// Returns as many `struct linux_dirent64` records as fit into `space`, starting where the last call ended.
@@ -612,6 +711,11 @@ impl Files {
         }
     }
 }
+
+/// The largest value of an extended attribute (`XATTR_SIZE_MAX`), bytes.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+/// The longest name of an extended attribute (`XATTR_NAME_MAX`), bytes.
+const XATTR_NAME_BYTES_MAX: usize = 255;
 
 /// The permissions that a typical umask removes.
 const UMASK: u32 = 0o022;

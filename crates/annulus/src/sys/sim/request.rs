@@ -3,7 +3,7 @@
 //! The call that an SQE requests, with the memory that it lends. Invariant: Lent, as in `memory.rs`.
 #![allow(unsafe_code)]
 
-use super::super::call::Statx;
+use super::super::call::{Statx, Timespec};
 use super::super::sqe::{RWF_DSYNC, Sqe, opcode};
 use super::config::OpKind;
 use super::memory::{self, Lent};
@@ -84,6 +84,28 @@ pub(super) enum Request {
         path: Vec<u8>,
         mode: u32,
     },
+    SetTimes {
+        path: Vec<u8>,
+        times: Lent,
+    },
+    GetXattr {
+        path: Vec<u8>,
+        name: Vec<u8>,
+        into: Lent,
+    },
+    SetXattr {
+        path: Vec<u8>,
+        name: Vec<u8>,
+        value: Lent,
+    },
+    ListXattrs {
+        path: Vec<u8>,
+        into: Lent,
+    },
+    RemoveXattr {
+        path: Vec<u8>,
+        name: Vec<u8>,
+    },
     List {
         into: Lent,
     },
@@ -98,9 +120,10 @@ pub(crate) fn knows(opcode: u8) -> bool {
     let sqe = Sqe {
         addr,
         off: addr,
+        addr3: addr,
         ..Sqe::new(opcode, -1)
     };
-    // SAFETY: Lent: both addresses point to zeroes that outlive the request, whatever the opcode uses them for.
+    // SAFETY: Lent: all addresses point to zeroes that outlive the request, whatever the opcode uses them for.
     !matches!(unsafe { Request::of(&sqe) }, Request::Unknown)
 }
 
@@ -211,6 +234,28 @@ impl Request {
                     path: memory::path(addr),
                     mode: len,
                 },
+                opcode::UTIMENSAT => Request::SetTimes {
+                    path: memory::path(addr),
+                    times: Lent::new(off, size_of::<[Timespec; 2]>()),
+                },
+                opcode::GETXATTR | opcode::FGETXATTR => Request::GetXattr {
+                    path: memory::path(sqe.addr3),
+                    name: memory::path(addr),
+                    into: Lent::new(off, len as usize),
+                },
+                opcode::SETXATTR | opcode::FSETXATTR => Request::SetXattr {
+                    path: memory::path(sqe.addr3),
+                    name: memory::path(addr),
+                    value: Lent::new(off, len as usize),
+                },
+                opcode::LISTXATTR => Request::ListXattrs {
+                    path: memory::path(addr),
+                    into: Lent::new(off, len as usize),
+                },
+                opcode::REMOVEXATTR => Request::RemoveXattr {
+                    path: memory::path(addr),
+                    name: memory::path(off),
+                },
                 _ => Request::Unknown,
             }
         }
@@ -226,13 +271,19 @@ impl Request {
             Request::Close => OpKind::Close,
             Request::Allocate { .. } | Request::Truncate => OpKind::Allocate,
             Request::Advise { .. } => OpKind::Advise,
-            Request::Stat { .. } | Request::ReadLink { .. } => OpKind::Stat,
+            Request::Stat { .. }
+            | Request::ReadLink { .. }
+            | Request::GetXattr { .. }
+            | Request::ListXattrs { .. } => OpKind::Stat,
             Request::Rename { .. }
             | Request::Unlink { .. }
             | Request::MakeDir { .. }
             | Request::Link { .. }
             | Request::Symlink { .. }
-            | Request::SetMode { .. } => OpKind::Name,
+            | Request::SetMode { .. }
+            | Request::SetTimes { .. }
+            | Request::SetXattr { .. }
+            | Request::RemoveXattr { .. } => OpKind::Name,
             Request::List { .. } => OpKind::List,
         }
     }
@@ -254,7 +305,9 @@ impl Request {
             Request::Read { into } => into,
             Request::Stat { out: into, .. }
             | Request::List { into }
-            | Request::ReadLink { into, .. } => std::slice::from_mut(into),
+            | Request::ReadLink { into, .. }
+            | Request::GetXattr { into, .. }
+            | Request::ListXattrs { into, .. } => std::slice::from_mut(into),
             _ => &mut [],
         }
     }

@@ -1,6 +1,6 @@
 //! The simulated kernel's statx result, in the structure of the real one.
 
-use super::super::call::{self, Statx, StatxTimestamp};
+use super::super::call::{self, Statx, StatxTimestamp, Timespec};
 use super::body::SECTOR_BYTES;
 use super::files::Inode;
 use super::tree::Ino;
@@ -18,12 +18,21 @@ pub(super) fn statx(ino: Ino, inode: &Inode, links: u32) -> Statx {
     out.stx_size = inode.body.bytes();
     out.stx_blocks = inode.body.sectors() * (SECTOR_BYTES as u64) / 512;
     out.stx_btime = stamp(inode.born_ns);
-    out.stx_mtime = stamp(inode.changed_ns);
-    out.stx_atime = out.stx_mtime;
-    out.stx_ctime = out.stx_mtime;
+    out.stx_ctime = stamp(inode.changed_ns);
+    let [accessed, modified] = inode.times.map(|time| time.map(stamp_of));
+    out.stx_mtime = modified.unwrap_or(out.stx_ctime);
+    out.stx_atime = accessed.unwrap_or(out.stx_mtime);
     // A device number that no real file system has.
     out.stx_dev_minor = 1;
     out
+}
+
+fn stamp_of(time: Timespec) -> StatxTimestamp {
+    let mut stamp = call::empty_statx().stx_btime;
+    stamp.tv_sec = time.tv_sec;
+    // Below a thousand millions.
+    stamp.tv_nsec = u32::try_from(time.tv_nsec).unwrap_or_default();
+    stamp
 }
 
 fn stamp(at_ns: u64) -> StatxTimestamp {

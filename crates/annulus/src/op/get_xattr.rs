@@ -1,0 +1,87 @@
+//! # Safety
+//!
+//! `get_xattr`: GETXATTR or FGETXATTR, or the same as a system call. Owns the descriptor (Open) or the path, the name and
+//! the buffer (Lent, Still).
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+
+use super::at::At;
+use super::{FileOp, Op, OpInfo, Resume, retry_interrupted, table, transfer_len};
+use crate::sys::call;
+use crate::sys::errno::{ERANGE, check};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Reads an extended attribute.
+#[derive(Debug)]
+pub struct GetXattr {
+    file: At,
+    name: CString,
+    value: Vec<u8>,
+}
+
+/// The first size of the buffer, bytes; enough for most attributes.
+const FIRST_BYTES: usize = 256;
+/// The largest value or list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), bytes.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Returns the first buffer for a value or a list.
+pub(super) fn first_buffer() -> Vec<u8> {
+    vec![0; FIRST_BYTES]
+}
+
+/// Enlarges a buffer that was too small for a value or a list.
+pub(super) fn enlarge(buffer: &mut Vec<u8>, res: i32) -> Resume {
+    if res != -ERANGE || buffer.len() == VALUE_BYTES_MAX {
+        return retry_interrupted(res);
+    }
+    *buffer = vec![0; VALUE_BYTES_MAX];
+    Resume::Again
+}
+
+impl GetXattr {
+    pub(crate) fn new(file: At, name: CString) -> GetXattr {
+        let value = first_buffer();
+        GetXattr { file, name, value }
+    }
+}
+
+// SAFETY: Lent, Still, Open: name and value are on the heap; `At` owns the path or keeps the descriptor.
+unsafe impl Op for GetXattr {
+    const INFO: OpInfo = table::GET_XATTR;
+    type Output = io::Result<Vec<u8>>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.name.as_ptr() as u64,
+            off: self.value.as_mut_ptr() as u64,
+            len: transfer_len(self.value.len()),
+            addr3: self.file.addr(),
+            ..Sqe::new(self.opcode(), self.file.raw())
+        }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        enlarge(&mut self.value, res)
+    }
+
+    fn complete(mut self, res: i32) -> io::Result<Vec<u8>> {
+        self.value.truncate(check(res)?);
+        Ok(self.value)
+    }
+}
+
+impl FileOp for GetXattr {
+    fn opcode(&self) -> u8 {
+        match self.file.path() {
+            None => opcode::FGETXATTR,
+            Some(_) => opcode::GETXATTR,
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let (fd, path) = (self.file.raw(), self.file.path());
+        call::getxattr(fd, path, &self.name, &mut self.value)
+    }
+}

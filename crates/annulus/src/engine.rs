@@ -26,7 +26,7 @@ use std::time::Duration;
 use crate::buf::{Arena, BufferLayout, IoBuf, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
-use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, Opening, paths, whole};
+use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, Opening, copy, paths, whole};
 use crate::metrics::Metrics;
 use crate::op::{
     GetXattr, Link, ListXattrs, MakeDir, Nop, ReadLink, RemoveXattr, Rename, SetPermissions,
@@ -463,6 +463,32 @@ impl Engine {
     /// Fails with any error of `open(2)` or `write(2)`, unchanged.
     pub async fn write<B: IoBuf>(&self, path: impl AsRef<Path>, contents: B) -> io::Result<()> {
         whole::write(&self.submitter, path.as_ref(), contents).await
+    }
+
+    /// Copies the contents and permissions of the regular file `from` to `to`, which is created or replaced. Follows
+    /// symbolic links. Returns the number of bytes.
+    ///
+    /// Tries these ways in order, on a blocking thread, because each avoids work of the next one:
+    ///
+    /// 1. Both files share the blocks (`FICLONE`). No data is copied, so the time does not depend on the length. XFS and
+    ///    Btrfs support it, within a file system.
+    /// 2. The kernel copies (`copy_file_range`), within a file system. Network file systems copy on the server.
+    /// 3. The kernel copies across file systems (`sendfile`, a splice from page to page), without a copy to the process.
+    /// 4. Reads and writes copy the rest up to the end of the file. They work everywhere, and alone copy files whose
+    ///    length is not known, as in `/proc`.
+    ///
+    /// File systems refuse a way with many errors (`EXDEV`, `EOPNOTSUPP`, `EINVAL`, `ENOSYS`, `ETXTBSY`, …), so every
+    /// error leads to the next way. An error that is not due to the way also fails the reads and writes, and is
+    /// returned.
+    ///
+    /// If the future is dropped, `to` may have a part of the contents.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `open(2)`, `read(2)`, `write(2)` or `fchmod(2)`, unchanged (`ENOSPC`; `ESPIPE` if `to` is
+    /// a pipe). Fails with `InvalidInput` if `from` is not a regular file, or if both are the same file.
+    pub async fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
+        copy::copy(&self.submitter, from.as_ref(), to.as_ref()).await
     }
 
     /// Returns whether `path` exists. Follows symbolic links.

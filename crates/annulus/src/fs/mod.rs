@@ -4,6 +4,7 @@
 //! future that submits nothing before its first poll. The future may be dropped at any time: the engine keeps the
 //! buffer until the kernel has finished with it.
 
+pub(crate) mod copy;
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 mod cursor;
 mod dir;
@@ -511,7 +512,8 @@ impl File {
     /// Returns the number of bytes. It is less than `bytes` only at the end of the file, or before an error, which the
     /// next call returns. If the future is dropped, a part may be copied.
     ///
-    /// Files of `/proc` and `/sys` report a length of 0, so nothing is copied from them; read and write instead.
+    /// Files of `/proc` and `/sys` report a length of 0, so nothing is copied from them; use
+    /// [`Engine::copy`](crate::Engine::copy).
     ///
     /// # Errors
     ///

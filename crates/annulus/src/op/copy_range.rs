@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::RawFd;
 
 use super::{FileOp, Op, OpInfo, Resume, retry_interrupted, table};
 use crate::fd::Fd;
@@ -37,6 +38,21 @@ impl CopyRange {
             bytes,
             copied: 0,
         }
+    }
+
+    /// Returns both descriptors.
+    pub(super) fn raw(&self) -> (RawFd, RawFd) {
+        (self.from.raw(), self.into.raw())
+    }
+
+    /// Returns both offsets of the rest, and the length of its first piece.
+    pub(super) fn rest(&self) -> (u64, u64, usize) {
+        (self.offset, self.into_offset, self.piece() as usize)
+    }
+
+    /// Notes that the whole range is copied.
+    pub(super) fn finish(&mut self) {
+        self.copied += std::mem::take(&mut self.bytes);
     }
 
     fn piece(&self) -> u32 {
@@ -88,8 +104,7 @@ unsafe impl Op for CopyRange {
 
 impl FileOp for CopyRange {
     fn syscall(&mut self) -> i32 {
-        let (from, into) = (self.from.raw(), self.into.raw());
-        let piece = self.piece() as usize;
-        call::copy_file_range(from, self.offset, into, self.into_offset, piece)
+        let ((from, into), (at, into_at, bytes)) = (self.raw(), self.rest());
+        call::copy_file_range(from, at, into, into_at, bytes)
     }
 }

@@ -14,6 +14,7 @@ mod at;
 mod close;
 #[cfg(feature = "net")]
 mod connect;
+mod copy_file;
 mod copy_range;
 mod fsync;
 mod get_xattr;
@@ -65,6 +66,7 @@ mod unlink;
 pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};
 pub use close::Close;
+pub(crate) use copy_file::CopyFile;
 pub use copy_range::CopyRange;
 pub use fsync::Fsync;
 pub use get_xattr::GetXattr;

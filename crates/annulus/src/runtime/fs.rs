@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::executor;
 use crate::buf::{IoBuf, Region};
 use crate::driver::Submitter;
-use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, paths, whole};
+use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, copy, paths, whole};
 use crate::sys::call;
 
 /// Returns the submitter of the calling core's files.
@@ -283,6 +283,15 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 /// Fails with any error of `open(2)` or `write(2)`, unchanged.
 pub async fn write<B: IoBuf>(path: impl AsRef<Path>, contents: B) -> io::Result<()> {
     whole::write(&files(), path.as_ref(), contents).await
+}
+
+/// Copies a file with its permissions; see [`Engine::copy`](crate::Engine::copy).
+///
+/// # Errors
+///
+/// Fails as [`Engine::copy`](crate::Engine::copy) does.
+pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
+    copy::copy(&files(), from.as_ref(), to.as_ref()).await
 }
 
 /// Returns whether `path` exists. Follows symbolic links.

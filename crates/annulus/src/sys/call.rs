@@ -226,6 +226,18 @@ pub(crate) fn copy_file_range(
     ))
 }
 
+/// `ioctl(FICLONE)`: makes `into`, an empty file, share the blocks of `from`.
+pub(crate) fn clone_file(from: RawFd, into: RawFd) -> i32 {
+    unit(rfs::ioctl_ficlone(borrow_fd(into), borrow_fd(from)))
+}
+
+/// `sendfile(2)`, which splices through a pipe of the kernel. Moves the position of `into`.
+pub(crate) fn splice_file(from: RawFd, at: u64, into: RawFd, into_at: u64, bytes: usize) -> i32 {
+    let (mut at, into) = (at, borrow_fd(into));
+    let moved = rfs::seek(into, rfs::SeekFrom::Start(into_at));
+    res(moved.and_then(|_| rfs::sendfile(into, borrow_fd(from), Some(&mut at), bytes)))
+}
+
 pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, bytes: u64) -> i32 {
     unit(rfs::fallocate(
         borrow_fd(fd),

@@ -140,6 +140,8 @@ pub(crate) mod opcode {
     pub(crate) const LISTXATTR: u8 = 0xf8;
     /// Not an opcode of the kernel: `removexattr` and `fremovexattr` run on a blocking thread.
     pub(crate) const REMOVEXATTR: u8 = 0xf9;
+    /// Not an opcode of the kernel: the calls that copy a file run on a blocking thread.
+    pub(crate) const COPY_FILE: u8 = 0xfa;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

@@ -146,6 +146,10 @@ enum Step {
         name: &'static str,
         attribute: &'static str,
     },
+    Copy {
+        from: &'static str,
+        to: &'static str,
+    },
     FileXattrs {
         file: u64,
         attribute: &'static str,
@@ -207,8 +211,8 @@ fn name(rng: &mut Rng) -> &'static str {
 fn step(rng: &mut Rng) -> Step {
     let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
     let name = name(rng);
-    match rng.below(48) {
-        46 | 47 => Step::ReadWhole { name },
+    match rng.below(50) {
+        48 | 49 => Step::ReadWhole { name },
         0..5 => Step::Open {
             name,
             options: rng.next(),
@@ -263,6 +267,10 @@ fn step(rng: &mut Rng) -> Step {
             into: rng.next(),
             into_at: rng.below(3000),
             bytes,
+        },
+        34 | 35 => Step::Copy {
+            from: name,
+            to: self::name(rng),
         },
         28..34 => step_on_attributes(rng, file, name),
         _ => step_on_names(rng, file, name),
@@ -457,6 +465,15 @@ impl Fixture {
                 let permissions = Permissions::from_mode(mode);
                 let set = self.engine.set_permissions(self.path(name), permissions);
                 describe(set.await)
+            }
+            Step::Copy { from, to } => {
+                let copied = self.engine.copy(self.path(from), self.path(to)).await;
+                // Messages of the library name the path.
+                let is_os = |error: &std::io::Error| error.raw_os_error().is_some();
+                match copied {
+                    Err(error) if !is_os(&error) => format!("{:?}", error.kind()),
+                    copied => describe(copied),
+                }
             }
             Step::Remove { name } => describe(self.engine.remove_file(self.path(name)).await),
             Step::RemoveDir { name } => describe(self.engine.remove_dir(self.path(name)).await),

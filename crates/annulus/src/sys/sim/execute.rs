@@ -1,7 +1,7 @@
 //! Execution of a simulated operation when it is due: first the faults that change its result, then the file system's
 //! call.
 
-use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO, ERANGE};
+use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO, EOPNOTSUPP, ERANGE};
 use super::super::sqe::Sqe;
 use super::State;
 use super::config::{Errno, OpKind, SimConfig};
@@ -99,6 +99,7 @@ impl State {
                 self.counts.written_back += self.files.write_back(fd, &mut self.dice);
                 Ok(0)
             }
+            Request::CopyFile => Err(EOPNOTSUPP),
             Request::CopyRange {
                 into,
                 into_offset,

@@ -30,6 +30,8 @@ pub(super) enum Request {
         bytes: u32,
         flags: u32,
     },
+    /// A way of copying that no file system here supports.
+    CopyFile,
     CopyRange {
         into: i32,
         into_offset: u64,
@@ -167,6 +169,7 @@ impl Request {
                     bytes: len,
                     flags: op_flags,
                 },
+                opcode::COPY_FILE => Request::CopyFile,
                 opcode::COPY_FILE_RANGE => Request::CopyRange {
                     into: sqe.file_index,
                     into_offset: addr,
@@ -265,7 +268,7 @@ impl Request {
         match self {
             Request::Nop | Request::Wake | Request::Unknown => OpKind::Nop,
             Request::Read { .. } => OpKind::Read,
-            Request::Write { .. } | Request::CopyRange { .. } => OpKind::Write,
+            Request::Write { .. } | Request::CopyFile | Request::CopyRange { .. } => OpKind::Write,
             Request::Sync | Request::SyncRange { .. } => OpKind::Sync,
             Request::Open { .. } => OpKind::Open,
             Request::Close => OpKind::Close,

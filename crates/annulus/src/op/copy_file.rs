@@ -1,0 +1,145 @@
+//! # Safety
+//!
+//! `copy`: `ioctl(FICLONE)`, then `copy_file_range`, then `splice`, until one of them works; on a blocking thread,
+//! because io_uring has no opcode for the first two. Owns both descriptors (Open).
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::copy_range::CopyRange;
+use super::{FileOp, Op, OpInfo, Resume, table};
+use crate::sys::call;
+use crate::sys::errno::ECANCELED;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Copies a whole file into an empty one, in the kernel. Fails if the kernel has no way to copy these two.
+#[derive(Debug)]
+pub(crate) struct CopyFile {
+    way: Way,
+    range: CopyRange,
+}
+
+/// The ways to copy, in the order in which they are tried. Each way avoids work of the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Both files share the blocks. No data is copied.
+    Clone,
+    /// The kernel copies, between files of one file system. Network file systems copy on the server.
+    Range,
+    /// The kernel copies, between any two files.
+    Splice,
+}
+
+impl CopyFile {
+    /// Copies the range, which is the whole file.
+    pub(crate) fn new(range: CopyRange) -> CopyFile {
+        let way = Way::Clone;
+        CopyFile { way, range }
+    }
+}
+
+// SAFETY: Open: the range keeps both descriptors; no memory is lent.
+unsafe impl Op for CopyFile {
+    const INFO: OpInfo = table::COPY;
+    type Output = io::Result<u64>;
+
+    fn sqe(&mut self) -> Sqe {
+        match self.way {
+            Way::Range => self.range.sqe(),
+            // For the simulated kernel, which has neither shared blocks nor pipes.
+            Way::Clone | Way::Splice => Sqe::new(opcode::COPY_FILE, self.range.raw().0),
+        }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        let next = match self.way {
+            Way::Clone if res == 0 => {
+                self.range.finish();
+                return Resume::Done(res);
+            }
+            Way::Clone => Way::Range,
+            Way::Range => Way::Splice,
+            Way::Splice => return self.range.resume(res),
+        };
+        match self.range.resume(res) {
+            // File systems refuse with many errnos. An error that has another cause returns in the next way.
+            Resume::Done(res) if res < 0 && res != -ECANCELED => {
+                self.way = next;
+                Resume::Again
+            }
+            resume => resume,
+        }
+    }
+
+    fn complete(self, res: i32) -> io::Result<u64> {
+        self.range.complete(res)
+    }
+}
+
+impl FileOp for CopyFile {
+    fn syscall(&mut self) -> i32 {
+        let (from, into) = self.range.raw();
+        match self.way {
+            Way::Clone => call::clone_file(from, into),
+            Way::Range => self.range.syscall(),
+            Way::Splice => {
+                let (at, into_at, bytes) = self.range.rest();
+                call::splice_file(from, at, into, into_at, bytes)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fd::Fd;
+
+    fn copy() -> CopyFile {
+        let null = || Fd::adopt(std::fs::File::open("/dev/null").unwrap());
+        CopyFile::new(CopyRange::new((null(), 0), (null(), 0), 100))
+    }
+
+    #[test]
+    fn each_refusal_leads_to_the_next_way() {
+        let refusals = [
+            libc::EXDEV,
+            libc::EOPNOTSUPP,
+            libc::ENOTTY,
+            libc::EINVAL,
+            libc::ENOSYS,
+            libc::ETXTBSY,
+            libc::EPERM,
+            libc::EBADF,
+            libc::EISDIR,
+            libc::EOVERFLOW,
+            libc::EIO,
+            libc::ENOSPC,
+        ];
+        for errno in refusals {
+            let mut copy = copy();
+            assert_eq!(copy.resume(-errno), Resume::Again);
+            assert_eq!(copy.way, Way::Range);
+            assert_eq!(copy.resume(40), Resume::Again);
+            assert_eq!(copy.way, Way::Range);
+            assert_eq!(copy.resume(-errno), Resume::Again);
+            assert_eq!(copy.way, Way::Splice);
+            assert_eq!(copy.range.rest(), (40, 40, 60), "continues after the part");
+            assert_eq!(copy.resume(-errno), Resume::Done(-errno));
+            assert_eq!(copy.complete(-errno).unwrap(), 40);
+        }
+    }
+
+    #[test]
+    fn a_shared_file_is_complete_and_a_cancel_ends_the_copy() {
+        let mut shared = copy();
+        assert_eq!(shared.resume(0), Resume::Done(0));
+        assert_eq!(shared.complete(0).unwrap(), 100);
+        let mut cancelled = copy();
+        assert_eq!(cancelled.resume(-ECANCELED), Resume::Done(-ECANCELED));
+        assert!(cancelled.complete(-ECANCELED).is_err());
+        let mut interrupted = copy();
+        assert_eq!(interrupted.resume(-libc::EINTR), Resume::Again);
+        assert_eq!(interrupted.way, Way::Clone);
+    }
+}

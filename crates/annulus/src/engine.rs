@@ -26,7 +26,7 @@ use std::time::Duration;
 use crate::buf::{Arena, BufferLayout, IoBuf, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
-use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, Opening, copy, paths, whole};
+use crate::fs::{File, FileTimes, Metadata, OpenOptions, Opening, ReadDir, copy, paths, whole};
 use crate::metrics::Metrics;
 use crate::op::{
     GetXattr, Link, ListXattrs, MakeDir, Nop, ReadLink, RemoveXattr, Rename, SetPermissions,
@@ -500,14 +500,15 @@ impl Engine {
         whole::try_exists(&self.submitter, path.as_ref()).await
     }
 
-    /// Lists a directory without `.` and `..`, in the order of the file system. Runs on a blocking thread, because
-    /// io_uring has no opcode for it.
+    /// Lists a directory. [`ReadDir::next`] returns one entry after the other; awaiting the [`ReadDir`] itself returns all
+    /// of them.
     ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
-    pub async fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
-        paths::read_dir(&self.submitter, path.as_ref()).await
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> ReadDir {
+        let submitter = Arc::clone(&self.submitter);
+        ReadDir::new(move || submitter, path.as_ref())
     }
 
     /// Sends a no-op through the driver and back, which measures the engine's own cost.

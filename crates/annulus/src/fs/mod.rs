@@ -21,7 +21,7 @@ pub(crate) mod whole;
 
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 pub use cursor::FileCursor;
-pub use dir::DirEntry;
+pub use dir::{DirEntry, ReadDir};
 pub use load::Load;
 pub use many::{Completed, ReadMany};
 pub use merge::{Merge, ReadMerged};

@@ -7,13 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DirEntry, File, FileTimes, Metadata, OpenOptions, path_to_cstring};
+use super::{File, FileTimes, Metadata, OpenOptions, path_to_cstring};
 use crate::buf::Region;
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
 use crate::op::{
-    At, FileOp, GetXattr, Link, ListDir, ListXattrs, MakeDir, OpenedFd, ReadLink, RemoveXattr,
-    Rename, SetPermissions, SetTimes, SetXattr, StatAt, Symlink, Unlink,
+    At, FileOp, GetXattr, Link, ListXattrs, MakeDir, OpenedFd, ReadLink, RemoveXattr, Rename,
+    SetPermissions, SetTimes, SetXattr, StatAt, Symlink, Unlink,
 };
 use crate::sys::call;
 use crate::sys::errno::EINVAL;
@@ -198,14 +198,4 @@ pub(crate) fn remove_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation
 
 pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, MakeDir> {
     on_path(submitter, path, |path| MakeDir::new(path, 0o777))
-}
-
-pub(crate) async fn read_dir(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Vec<DirEntry>> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(call::O_DIRECTORY.cast_signed());
-    let dir = options.open(submitter, path).await?;
-    let listed = Operation::new(submitter, ListDir::new(dir.into_fd())).await?;
-    Ok(listed.into_iter().map(DirEntry::new).collect())
 }

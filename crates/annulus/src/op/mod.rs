@@ -96,7 +96,7 @@ pub use truncate::Truncate;
 pub use unlink::Unlink;
 
 pub(crate) use at::At;
-pub(crate) use list_dir::Listed;
+pub(crate) use list_dir::{Listed, Piece};
 pub(crate) use open::OpenedFd;
 pub(crate) use table::{ALL, NAMES, ON_FILES, OperationNumber};
 

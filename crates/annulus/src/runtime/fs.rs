@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::executor;
 use crate::buf::{IoBuf, Region};
 use crate::driver::Submitter;
-use crate::fs::{DirEntry, File, FileTimes, Metadata, OpenOptions, copy, paths, whole};
+use crate::fs::{File, FileTimes, Metadata, OpenOptions, ReadDir, copy, paths, whole};
 use crate::sys::call;
 
 /// Returns the submitter of the calling core's files.
@@ -303,12 +303,11 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
     whole::try_exists(&files(), path.as_ref()).await
 }
 
-/// Returns the entries of a directory, in the file system's order, without `.` and `..`. It runs on a blocking
-/// thread, because io_uring has no opcode for it.
+/// Lists a directory; see [`Engine::read_dir`](crate::Engine::read_dir).
 ///
 /// # Errors
 ///
-/// Fails with any error of `open(2)` or `getdents(2)`, unchanged (`ENOTDIR`).
-pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
-    paths::read_dir(&files(), path.as_ref()).await
+/// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
+pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
+    ReadDir::new(files, path.as_ref())
 }

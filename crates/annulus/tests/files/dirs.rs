@@ -79,6 +79,42 @@ fn only_a_directory_is_listed() {
 }
 
 #[test]
+fn a_listing_of_several_pieces_has_every_name_once_also_after_dropped_calls() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        engine.create_dir(fixture.path("d")).await.unwrap();
+        let names: Vec<String> = (0..5000)
+            .map(|number| format!("a-name-of-some-length-{number:04}"))
+            .collect();
+        for name in &names {
+            fixture.put(&format!("d/{name}"), b"");
+        }
+        let mut listed = Vec::new();
+        let mut entries = engine.read_dir(fixture.path("d"));
+        loop {
+            // Dropped after one poll, in most cases before an entry is there.
+            let next = match poll_once(entries.next()).await {
+                Some(next) => next,
+                None => entries.next().await,
+            };
+            let Some(entry) = next else { break };
+            listed.push(entry.unwrap().name().to_owned().into_string().unwrap());
+        }
+        assert!(entries.next().await.is_none(), "the end stays");
+        listed.sort();
+        assert_eq!(listed, names);
+        // Dropped while a piece is read.
+        let mut entries = engine.read_dir(fixture.path("d"));
+        entries.next().await.unwrap().unwrap();
+        drop(entries);
+        let mut none = engine.read_dir(fixture.path("gone"));
+        let error = none.next().await.unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        assert!(none.next().await.is_none());
+    });
+}
+
+#[test]
 fn a_rename_moves_a_file_and_replaces_an_existing_one() {
     for_each_backend(async |fixture| {
         let engine = &fixture.engine;

@@ -368,7 +368,7 @@ impl Worker {
     }
 
     async fn list(&mut self) {
-        let list = self.engine.read_dir("/data");
+        let list = self.engine.read_dir("/data").into_future();
         match with_luck(&self.engine, &mut self.rng, list).await {
             Some(Ok(entries)) => assert!(entries.len() <= TASKS as usize && !entries.is_empty()),
             Some(Err(error)) => check_injected(&error),

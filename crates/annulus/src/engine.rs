@@ -26,7 +26,9 @@ use std::time::Duration;
 use crate::buf::{Arena, BufferLayout, IoBuf, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
-use crate::fs::{File, FileTimes, Metadata, OpenOptions, Opening, ReadDir, copy, paths, whole};
+use crate::fs::{
+    Dir, File, FileTimes, Metadata, OpPath, OpenOptions, Opening, ReadDir, copy, paths, whole,
+};
 use crate::metrics::Metrics;
 use crate::op::{
     GetXattr, Link, ListXattrs, MakeDir, Nop, ReadLink, RemoveXattr, Rename, SetPermissions,
@@ -148,7 +150,7 @@ impl Engine {
     ///
     /// Fails with any error of `open(2)`, unchanged (`ENOENT`, `EACCES`, …), and with `InvalidInput` if the path
     /// contains a NUL byte.
-    pub fn open(&self, path: impl AsRef<Path>) -> Opening<'_> {
+    pub fn open(&self, path: impl OpPath) -> Opening<'_> {
         self.open_with(OpenOptions::new().read(true), path)
     }
 
@@ -157,7 +159,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, unchanged, and otherwise like [`open`](Engine::open).
-    pub fn create(&self, path: impl AsRef<Path>) -> Opening<'_> {
+    pub fn create(&self, path: impl OpPath) -> Opening<'_> {
         self.open_with(&paths::to_create(), path)
     }
 
@@ -167,8 +169,17 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, unchanged (`EOPNOTSUPP` if the file system does not support it).
-    pub fn create_unnamed(&self, dir: impl AsRef<Path>) -> Opening<'_> {
+    pub fn create_unnamed(&self, dir: impl OpPath) -> Opening<'_> {
         self.open_with(&paths::to_create_unnamed(), dir)
+    }
+
+    /// Opens a directory as the base of paths; see [`Dir`].
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `open(2)`, unchanged (`ENOTDIR`).
+    pub async fn open_dir(&self, path: impl OpPath) -> io::Result<Dir> {
+        paths::open_dir(&self.submitter, path.path_in()).await
     }
 
     /// Loads a whole file into new memory, past the page cache if the file system supports direct I/O. Meant for large
@@ -191,8 +202,8 @@ impl Engine {
     ///
     /// Fails with any error of `open(2)` or `read(2)`, unchanged (`ENOENT`, `EISDIR`, …). Fails with `UnexpectedEof` if
     /// the file is truncated meanwhile, and with `ENOMEM` or `OutOfMemory` if the memory cannot be allocated.
-    pub async fn load_file(&self, path: impl AsRef<Path>) -> io::Result<Region> {
-        paths::load_file(&self.submitter, path.as_ref()).await
+    pub async fn load_file(&self, path: impl OpPath) -> io::Result<Region> {
+        paths::load_file(&self.submitter, path.path_in()).await
     }
 
     /// Opens a file with [`OpenOptions`].
@@ -201,8 +212,8 @@ impl Engine {
     ///
     /// Fails with any error of `open(2)`, unchanged, with `InvalidInput` for conflicting options, and otherwise like
     /// [`open`](Engine::open).
-    pub fn open_with(&self, options: &OpenOptions, path: impl AsRef<Path>) -> Opening<'_> {
-        options.open(&self.submitter, path.as_ref())
+    pub fn open_with(&self, options: &OpenOptions, path: impl OpPath) -> Opening<'_> {
+        options.open(&self.submitter, path.path_in())
     }
 
     /// Wraps a file that std opened.
@@ -220,8 +231,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `statx(2)`, unchanged.
-    pub fn metadata(&self, path: impl AsRef<Path>) -> Operation<'_, StatAt, io::Result<Metadata>> {
-        paths::metadata(&self.submitter, path.as_ref(), true)
+    pub fn metadata(&self, path: impl OpPath) -> Operation<'_, StatAt, io::Result<Metadata>> {
+        paths::metadata(&self.submitter, path.path_in(), true)
     }
 
     /// Returns the metadata of the file at `path`. Does not follow a symbolic link.
@@ -231,9 +242,9 @@ impl Engine {
     /// Fails with any error of `statx(2)`, unchanged.
     pub fn symlink_metadata(
         &self,
-        path: impl AsRef<Path>,
+        path: impl OpPath,
     ) -> Operation<'_, StatAt, io::Result<Metadata>> {
-        paths::metadata(&self.submitter, path.as_ref(), false)
+        paths::metadata(&self.submitter, path.path_in(), false)
     }
 
     /// Renames a file or directory, and replaces `to` if it exists.
@@ -241,8 +252,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Rename> {
-        paths::rename(&self.submitter, from.as_ref(), to.as_ref(), 0)
+    pub fn rename(&self, from: impl OpPath, to: impl OpPath) -> Operation<'_, Rename> {
+        paths::rename(&self.submitter, from.path_in(), to.path_in(), 0)
     }
 
     /// Renames a file or directory, and fails if `to` exists (`RENAME_NOREPLACE`).
@@ -250,13 +261,9 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `renameat2(2)`, unchanged (`EEXIST`; `EINVAL` if the file system does not support it).
-    pub fn rename_new(
-        &self,
-        from: impl AsRef<Path>,
-        to: impl AsRef<Path>,
-    ) -> Operation<'_, Rename> {
+    pub fn rename_new(&self, from: impl OpPath, to: impl OpPath) -> Operation<'_, Rename> {
         let flags = call::RENAME_NOREPLACE;
-        paths::rename(&self.submitter, from.as_ref(), to.as_ref(), flags)
+        paths::rename(&self.submitter, from.path_in(), to.path_in(), flags)
     }
 
     /// Exchanges two names atomically (`RENAME_EXCHANGE`). Both must exist; each may be a file or a directory.
@@ -264,13 +271,9 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `renameat2(2)`, unchanged (`ENOENT`; `EINVAL` if the file system does not support it).
-    pub fn exchange(
-        &self,
-        one: impl AsRef<Path>,
-        other: impl AsRef<Path>,
-    ) -> Operation<'_, Rename> {
+    pub fn exchange(&self, one: impl OpPath, other: impl OpPath) -> Operation<'_, Rename> {
         let flags = call::RENAME_EXCHANGE;
-        paths::rename(&self.submitter, one.as_ref(), other.as_ref(), flags)
+        paths::rename(&self.submitter, one.path_in(), other.path_in(), flags)
     }
 
     /// Gives the file at `file` another name on the same file system. A symbolic link at `file` is not followed.
@@ -280,8 +283,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `link(2)`, unchanged (`EEXIST`; `EXDEV` across file systems; `EPERM` for a directory).
-    pub fn hard_link(&self, file: impl AsRef<Path>, name: impl AsRef<Path>) -> Operation<'_, Link> {
-        paths::hard_link(&self.submitter, file.as_ref(), name.as_ref())
+    pub fn hard_link(&self, file: impl OpPath, name: impl OpPath) -> Operation<'_, Link> {
+        paths::hard_link(&self.submitter, file.path_in(), name.path_in())
     }
 
     /// Creates a symbolic link at `name` that points to `target`, which need not exist.
@@ -291,12 +294,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `symlink(2)`, unchanged (`EEXIST`).
-    pub fn symlink(
-        &self,
-        target: impl AsRef<Path>,
-        name: impl AsRef<Path>,
-    ) -> Operation<'_, Symlink> {
-        paths::symlink(&self.submitter, target.as_ref(), name.as_ref())
+    pub fn symlink(&self, target: impl AsRef<Path>, name: impl OpPath) -> Operation<'_, Symlink> {
+        paths::symlink(&self.submitter, target.as_ref(), name.path_in())
     }
 
     /// Returns the target of the symbolic link at `path`. Runs on a blocking thread, because io_uring has no opcode for
@@ -305,8 +304,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `readlink(2)`, unchanged (`EINVAL` if it is not a symbolic link).
-    pub fn read_link(&self, path: impl AsRef<Path>) -> Operation<'_, ReadLink> {
-        paths::read_link(&self.submitter, path.as_ref())
+    pub fn read_link(&self, path: impl OpPath) -> Operation<'_, ReadLink> {
+        paths::read_link(&self.submitter, path.path_in())
     }
 
     /// Sets the permissions of the file at `path`. Follows symbolic links. Runs on a blocking thread, because io_uring
@@ -317,10 +316,10 @@ impl Engine {
     /// Fails with any error of `chmod(2)`, unchanged (`EPERM`).
     pub fn set_permissions(
         &self,
-        path: impl AsRef<Path>,
+        path: impl OpPath,
         permissions: Permissions,
     ) -> Operation<'_, SetPermissions> {
-        paths::set_permissions(&self.submitter, path.as_ref(), &permissions)
+        paths::set_permissions(&self.submitter, path.path_in(), &permissions)
     }
 
     /// Sets the times of the last read and of the last change of the file at `path`. Follows symbolic links. Runs on a
@@ -329,8 +328,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
-    pub fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Operation<'_, SetTimes> {
-        paths::set_times(&self.submitter, path.as_ref(), times)
+    pub fn set_times(&self, path: impl OpPath, times: FileTimes) -> Operation<'_, SetTimes> {
+        paths::set_times(&self.submitter, path.path_in(), times)
     }
 
     /// Returns the value of the extended attribute `name`, for example `user.comment`, of the file at `path`. Follows
@@ -397,8 +396,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `unlink(2)`, unchanged.
-    pub fn remove_file(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
-        paths::remove_file(&self.submitter, path.as_ref())
+    pub fn remove_file(&self, path: impl OpPath) -> Operation<'_, Unlink> {
+        paths::remove_file(&self.submitter, path.path_in())
     }
 
     /// Removes an empty directory.
@@ -406,8 +405,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `rmdir(2)`, unchanged (`ENOTEMPTY` if the directory is not empty).
-    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
-        paths::remove_dir(&self.submitter, path.as_ref())
+    pub fn remove_dir(&self, path: impl OpPath) -> Operation<'_, Unlink> {
+        paths::remove_dir(&self.submitter, path.path_in())
     }
 
     /// Creates a directory with all permissions, less the umask of the process.
@@ -417,8 +416,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `mkdir(2)`, unchanged.
-    pub fn create_dir(&self, path: impl AsRef<Path>) -> Operation<'_, MakeDir> {
-        paths::create_dir(&self.submitter, path.as_ref())
+    pub fn create_dir(&self, path: impl OpPath) -> Operation<'_, MakeDir> {
+        paths::create_dir(&self.submitter, path.path_in())
     }
 
     /// Creates a directory and all of its parents that do not exist. Succeeds if it exists.
@@ -426,8 +425,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `mkdir(2)`, unchanged (`EEXIST` or `ENOTDIR` if a part of the path is a file).
-    pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        whole::create_dir_all(&self.submitter, path.as_ref()).await
+    pub async fn create_dir_all(&self, path: impl OpPath) -> io::Result<()> {
+        whole::create_dir_all(&self.submitter, path.path_in()).await
     }
 
     /// Reads a whole file. [`load_file`](Engine::load_file) is faster for files that are large and not cached.
@@ -441,8 +440,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `read(2)`, unchanged.
-    pub async fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-        whole::read(&self.submitter, path.as_ref()).await
+    pub async fn read(&self, path: impl OpPath) -> io::Result<Vec<u8>> {
+        whole::read(&self.submitter, path.path_in()).await
     }
 
     /// Reads a whole file as UTF-8.
@@ -450,8 +449,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with `InvalidData` if the file is not UTF-8, and otherwise like [`read`](Engine::read).
-    pub async fn read_to_string(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        whole::read_to_string(&self.submitter, path.as_ref()).await
+    pub async fn read_to_string(&self, path: impl OpPath) -> io::Result<String> {
+        whole::read_to_string(&self.submitter, path.path_in()).await
     }
 
     /// Writes a whole file. Creates it if it does not exist, and replaces its contents if it does. If the future is
@@ -461,8 +460,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `write(2)`, unchanged.
-    pub async fn write<B: IoBuf>(&self, path: impl AsRef<Path>, contents: B) -> io::Result<()> {
-        whole::write(&self.submitter, path.as_ref(), contents).await
+    pub async fn write<B: IoBuf>(&self, path: impl OpPath, contents: B) -> io::Result<()> {
+        whole::write(&self.submitter, path.path_in(), contents).await
     }
 
     /// Copies the contents and permissions of the regular file `from` to `to`, which is created or replaced. Follows
@@ -487,8 +486,8 @@ impl Engine {
     ///
     /// Fails with any error of `open(2)`, `read(2)`, `write(2)` or `fchmod(2)`, unchanged (`ENOSPC`; `ESPIPE` if `to` is
     /// a pipe). Fails with `InvalidInput` if `from` is not a regular file, or if both are the same file.
-    pub async fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
-        copy::copy(&self.submitter, from.as_ref(), to.as_ref()).await
+    pub async fn copy(&self, from: impl OpPath, to: impl OpPath) -> io::Result<u64> {
+        copy::copy(&self.submitter, from.path_in(), to.path_in()).await
     }
 
     /// Returns whether `path` exists. Follows symbolic links.
@@ -496,8 +495,8 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `statx(2)` except `ENOENT`, unchanged (`EACCES`).
-    pub async fn try_exists(&self, path: impl AsRef<Path>) -> io::Result<bool> {
-        whole::try_exists(&self.submitter, path.as_ref()).await
+    pub async fn try_exists(&self, path: impl OpPath) -> io::Result<bool> {
+        whole::try_exists(&self.submitter, path.path_in()).await
     }
 
     /// Lists a directory. [`ReadDir::next`] returns one entry after the other; awaiting the [`ReadDir`] itself returns all
@@ -506,9 +505,9 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
-    pub fn read_dir(&self, path: impl AsRef<Path>) -> ReadDir {
+    pub fn read_dir(&self, path: impl OpPath) -> ReadDir {
         let submitter = Arc::clone(&self.submitter);
-        ReadDir::new(move || submitter, path.as_ref())
+        ReadDir::new(move || submitter, path.path_in())
     }
 
     /// Sends a no-op through the driver and back, which measures the engine's own cost.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{File, OpenOptions};
+use super::{File, OpenOptions, PathIn};
 use crate::buf::IoBuf;
 use crate::driver::{Operation, Submitter};
 use crate::narrow::to_usize;
@@ -15,13 +15,17 @@ use crate::op::{CopyFile, CopyRange};
 /// The smallest and largest buffer of a copy through memory, bytes.
 const BUFFER_BYTES: std::ops::RangeInclusive<usize> = 8 << 10..=1 << 20;
 
-pub(crate) async fn copy(submitter: &Arc<Submitter>, from: &Path, to: &Path) -> io::Result<u64> {
+pub(crate) async fn copy(
+    submitter: &Arc<Submitter>,
+    from: PathIn<'_>,
+    to: PathIn<'_>,
+) -> io::Result<u64> {
     let mut options = OpenOptions::new();
     let source = options.read(true).open(submitter, from).await?;
     let metadata = source.metadata().await?;
     if !metadata.is_file() {
         return Err(refused(
-            from,
+            from.path(),
             "is not a regular file; only those are copied",
         ));
     }
@@ -31,7 +35,10 @@ pub(crate) async fn copy(submitter: &Arc<Submitter>, from: &Path, to: &Path) -> 
     let target = options.open(submitter, to).await?;
     let old = target.metadata().await?;
     if (old.device(), old.inode()) == (metadata.device(), metadata.inode()) {
-        return Err(refused(to, "is the file to copy; choose another name"));
+        return Err(refused(
+            to.path(),
+            "is the file to copy; choose another name",
+        ));
     }
     let mut copied = 0;
     if old.is_file() {

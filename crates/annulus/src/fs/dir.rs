@@ -4,16 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::{IntoFuture, poll_fn, ready};
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::{FileKind, OpenOptions};
+use super::{FileKind, PathIn, paths};
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
 use crate::op::{ListDir, Listed, Piece};
-use crate::sys::call;
 
 /// An entry of a directory.
 #[derive(Clone, Debug)]
@@ -82,16 +80,13 @@ impl ReadDir {
     /// `submitter` is called at the first poll.
     pub(crate) fn new(
         submitter: impl FnOnce() -> Arc<Submitter> + Send + 'static,
-        path: &Path,
+        path: PathIn<'_>,
     ) -> ReadDir {
-        let path = path.to_owned();
+        let path = path.target();
         let first = async move {
             let submitter = submitter();
-            let mut options = OpenOptions::new();
-            let options = options.read(true);
-            let options = options.custom_flags(call::O_DIRECTORY.cast_signed());
-            let fd = options.open(&submitter, &path).await?.into_fd();
-            read_piece(submitter, fd, Piece::default()).await
+            let dir = paths::to_list().open_at(&submitter, path).await?;
+            read_piece(submitter, dir.into_fd(), Piece::default()).await
         };
         ReadDir {
             piece: None,

@@ -14,6 +14,7 @@ mod many;
 mod merge;
 mod metadata;
 mod options;
+mod path_in;
 pub(crate) mod paths;
 mod read_into;
 mod times;
@@ -27,6 +28,7 @@ pub use many::{Completed, ReadMany};
 pub use merge::{Merge, ReadMerged};
 pub use metadata::{DeviceNumber, FileKind, Metadata};
 pub use options::{OpenOptions, Opening};
+pub use path_in::{Dir, OpPath, PathIn};
 pub use read_into::ReadInto;
 pub use times::FileTimes;
 
@@ -41,7 +43,6 @@ use std::fs::Permissions;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_capacity, check_lent, no_capacity};
@@ -576,8 +577,8 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `linkat(2)`, unchanged (`EEXIST`; `ENOENT` if the file has lost its last name).
-    pub fn link_to(&self, path: impl AsRef<Path>) -> Operation<'_, Link> {
-        match path_to_cstring(path.as_ref()) {
+    pub fn link_to(&self, path: impl OpPath) -> Operation<'_, Link> {
+        match path.path_in().target() {
             Ok(name) => self.op(Link::open_file(self.fd.clone(), name)),
             Err(error) => Operation::ready(&self.submitter, Err(error)),
         }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::File;
+use super::{File, PathIn};
 use crate::driver::{Operation, Submitter};
 use crate::fd::CachedReads;
-use crate::op::OpenAt;
+use crate::op::{At, OpenAt};
 use crate::sys::call;
 
 /// Options for [`Engine::open_with`](crate::Engine::open_with).
@@ -48,6 +48,7 @@ pub struct OpenOptions {
     create: bool,
     create_new: bool,
     direct: bool,
+    beneath: bool,
     mode: u32,
     custom_flags: u32,
     cached_reads: CachedReads,
@@ -70,6 +71,7 @@ impl OpenOptions {
             create: false,
             create_new: false,
             direct: false,
+            beneath: false,
             mode: 0o666,
             custom_flags: 0,
             cached_reads: CachedReads::Learn,
@@ -116,6 +118,14 @@ impl OpenOptions {
     /// The open fails with `EINVAL` if the file system does not support direct I/O.
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
+        self
+    }
+
+    /// Makes the open fail with `EXDEV` if the lookup leaves the directory that the path is relative to: by `..`, by an
+    /// absolute path, or by a symbolic link (`RESOLVE_BENEATH`). Use it with a path of [`Dir::at`](super::Dir::at) that
+    /// comes from elsewhere, for example from an archive. Since Linux 5.6; before that, `ENOSYS`.
+    pub fn beneath(&mut self, beneath: bool) -> &mut Self {
+        self.beneath = beneath;
         self
     }
 
@@ -170,12 +180,21 @@ impl OpenOptions {
         Ok(call::O_CLOEXEC | access | creation | direct | self.custom_flags)
     }
 
-    pub(crate) fn open<'a>(&self, submitter: &'a Arc<Submitter>, path: &Path) -> Opening<'a> {
+    pub(crate) fn open<'a>(&self, submitter: &'a Arc<Submitter>, path: PathIn<'_>) -> Opening<'a> {
+        self.open_at(submitter, path.target())
+    }
+
+    pub(crate) fn open_at<'a>(
+        &self,
+        submitter: &'a Arc<Submitter>,
+        at: io::Result<At>,
+    ) -> Opening<'a> {
         let op = self.flags().and_then(|flags| {
             // The kernel uses the mode only when it creates a file: O_CREAT, O_TMPFILE.
-            let mode = self.mode;
-            let path = path_to_cstring(path)?;
-            let open = OpenAt::new(path, flags, mode, submitter.closer.clone());
+            let mut open = OpenAt::new(at?, flags, self.mode, submitter.closer.clone());
+            if self.beneath {
+                open = open.beneath();
+            }
             Ok(match submitter.serves() {
                 true => open.attempted(),
                 false => open,

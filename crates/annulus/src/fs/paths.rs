@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{File, FileTimes, Metadata, OpenOptions, path_to_cstring};
+use super::{Dir, File, FileTimes, Metadata, OpPath, OpenOptions, PathIn, path_to_cstring};
 use crate::buf::Region;
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
@@ -48,7 +48,7 @@ pub(crate) fn adopt(submitter: &Arc<Submitter>, file: std::fs::File) -> io::Resu
     File::new(OpenedFd { fd, flags, mount }, Arc::clone(submitter))
 }
 
-pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Region> {
+pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Result<Region> {
     let mut options = OpenOptions::new();
     options.read(true).direct(true);
     let file = match options.open(submitter, path).await {
@@ -66,35 +66,73 @@ pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Re
 /// Returns an operation on a path; one that fails if the kernel cannot take the path.
 fn on_path<'a, T, R>(
     submitter: &'a Submitter,
-    path: &Path,
-    op: impl FnOnce(CString) -> T,
+    path: PathIn<'_>,
+    op: impl FnOnce(At) -> T,
 ) -> Operation<'a, T>
 where
     T: FileOp<Output = io::Result<R>>,
 {
-    on_paths(submitter, path, Path::new(""), |path, _| op(path))
+    submit(submitter, path.target().map(op))
 }
 
 /// Returns an operation on two paths.
 fn on_paths<'a, T, R>(
     submitter: &'a Submitter,
-    one: &Path,
-    other: &Path,
-    op: impl FnOnce(CString, CString) -> T,
+    one: PathIn<'_>,
+    other: PathIn<'_>,
+    op: impl FnOnce(At, At) -> T,
 ) -> Operation<'a, T>
 where
     T: FileOp<Output = io::Result<R>>,
 {
-    match (path_to_cstring(one), path_to_cstring(other)) {
-        (Ok(one), Ok(other)) => Operation::new(submitter, op(one, other)),
-        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
+    let other = other.target();
+    let op = one.target().and_then(|one| Ok(op(one, other?)));
+    submit(submitter, op)
+}
+
+fn submit<T, R>(submitter: &Submitter, op: io::Result<T>) -> Operation<'_, T>
+where
+    T: FileOp<Output = io::Result<R>>,
+{
+    match op {
+        Ok(op) => Operation::new(submitter, op),
+        Err(error) => Operation::ready(submitter, Err(error)),
     }
+}
+
+/// Returns an operation on a path and a string: the name of an attribute, or the target of a link.
+fn on_path_and<'a, T, R>(
+    submitter: &'a Submitter,
+    path: PathIn<'_>,
+    name: &Path,
+    op: impl FnOnce(At, CString) -> T,
+) -> Operation<'a, T>
+where
+    T: FileOp<Output = io::Result<R>>,
+{
+    let name = path_to_cstring(name);
+    let op = path.target().and_then(|path| Ok(op(path, name?)));
+    submit(submitter, op)
+}
+
+pub(crate) async fn open_dir(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Result<Dir> {
+    let file = to_list().open(submitter, path).await?;
+    Ok(Dir::new(file))
+}
+
+/// Returns the options of a directory that is listed, or is the base of paths.
+pub(crate) fn to_list() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(call::O_DIRECTORY.cast_signed());
+    options
 }
 
 /// `follow`: returns the metadata of a link's target, not of the link.
 pub(crate) fn metadata<'a>(
     submitter: &'a Submitter,
-    path: &Path,
+    path: PathIn<'_>,
     follow: bool,
 ) -> Operation<'a, StatAt, io::Result<Metadata>> {
     on_path(submitter, path, |path| StatAt::path(path, follow))
@@ -104,8 +142,8 @@ pub(crate) fn metadata<'a>(
 /// `flags`: those of `renameat2(2)`.
 pub(crate) fn rename<'a>(
     submitter: &'a Submitter,
-    from: &Path,
-    to: &Path,
+    from: PathIn<'_>,
+    to: PathIn<'_>,
     flags: u32,
 ) -> Operation<'a, Rename> {
     on_paths(submitter, from, to, |from, to| Rename::new(from, to, flags))
@@ -113,8 +151,8 @@ pub(crate) fn rename<'a>(
 
 pub(crate) fn hard_link<'a>(
     submitter: &'a Submitter,
-    file: &Path,
-    name: &Path,
+    file: PathIn<'_>,
+    name: PathIn<'_>,
 ) -> Operation<'a, Link> {
     on_paths(submitter, file, name, Link::new)
 }
@@ -122,32 +160,34 @@ pub(crate) fn hard_link<'a>(
 pub(crate) fn symlink<'a>(
     submitter: &'a Submitter,
     target: &Path,
-    name: &Path,
+    name: PathIn<'_>,
 ) -> Operation<'a, Symlink> {
-    on_paths(submitter, target, name, Symlink::new)
+    on_path_and(submitter, name, target, |name, target| {
+        Symlink::new(target, name)
+    })
 }
 
-pub(crate) fn read_link<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, ReadLink> {
+pub(crate) fn read_link<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Operation<'a, ReadLink> {
     on_path(submitter, path, ReadLink::new)
 }
 
 pub(crate) fn set_permissions<'a>(
     submitter: &'a Submitter,
-    path: &Path,
+    path: PathIn<'_>,
     permissions: &Permissions,
 ) -> Operation<'a, SetPermissions> {
     on_path(submitter, path, |path| {
-        SetPermissions::new(At::Path(path), permissions.mode())
+        SetPermissions::new(path, permissions.mode())
     })
 }
 
 pub(crate) fn set_times<'a>(
     submitter: &'a Submitter,
-    path: &Path,
+    path: PathIn<'_>,
     times: FileTimes,
 ) -> Operation<'a, SetTimes> {
     on_path(submitter, path, |path| {
-        SetTimes::new(At::Path(path), times.timespecs())
+        SetTimes::new(path, times.timespecs())
     })
 }
 
@@ -156,8 +196,8 @@ pub(crate) fn get_xattr<'a>(
     path: &Path,
     name: &OsStr,
 ) -> Operation<'a, GetXattr> {
-    on_paths(submitter, path, name.as_ref(), |path, name| {
-        GetXattr::new(At::Path(path), name)
+    on_path_and(submitter, path.path_in(), name.as_ref(), |path, name| {
+        GetXattr::new(path, name)
     })
 }
 
@@ -167,13 +207,13 @@ pub(crate) fn set_xattr<'a>(
     name: &OsStr,
     value: Vec<u8>,
 ) -> Operation<'a, SetXattr> {
-    on_paths(submitter, path, name.as_ref(), |path, name| {
-        SetXattr::new(At::Path(path), name, value)
+    on_path_and(submitter, path.path_in(), name.as_ref(), |path, name| {
+        SetXattr::new(path, name, value)
     })
 }
 
 pub(crate) fn list_xattrs<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, ListXattrs> {
-    on_path(submitter, path, |path| ListXattrs::new(At::Path(path)))
+    on_path(submitter, path.path_in(), |path| ListXattrs::new(path))
 }
 
 pub(crate) fn remove_xattr<'a>(
@@ -181,21 +221,21 @@ pub(crate) fn remove_xattr<'a>(
     path: &Path,
     name: &OsStr,
 ) -> Operation<'a, RemoveXattr> {
-    on_paths(submitter, path, name.as_ref(), |path, name| {
-        RemoveXattr::new(At::Path(path), name)
+    on_path_and(submitter, path.path_in(), name.as_ref(), |path, name| {
+        RemoveXattr::new(path, name)
     })
 }
 
-pub(crate) fn remove_file<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, Unlink> {
+pub(crate) fn remove_file<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Operation<'a, Unlink> {
     on_path(submitter, path, |path| Unlink::new(path, 0))
 }
 
-pub(crate) fn remove_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, Unlink> {
+pub(crate) fn remove_dir<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Operation<'a, Unlink> {
     on_path(submitter, path, |path| {
         Unlink::new(path, call::AT_REMOVEDIR)
     })
 }
 
-pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, MakeDir> {
+pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Operation<'a, MakeDir> {
     on_path(submitter, path, |path| MakeDir::new(path, 0o777))
 }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{File, OpenOptions, path_to_cstring, paths};
+use super::{File, OpenOptions, PathIn, paths};
 use crate::buf::IoBuf;
 use crate::driver::{DriverHandle, Operation, Submitter, coop_budget};
 use crate::op::{FileRead, ReadFile};
@@ -12,7 +12,7 @@ use crate::sys::errno::ESPIPE;
 use crate::sys::mount;
 
 /// Reads a whole file. Small cached files of local file systems are one operation; see [`ReadFile`].
-pub(crate) async fn read(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) async fn read(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Result<Vec<u8>> {
     let (file, bytes) = match read_local(submitter, path).await? {
         FileRead::Whole(bytes) => return Ok(bytes),
         FileRead::Part(opened, bytes) => (File::new(opened, Arc::clone(submitter))?, bytes),
@@ -28,11 +28,11 @@ pub(crate) async fn read(submitter: &Arc<Submitter>, path: &Path) -> io::Result<
 ///
 /// The calling thread makes the calls if it has no ring, or if no other task of it reads a file at the same time.
 /// Otherwise its ring does: one enter then has the requests of many files.
-async fn read_local(submitter: &Submitter, path: &Path) -> io::Result<FileRead> {
-    let path = path_to_cstring(path)?;
+async fn read_local(submitter: &Submitter, path: PathIn<'_>) -> io::Result<FileRead> {
+    let at = path.target()?;
     let closer = submitter.closer.clone();
     let is_real = closer.is_none();
-    let mount = is_real.then(|| mount::local_start(&path)).flatten();
+    let mount = is_real.then(|| mount::local_start(at.place())).flatten();
     if is_real && mount.is_none() || !submitter.serves() {
         return Ok(FileRead::Refused);
     }
@@ -42,7 +42,7 @@ async fn read_local(submitter: &Submitter, path: &Path) -> io::Result<FileRead> 
         // The operation counts once in the budget, but makes more calls than a cached read.
         coop_budget::count(CALLS - 1, 0);
     }
-    Operation::new(submitter, ReadFile::local(path, mount, here, closer)).await
+    Operation::new(submitter, ReadFile::local(at, mount, here, closer)).await
 }
 
 /// The number of calls for a cached file.
@@ -135,14 +135,17 @@ async fn read_stream(
 /// The smallest buffer for a file whose length is unknown, bytes.
 const GROW_BYTES: usize = 512;
 
-pub(crate) async fn read_to_string(submitter: &Arc<Submitter>, path: &Path) -> io::Result<String> {
+pub(crate) async fn read_to_string(
+    submitter: &Arc<Submitter>,
+    path: PathIn<'_>,
+) -> io::Result<String> {
     String::from_utf8(read(submitter, path).await?)
         .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 pub(crate) async fn write<B: IoBuf>(
     submitter: &Arc<Submitter>,
-    path: &Path,
+    path: PathIn<'_>,
     contents: B,
 ) -> io::Result<()> {
     let file = paths::to_create().open(submitter, path).await?;
@@ -150,7 +153,7 @@ pub(crate) async fn write<B: IoBuf>(
     Ok(())
 }
 
-pub(crate) async fn try_exists(submitter: &Submitter, path: &Path) -> io::Result<bool> {
+pub(crate) async fn try_exists(submitter: &Submitter, path: PathIn<'_>) -> io::Result<bool> {
     match paths::metadata(submitter, path, true).await {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -158,24 +161,25 @@ pub(crate) async fn try_exists(submitter: &Submitter, path: &Path) -> io::Result
     }
 }
 
-pub(crate) async fn create_dir_all(submitter: &Submitter, path: &Path) -> io::Result<()> {
+pub(crate) async fn create_dir_all(submitter: &Submitter, path: PathIn<'_>) -> io::Result<()> {
     // From the end, because most directories exist.
     let mut missing = Vec::new();
-    for dir in path.ancestors().filter(|dir| *dir != Path::new("")) {
-        match ensure_dir(submitter, dir).await {
+    let all = path.path().ancestors();
+    for dir in all.filter(|dir| *dir != Path::new("")) {
+        match ensure_dir(submitter, path.with(dir)).await {
             Err(error) if error.kind() == ErrorKind::NotFound => missing.push(dir),
             Err(error) => return Err(error),
             Ok(()) => break,
         }
     }
     for dir in missing.into_iter().rev() {
-        ensure_dir(submitter, dir).await?;
+        ensure_dir(submitter, path.with(dir)).await?;
     }
     Ok(())
 }
 
 /// Creates a directory. Succeeds if it exists, perhaps because another task has just created it.
-async fn ensure_dir(submitter: &Submitter, path: &Path) -> io::Result<()> {
+async fn ensure_dir(submitter: &Submitter, path: PathIn<'_>) -> io::Result<()> {
     let Err(error) = paths::create_dir(submitter, path).await else {
         return Ok(());
     };

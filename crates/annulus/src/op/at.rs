@@ -1,4 +1,4 @@
-//! The file of an operation: an open file, or a path.
+//! The file of an operation: an open file, or a path, which may be relative to an open directory.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
@@ -6,18 +6,22 @@ use std::os::fd::RawFd;
 use crate::fd::Fd;
 use crate::sys::call;
 
-/// The file of an operation. It owns the path, whose bytes are on the heap, or keeps the descriptor.
-#[derive(Debug)]
+/// The file of an operation. It owns the path, whose bytes are on the heap, and keeps the descriptor.
+#[derive(Clone, Debug)]
 pub(crate) enum At {
     File(Fd),
+    /// Relative to the working directory.
     Path(CString),
+    /// Relative to an open directory.
+    In(Fd, CString),
 }
 
 impl At {
-    /// Returns the descriptor that the path is relative to, or that of the open file.
+    /// Returns the descriptor that the path is relative to, or that of the open file. None of these calls depends on
+    /// `O_NONBLOCK`.
     pub(super) fn raw(&self) -> RawFd {
         match self {
-            At::File(fd) => fd.raw(),
+            At::File(fd) | At::In(fd, _) => fd.raw_for_brief_call(),
             At::Path(_) => call::AT_FDCWD,
         }
     }
@@ -26,12 +30,17 @@ impl At {
     pub(super) fn path(&self) -> Option<&CStr> {
         match self {
             At::File(_) => None,
-            At::Path(path) => Some(path),
+            At::Path(path) | At::In(_, path) => Some(path),
         }
     }
 
-    /// Returns the address of the path, which is empty for an open file.
+    /// Returns the directory and the path, which is empty for an open file.
+    pub(crate) fn place(&self) -> (RawFd, &CStr) {
+        (self.raw(), self.path().unwrap_or_default())
+    }
+
+    /// Returns the address of the path.
     pub(super) fn addr(&self) -> u64 {
-        self.path().unwrap_or_default().as_ptr() as u64
+        self.place().1.as_ptr() as u64
     }
 }

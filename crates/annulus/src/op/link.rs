@@ -5,6 +5,7 @@
 
 use std::ffi::CString;
 
+use super::at::At;
 use super::{OpInfo, UnitOp, table};
 use crate::fd::Fd;
 use crate::sys::call;
@@ -13,62 +14,46 @@ use crate::sys::sqe::{Sqe, opcode};
 /// Gives a file another name.
 #[derive(Debug)]
 pub struct Link {
-    /// Keeps the number in `file` open.
-    fd: Option<Fd>,
-    file: CString,
-    name: CString,
+    file: At,
+    name: At,
     flags: u32,
 }
 
 impl Link {
     /// Links the file at the path `file`.
-    pub(crate) fn new(file: CString, name: CString) -> Link {
-        Link {
-            fd: None,
-            file,
-            name,
-            flags: 0,
-        }
+    pub(crate) fn new(file: At, name: At) -> Link {
+        let flags = 0;
+        Link { file, name, flags }
     }
 
     /// Links an open file, which may have no name. The kernel does so by descriptor only for the superuser, or since
     /// Linux 6.10, but every process may follow its links in /proc.
-    pub(crate) fn open_file(fd: Fd, name: CString) -> Link {
-        let link = format!("/proc/self/fd/{}", fd.raw());
+    pub(crate) fn open_file(fd: Fd, name: At) -> Link {
+        let link = CString::new(format!("/proc/self/fd/{}", fd.raw())).unwrap_or_default();
         let (file, flags) = match fd.is_simulated() {
-            true => (CString::default(), call::AT_EMPTY_PATH),
-            false => (
-                CString::new(link).unwrap_or_default(),
-                call::AT_SYMLINK_FOLLOW,
-            ),
+            true => (At::File(fd), call::AT_EMPTY_PATH),
+            // An absolute path; the descriptor is only kept open.
+            false => (At::In(fd, link), call::AT_SYMLINK_FOLLOW),
         };
-        Link {
-            fd: Some(fd),
-            file,
-            name,
-            flags,
-        }
+        Link { file, name, flags }
     }
 }
 
-// SAFETY: Lent, Still, Open: the op owns the paths, whose bytes are on the heap, and keeps the descriptor.
+// SAFETY: Lent, Still, Open: `At` owns the path and keeps the descriptor.
 unsafe impl UnitOp for Link {
     const INFO: OpInfo = table::LINK;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            addr: self.file.as_ptr() as u64,
-            off: self.name.as_ptr() as u64,
-            len: call::AT_FDCWD.cast_unsigned(),
+            addr: self.file.addr(),
+            off: self.name.addr(),
+            len: self.name.raw().cast_unsigned(),
             op_flags: self.flags,
-            ..Sqe::new(
-                opcode::LINKAT,
-                self.fd.as_ref().map_or(call::AT_FDCWD, Fd::raw),
-            )
+            ..Sqe::new(opcode::LINKAT, self.file.raw())
         }
     }
 
     fn syscall(&mut self) -> i32 {
-        call::linkat(&self.file, &self.name, self.flags)
+        call::linkat(self.file.place(), self.name.place(), self.flags)
     }
 }

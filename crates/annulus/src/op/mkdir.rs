@@ -1,10 +1,10 @@
 //! # Safety
 //!
-//! `create_dir`: MKDIRAT, or `mkdirat`. Owns the path (Lent, Still).
+//! `create_dir`: MKDIRAT, or `mkdirat`. Owns the path (Lent, Still), and keeps its directory
+//! (Open).
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
-
+use super::at::At;
 use super::{OpInfo, UnitOp, table};
 use crate::sys::call;
 use crate::sys::sqe::{Sqe, opcode};
@@ -12,29 +12,29 @@ use crate::sys::sqe::{Sqe, opcode};
 /// Creates a directory.
 #[derive(Debug)]
 pub struct MakeDir {
-    path: CString,
+    at: At,
     mode: u32,
 }
 
 impl MakeDir {
-    pub(crate) fn new(path: CString, mode: u32) -> MakeDir {
-        MakeDir { path, mode }
+    pub(crate) fn new(at: At, mode: u32) -> MakeDir {
+        MakeDir { at, mode }
     }
 }
 
-// SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
+// SAFETY: Lent, Still, Open: `At` owns the path and keeps the directory.
 unsafe impl UnitOp for MakeDir {
     const INFO: OpInfo = table::CREATE_DIR;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            addr: self.path.as_ptr() as u64,
+            addr: self.at.addr(),
             len: self.mode,
-            ..Sqe::new(opcode::MKDIRAT, call::AT_FDCWD)
+            ..Sqe::new(opcode::MKDIRAT, self.at.raw())
         }
     }
 
     fn syscall(&mut self) -> i32 {
-        call::mkdirat(&self.path, self.mode)
+        call::mkdirat(self.at.place(), self.mode)
     }
 }

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! `open`: OPENAT, or `openat`. Owns the path (Lent, Still). The result is a descriptor, which `complete` wraps
+//! `open`: OPENAT or OPENAT2, or `openat` or `openat2`. Owns the path (Lent, Still), and keeps its directory (Open). The result is a descriptor, which `complete` wraps
 //! immediately, so that an abandoned operation closes it (trap 4).
 //!
 //! If the lookup starts on a mount that is known to be local, the caller's thread first tries to open a cached path of
@@ -8,22 +8,25 @@
 //! cached. A ring therefore gives all other opens to a worker thread (`ASYNC`).
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
 
+use super::at::At;
 use super::{FileOp, Op, OpInfo, SyncAttempt, table};
 use crate::fd::{CloseFd, Fd};
-use crate::sys::call;
+use crate::narrow::to_u32;
+use crate::sys::call::{self, OpenHow};
 use crate::sys::errno::{ENOENT, check};
 use crate::sys::mount::{self, FileSystem};
 use crate::sys::sqe::{ASYNC, Sqe, opcode};
 
 /// Opens a file.
 pub struct OpenAt {
-    path: CString,
+    at: At,
     flags: u32,
     mode: u32,
+    /// For `openat2`: the lookup stays below the directory.
+    beneath: Option<Box<OpenHow>>,
     closer: Option<Arc<dyn CloseFd>>,
     attempt: Attempt,
 }
@@ -41,19 +44,21 @@ enum Attempt {
 }
 
 impl OpenAt {
-    pub(crate) fn new(
-        path: CString,
-        flags: u32,
-        mode: u32,
-        closer: Option<Arc<dyn CloseFd>>,
-    ) -> OpenAt {
+    pub(crate) fn new(at: At, flags: u32, mode: u32, closer: Option<Arc<dyn CloseFd>>) -> OpenAt {
         OpenAt {
-            path,
+            at,
             flags,
             mode,
+            beneath: None,
             closer,
             attempt: Attempt::No,
         }
+    }
+
+    /// Makes the open fail if the lookup leaves the directory that the path is relative to.
+    pub(crate) fn beneath(mut self) -> OpenAt {
+        self.beneath = Some(Box::new(OpenHow::beneath(self.flags, self.mode)));
+        self
     }
 
     /// Makes the caller's thread try to open the file first.
@@ -67,19 +72,25 @@ impl OpenAt {
     }
 }
 
-// SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
+// SAFETY: Lent, Still, Open: the options are on the heap; `At` owns the path and keeps the directory.
 unsafe impl Op for OpenAt {
     const INFO: OpInfo = table::OPEN;
     type Output = io::Result<OpenedFd>;
 
     fn sqe(&mut self) -> Sqe {
-        Sqe {
-            addr: self.path.as_ptr() as u64,
-            len: self.mode,
-            op_flags: self.flags,
+        let mut sqe = Sqe {
+            addr: self.at.addr(),
             flags: ASYNC,
-            ..Sqe::new(opcode::OPENAT, call::AT_FDCWD)
+            ..Sqe::new(self.opcode(), self.at.raw())
+        };
+        match &self.beneath {
+            None => (sqe.len, sqe.op_flags) = (self.mode, self.flags),
+            Some(how) => {
+                sqe.len = to_u32(size_of::<OpenHow>());
+                sqe.off = (&raw const **how) as u64;
+            }
         }
+        sqe
     }
 
     fn complete(self, res: i32) -> io::Result<OpenedFd> {
@@ -102,8 +113,18 @@ unsafe impl Op for OpenAt {
 }
 
 impl FileOp for OpenAt {
+    fn opcode(&self) -> u8 {
+        match self.beneath {
+            None => opcode::OPENAT,
+            Some(_) => opcode::OPENAT2,
+        }
+    }
+
     fn syscall(&mut self) -> i32 {
-        call::openat(&self.path, self.flags, self.mode)
+        match &self.beneath {
+            None => call::openat(self.at.place(), self.flags, self.mode),
+            Some(how) => call::openat2(self.at.place(), how),
+        }
     }
 
     fn try_sync(&mut self) -> SyncAttempt {
@@ -111,10 +132,10 @@ impl FileOp for OpenAt {
         if attempt == Attempt::No {
             return SyncAttempt::NotTried;
         }
-        let Some(mount) = mount::local_start(&self.path) else {
+        let Some(mount) = mount::local_start(self.at.place()) else {
             return SyncAttempt::NotTried;
         };
-        match call::open_here(&self.path, self.flags) {
+        match call::open_here(self.at.place(), self.flags, self.beneath.is_some()) {
             res if res >= 0 => {
                 self.attempt = Attempt::Succeeded { mount };
                 SyncAttempt::Done(res)

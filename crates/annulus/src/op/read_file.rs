@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! `read_file`: a whole file by path, in several requests one after the other: OPENAT2, READ until the end, and CLOSE,
-//! or the same system calls. Owns the path (Lent, Still), the buffer (Lent, Still, Written) and the descriptor (Open),
+//! or the same system calls. Owns the path (Lent, Still; Open for its directory), the buffer (Lent, Still, Written) and the descriptor (Open),
 //! which is closed when the operation is dropped between two requests.
 //!
 //! The open takes only a path that the kernel has cached, on the mount where the lookup starts, which is known to be
@@ -13,6 +13,7 @@ use std::io;
 use std::mem;
 use std::sync::Arc;
 
+use super::at::At;
 use super::close::has_run;
 use super::{Close, FileOp, Op, OpInfo, OpenedFd, Resume, SyncAttempt, retry_interrupted, table};
 use crate::fd::{CloseFd, Fd};
@@ -31,7 +32,7 @@ const AT_POSITION: u64 = u64::MAX;
 
 /// Reads a whole file.
 pub struct ReadFile {
-    path: CString,
+    at: At,
     /// The mount on which the lookup starts. `None` in the simulated kernel, whose paths never wait.
     mount: Option<u64>,
     /// The bytes read so far. The rest of its capacity is read into.
@@ -76,16 +77,16 @@ pub enum FileRead {
 }
 
 impl ReadFile {
-    /// Reads a file on the mount on which the lookup of `path` starts, which is known to be local. `here`: first on the
+    /// Reads a file on the mount on which the lookup starts, which is known to be local. `here`: first on the
     /// caller's thread.
     pub(crate) fn local(
-        path: CString,
+        at: At,
         mount: Option<u64>,
         here: bool,
         closer: Option<Arc<dyn CloseFd>>,
     ) -> ReadFile {
         ReadFile {
-            path,
+            at,
             mount,
             buf: Vec::with_capacity(FIRST_BYTES),
             closer,
@@ -102,7 +103,7 @@ impl ReadFile {
             buf: bytes,
             step: Step::Read(Close::new(fd, None)),
             way: Way::ByThread,
-            ..ReadFile::local(CString::default(), None, false, None)
+            ..ReadFile::local(At::Path(CString::default()), None, false, None)
         }
     }
 
@@ -135,7 +136,7 @@ impl ReadFile {
 
     /// Makes the requests on the caller's thread, up to the first one that would block.
     fn run_here(&mut self) -> SyncAttempt {
-        let raw = match call::open_here(&self.path, O_TO_READ) {
+        let raw = match call::open_here(self.at.place(), O_TO_READ, false) {
             raw if raw >= 0 => raw,
             res if res == -ENOENT => return SyncAttempt::Done(res),
             _ => {
@@ -198,10 +199,10 @@ unsafe impl Op for ReadFile {
     fn sqe(&mut self) -> Sqe {
         match &mut self.step {
             Step::Open => Sqe {
-                addr: self.path.as_ptr() as u64,
+                addr: self.at.addr(),
                 len: to_u32(size_of::<OpenHow>()),
                 off: (&raw const READ_HERE) as u64,
-                ..Sqe::new(opcode::OPENAT2, call::AT_FDCWD)
+                ..Sqe::new(opcode::OPENAT2, self.at.raw())
             },
             Step::Read(close) => {
                 let raw = close.raw();
@@ -281,7 +282,7 @@ impl FileOp for ReadFile {
 
     fn syscall(&mut self) -> i32 {
         match &mut self.step {
-            Step::Open => call::open_here(&self.path, O_TO_READ),
+            Step::Open => call::open_here(self.at.place(), O_TO_READ, false),
             Step::Read(close) => {
                 let raw = close.raw();
                 self.pread(raw, 0)

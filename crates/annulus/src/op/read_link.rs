@@ -1,14 +1,15 @@
 //! # Safety
 //!
 //! `read_link`: `readlinkat` on a blocking thread, because io_uring has no opcode for it. Owns the path and the buffer
-//! (Lent, Still).
+//! (Lent, Still), and keeps the directory (Open).
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use super::at::At;
 use super::{FileOp, Op, OpInfo, table, transfer_len};
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -20,28 +21,28 @@ const TARGET_BYTES_MAX: usize = 4096;
 /// Reads the target of a symbolic link.
 #[derive(Debug)]
 pub struct ReadLink {
-    path: CString,
+    at: At,
     target: Vec<u8>,
 }
 
 impl ReadLink {
-    pub(crate) fn new(path: CString) -> ReadLink {
+    pub(crate) fn new(at: At) -> ReadLink {
         let target = vec![0; TARGET_BYTES_MAX];
-        ReadLink { path, target }
+        ReadLink { at, target }
     }
 }
 
-// SAFETY: Lent, Still: the op owns path and buffer, which are on the heap.
+// SAFETY: Lent, Still, Open: the buffer is on the heap; `At` owns the path and keeps the directory.
 unsafe impl Op for ReadLink {
     const INFO: OpInfo = table::READ_LINK;
     type Output = io::Result<PathBuf>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            addr: self.path.as_ptr() as u64,
+            addr: self.at.addr(),
             off: self.target.as_mut_ptr() as u64,
             len: transfer_len(self.target.len()),
-            ..Sqe::new(opcode::READLINKAT, call::AT_FDCWD)
+            ..Sqe::new(opcode::READLINKAT, self.at.raw())
         }
     }
 
@@ -53,6 +54,6 @@ unsafe impl Op for ReadLink {
 
 impl FileOp for ReadLink {
     fn syscall(&mut self) -> i32 {
-        call::readlinkat(&self.path, &mut self.target)
+        call::readlinkat(self.at.place(), &mut self.target)
     }
 }

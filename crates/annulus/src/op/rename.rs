@@ -1,10 +1,10 @@
 //! # Safety
 //!
-//! `rename`: RENAMEAT, or `renameat2`. Owns both paths (Lent, Still).
+//! `rename`: RENAMEAT, or `renameat2`. Owns both paths (Lent, Still), and keeps their directories
+//! (Open).
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
-
+use super::at::At;
 use super::{OpInfo, UnitOp, table};
 use crate::sys::call;
 use crate::sys::sqe::{Sqe, opcode};
@@ -12,32 +12,32 @@ use crate::sys::sqe::{Sqe, opcode};
 /// Renames a file or directory.
 #[derive(Debug)]
 pub struct Rename {
-    from: CString,
-    to: CString,
+    from: At,
+    to: At,
     flags: u32,
 }
 
 impl Rename {
-    pub(crate) fn new(from: CString, to: CString, flags: u32) -> Rename {
+    pub(crate) fn new(from: At, to: At, flags: u32) -> Rename {
         Rename { from, to, flags }
     }
 }
 
-// SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
+// SAFETY: Lent, Still, Open: `At` owns the path and keeps the directory.
 unsafe impl UnitOp for Rename {
     const INFO: OpInfo = table::RENAME;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            addr: self.from.as_ptr() as u64,
-            off: self.to.as_ptr() as u64,
-            len: call::AT_FDCWD.cast_unsigned(),
+            addr: self.from.addr(),
+            off: self.to.addr(),
+            len: self.to.raw().cast_unsigned(),
             op_flags: self.flags,
-            ..Sqe::new(opcode::RENAMEAT, call::AT_FDCWD)
+            ..Sqe::new(opcode::RENAMEAT, self.from.raw())
         }
     }
 
     fn syscall(&mut self) -> i32 {
-        call::renameat(&self.from, &self.to, self.flags)
+        call::renameat(self.from.place(), self.to.place(), self.flags)
     }
 }

@@ -6,9 +6,9 @@
 //! An open file on a mount that is known to be local is queried on the caller's thread: a ring would start a worker.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::io;
 
+use super::at::At;
 use super::{FileOp, Op, OpInfo, SyncAttempt, table};
 use crate::fd::Fd;
 use crate::sys::call;
@@ -20,8 +20,7 @@ pub(crate) use crate::sys::call::Statx;
 
 /// Reads the metadata of a file, by path or by descriptor.
 pub struct StatAt {
-    fd: Option<Fd>,
-    path: CString,
+    at: At,
     flags: u32,
     out: Box<Statx>,
     /// The call does not block.
@@ -33,12 +32,11 @@ const MASK: u32 =
     call::STATX_BASIC_STATS | call::STATX_BTIME | call::STATX_DIOALIGN | call::STATX_MNT_ID_UNIQUE;
 
 impl StatAt {
-    /// Reads the metadata of `path`.
-    pub(crate) fn path(path: CString, follow: bool) -> StatAt {
+    /// Reads the metadata of the file at a path.
+    pub(crate) fn path(at: At, follow: bool) -> StatAt {
         let flags = if follow { 0 } else { call::AT_SYMLINK_NOFOLLOW };
         StatAt {
-            fd: None,
-            path,
+            at,
             flags,
             out: Box::new(call::empty_statx()),
             here: false,
@@ -49,33 +47,26 @@ impl StatAt {
     pub(crate) fn file(fd: Fd, here: bool) -> StatAt {
         let out = Box::new(call::empty_statx());
         StatAt {
-            fd: Some(fd),
-            path: CString::default(),
+            at: At::File(fd),
             flags: call::AT_EMPTY_PATH,
             out,
             here,
         }
     }
-
-    fn dir(&self) -> i32 {
-        self.fd
-            .as_ref()
-            .map_or(call::AT_FDCWD, Fd::raw_for_brief_call)
-    }
 }
 
-// SAFETY: Lent, Still, Open: the op owns path and buffer, on the heap; `fd` keeps the descriptor open.
+// SAFETY: Lent, Still, Open: the buffer is on the heap; `At` owns the path and keeps the descriptor.
 unsafe impl Op for StatAt {
     const INFO: OpInfo = table::METADATA;
     type Output = io::Result<StatResult>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            addr: self.path.as_ptr() as u64,
+            addr: self.at.addr(),
             len: MASK,
             off: (&raw mut *self.out) as u64,
             op_flags: self.flags,
-            ..Sqe::new(opcode::STATX, self.dir())
+            ..Sqe::new(opcode::STATX, self.at.raw())
         }
     }
 
@@ -86,9 +77,9 @@ unsafe impl Op for StatAt {
 
 impl FileOp for StatAt {
     fn syscall(&mut self) -> i32 {
-        let dir = self.dir();
+        let (dir, path) = self.at.place();
         // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
-        unsafe { call::statx(dir, &self.path, self.flags, MASK, &raw mut *self.out) }
+        unsafe { call::statx(dir, path, self.flags, MASK, &raw mut *self.out) }
     }
 
     fn try_sync(&mut self) -> SyncAttempt {
@@ -96,7 +87,7 @@ impl FileOp for StatAt {
             return SyncAttempt::NotTried;
         }
         let res = self.syscall();
-        if let Some(fd) = self.fd.as_ref().filter(|_| res == 0) {
+        if let (At::File(fd), 0) = (&self.at, res) {
             fd.set_closes_briefly(mount::closes_briefly(&self.out));
         }
         SyncAttempt::Done(res)

@@ -1,10 +1,11 @@
 //! # Safety
 //!
-//! `symlink`: SYMLINKAT, or `symlinkat`. Owns both paths (Lent, Still).
+//! `symlink`: SYMLINKAT, or `symlinkat`. Owns both paths (Lent, Still), and keeps the directory (Open).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 
+use super::at::At;
 use super::{OpInfo, UnitOp, table};
 use crate::sys::call;
 use crate::sys::sqe::{Sqe, opcode};
@@ -13,28 +14,28 @@ use crate::sys::sqe::{Sqe, opcode};
 #[derive(Debug)]
 pub struct Symlink {
     target: CString,
-    name: CString,
+    name: At,
 }
 
 impl Symlink {
-    pub(crate) fn new(target: CString, name: CString) -> Symlink {
+    pub(crate) fn new(target: CString, name: At) -> Symlink {
         Symlink { target, name }
     }
 }
 
-// SAFETY: Lent, Still: the op owns the paths, whose bytes are on the heap.
+// SAFETY: Lent, Still, Open: the target is on the heap; `At` owns the path and keeps the directory.
 unsafe impl UnitOp for Symlink {
     const INFO: OpInfo = table::SYMLINK;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
             addr: self.target.as_ptr() as u64,
-            off: self.name.as_ptr() as u64,
-            ..Sqe::new(opcode::SYMLINKAT, call::AT_FDCWD)
+            off: self.name.addr(),
+            ..Sqe::new(opcode::SYMLINKAT, self.name.raw())
         }
     }
 
     fn syscall(&mut self) -> i32 {
-        call::symlinkat(&self.target, &self.name)
+        call::symlinkat(&self.target, self.name.place())
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::executor;
 use crate::buf::{IoBuf, Region};
 use crate::driver::Submitter;
-use crate::fs::{File, FileTimes, Metadata, OpenOptions, ReadDir, copy, paths, whole};
+use crate::fs::{Dir, File, FileTimes, Metadata, OpPath, OpenOptions, ReadDir, copy, paths, whole};
 use crate::sys::call;
 
 /// Returns the submitter of the calling core's files.
@@ -35,7 +35,7 @@ fn files() -> Arc<Submitter> {
 /// # Errors
 ///
 /// Fails with any error of `open(2)`, unchanged (`ENOENT`, `EACCES`, …).
-pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
+pub async fn open(path: impl OpPath) -> io::Result<File> {
     open_with(OpenOptions::new().read(true), path).await
 }
 
@@ -44,7 +44,7 @@ pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
 /// # Errors
 ///
 /// Fails with any error of `open(2)`, unchanged.
-pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
+pub async fn create(path: impl OpPath) -> io::Result<File> {
     open_with(&paths::to_create(), path).await
 }
 
@@ -54,7 +54,7 @@ pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
 /// # Errors
 ///
 /// Fails with any error of `open(2)`, unchanged (`EOPNOTSUPP` if the file system does not support it).
-pub async fn create_unnamed(dir: impl AsRef<Path>) -> io::Result<File> {
+pub async fn create_unnamed(dir: impl OpPath) -> io::Result<File> {
     open_with(&paths::to_create_unnamed(), dir).await
 }
 
@@ -63,8 +63,17 @@ pub async fn create_unnamed(dir: impl AsRef<Path>) -> io::Result<File> {
 /// # Errors
 ///
 /// Fails with any error of `open(2)`, unchanged, and with `InvalidInput` if options exclude each other.
-pub async fn open_with(options: &OpenOptions, path: impl AsRef<Path>) -> io::Result<File> {
-    options.open(&files(), path.as_ref()).await
+pub async fn open_with(options: &OpenOptions, path: impl OpPath) -> io::Result<File> {
+    options.open(&files(), path.path_in()).await
+}
+
+/// Opens a directory as the base of paths; see [`Dir`].
+///
+/// # Errors
+///
+/// Fails with any error of `open(2)`, unchanged (`ENOTDIR`).
+pub async fn open_dir(path: impl OpPath) -> io::Result<Dir> {
+    paths::open_dir(&files(), path.path_in()).await
 }
 
 /// Takes over a file of std.
@@ -85,8 +94,8 @@ pub fn from_std(file: std::fs::File) -> io::Result<File> {
 /// # Errors
 ///
 /// Fails as [`Engine::load_file`](crate::Engine::load_file) does.
-pub async fn load_file(path: impl AsRef<Path>) -> io::Result<Region> {
-    paths::load_file(&files(), path.as_ref()).await
+pub async fn load_file(path: impl OpPath) -> io::Result<Region> {
+    paths::load_file(&files(), path.path_in()).await
 }
 
 /// Returns the metadata of the file at `path`. Follows symbolic links.
@@ -94,8 +103,8 @@ pub async fn load_file(path: impl AsRef<Path>) -> io::Result<Region> {
 /// # Errors
 ///
 /// Fails with any error of `statx(2)`, unchanged.
-pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
-    paths::metadata(&files(), path.as_ref(), true).await
+pub async fn metadata(path: impl OpPath) -> io::Result<Metadata> {
+    paths::metadata(&files(), path.path_in(), true).await
 }
 
 /// Returns the metadata of the file at `path`. Does not follow a symbolic link.
@@ -103,8 +112,8 @@ pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 /// # Errors
 ///
 /// Fails with any error of `statx(2)`, unchanged.
-pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
-    paths::metadata(&files(), path.as_ref(), false).await
+pub async fn symlink_metadata(path: impl OpPath) -> io::Result<Metadata> {
+    paths::metadata(&files(), path.path_in(), false).await
 }
 
 /// Renames a file or directory. Replaces `to` if it exists.
@@ -112,8 +121,8 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 /// # Errors
 ///
 /// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
-pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-    paths::rename(&files(), from.as_ref(), to.as_ref(), 0).await
+pub async fn rename(from: impl OpPath, to: impl OpPath) -> io::Result<()> {
+    paths::rename(&files(), from.path_in(), to.path_in(), 0).await
 }
 
 /// Renames a file or directory, and fails if `to` exists; see [`Engine::rename_new`](crate::Engine::rename_new).
@@ -121,9 +130,9 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<
 /// # Errors
 ///
 /// Fails with any error of `renameat2(2)`, unchanged (`EEXIST`).
-pub async fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+pub async fn rename_new(from: impl OpPath, to: impl OpPath) -> io::Result<()> {
     let flags = call::RENAME_NOREPLACE;
-    paths::rename(&files(), from.as_ref(), to.as_ref(), flags).await
+    paths::rename(&files(), from.path_in(), to.path_in(), flags).await
 }
 
 /// Exchanges two names atomically; see [`Engine::exchange`](crate::Engine::exchange).
@@ -131,9 +140,9 @@ pub async fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Res
 /// # Errors
 ///
 /// Fails with any error of `renameat2(2)`, unchanged (`ENOENT`).
-pub async fn exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> io::Result<()> {
+pub async fn exchange(one: impl OpPath, other: impl OpPath) -> io::Result<()> {
     let flags = call::RENAME_EXCHANGE;
-    paths::rename(&files(), one.as_ref(), other.as_ref(), flags).await
+    paths::rename(&files(), one.path_in(), other.path_in(), flags).await
 }
 
 /// Gives the file at `file` another name on the same file system. A symbolic link is not followed.
@@ -141,8 +150,8 @@ pub async fn exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> io::Res
 /// # Errors
 ///
 /// Fails with any error of `link(2)`, unchanged (`EEXIST`; `EPERM` for a directory).
-pub async fn hard_link(file: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Result<()> {
-    paths::hard_link(&files(), file.as_ref(), name.as_ref()).await
+pub async fn hard_link(file: impl OpPath, name: impl OpPath) -> io::Result<()> {
+    paths::hard_link(&files(), file.path_in(), name.path_in()).await
 }
 
 /// Creates a symbolic link at `name` that points to `target`, which need not exist.
@@ -150,8 +159,8 @@ pub async fn hard_link(file: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Re
 /// # Errors
 ///
 /// Fails with any error of `symlink(2)`, unchanged (`EEXIST`).
-pub async fn symlink(target: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Result<()> {
-    paths::symlink(&files(), target.as_ref(), name.as_ref()).await
+pub async fn symlink(target: impl AsRef<Path>, name: impl OpPath) -> io::Result<()> {
+    paths::symlink(&files(), target.as_ref(), name.path_in()).await
 }
 
 /// Returns the target of the symbolic link at `path`. It runs on a blocking thread.
@@ -159,8 +168,8 @@ pub async fn symlink(target: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Re
 /// # Errors
 ///
 /// Fails with any error of `readlink(2)`, unchanged (`EINVAL` if it is not a symbolic link).
-pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
-    paths::read_link(&files(), path.as_ref()).await
+pub async fn read_link(path: impl OpPath) -> io::Result<PathBuf> {
+    paths::read_link(&files(), path.path_in()).await
 }
 
 /// Sets the permissions of the file at `path`, on a blocking thread. Follows symbolic links.
@@ -168,8 +177,8 @@ pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 /// # Errors
 ///
 /// Fails with any error of `chmod(2)`, unchanged (`EPERM`).
-pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> io::Result<()> {
-    paths::set_permissions(&files(), path.as_ref(), &permissions).await
+pub async fn set_permissions(path: impl OpPath, permissions: Permissions) -> io::Result<()> {
+    paths::set_permissions(&files(), path.path_in(), &permissions).await
 }
 
 /// Sets the times of the last read and of the last change of the file at `path`, on a blocking thread. Follows symbolic
@@ -178,8 +187,8 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -
 /// # Errors
 ///
 /// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
-pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> io::Result<()> {
-    paths::set_times(&files(), path.as_ref(), times).await
+pub async fn set_times(path: impl OpPath, times: FileTimes) -> io::Result<()> {
+    paths::set_times(&files(), path.path_in(), times).await
 }
 
 /// Returns the value of an extended attribute; see [`Engine::get_xattr`](crate::Engine::get_xattr).
@@ -227,8 +236,8 @@ pub async fn remove_xattr(path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io
 /// # Errors
 ///
 /// Fails with any error of `unlink(2)`, unchanged.
-pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
-    paths::remove_file(&files(), path.as_ref()).await
+pub async fn remove_file(path: impl OpPath) -> io::Result<()> {
+    paths::remove_file(&files(), path.path_in()).await
 }
 
 /// Removes an empty directory.
@@ -236,8 +245,8 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 /// # Errors
 ///
 /// Fails with any error of `rmdir(2)`, unchanged (`ENOTEMPTY`).
-pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
-    paths::remove_dir(&files(), path.as_ref()).await
+pub async fn remove_dir(path: impl OpPath) -> io::Result<()> {
+    paths::remove_dir(&files(), path.path_in()).await
 }
 
 /// Creates a directory, with all permissions less the process's umask.
@@ -245,8 +254,8 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// # Errors
 ///
 /// Fails with any error of `mkdir(2)`, unchanged.
-pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
-    paths::create_dir(&files(), path.as_ref()).await
+pub async fn create_dir(path: impl OpPath) -> io::Result<()> {
+    paths::create_dir(&files(), path.path_in()).await
 }
 
 /// Creates a directory and all of its parents that do not exist. Succeeds if it exists.
@@ -254,8 +263,8 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// # Errors
 ///
 /// Fails with any error of `mkdir(2)`, unchanged.
-pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
-    whole::create_dir_all(&files(), path.as_ref()).await
+pub async fn create_dir_all(path: impl OpPath) -> io::Result<()> {
+    whole::create_dir_all(&files(), path.path_in()).await
 }
 
 /// Reads a whole file; see [`Engine::read`](crate::Engine::read).
@@ -263,8 +272,8 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// # Errors
 ///
 /// Fails with any error of `open(2)` or `read(2)`, unchanged.
-pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    whole::read(&files(), path.as_ref()).await
+pub async fn read(path: impl OpPath) -> io::Result<Vec<u8>> {
+    whole::read(&files(), path.path_in()).await
 }
 
 /// Reads a whole file as UTF-8.
@@ -272,8 +281,8 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// # Errors
 ///
 /// Fails with `InvalidData` if the file is not UTF-8, and otherwise like [`read`].
-pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
-    whole::read_to_string(&files(), path.as_ref()).await
+pub async fn read_to_string(path: impl OpPath) -> io::Result<String> {
+    whole::read_to_string(&files(), path.path_in()).await
 }
 
 /// Writes a whole file; see [`Engine::write`](crate::Engine::write).
@@ -281,8 +290,8 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 /// # Errors
 ///
 /// Fails with any error of `open(2)` or `write(2)`, unchanged.
-pub async fn write<B: IoBuf>(path: impl AsRef<Path>, contents: B) -> io::Result<()> {
-    whole::write(&files(), path.as_ref(), contents).await
+pub async fn write<B: IoBuf>(path: impl OpPath, contents: B) -> io::Result<()> {
+    whole::write(&files(), path.path_in(), contents).await
 }
 
 /// Copies a file with its permissions; see [`Engine::copy`](crate::Engine::copy).
@@ -290,8 +299,8 @@ pub async fn write<B: IoBuf>(path: impl AsRef<Path>, contents: B) -> io::Result<
 /// # Errors
 ///
 /// Fails as [`Engine::copy`](crate::Engine::copy) does.
-pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
-    copy::copy(&files(), from.as_ref(), to.as_ref()).await
+pub async fn copy(from: impl OpPath, to: impl OpPath) -> io::Result<u64> {
+    copy::copy(&files(), from.path_in(), to.path_in()).await
 }
 
 /// Returns whether `path` exists. Follows symbolic links.
@@ -299,8 +308,8 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
 /// # Errors
 ///
 /// Fails with any error of `statx(2)` except `ENOENT`, unchanged.
-pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
-    whole::try_exists(&files(), path.as_ref()).await
+pub async fn try_exists(path: impl OpPath) -> io::Result<bool> {
+    whole::try_exists(&files(), path.path_in()).await
 }
 
 /// Lists a directory; see [`Engine::read_dir`](crate::Engine::read_dir).
@@ -308,6 +317,6 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
 /// # Errors
 ///
 /// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
-pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
-    ReadDir::new(files, path.as_ref())
+pub fn read_dir(path: impl OpPath) -> ReadDir {
+    ReadDir::new(files, path.path_in())
 }

@@ -7,7 +7,7 @@
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs as rfs;
@@ -152,18 +152,23 @@ pub(crate) fn borrow_fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-pub(crate) fn openat(path: &CStr, flags: u32, mode: u32) -> i32 {
-    use std::os::fd::IntoRawFd;
-    let opened = rfs::openat(
-        rfs::CWD,
-        path,
+/// The descriptor of a directory, or `AT_FDCWD`, and a path that is relative to it.
+pub(crate) type Place<'a> = (RawFd, &'a CStr);
+
+pub(crate) fn openat((dir, path): Place<'_>, flags: u32, mode: u32) -> i32 {
+    let (flags, mode) = (
         rfs::OFlags::from_bits_retain(flags),
         rfs::Mode::from_raw_mode(mode),
     );
+    descriptor(rfs::openat(borrow_fd(dir), path, flags, mode))
+}
+
+fn descriptor(opened: Result<OwnedFd, Errno>) -> i32 {
     res(opened.map(IntoRawFd::into_raw_fd))
 }
 
 /// `struct open_how`.
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct OpenHow {
     pub(crate) flags: u64,
@@ -184,14 +189,37 @@ pub(crate) static READ_HERE: OpenHow = OpenHow {
 /// The lookup does not block, and stays on the mount that it starts on.
 const HERE: rfs::ResolveFlags = rfs::ResolveFlags::CACHED.union(rfs::ResolveFlags::NO_XDEV);
 
+/// `RESOLVE_BENEATH`.
+pub(crate) const RESOLVE_BENEATH: u64 = rfs::ResolveFlags::BENEATH.bits();
+
+impl OpenHow {
+    /// Returns the options of an open that fails with EXDEV if the lookup leaves the directory.
+    pub(crate) fn beneath(flags: u32, mode: u32) -> OpenHow {
+        // Other than `openat`, the call refuses a mode that is not used.
+        let creates = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
+        OpenHow {
+            flags: flags.into(),
+            mode: if creates { mode.into() } else { 0 },
+            resolve: RESOLVE_BENEATH,
+        }
+    }
+}
+
+/// `openat2(2)`. Since Linux 5.6.
+pub(crate) fn openat2((dir, path): Place<'_>, how: &OpenHow) -> i32 {
+    let (how, bytes) = (std::ptr::from_ref(how), size_of::<OpenHow>());
+    // SAFETY: Lent: path and options are borrowed for the call, which does not outlast them.
+    last(unsafe { libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), how, bytes) })
+}
+
 /// `openat2(2)` without blocking in the lookup, in a pipe, or for a lease. Fails with EAGAIN if the lookup would block,
-/// and with EXDEV if it would leave the mount that it starts on. `flags` has no `O_CREAT` and no `O_TRUNC`. The open file
-/// also has `O_NONBLOCK`.
-pub(crate) fn open_here(path: &CStr, flags: u32) -> i32 {
-    use std::os::fd::IntoRawFd;
+/// and with EXDEV if it would leave the mount that it starts on, or with `beneath` the directory. `flags` has no
+/// `O_CREAT` and no `O_TRUNC`. The open file also has `O_NONBLOCK`.
+pub(crate) fn open_here((dir, path): Place<'_>, flags: u32, beneath: bool) -> i32 {
     let flags = rfs::OFlags::from_bits_retain(flags | O_NONBLOCK);
-    let opened = rfs::openat2(rfs::CWD, path, flags, rfs::Mode::empty(), HERE);
-    res(opened.map(IntoRawFd::into_raw_fd))
+    let (mut resolve, mode) = (HERE, rfs::Mode::empty());
+    resolve.set(rfs::ResolveFlags::BENEATH, beneath);
+    descriptor(rfs::openat2(borrow_fd(dir), path, flags, mode, resolve))
 }
 
 pub(crate) fn fsync(fd: RawFd, data_only: bool) -> i32 {
@@ -256,39 +284,39 @@ pub(crate) fn fadvise(fd: RawFd, offset: u64, bytes: u64, advice: u32) -> i32 {
     last(unsafe { libc::syscall(libc::SYS_fadvise64, fd, offset, bytes, advice) })
 }
 
-pub(crate) fn renameat(from: &CStr, to: &CStr, flags: u32) -> i32 {
+pub(crate) fn renameat((dir, from): Place<'_>, (to_dir, to): Place<'_>, flags: u32) -> i32 {
     let flags = rfs::RenameFlags::from_bits_retain(flags);
-    unit(rfs::renameat_with(rfs::CWD, from, rfs::CWD, to, flags))
+    let (dir, to_dir) = (borrow_fd(dir), borrow_fd(to_dir));
+    unit(rfs::renameat_with(dir, from, to_dir, to, flags))
 }
 
-pub(crate) fn unlinkat(path: &CStr, flags: u32) -> i32 {
-    unit(rfs::unlinkat(
-        rfs::CWD,
-        path,
-        rfs::AtFlags::from_bits_retain(flags),
-    ))
-}
-
-pub(crate) fn mkdirat(path: &CStr, mode: u32) -> i32 {
-    unit(rfs::mkdirat(rfs::CWD, path, rfs::Mode::from_raw_mode(mode)))
-}
-
-pub(crate) fn linkat(file: &CStr, name: &CStr, flags: u32) -> i32 {
+pub(crate) fn unlinkat((dir, path): Place<'_>, flags: u32) -> i32 {
     let flags = rfs::AtFlags::from_bits_retain(flags);
-    unit(rfs::linkat(rfs::CWD, file, rfs::CWD, name, flags))
+    unit(rfs::unlinkat(borrow_fd(dir), path, flags))
 }
 
-pub(crate) fn symlinkat(target: &CStr, name: &CStr) -> i32 {
-    unit(rfs::symlinkat(target, rfs::CWD, name))
+pub(crate) fn mkdirat((dir, path): Place<'_>, mode: u32) -> i32 {
+    let mode = rfs::Mode::from_raw_mode(mode);
+    unit(rfs::mkdirat(borrow_fd(dir), path, mode))
+}
+
+pub(crate) fn linkat((dir, file): Place<'_>, (name_dir, name): Place<'_>, flags: u32) -> i32 {
+    let flags = rfs::AtFlags::from_bits_retain(flags);
+    let (dir, name_dir) = (borrow_fd(dir), borrow_fd(name_dir));
+    unit(rfs::linkat(dir, file, name_dir, name, flags))
+}
+
+pub(crate) fn symlinkat(target: &CStr, (dir, name): Place<'_>) -> i32 {
+    unit(rfs::symlinkat(target, borrow_fd(dir), name))
 }
 
 /// `readlinkat(2)` into `into`. Returns the length of the target, cut to that of `into`.
-pub(crate) fn readlinkat(path: &CStr, into: &mut [u8]) -> i32 {
+pub(crate) fn readlinkat((dir, path): Place<'_>, into: &mut [u8]) -> i32 {
     // SAFETY: Lent: `path` is NUL-terminated by its type, and `into` is borrowed for the call, which does not outlast it.
     last(unsafe {
         libc::syscall(
             libc::SYS_readlinkat,
-            AT_FDCWD,
+            dir,
             path.as_ptr(),
             into.as_mut_ptr(),
             into.len(),
@@ -300,9 +328,9 @@ pub(crate) fn fchmod(fd: RawFd, mode: u32) -> i32 {
     unit(rfs::fchmod(borrow_fd(fd), rfs::Mode::from_raw_mode(mode)))
 }
 
-pub(crate) fn chmodat(path: &CStr, mode: u32) -> i32 {
+pub(crate) fn chmodat((dir, path): Place<'_>, mode: u32) -> i32 {
     let (mode, flags) = (rfs::Mode::from_raw_mode(mode), rfs::AtFlags::empty());
-    unit(rfs::chmodat(rfs::CWD, path, mode, flags))
+    unit(rfs::chmodat(borrow_fd(dir), path, mode, flags))
 }
 
 /// `utimensat(2)`, or `futimens(3)` without a path.
@@ -415,6 +443,7 @@ pub(crate) const O_CLOEXEC: u32 = libc::O_CLOEXEC as u32;
 pub(crate) const O_NONBLOCK: u32 = libc::O_NONBLOCK as u32;
 pub(crate) const O_DIRECT: u32 = libc::O_DIRECT as u32;
 pub(crate) const O_DIRECTORY: u32 = libc::O_DIRECTORY as u32;
+pub(crate) const O_NOFOLLOW: u32 = libc::O_NOFOLLOW as u32;
 /// Includes `O_DIRECTORY`.
 pub(crate) const O_TMPFILE: u32 = libc::O_TMPFILE as u32;
 

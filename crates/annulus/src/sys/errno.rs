@@ -51,6 +51,7 @@ mod simulated {
     pub(crate) const ENOSPC: i32 = libc::ENOSPC;
     pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
     pub(crate) const ENOTEMPTY: i32 = libc::ENOTEMPTY;
+    pub(crate) const EXDEV: i32 = libc::EXDEV;
 }
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::*;

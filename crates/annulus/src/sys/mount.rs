@@ -214,18 +214,18 @@ fn learn_mount(mount: u64, file: Option<RawFd>) -> Option<FileSystem> {
     Some(learned)
 }
 
-/// Returns the mount on which the lookup of `path` starts, that of the root directory or of the working directory, if
-/// it is known to be local.
+/// Returns the mount on which a lookup starts, that of the root directory or of the directory that the path is relative
+/// to, if it is known to be local.
 ///
 /// The root directory is assumed to stay on its mount, because a query for each open would cost a system call. A change
 /// (`chroot`, `pivot_root`, `setns`) is noticed by `closing` and `closes_briefly`.
-pub(crate) fn local_start(path: &CStr) -> Option<u64> {
+pub(crate) fn local_start((dir, path): call::Place<'_>) -> Option<u64> {
     if path.to_bytes().starts_with(b"/") {
         let root = ROOT.load(Relaxed);
         return (root > NOT_LOCAL).then_some(root);
     }
     // The process may change its working directory at any time.
-    let here = Identity::at(AT_FDCWD, c"", AT_EMPTY_PATH).ok()?;
+    let here = Identity::at(dir, c"", AT_EMPTY_PATH).ok()?;
     local_mount_of(&here.statx)
 }
 

@@ -115,10 +115,14 @@ impl Fixture {
         }
     }
 
-    /// Creates a file without the engine.
+    /// Creates a file, and its parent directories, without the engine.
     pub(crate) fn put(&self, name: &str, contents: &[u8]) {
         match &self.backing {
-            Backing::Disk(_) => std::fs::write(self.path(name), contents).unwrap(),
+            Backing::Disk(_) => {
+                let path = self.path(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, contents).unwrap();
+            }
             #[cfg(feature = "test-util")]
             Backing::Sim(sim) => sim.put(self.path(name), contents).unwrap(),
         }

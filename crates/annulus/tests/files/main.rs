@@ -16,6 +16,7 @@ mod copy;
 mod current_thread;
 #[cfg(all(feature = "futures", feature = "tokio-io"))]
 mod cursor;
+mod dir_base;
 mod direct;
 mod dirs;
 mod executors;

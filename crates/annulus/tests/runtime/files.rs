@@ -47,7 +47,8 @@ fn all_path_operations_work_on_a_core() {
             assert!(fs::symlink_metadata(&path).await?.is_file());
             fs::create_dir(root.join("d")).await?;
             fs::rename(&path, root.join("d/b")).await?;
-            let names = fs::read_dir(root.join("d")).await?;
+            let base = fs::open_dir(&root).await?;
+            let names = fs::read_dir(base.at("d")).await?;
             assert_eq!(names.len(), 1);
             assert_eq!(names[0].name(), "b");
             let file = fs::open(root.join("d/b")).await?;

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use annulus::fs::{Advice, AllocateMode, FileTimes, SyncRangeMode};
+use annulus::fs::{Advice, AllocateMode, Dir, FileTimes, OpPath, PathIn, SyncRangeMode};
 use annulus::sim::{Sim, SimConfig};
 use annulus::{Backend, Engine, File, OpenOptions};
 
@@ -146,6 +146,20 @@ enum Step {
         name: &'static str,
         attribute: &'static str,
     },
+    OpenDir {
+        name: &'static str,
+    },
+    CloseDir {
+        dir: u64,
+    },
+    /// An operation on a path in an open directory.
+    In {
+        dir: u64,
+        name: &'static str,
+        other: &'static str,
+        action: u64,
+        bits: u64,
+    },
     Copy {
         from: &'static str,
         to: &'static str,
@@ -211,8 +225,8 @@ fn name(rng: &mut Rng) -> &'static str {
 fn step(rng: &mut Rng) -> Step {
     let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
     let name = name(rng);
-    match rng.below(50) {
-        48 | 49 => Step::ReadWhole { name },
+    match rng.below(58) {
+        56 | 57 => Step::ReadWhole { name },
         0..5 => Step::Open {
             name,
             options: rng.next(),
@@ -271,6 +285,15 @@ fn step(rng: &mut Rng) -> Step {
         34 | 35 => Step::Copy {
             from: name,
             to: self::name(rng),
+        },
+        36 => Step::OpenDir { name },
+        37 if rng.below(2) == 0 => Step::CloseDir { dir: file },
+        37..43 => Step::In {
+            dir: file,
+            name,
+            other: self::name(rng),
+            action: rng.below(12),
+            bits: rng.next(),
         },
         28..34 => step_on_attributes(rng, file, name),
         _ => step_on_names(rng, file, name),
@@ -371,6 +394,7 @@ struct Fixture {
     engine: Engine,
     root: PathBuf,
     files: Vec<File>,
+    dirs: Vec<Dir>,
 }
 
 fn describe<T: std::fmt::Debug>(result: std::io::Result<T>) -> String {
@@ -405,8 +429,13 @@ impl Fixture {
         self.files.get(place as usize)
     }
 
-    async fn stat(&self, name: &str) -> String {
-        let stat = self.engine.metadata(self.path(name)).await;
+    fn dir(&self, number: u64) -> Option<&Dir> {
+        let place = number.checked_rem(self.dirs.len() as u64)?;
+        self.dirs.get(place as usize)
+    }
+
+    async fn stat(&self, path: impl OpPath) -> String {
+        let stat = self.engine.metadata(path).await;
         describe(stat.map(|stat| {
             (
                 stat.kind(),
@@ -433,7 +462,7 @@ impl Fixture {
                 let file = self.files.remove((file % self.files.len() as u64) as usize);
                 describe(file.close().await)
             }
-            Step::StatPath { name } => self.stat(name).await,
+            Step::StatPath { name } => self.stat(self.path(name)).await,
             Step::ReadWhole { name } => describe(self.engine.read(self.path(name)).await),
             Step::Rename { from, to } => {
                 describe(self.engine.rename(self.path(from), self.path(to)).await)
@@ -478,16 +507,28 @@ impl Fixture {
             Step::Remove { name } => describe(self.engine.remove_file(self.path(name)).await),
             Step::RemoveDir { name } => describe(self.engine.remove_dir(self.path(name)).await),
             Step::MakeDir { name } => describe(self.engine.create_dir(self.path(name)).await),
-            Step::List { name } => {
-                let listed = self.engine.read_dir(self.path(name)).await;
-                describe(listed.map(|entries| {
-                    let mut names: Vec<_> = entries
-                        .iter()
-                        .map(|entry| (entry.name().to_owned(), entry.kind()))
-                        .collect();
-                    names.sort_by(|one, other| one.0.cmp(&other.0));
-                    names
-                }))
+            Step::List { name } => self.list(self.path(name)).await,
+            Step::OpenDir { name } => {
+                let opened = self.engine.open_dir(self.path(name)).await;
+                describe(opened.map(|dir| self.dirs.push(dir)))
+            }
+            Step::CloseDir { dir } => {
+                if !self.dirs.is_empty() {
+                    self.dirs.remove((dir % self.dirs.len() as u64) as usize);
+                }
+                String::new()
+            }
+            Step::In {
+                dir,
+                name,
+                other,
+                action,
+                bits,
+            } => {
+                let Some(dir) = self.dir(dir).cloned() else {
+                    return String::new();
+                };
+                self.run_in(dir.at(name), other, action, bits).await
             }
             Step::SetTimes { .. }
             | Step::GetXattr { .. }
@@ -495,6 +536,43 @@ impl Fixture {
             | Step::ListXattrs { .. }
             | Step::RemoveXattr { .. } => self.run_on_attributes(step).await,
             _ => self.run_on_file(step).await.unwrap_or_default(),
+        }
+    }
+
+    async fn list(&self, path: impl OpPath) -> String {
+        let listed = self.engine.read_dir(path).await;
+        describe(listed.map(|entries| {
+            let mut names: Vec<_> = entries
+                .iter()
+                .map(|entry| (entry.name().to_owned(), entry.kind()))
+                .collect();
+            names.sort_by(|one, other| one.0.cmp(&other.0));
+            names
+        }))
+    }
+
+    async fn run_in(&mut self, path: PathIn<'_>, other: &str, action: u64, bits: u64) -> String {
+        let engine = self.engine.clone();
+        match action {
+            0 => self.stat(path).await,
+            1 => describe(engine.create_dir(path).await),
+            2 => describe(engine.remove_file(path).await),
+            3 => describe(engine.remove_dir(path).await),
+            4 => describe(engine.rename(path, self.path(other)).await),
+            5 => describe(engine.rename(self.path(other), path).await),
+            6 => describe(engine.hard_link(path, self.path(other)).await),
+            7 => describe(engine.symlink(other, path).await),
+            8 => describe(engine.read_link(path).await),
+            9 => self.list(path).await,
+            10 => {
+                let permissions = Permissions::from_mode(0o700 | bits as u32 & 0o77);
+                describe(engine.set_permissions(path, permissions).await)
+            }
+            _ => {
+                let mut options = options(bits);
+                let opened = engine.open_with(options.beneath(bits & 0x300 != 0), path);
+                describe(opened.await.map(|file| self.files.push(file)))
+            }
         }
     }
 
@@ -645,6 +723,7 @@ fn the_simulated_file_system_behaves_like_linux() {
             engine: real.clone(),
             root,
             files: Vec::new(),
+            dirs: Vec::new(),
         };
         sim.run(async |engine| {
             engine.create_dir("/root").await.unwrap();
@@ -652,6 +731,7 @@ fn the_simulated_file_system_behaves_like_linux() {
                 engine,
                 root: Path::new("/root").to_owned(),
                 files: Vec::new(),
+                dirs: Vec::new(),
             };
             let mut rng = Rng::new(seed);
             for number in 0..300 {

@@ -111,8 +111,15 @@ impl State {
                 self.counts.shortened += u64::from(allowed < bytes && done as u64 == allowed);
                 Ok(done)
             }
-            Request::Open { path, flags, mode } => {
-                self.files.open(&path, flags, mode, now_ns).map(count)
+            Request::Open {
+                path,
+                flags,
+                mode,
+                beneath,
+            } => {
+                let place = (fd, path.as_slice());
+                let opened = self.files.open(place, flags, mode, beneath, now_ns);
+                opened.map(count)
             }
             Request::Close => self.files.close(fd),
             Request::Allocate { mode, bytes } => {
@@ -125,40 +132,50 @@ impl State {
                 flags,
                 mut out,
             } => {
-                let statx = self.files.stat(fd, &path, flags)?;
+                let statx = self.files.stat((fd, &path), flags)?;
                 out.fill_statx(&statx);
                 Ok(0)
             }
-            Request::Rename { from, to, flags } => self.files.rename(&from, &to, flags),
-            Request::Unlink { path, flags } => self.files.unlink(&path, flags),
-            Request::MakeDir { path, mode } => self.files.make_dir(&path, mode, now_ns),
-            Request::Link { file, name, flags } => self.files.link(fd, &file, &name, flags),
-            Request::Symlink { target, name } => self.files.symlink(&target, &name, now_ns),
+            Request::Rename {
+                from,
+                to_dir,
+                to,
+                flags,
+            } => self.files.rename((fd, &from), (to_dir, &to), flags),
+            Request::Unlink { path, flags } => self.files.unlink((fd, &path), flags),
+            Request::MakeDir { path, mode } => self.files.make_dir((fd, &path), mode, now_ns),
+            Request::Link {
+                file,
+                name_dir,
+                name,
+                flags,
+            } => self.files.link((fd, &file), (name_dir, &name), flags),
+            Request::Symlink { target, name } => self.files.symlink(&target, (fd, &name), now_ns),
             Request::ReadLink { path, mut into } => {
-                let target = self.files.read_link(&path)?;
+                let target = self.files.read_link((fd, &path))?;
                 into.fill(&target);
                 Ok(target.len().min(into.bytes()))
             }
-            Request::SetMode { path, mode } => self.files.set_mode(fd, &path, mode),
+            Request::SetMode { path, mode } => self.files.set_mode((fd, &path), mode),
             Request::SetTimes { path, times } => {
-                self.files.set_times(fd, &path, &times.read(), now_ns)
+                self.files.set_times((fd, &path), &times.read(), now_ns)
             }
             Request::GetXattr {
                 path,
                 name,
                 mut into,
             } => {
-                let value = self.files.xattr(fd, &path, &name)?;
+                let value = self.files.xattr((fd, &path), &name)?;
                 fill_whole(&mut into, &value)
             }
             Request::SetXattr { path, name, value } => {
-                self.files.set_xattr(fd, &path, &name, value.read())
+                self.files.set_xattr((fd, &path), &name, value.read())
             }
             Request::ListXattrs { path, mut into } => {
-                let names = self.files.list_xattrs(fd, &path)?;
+                let names = self.files.list_xattrs((fd, &path))?;
                 fill_whole(&mut into, &names)
             }
-            Request::RemoveXattr { path, name } => self.files.remove_xattr(fd, &path, &name),
+            Request::RemoveXattr { path, name } => self.files.remove_xattr((fd, &path), &name),
             Request::List { mut into } => {
                 let records = self.files.list(fd, into.bytes())?;
                 into.fill(&records);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::call::{self, Timespec};
 use super::super::errno::{
-    E2BIG, EBADF, EEXIST, EFBIG, EINVAL, EISDIR, EMFILE, ENODATA, ENOENT, ENOSPC, ENOTDIR,
+    E2BIG, EBADF, EEXIST, EFBIG, EINVAL, EISDIR, ELOOP, EMFILE, ENODATA, ENOENT, ENOSPC, ENOTDIR,
     EOPNOTSUPP, EPERM, ERANGE,
 };
 use super::body::{Body, SECTOR_BYTES};
@@ -16,6 +16,9 @@ use crate::narrow::to_usize;
 
 /// The result of a call: a value, or an errno.
 pub(crate) type SysResult<T> = Result<T, i32>;
+
+/// The descriptor of a directory, or `AT_FDCWD`, and a path.
+pub(crate) type Place<'a> = (i32, &'a [u8]);
 
 /// The first descriptor, far from the numbers of real ones, so that a real system call with a simulated descriptor
 /// fails with `EBADF`.
@@ -139,9 +142,10 @@ impl Files {
 
     pub(crate) fn open(
         &mut self,
-        path: &[u8],
+        place: Place<'_>,
         flags: u32,
         mode: u32,
+        beneath: bool,
         now_ns: u64,
     ) -> SysResult<i32> {
         if self.open.len() >= self.open_max {
@@ -151,11 +155,15 @@ impl Files {
         let is_new = creates && flags & call::O_EXCL != 0;
         let end = match creates {
             true if is_new => End::Keep,
+            _ if flags & call::O_NOFOLLOW != 0 => End::KeepWithoutSlash,
             // A slash at the end is refused without a look at the last component.
             true => End::FollowWithoutSlash,
             false => End::Follow,
         };
-        let lookup = self.tree.resolve(path, end)?;
+        let lookup = self
+            .tree
+            .resolve(self.base(place)?, place.1, end, beneath)?;
+        let no_follow = flags & call::O_NOFOLLOW != 0;
         let writes = flags & call::O_ACCMODE != call::O_RDONLY;
         let unnamed = flags & call::O_TMPFILE == call::O_TMPFILE;
         let ino = match lookup.ino {
@@ -171,6 +179,12 @@ impl Files {
             _ if creates && lookup.wants_dir => return Err(EISDIR),
             Some(_) if is_new => return Err(EEXIST),
             Some(ino) if self.is_dir(ino) && (writes || creates) => return Err(EISDIR),
+            Some(ino) if no_follow && self.tree.target(ino).is_some() => {
+                return Err(match flags & call::O_DIRECTORY {
+                    0 => ELOOP,
+                    _ => ENOTDIR,
+                });
+            }
             Some(ino) if flags & call::O_DIRECTORY != 0 && !self.is_dir(ino) => {
                 return Err(ENOTDIR);
             }
@@ -412,45 +426,52 @@ impl Files {
         }
     }
 
-    pub(crate) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> SysResult<usize> {
-        let from = self.tree.resolve(from, End::Keep)?;
-        let to = self.tree.resolve(to, End::Keep)?;
+    pub(crate) fn rename(
+        &mut self,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: u32,
+    ) -> SysResult<usize> {
+        let from = self.resolve(from, End::Keep)?;
+        let to = self.resolve(to, End::Keep)?;
         if let Some(gone) = self.tree.rename(&from, &to, flags)? {
             self.forget_if_gone(gone);
         }
         Ok(0)
     }
 
-    pub(crate) fn unlink(&mut self, path: &[u8], flags: u32) -> SysResult<usize> {
-        let lookup = self.tree.resolve(path, End::Keep)?;
+    pub(crate) fn unlink(&mut self, path: Place<'_>, flags: u32) -> SysResult<usize> {
+        let lookup = self.resolve(path, End::Keep)?;
         let gone = self.tree.remove(&lookup, flags & call::AT_REMOVEDIR != 0)?;
         self.forget_if_gone(gone);
         Ok(0)
     }
 
-    pub(crate) fn make_dir(&mut self, path: &[u8], mode: u32, now_ns: u64) -> SysResult<usize> {
-        let lookup = self.tree.resolve(path, End::Keep)?;
+    pub(crate) fn make_dir(&mut self, path: Place<'_>, mode: u32, now_ns: u64) -> SysResult<usize> {
+        let lookup = self.resolve(path, End::Keep)?;
         if lookup.ino.is_some() {
             return Err(EEXIST);
         }
         let ino = self.make_inode(call::file_type::DIRECTORY | mode & 0o7777 & !UMASK, now_ns);
-        self.tree.add(&lookup, ino, true)?;
-        Ok(0)
+        let added = self.tree.add(&lookup, ino, true);
+        if added.is_err() {
+            self.inodes.remove(&ino);
+        }
+        added.map(|()| 0)
     }
 
     /// `flags` has `AT_EMPTY_PATH` for an open file.
     pub(crate) fn link(
         &mut self,
-        fd: i32,
-        file: &[u8],
-        name: &[u8],
+        file: Place<'_>,
+        name: Place<'_>,
         flags: u32,
     ) -> SysResult<usize> {
         let ino = match flags & call::AT_EMPTY_PATH {
             0 => self.tree.existing(&self.find_link(file)?)?,
-            _ => self.opened(fd)?.ino,
+            _ => self.opened(file.0)?.ino,
         };
-        let name = self.tree.resolve(name, End::Keep)?;
+        let name = self.resolve(name, End::Keep)?;
         let refusal = match self.is_dir(ino) {
             true => Some(EPERM),
             // A file that has lost its names gets no other one.
@@ -462,11 +483,16 @@ impl Files {
         Ok(0)
     }
 
-    pub(crate) fn symlink(&mut self, target: &[u8], name: &[u8], now_ns: u64) -> SysResult<usize> {
+    pub(crate) fn symlink(
+        &mut self,
+        target: &[u8],
+        name: Place<'_>,
+        now_ns: u64,
+    ) -> SysResult<usize> {
         if target.is_empty() {
             return Err(ENOENT);
         }
-        let name = self.tree.resolve(name, End::Keep)?;
+        let name = self.resolve(name, End::Keep)?;
         let ino = self.make_inode(call::file_type::SYMLINK | 0o777, now_ns);
         let linked = self.tree.link(ino, &name, None);
         match linked {
@@ -476,34 +502,43 @@ impl Files {
         linked.map(|()| 0)
     }
 
-    pub(crate) fn read_link(&self, path: &[u8]) -> SysResult<Name> {
+    pub(crate) fn read_link(&self, path: Place<'_>) -> SysResult<Name> {
         let ino = self.tree.existing(&self.find_link(path)?)?;
         self.tree.target(ino).cloned().ok_or(EINVAL)
     }
 
+    /// Returns the directory at which a lookup starts.
+    fn base(&self, (dir, path): Place<'_>) -> SysResult<Ino> {
+        if dir == call::AT_FDCWD || path.is_empty() || path.starts_with(b"/") {
+            return Ok(ROOT);
+        }
+        match self.opened(dir)?.ino {
+            ino if self.is_dir(ino) => Ok(ino),
+            _ => Err(ENOTDIR),
+        }
+    }
+
+    fn resolve(&self, place: Place<'_>, end: End) -> SysResult<Lookup> {
+        self.tree.resolve(self.base(place)?, place.1, end, false)
+    }
+
     /// Resolves a path and does not follow a symbolic link at its end, unless a slash follows.
-    fn find_link(&self, path: &[u8]) -> SysResult<Lookup> {
-        self.tree.resolve(
-            path,
-            match path.ends_with(b"/") {
-                true => End::Follow,
-                false => End::Keep,
-            },
-        )
+    fn find_link(&self, place: Place<'_>) -> SysResult<Lookup> {
+        self.resolve(place, End::KeepWithoutSlash)
     }
 
     /// Sets the permissions of the file at `path`; if that is empty, of the open file.
-    pub(crate) fn set_mode(&mut self, fd: i32, path: &[u8], mode: u32) -> SysResult<usize> {
-        let inode = self.inode_at(fd, path)?;
+    pub(crate) fn set_mode(&mut self, place: Place<'_>, mode: u32) -> SysResult<usize> {
+        let inode = self.inode_at(place)?;
         inode.mode = inode.mode & call::S_IFMT | mode & 0o7777;
         Ok(0)
     }
 
     /// Returns the inode at `path`; if that is empty, of the open file.
-    fn inode_at(&mut self, fd: i32, path: &[u8]) -> SysResult<&mut Inode> {
-        let ino = match fd {
-            call::AT_FDCWD => self.tree.existing(&self.tree.find(path)?)?,
-            fd => self.opened(fd)?.ino,
+    fn inode_at(&mut self, place: Place<'_>) -> SysResult<&mut Inode> {
+        let ino = match place {
+            (fd, b"") if fd != call::AT_FDCWD => self.opened(fd)?.ino,
+            place => self.tree.existing(&self.resolve(place, End::Follow)?)?,
         };
         self.inode(ino)
     }
@@ -511,8 +546,7 @@ impl Files {
     /// `times`: two times of the kernel, of the last read and of the last change.
     pub(crate) fn set_times(
         &mut self,
-        fd: i32,
-        path: &[u8],
+        place: Place<'_>,
         times: &[u8],
         now_ns: u64,
     ) -> SysResult<usize> {
@@ -528,7 +562,7 @@ impl Files {
         if times.iter().all(|time| time.tv_nsec == call::UTIME_OMIT) {
             return Ok(0);
         }
-        let inode = self.inode_at(fd, path)?;
+        let inode = self.inode_at(place)?;
         inode.changed_ns = now_ns;
         for (set, time) in inode.times.iter_mut().zip(times) {
             if time.tv_nsec != call::UTIME_OMIT {
@@ -539,16 +573,11 @@ impl Files {
     }
 
     /// Returns the extended attributes of the file, if it can have one with this name.
-    fn xattrs(
-        &mut self,
-        fd: i32,
-        path: &[u8],
-        name: &[u8],
-    ) -> SysResult<&mut BTreeMap<Name, Vec<u8>>> {
+    fn xattrs(&mut self, place: Place<'_>, name: &[u8]) -> SysResult<&mut BTreeMap<Name, Vec<u8>>> {
         if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
             return Err(ERANGE);
         }
-        let inode = self.inode_at(fd, path)?;
+        let inode = self.inode_at(place)?;
         match name.strip_prefix(b"user.") {
             None => Err(EOPNOTSUPP),
             Some(b"") => Err(EINVAL),
@@ -556,35 +585,34 @@ impl Files {
         }
     }
 
-    pub(crate) fn xattr(&mut self, fd: i32, path: &[u8], name: &[u8]) -> SysResult<Vec<u8>> {
-        let value = self.xattrs(fd, path, name)?.get(name);
+    pub(crate) fn xattr(&mut self, place: Place<'_>, name: &[u8]) -> SysResult<Vec<u8>> {
+        let value = self.xattrs(place, name)?.get(name);
         value.cloned().ok_or(ENODATA)
     }
 
     pub(crate) fn set_xattr(
         &mut self,
-        fd: i32,
-        path: &[u8],
+        place: Place<'_>,
         name: &[u8],
         value: Vec<u8>,
     ) -> SysResult<usize> {
         if value.len() > XATTR_BYTES_MAX {
             return Err(E2BIG);
         }
-        self.xattrs(fd, path, name)?.insert(name.to_vec(), value);
+        self.xattrs(place, name)?.insert(name.to_vec(), value);
         Ok(0)
     }
 
     /// Returns the names, each with a NUL at its end.
-    pub(crate) fn list_xattrs(&mut self, fd: i32, path: &[u8]) -> SysResult<Vec<u8>> {
-        let names = self.inode_at(fd, path)?.xattrs.keys();
+    pub(crate) fn list_xattrs(&mut self, place: Place<'_>) -> SysResult<Vec<u8>> {
+        let names = self.inode_at(place)?.xattrs.keys();
         Ok(names
             .flat_map(|name| [name.as_slice(), b"\0"].concat())
             .collect())
     }
 
-    pub(crate) fn remove_xattr(&mut self, fd: i32, path: &[u8], name: &[u8]) -> SysResult<usize> {
-        let removed = self.xattrs(fd, path, name)?.remove(name);
+    pub(crate) fn remove_xattr(&mut self, place: Place<'_>, name: &[u8]) -> SysResult<usize> {
+        let removed = self.xattrs(place, name)?.remove(name);
         removed.map(|_| 0).ok_or(ENODATA)
     }
 
@@ -631,20 +659,12 @@ impl Files {
         Ok(records)
     }
 
-    /// Returns the inode that a statx refers to.
-    fn resolve(&self, fd: i32, path: &[u8], flags: u32) -> SysResult<Ino> {
-        if path.is_empty() && flags & call::AT_EMPTY_PATH != 0 {
-            return Ok(self.opened(fd)?.ino);
-        }
-        let lookup = match flags & call::AT_SYMLINK_NOFOLLOW {
-            0 => self.tree.find(path)?,
-            _ => self.find_link(path)?,
+    pub(crate) fn stat(&self, place: Place<'_>, flags: u32) -> SysResult<call::Statx> {
+        let ino = match flags & (call::AT_SYMLINK_NOFOLLOW | call::AT_EMPTY_PATH) {
+            0 => self.tree.existing(&self.resolve(place, End::Follow)?)?,
+            call::AT_SYMLINK_NOFOLLOW => self.tree.existing(&self.find_link(place)?)?,
+            _ => self.opened(place.0)?.ino,
         };
-        self.tree.existing(&lookup)
-    }
-
-    pub(crate) fn stat(&self, fd: i32, path: &[u8], flags: u32) -> SysResult<call::Statx> {
-        let ino = self.resolve(fd, path, flags)?;
         let inode = self.inodes.get(&ino).ok_or(ENOENT)?;
         Ok(super::stat::statx(ino, inode, self.tree.links(ino)))
     }
@@ -689,17 +709,14 @@ impl Files {
             .enumerate()
             .filter(|&(at, &byte)| byte == b'/' && at > 0)
         {
-            match self.make_dir(path.get(..at).unwrap_or_default(), 0o755, now_ns) {
+            let dir = (call::AT_FDCWD, path.get(..at).unwrap_or_default());
+            match self.make_dir(dir, 0o755, now_ns) {
                 Ok(_) | Err(EEXIST) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        let fd = self.open(
-            path,
-            call::O_RDWR | call::O_CREAT | call::O_TRUNC,
-            0o644,
-            now_ns,
-        )?;
+        let flags = call::O_RDWR | call::O_CREAT | call::O_TRUNC;
+        let fd = self.open((call::AT_FDCWD, path), flags, 0o644, false, now_ns)?;
         let written = self.write(fd, 0, contents, false, now_ns);
         self.sync(fd, false)?;
         self.close(fd)?;

@@ -3,7 +3,7 @@
 //! The call that an SQE requests, with the memory that it lends. Invariant: Lent, as in `memory.rs`.
 #![allow(unsafe_code)]
 
-use super::super::call::{Statx, Timespec};
+use super::super::call::{RESOLVE_BENEATH, Statx, Timespec};
 use super::super::sqe::{RWF_DSYNC, Sqe, opcode};
 use super::config::OpKind;
 use super::memory::{self, Lent};
@@ -41,6 +41,8 @@ pub(super) enum Request {
         path: Vec<u8>,
         flags: u32,
         mode: u32,
+        /// The lookup stays below the directory.
+        beneath: bool,
     },
     Close,
     Allocate {
@@ -58,6 +60,7 @@ pub(super) enum Request {
     },
     Rename {
         from: Vec<u8>,
+        to_dir: i32,
         to: Vec<u8>,
         flags: u32,
     },
@@ -71,6 +74,7 @@ pub(super) enum Request {
     },
     Link {
         file: Vec<u8>,
+        name_dir: i32,
         name: Vec<u8>,
         flags: u32,
     },
@@ -179,6 +183,7 @@ impl Request {
                     path: memory::path(addr),
                     flags: op_flags,
                     mode: len,
+                    beneath: false,
                 },
                 opcode::OPENAT2 => {
                     let how = memory::open_how(off);
@@ -187,6 +192,7 @@ impl Request {
                         path: memory::path(addr),
                         flags,
                         mode,
+                        beneath: how.resolve & RESOLVE_BENEATH != 0,
                     }
                 }
                 opcode::CLOSE => Request::Close,
@@ -209,6 +215,7 @@ impl Request {
                 },
                 opcode::RENAMEAT => Request::Rename {
                     from: memory::path(addr),
+                    to_dir: len.cast_signed(),
                     to: memory::path(off),
                     flags: op_flags,
                 },
@@ -222,6 +229,7 @@ impl Request {
                 },
                 opcode::LINKAT => Request::Link {
                     file: memory::path(addr),
+                    name_dir: len.cast_signed(),
                     name: memory::path(off),
                     flags: op_flags,
                 },

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::errno::{
-    EBUSY, EEXIST, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY,
+    EBUSY, EEXIST, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV,
 };
 use super::dice::Dice;
 use crate::narrow::to_u32;
@@ -31,6 +31,8 @@ pub(crate) struct Tree {
     log: Vec<Change>,
     /// The targets of the symbolic links, which never change.
     targets: BTreeMap<Ino, Name>,
+    /// The former parents of the directories that are removed and may be open.
+    removed: BTreeMap<Ino, Ino>,
 }
 
 /// A change of names.
@@ -118,6 +120,8 @@ pub(crate) enum End {
     /// Followed, unless a slash follows the link.
     FollowWithoutSlash,
     Keep,
+    /// Not followed, unless a slash follows the link.
+    KeepWithoutSlash,
 }
 
 /// The target of a path.
@@ -130,6 +134,8 @@ pub(crate) struct Lookup {
     pub(crate) ino: Option<Ino>,
     /// True if the path ends in a slash and therefore requires a directory.
     pub(crate) wants_dir: bool,
+    /// True if the directory has been removed; it has no names, and gets none.
+    is_removed: bool,
 }
 
 impl Lookup {
@@ -140,7 +146,7 @@ impl Lookup {
 
     /// Returns the error for a path without an inode.
     fn missing(&self) -> i32 {
-        if self.name.len() > NAME_BYTES_MAX {
+        if self.name.len() > NAME_BYTES_MAX && !self.is_removed {
             ENAMETOOLONG
         } else {
             ENOENT
@@ -156,6 +162,7 @@ impl Tree {
             disk: root,
             log: Vec::new(),
             targets: BTreeMap::new(),
+            removed: BTreeMap::new(),
         }
     }
 
@@ -179,30 +186,59 @@ impl Tree {
 
     /// Resolves a path, as `resolve` does, and follows a symbolic link at its end.
     pub(crate) fn find(&self, path: &[u8]) -> Result<Lookup, i32> {
-        self.resolve(path, End::Follow)
+        self.resolve(ROOT, path, End::Follow, false)
     }
 
-    /// Resolves a path from the root, which is also the working directory of every program. The last component need not
-    /// exist.
-    pub(crate) fn resolve(&self, path: &[u8], end: End) -> Result<Lookup, i32> {
+    /// Returns the directories from the root to `dir`.
+    fn ancestors(&self, dir: Ino) -> Vec<Ino> {
+        let mut above = vec![dir];
+        while let Some(&last) = above.last().filter(|&&last| last != ROOT) {
+            let holds = |entries: &BTreeMap<Name, Ino>| entries.values().any(|&ino| ino == last);
+            let parent = self.now.iter().find(|(_, entries)| holds(entries));
+            above.push(parent.map_or_else(
+                || self.removed.get(&last).copied().unwrap_or(ROOT),
+                |(&parent, _)| parent,
+            ));
+        }
+        above.reverse();
+        above
+    }
+
+    /// Resolves a path from the directory `base`. The root is the working directory of every program. The last component
+    /// need not exist. `beneath`: fails with EXDEV if the lookup leaves the base.
+    pub(crate) fn resolve(
+        &self,
+        base: Ino,
+        path: &[u8],
+        end: End,
+        beneath: bool,
+    ) -> Result<Lookup, i32> {
         if path.is_empty() {
             return Err(ENOENT);
         }
-        let mut above = vec![ROOT];
+        if beneath && path.starts_with(b"/") {
+            return Err(EXDEV);
+        }
+        let mut above = self.ancestors(base);
         let mut lookup = Lookup {
-            dir: ROOT,
+            dir: base,
             name: Name::new(),
-            ino: Some(ROOT),
+            ino: Some(base),
             wants_dir: path.ends_with(b"/"),
+            is_removed: false,
         };
         let mut parts: Vec<&[u8]> = parts_reversed(path).collect();
         let mut followed = 0;
         while let Some(part) = parts.pop() {
             let dir = lookup.ino.ok_or(lookup.missing())?;
-            let entries = self.now.get(&dir).ok_or(ENOTDIR)?;
+            let entries = self.now.get(&dir);
+            if entries.is_none() && !self.removed.contains_key(&dir) {
+                return Err(ENOTDIR);
+            }
             lookup.name = part.to_vec();
             match part {
                 b"." => {}
+                b".." if beneath && dir == base => return Err(EXDEV),
                 b".." => {
                     if above.len() > 1 {
                         above.pop();
@@ -211,12 +247,14 @@ impl Tree {
                 }
                 _ => {
                     lookup.dir = dir;
-                    lookup.ino = entries.get(part).copied();
+                    lookup.is_removed = entries.is_none();
+                    lookup.ino = entries.and_then(|entries| entries.get(part).copied());
                     let target = lookup.ino.and_then(|ino| self.targets.get(&ino));
                     let follow = match end {
                         End::Follow => true,
                         End::FollowWithoutSlash => !lookup.wants_dir,
                         End::Keep => false,
+                        End::KeepWithoutSlash => lookup.wants_dir,
                     };
                     let Some(target) = target.filter(|_| follow || !parts.is_empty()) else {
                         above.extend(lookup.ino);
@@ -227,6 +265,9 @@ impl Tree {
                         return Err(ELOOP);
                     }
                     if target.starts_with(b"/") {
+                        if beneath {
+                            return Err(EXDEV);
+                        }
                         above.truncate(1);
                     }
                     lookup.ino = above.last().copied();
@@ -242,7 +283,7 @@ impl Tree {
     /// directory.
     pub(crate) fn existing(&self, lookup: &Lookup) -> Result<Ino, i32> {
         let ino = lookup.ino.ok_or(lookup.missing())?;
-        if lookup.wants_dir && !self.is_dir(ino) {
+        if lookup.wants_dir && !self.is_dir(ino) && !self.removed.contains_key(&ino) {
             Err(ENOTDIR)
         } else {
             Ok(ino)
@@ -259,6 +300,9 @@ impl Tree {
         }
         if at.missing() == ENAMETOOLONG {
             return Err(ENAMETOOLONG);
+        }
+        if at.is_removed {
+            return Err(ENOENT);
         }
         self.change(Change::Add {
             dir: at.dir,
@@ -282,13 +326,17 @@ impl Tree {
     pub(crate) fn remove(&mut self, at: &Lookup, want_dir: bool) -> Result<Ino, i32> {
         let ino = self.existing(at)?;
         match (self.now.get(&ino), want_dir) {
-            (Some(_), true) if at.name == b"." => return Err(EINVAL),
-            (Some(_), true) if at.name == b".." => return Err(ENOTEMPTY),
+            (_, true) if at.name == b"." => return Err(EINVAL),
+            (_, true) if at.name == b".." => return Err(ENOTEMPTY),
+            (_, false) if !at.has_name() => return Err(EISDIR),
             (Some(_), true) if ino == ROOT => return Err(EBUSY),
             (Some(entries), true) if !entries.is_empty() => return Err(ENOTEMPTY),
             (None, true) => return Err(ENOTDIR),
             (Some(_), false) => return Err(EISDIR),
             _ => {}
+        }
+        if want_dir {
+            self.removed.insert(ino, at.dir);
         }
         self.change(Change::Remove {
             dir: at.dir,
@@ -316,6 +364,9 @@ impl Tree {
         let moved = from.ino.ok_or(from.missing())?;
         if to.missing() == ENAMETOOLONG {
             return Err(ENAMETOOLONG);
+        }
+        if to.is_removed {
+            return Err(ENOENT);
         }
         if flags & NO_REPLACE != 0 && to.ino.is_some() {
             return Err(EEXIST);
@@ -350,6 +401,9 @@ impl Tree {
             Some(Some(entries)) if !entries.is_empty() => return Err(ENOTEMPTY),
             Some(None) if is_dir => return Err(ENOTDIR),
             _ => {}
+        }
+        if let Some(replaced) = to.ino.filter(|_| is_dir) {
+            self.removed.insert(replaced, to.dir);
         }
         self.change(Change::Move {
             from: (from.dir, from.name.clone()),

@@ -27,12 +27,13 @@ use crate::buf::{Arena, BufferLayout, IoBuf, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
 use crate::fs::{
-    Dir, File, FileTimes, Metadata, OpPath, OpenOptions, Opening, ReadDir, copy, paths, whole,
+    Dir, File, FileTimes, Metadata, OpPath, OpenOptions, Opening, ReadDir, copy, paths, remove,
+    whole,
 };
 use crate::metrics::Metrics;
 use crate::op::{
-    GetXattr, Link, ListXattrs, MakeDir, Nop, ReadLink, RemoveXattr, Rename, SetPermissions,
-    SetTimes, SetXattr, Sleep, StatAt, Symlink, Unlink,
+    Canonicalize, GetXattr, Link, ListXattrs, MakeDir, Nop, ReadLink, RemoveXattr, Rename,
+    SetPermissions, SetTimes, SetXattr, Sleep, StatAt, Symlink, Unlink,
 };
 use crate::sys::call;
 
@@ -497,6 +498,31 @@ impl Engine {
     /// Fails with any error of `statx(2)` except `ENOENT`, unchanged (`EACCES`).
     pub async fn try_exists(&self, path: impl OpPath) -> io::Result<bool> {
         whole::try_exists(&self.submitter, path.path_in()).await
+    }
+
+    /// Removes a directory and everything in it. Symbolic links are removed, not followed, also if `path` is one.
+    ///
+    /// Each name is removed relative to its open directory, so another process cannot lead the removal elsewhere by
+    /// replacing a directory with a symbolic link. Needs a descriptor for each level. If the future is dropped, or an
+    /// error occurs, a part is removed.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `open(2)`, `getdents64(2)`, `unlink(2)` or `rmdir(2)`, unchanged (`ENOENT`; `ENOTDIR` if
+    /// `path` is a file; `ENOTEMPTY` if another process creates files meanwhile). Entries that another process removes
+    /// meanwhile are no error.
+    pub async fn remove_dir_all(&self, path: impl OpPath) -> io::Result<()> {
+        remove::remove_dir_all(&self.submitter, path.path_in()).await
+    }
+
+    /// Returns the absolute path of an existing file, without symbolic links, `.` and `..`: `realpath(3)`. Runs on a
+    /// blocking thread, because io_uring has no opcode for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `realpath(3)`, unchanged (`ENOENT`, `ELOOP`, `ENOTDIR`).
+    pub fn canonicalize(&self, path: impl AsRef<Path>) -> Operation<'_, Canonicalize> {
+        paths::canonicalize(&self.submitter, path.as_ref())
     }
 
     /// Lists a directory. [`ReadDir::next`] returns one entry after the other; awaiting the [`ReadDir`] itself returns all

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::{FileKind, PathIn, paths};
+use super::{Dir, FileKind, PathIn, paths};
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
 use crate::op::{ListDir, Listed, Piece};
@@ -91,6 +91,15 @@ impl ReadDir {
         ReadDir {
             piece: None,
             reading: Some(Box::pin(first)),
+        }
+    }
+
+    /// Lists an open directory from its position on.
+    pub(super) fn of(submitter: Arc<Submitter>, dir: &Dir) -> ReadDir {
+        let fd = dir.file().fd.clone();
+        ReadDir {
+            piece: None,
+            reading: Some(Box::pin(read_piece(submitter, fd, Piece::default()))),
         }
     }
 

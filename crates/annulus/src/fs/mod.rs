@@ -17,6 +17,7 @@ mod options;
 mod path_in;
 pub(crate) mod paths;
 mod read_into;
+pub(crate) mod remove;
 mod times;
 pub(crate) mod whole;
 

@@ -12,8 +12,8 @@ use crate::buf::Region;
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
 use crate::op::{
-    At, FileOp, GetXattr, Link, ListXattrs, MakeDir, OpenedFd, ReadLink, RemoveXattr, Rename,
-    SetPermissions, SetTimes, SetXattr, StatAt, Symlink, Unlink,
+    At, Canonicalize, FileOp, GetXattr, Link, ListXattrs, MakeDir, OpenedFd, ReadLink, RemoveXattr,
+    Rename, SetPermissions, SetTimes, SetXattr, StatAt, Symlink, Unlink,
 };
 use crate::sys::call;
 use crate::sys::errno::EINVAL;
@@ -238,4 +238,11 @@ pub(crate) fn remove_dir<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Oper
 
 pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Operation<'a, MakeDir> {
     on_path(submitter, path, |path| MakeDir::new(path, 0o777))
+}
+
+pub(crate) fn canonicalize<'a>(
+    submitter: &'a Submitter,
+    path: &Path,
+) -> Operation<'a, Canonicalize> {
+    submit(submitter, path_to_cstring(path).map(Canonicalize::new))
 }

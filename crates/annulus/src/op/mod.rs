@@ -11,6 +11,7 @@ mod accept;
 mod advise;
 mod allocate;
 mod at;
+mod canonicalize;
 mod close;
 #[cfg(feature = "net")]
 mod connect;
@@ -65,6 +66,7 @@ mod unlink;
 
 pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};
+pub use canonicalize::Canonicalize;
 pub use close::Close;
 pub(crate) use copy_file::CopyFile;
 pub use copy_range::CopyRange;

@@ -4,7 +4,7 @@
 //! (Lent, Still), and keeps the directory (Open).
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -29,6 +29,11 @@ impl ReadLink {
     pub(crate) fn new(at: At) -> ReadLink {
         let target = vec![0; TARGET_BYTES_MAX];
         ReadLink { at, target }
+    }
+
+    /// Returns the path, and the memory for the result.
+    pub(super) fn parts(&mut self) -> (&CStr, &mut [u8]) {
+        (self.at.place().1, &mut self.target)
     }
 }
 

@@ -115,6 +115,7 @@ ops! {
         LIST_XATTRS: "list_xattrs", LISTXATTR, (0, 0);
         REMOVE_XATTR: "remove_xattr", REMOVEXATTR, (0, 0);
         READ_LINK: "read_link", READLINKAT, (0, 0);
+        CANONICALIZE: "canonicalize", REALPATH, (0, 0);
         COPY: "copy", COPY_FILE, (0, 0);
         COPY_RANGE: "copy_range", COPY_FILE_RANGE, (0, 0);
         READ_DIR: "read_dir", GETDENTS, (0, 0);

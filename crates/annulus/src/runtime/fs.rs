@@ -15,7 +15,9 @@ use std::sync::Arc;
 use super::executor;
 use crate::buf::{IoBuf, Region};
 use crate::driver::Submitter;
-use crate::fs::{Dir, File, FileTimes, Metadata, OpPath, OpenOptions, ReadDir, copy, paths, whole};
+use crate::fs::{
+    Dir, File, FileTimes, Metadata, OpPath, OpenOptions, ReadDir, copy, paths, remove, whole,
+};
 use crate::sys::call;
 
 /// Returns the submitter of the calling core's files.
@@ -310,6 +312,24 @@ pub async fn copy(from: impl OpPath, to: impl OpPath) -> io::Result<u64> {
 /// Fails with any error of `statx(2)` except `ENOENT`, unchanged.
 pub async fn try_exists(path: impl OpPath) -> io::Result<bool> {
     whole::try_exists(&files(), path.path_in()).await
+}
+
+/// Removes a directory and everything in it; see [`Engine::remove_dir_all`](crate::Engine::remove_dir_all).
+///
+/// # Errors
+///
+/// Fails as [`Engine::remove_dir_all`](crate::Engine::remove_dir_all) does.
+pub async fn remove_dir_all(path: impl OpPath) -> io::Result<()> {
+    remove::remove_dir_all(&files(), path.path_in()).await
+}
+
+/// Returns the absolute path of an existing file, without symbolic links, on a blocking thread.
+///
+/// # Errors
+///
+/// Fails with any error of `realpath(3)`, unchanged (`ENOENT`, `ELOOP`, `ENOTDIR`).
+pub async fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    paths::canonicalize(&files(), path.as_ref()).await
 }
 
 /// Lists a directory; see [`Engine::read_dir`](crate::Engine::read_dir).

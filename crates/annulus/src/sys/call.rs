@@ -5,9 +5,11 @@
 //! (Lent). The call returns before the operation is touched again.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs as rfs;
@@ -322,6 +324,20 @@ pub(crate) fn readlinkat((dir, path): Place<'_>, into: &mut [u8]) -> i32 {
             into.len(),
         )
     })
+}
+
+/// `realpath(3)` into `into`. Returns the length of the path.
+pub(crate) fn realpath(path: &CStr, into: &mut [u8]) -> i32 {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let found = match std::fs::canonicalize(path) {
+        Ok(found) => found.into_os_string().into_vec(),
+        Err(error) => return -error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    match into.get_mut(..found.len()) {
+        Some(part) => part.copy_from_slice(&found),
+        None => return -libc::ENAMETOOLONG,
+    }
+    i32::try_from(found.len()).unwrap_or(i32::MAX)
 }
 
 pub(crate) fn fchmod(fd: RawFd, mode: u32) -> i32 {

@@ -14,8 +14,8 @@ pub(crate) const EACCES: i32 = libc::EACCES;
 pub(crate) const EFAULT: i32 = libc::EFAULT;
 pub(crate) const EBUSY: i32 = libc::EBUSY;
 pub(crate) const EINVAL: i32 = libc::EINVAL;
-#[cfg(feature = "test-util")]
 pub(crate) const ELOOP: i32 = libc::ELOOP;
+pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
 pub(crate) const EMFILE: i32 = libc::EMFILE;
 pub(crate) const ENFILE: i32 = libc::ENFILE;
 pub(crate) const ENOBUFS: i32 = libc::ENOBUFS;
@@ -49,7 +49,6 @@ mod simulated {
     pub(crate) const ENAMETOOLONG: i32 = libc::ENAMETOOLONG;
     pub(crate) const ENODATA: i32 = libc::ENODATA;
     pub(crate) const ENOSPC: i32 = libc::ENOSPC;
-    pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
     pub(crate) const ENOTEMPTY: i32 = libc::ENOTEMPTY;
     pub(crate) const EXDEV: i32 = libc::EXDEV;
 }

@@ -142,6 +142,8 @@ pub(crate) mod opcode {
     pub(crate) const REMOVEXATTR: u8 = 0xf9;
     /// Not an opcode of the kernel: the calls that copy a file run on a blocking thread.
     pub(crate) const COPY_FILE: u8 = 0xfa;
+    /// Not an opcode of the kernel: `realpath` runs on a blocking thread.
+    pub(crate) const REALPATH: u8 = 0xfb;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

@@ -277,6 +277,78 @@ fn directories_are_created_with_their_parents() {
 }
 
 #[test]
+fn a_directory_is_removed_with_everything_in_it_and_links_are_not_followed() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        fixture.put("outside/kept", b"x");
+        for name in ["d/a", "d/e/b", "d/e/f/g/h/c", "d/e/f/i"] {
+            fixture.put(name, b"x");
+        }
+        for number in 0..3000 {
+            fixture.put(&format!("d/many/of-some-length-{number}"), b"");
+        }
+        engine
+            .create_dir_all(fixture.path("d/empty"))
+            .await
+            .unwrap();
+        let outside = fixture.path("outside");
+        engine
+            .symlink(&outside, fixture.path("d/link"))
+            .await
+            .unwrap();
+        engine
+            .symlink("nowhere", fixture.path("d/e/dangling"))
+            .await
+            .unwrap();
+        engine.symlink("d", fixture.path("link")).await.unwrap();
+        // Only the link.
+        engine.remove_dir_all(fixture.path("link")).await.unwrap();
+        assert_eq!(fixture.names(""), ["d", "outside"]);
+        // Dropped after its first step.
+        drop(poll_once(engine.remove_dir_all(fixture.path("d"))).await);
+        engine.remove_dir_all(fixture.path("d")).await.unwrap();
+        assert_eq!(fixture.names(""), ["outside"]);
+        assert_eq!(fixture.contents("outside/kept").unwrap(), b"x");
+        fixture.put("f", b"x");
+        for (name, errno) in [("f", libc::ENOTDIR), ("gone", libc::ENOENT)] {
+            let error = engine.remove_dir_all(fixture.path(name)).await.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(errno), "{name}");
+        }
+        assert_eq!(fixture.contents("f").unwrap(), b"x");
+    });
+}
+
+#[test]
+fn a_path_is_resolved_to_an_absolute_one_without_links() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let root = engine.canonicalize(fixture.path("")).await.unwrap();
+        fixture.put("d/e/file", b"x");
+        engine.symlink("d/e", fixture.path("link")).await.unwrap();
+        for (path, expected) in [
+            ("link/file", "d/e/file"),
+            ("link/../../d/./e", "d/e"),
+            ("d/e/..", "d"),
+        ] {
+            let found = engine.canonicalize(fixture.path(path)).await.unwrap();
+            assert_eq!(found, root.join(expected), "{path}");
+        }
+        engine.symlink("loop", fixture.path("loop")).await.unwrap();
+        for (path, errno) in [
+            ("gone", libc::ENOENT),
+            ("d/e/file/x", libc::ENOTDIR),
+            ("loop", libc::ELOOP),
+        ] {
+            let error = engine.canonicalize(fixture.path(path)).await.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(errno), "{path}");
+        }
+        drop(poll_once(engine.canonicalize(fixture.path("link"))).await);
+        let error = engine.canonicalize("a\0b").await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
 fn a_whole_file_is_written_and_read() {
     for_each_backend(async |fixture| {
         let engine = &fixture.engine;

@@ -146,6 +146,12 @@ enum Step {
         name: &'static str,
         attribute: &'static str,
     },
+    Canonicalize {
+        name: &'static str,
+    },
+    RemoveAll {
+        name: &'static str,
+    },
     OpenDir {
         name: &'static str,
     },
@@ -225,8 +231,8 @@ fn name(rng: &mut Rng) -> &'static str {
 fn step(rng: &mut Rng) -> Step {
     let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
     let name = name(rng);
-    match rng.below(58) {
-        56 | 57 => Step::ReadWhole { name },
+    match rng.below(60) {
+        58 | 59 => Step::ReadWhole { name },
         0..5 => Step::Open {
             name,
             options: rng.next(),
@@ -287,6 +293,11 @@ fn step(rng: &mut Rng) -> Step {
             to: self::name(rng),
         },
         36 => Step::OpenDir { name },
+        43 => Step::Canonicalize { name },
+        // Names that are below the root, whatever links there are.
+        44 => Step::RemoveAll {
+            name: ["a", "b", "d", "e"][rng.below(4) as usize],
+        },
         37 if rng.below(2) == 0 => Step::CloseDir { dir: file },
         37..43 => Step::In {
             dir: file,
@@ -392,6 +403,9 @@ fn options(bits: u64) -> OpenOptions {
 /// The real or the simulated file system for a script.
 struct Fixture {
     engine: Engine,
+    /// The root directory as far as the test is concerned.
+    top: PathBuf,
+    /// The directory of the script, below others, because links may lead above it.
     root: PathBuf,
     files: Vec<File>,
     dirs: Vec<Dir>,
@@ -420,6 +434,18 @@ fn of_users(names: Vec<OsString>) -> Vec<OsString> {
 }
 
 impl Fixture {
+    async fn new(engine: Engine, top: &Path) -> Fixture {
+        let root = top.join("above/it/root");
+        engine.create_dir_all(&root).await.unwrap();
+        Fixture {
+            engine,
+            top: top.to_owned(),
+            root,
+            files: Vec::new(),
+            dirs: Vec::new(),
+        }
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -508,6 +534,11 @@ impl Fixture {
             Step::RemoveDir { name } => describe(self.engine.remove_dir(self.path(name)).await),
             Step::MakeDir { name } => describe(self.engine.create_dir(self.path(name)).await),
             Step::List { name } => self.list(self.path(name)).await,
+            Step::Canonicalize { name } => {
+                let found = self.engine.canonicalize(self.path(name)).await;
+                describe(found.map(|found| found.strip_prefix(&self.top).map(Path::to_owned)))
+            }
+            Step::RemoveAll { name } => describe(self.engine.remove_dir_all(self.path(name)).await),
             Step::OpenDir { name } => {
                 let opened = self.engine.open_dir(self.path(name)).await;
                 describe(opened.map(|dir| self.dirs.push(dir)))
@@ -716,23 +747,11 @@ fn the_simulated_file_system_behaves_like_linux() {
         .unwrap();
     for_each_seed(20, |seed| {
         let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().join("root");
-        std::fs::create_dir(&root).unwrap();
+        let top = dir.path().canonicalize().unwrap();
         let sim = Sim::new(SimConfig::new(seed));
-        let mut linux = Fixture {
-            engine: real.clone(),
-            root,
-            files: Vec::new(),
-            dirs: Vec::new(),
-        };
         sim.run(async |engine| {
-            engine.create_dir("/root").await.unwrap();
-            let mut simulated = Fixture {
-                engine,
-                root: Path::new("/root").to_owned(),
-                files: Vec::new(),
-                dirs: Vec::new(),
-            };
+            let mut linux = pollster::block_on(Fixture::new(real.clone(), &top));
+            let mut simulated = Fixture::new(engine, Path::new("/")).await;
             let mut rng = Rng::new(seed);
             for number in 0..300 {
                 let step = step(&mut rng);

@@ -14,6 +14,7 @@ mod linux;
 mod model;
 mod queues;
 mod random;
+mod remove;
 mod repeat;
 mod seeds;
 mod threads;

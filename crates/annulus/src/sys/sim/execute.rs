@@ -156,6 +156,10 @@ impl State {
                 into.fill(&target);
                 Ok(target.len().min(into.bytes()))
             }
+            Request::RealPath { path, mut into } => {
+                let found = self.files.real_path(&path)?;
+                fill_whole(&mut into, &found)
+            }
             Request::SetMode { path, mode } => self.files.set_mode((fd, &path), mode),
             Request::SetTimes { path, times } => {
                 self.files.set_times((fd, &path), &times.read(), now_ns)

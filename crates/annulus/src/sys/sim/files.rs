@@ -507,6 +507,13 @@ impl Files {
         self.tree.target(ino).cloned().ok_or(EINVAL)
     }
 
+    /// Returns the absolute path without symbolic links.
+    pub(crate) fn real_path(&self, path: &[u8]) -> SysResult<Name> {
+        let lookup = self.tree.find(path)?;
+        self.tree.existing(&lookup)?;
+        Ok(self.tree.path_of(&lookup))
+    }
+
     /// Returns the directory at which a lookup starts.
     fn base(&self, (dir, path): Place<'_>) -> SysResult<Ino> {
         if dir == call::AT_FDCWD || path.is_empty() || path.starts_with(b"/") {

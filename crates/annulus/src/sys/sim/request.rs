@@ -86,6 +86,10 @@ pub(super) enum Request {
         path: Vec<u8>,
         into: Lent,
     },
+    RealPath {
+        path: Vec<u8>,
+        into: Lent,
+    },
     SetMode {
         path: Vec<u8>,
         mode: u32,
@@ -241,6 +245,10 @@ impl Request {
                     path: memory::path(addr),
                     into: Lent::new(off, len as usize),
                 },
+                opcode::REALPATH => Request::RealPath {
+                    path: memory::path(addr),
+                    into: Lent::new(off, len as usize),
+                },
                 opcode::FCHMODAT => Request::SetMode {
                     path: memory::path(addr),
                     mode: len,
@@ -284,6 +292,7 @@ impl Request {
             Request::Advise { .. } => OpKind::Advise,
             Request::Stat { .. }
             | Request::ReadLink { .. }
+            | Request::RealPath { .. }
             | Request::GetXattr { .. }
             | Request::ListXattrs { .. } => OpKind::Stat,
             Request::Rename { .. }
@@ -317,6 +326,7 @@ impl Request {
             Request::Stat { out: into, .. }
             | Request::List { into }
             | Request::ReadLink { into, .. }
+            | Request::RealPath { into, .. }
             | Request::GetXattr { into, .. }
             | Request::ListXattrs { into, .. } => std::slice::from_mut(into),
             _ => &mut [],

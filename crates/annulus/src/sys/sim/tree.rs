@@ -204,6 +204,29 @@ impl Tree {
         above
     }
 
+    /// Returns the absolute path of an existing inode.
+    pub(crate) fn path_of(&self, found: &Lookup) -> Name {
+        let is_dir = found.ino.is_some_and(|ino| self.is_dir(ino));
+        let above = self.ancestors(found.ino.filter(|_| is_dir).unwrap_or(found.dir));
+        let mut path = Name::new();
+        for pair in above.windows(2) {
+            let entries = self.now.get(&pair[0]).into_iter().flatten();
+            let name = entries
+                .filter(|&(_, ino)| *ino == pair[1])
+                .map(|(name, _)| name);
+            path.push(b'/');
+            path.extend(name.take(1).flatten());
+        }
+        if !is_dir {
+            path.push(b'/');
+            path.extend(&found.name);
+        }
+        match path.is_empty() {
+            true => b"/".to_vec(),
+            false => path,
+        }
+    }
+
     /// Resolves a path from the directory `base`. The root is the working directory of every program. The last component
     /// need not exist. `beneath`: fails with EXDEV if the lookup leaves the base.
     pub(crate) fn resolve(

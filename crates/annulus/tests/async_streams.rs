@@ -274,7 +274,7 @@ fn each_type_with_a_next_on_a_socket_is_a_stream_of_futures() {
 }
 
 #[test]
-fn batches_of_reads_are_streams_of_futures() {
+fn batches_of_reads_and_listings_are_streams_of_futures() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     std::fs::write(&path, bytes_of(40_000)).unwrap();
@@ -295,6 +295,9 @@ fn batches_of_reads_are_streams_of_futures() {
             assert_eq!(read.result.unwrap().0, 100);
             offsets[1].push(read.offset);
         }
+        let mut entries = engine.read_dir(dir.path());
+        assert_eq!(first(&mut entries).await.unwrap().unwrap().name(), "data");
+        assert!(first(&mut entries).await.is_none());
         for mut offsets in offsets {
             offsets.sort_unstable();
             assert!(offsets.into_iter().eq((0..10).map(|n| n * 4_000)));

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use super::{Dir, FileKind, PathIn, paths};
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
+use crate::item_stream::item_stream;
 use crate::op::{ListDir, Listed, Piece};
 
 /// An entry of a directory.
@@ -137,6 +138,8 @@ impl ReadDir {
         }
     }
 }
+
+item_stream!([] ReadDir, io::Result<DirEntry>);
 
 /// Reads a piece into the memory of `spare`.
 async fn read_piece(

@@ -213,7 +213,7 @@ pub(crate) fn set_xattr<'a>(
 }
 
 pub(crate) fn list_xattrs<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, ListXattrs> {
-    on_path(submitter, path.path_in(), |path| ListXattrs::new(path))
+    on_path(submitter, path.path_in(), ListXattrs::new)
 }
 
 pub(crate) fn remove_xattr<'a>(

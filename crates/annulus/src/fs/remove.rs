@@ -11,7 +11,7 @@ use crate::sys::errno::{ELOOP, ENOTDIR};
 
 /// A directory whose entries are being removed.
 struct Level {
-    /// Its name in the level above.
+    /// The name in the level above.
     name: OsString,
     dir: Dir,
     entries: ReadDir,

@@ -32,7 +32,7 @@ async fn read_local(submitter: &Submitter, path: PathIn<'_>) -> io::Result<FileR
     let at = path.target()?;
     let closer = submitter.closer.clone();
     let is_real = closer.is_none();
-    let mount = is_real.then(|| mount::local_start(at.place())).flatten();
+    let mount = is_real.then(|| mount::local_start(at.dir_path())).flatten();
     if is_real && mount.is_none() || !submitter.serves() {
         return Ok(FileRead::Refused);
     }

@@ -35,12 +35,12 @@ impl At {
     }
 
     /// Returns the directory and the path, which is empty for an open file.
-    pub(crate) fn place(&self) -> (RawFd, &CStr) {
+    pub(crate) fn dir_path(&self) -> (RawFd, &CStr) {
         (self.raw(), self.path().unwrap_or_default())
     }
 
     /// Returns the address of the path.
     pub(super) fn addr(&self) -> u64 {
-        self.place().1.as_ptr() as u64
+        self.dir_path().1.as_ptr() as u64
     }
 }

@@ -54,6 +54,6 @@ unsafe impl UnitOp for Link {
     }
 
     fn syscall(&mut self) -> i32 {
-        call::linkat(self.file.place(), self.name.place(), self.flags)
+        call::linkat(self.file.dir_path(), self.name.dir_path(), self.flags)
     }
 }

@@ -35,6 +35,6 @@ unsafe impl UnitOp for MakeDir {
     }
 
     fn syscall(&mut self) -> i32 {
-        call::mkdirat(self.at.place(), self.mode)
+        call::mkdirat(self.at.dir_path(), self.mode)
     }
 }

@@ -122,8 +122,8 @@ impl FileOp for OpenAt {
 
     fn syscall(&mut self) -> i32 {
         match &self.beneath {
-            None => call::openat(self.at.place(), self.flags, self.mode),
-            Some(how) => call::openat2(self.at.place(), how),
+            None => call::openat(self.at.dir_path(), self.flags, self.mode),
+            Some(how) => call::openat2(self.at.dir_path(), how),
         }
     }
 
@@ -132,10 +132,10 @@ impl FileOp for OpenAt {
         if attempt == Attempt::No {
             return SyncAttempt::NotTried;
         }
-        let Some(mount) = mount::local_start(self.at.place()) else {
+        let Some(mount) = mount::local_start(self.at.dir_path()) else {
             return SyncAttempt::NotTried;
         };
-        match call::open_here(self.at.place(), self.flags, self.beneath.is_some()) {
+        match call::open_here(self.at.dir_path(), self.flags, self.beneath.is_some()) {
             res if res >= 0 => {
                 self.attempt = Attempt::Succeeded { mount };
                 SyncAttempt::Done(res)

@@ -1,8 +1,8 @@
 //! # Safety
 //!
 //! `read_file`: a whole file by path, in several requests one after the other: OPENAT2, READ until the end, and CLOSE,
-//! or the same system calls. Owns the path (Lent, Still; Open for its directory), the buffer (Lent, Still, Written) and the descriptor (Open),
-//! which is closed when the operation is dropped between two requests.
+//! or the same system calls. Owns the path (Lent, Still; its directory: Open), the buffer (Lent, Still, Written) and the
+//! descriptor (Open), which is closed when the operation is dropped between two requests.
 //!
 //! The open takes only a path that the kernel has cached, on the mount where the lookup starts, which is known to be
 //! local. All requests are then as brief as those of an open file. Everything else is left to the caller.
@@ -136,7 +136,7 @@ impl ReadFile {
 
     /// Makes the requests on the caller's thread, up to the first one that would block.
     fn run_here(&mut self) -> SyncAttempt {
-        let raw = match call::open_here(self.at.place(), O_TO_READ, false) {
+        let raw = match call::open_here(self.at.dir_path(), O_TO_READ, false) {
             raw if raw >= 0 => raw,
             res if res == -ENOENT => return SyncAttempt::Done(res),
             _ => {
@@ -282,7 +282,7 @@ impl FileOp for ReadFile {
 
     fn syscall(&mut self) -> i32 {
         match &mut self.step {
-            Step::Open => call::open_here(self.at.place(), O_TO_READ, false),
+            Step::Open => call::open_here(self.at.dir_path(), O_TO_READ, false),
             Step::Read(close) => {
                 let raw = close.raw();
                 self.pread(raw, 0)

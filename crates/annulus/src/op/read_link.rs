@@ -33,7 +33,7 @@ impl ReadLink {
 
     /// Returns the path, and the memory for the result.
     pub(super) fn parts(&mut self) -> (&CStr, &mut [u8]) {
-        (self.at.place().1, &mut self.target)
+        (self.at.dir_path().1, &mut self.target)
     }
 }
 
@@ -59,6 +59,6 @@ unsafe impl Op for ReadLink {
 
 impl FileOp for ReadLink {
     fn syscall(&mut self) -> i32 {
-        call::readlinkat(self.at.place(), &mut self.target)
+        call::readlinkat(self.at.dir_path(), &mut self.target)
     }
 }

@@ -38,6 +38,6 @@ unsafe impl UnitOp for Rename {
     }
 
     fn syscall(&mut self) -> i32 {
-        call::renameat(self.from.place(), self.to.place(), self.flags)
+        call::renameat(self.from.dir_path(), self.to.dir_path(), self.flags)
     }
 }

@@ -37,7 +37,7 @@ unsafe impl UnitOp for SetPermissions {
     fn syscall(&mut self) -> i32 {
         match self.file.path() {
             None => call::fchmod(self.file.raw(), self.mode),
-            Some(_) => call::chmodat(self.file.place(), self.mode),
+            Some(_) => call::chmodat(self.file.dir_path(), self.mode),
         }
     }
 }

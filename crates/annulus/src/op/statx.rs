@@ -77,7 +77,7 @@ unsafe impl Op for StatAt {
 
 impl FileOp for StatAt {
     fn syscall(&mut self) -> i32 {
-        let (dir, path) = self.at.place();
+        let (dir, path) = self.at.dir_path();
         // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
         unsafe { call::statx(dir, path, self.flags, MASK, &raw mut *self.out) }
     }

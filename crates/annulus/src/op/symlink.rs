@@ -36,6 +36,6 @@ unsafe impl UnitOp for Symlink {
     }
 
     fn syscall(&mut self) -> i32 {
-        call::symlinkat(&self.target, self.name.place())
+        call::symlinkat(&self.target, self.name.dir_path())
     }
 }

@@ -35,6 +35,6 @@ unsafe impl UnitOp for Unlink {
     }
 
     fn syscall(&mut self) -> i32 {
-        call::unlinkat(self.at.place(), self.flags)
+        call::unlinkat(self.at.dir_path(), self.flags)
     }
 }

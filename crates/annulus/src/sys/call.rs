@@ -155,9 +155,9 @@ pub(crate) fn borrow_fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
 }
 
 /// The descriptor of a directory, or `AT_FDCWD`, and a path that is relative to it.
-pub(crate) type Place<'a> = (RawFd, &'a CStr);
+pub(crate) type DirPath<'a> = (RawFd, &'a CStr);
 
-pub(crate) fn openat((dir, path): Place<'_>, flags: u32, mode: u32) -> i32 {
+pub(crate) fn openat((dir, path): DirPath<'_>, flags: u32, mode: u32) -> i32 {
     let (flags, mode) = (
         rfs::OFlags::from_bits_retain(flags),
         rfs::Mode::from_raw_mode(mode),
@@ -208,7 +208,7 @@ impl OpenHow {
 }
 
 /// `openat2(2)`. Since Linux 5.6.
-pub(crate) fn openat2((dir, path): Place<'_>, how: &OpenHow) -> i32 {
+pub(crate) fn openat2((dir, path): DirPath<'_>, how: &OpenHow) -> i32 {
     let (how, bytes) = (std::ptr::from_ref(how), size_of::<OpenHow>());
     // SAFETY: Lent: path and options are borrowed for the call, which does not outlast them.
     last(unsafe { libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), how, bytes) })
@@ -217,7 +217,7 @@ pub(crate) fn openat2((dir, path): Place<'_>, how: &OpenHow) -> i32 {
 /// `openat2(2)` without blocking in the lookup, in a pipe, or for a lease. Fails with EAGAIN if the lookup would block,
 /// and with EXDEV if it would leave the mount that it starts on, or with `beneath` the directory. `flags` has no
 /// `O_CREAT` and no `O_TRUNC`. The open file also has `O_NONBLOCK`.
-pub(crate) fn open_here((dir, path): Place<'_>, flags: u32, beneath: bool) -> i32 {
+pub(crate) fn open_here((dir, path): DirPath<'_>, flags: u32, beneath: bool) -> i32 {
     let flags = rfs::OFlags::from_bits_retain(flags | O_NONBLOCK);
     let (mut resolve, mode) = (HERE, rfs::Mode::empty());
     resolve.set(rfs::ResolveFlags::BENEATH, beneath);
@@ -286,34 +286,34 @@ pub(crate) fn fadvise(fd: RawFd, offset: u64, bytes: u64, advice: u32) -> i32 {
     last(unsafe { libc::syscall(libc::SYS_fadvise64, fd, offset, bytes, advice) })
 }
 
-pub(crate) fn renameat((dir, from): Place<'_>, (to_dir, to): Place<'_>, flags: u32) -> i32 {
+pub(crate) fn renameat((dir, from): DirPath<'_>, (to_dir, to): DirPath<'_>, flags: u32) -> i32 {
     let flags = rfs::RenameFlags::from_bits_retain(flags);
     let (dir, to_dir) = (borrow_fd(dir), borrow_fd(to_dir));
     unit(rfs::renameat_with(dir, from, to_dir, to, flags))
 }
 
-pub(crate) fn unlinkat((dir, path): Place<'_>, flags: u32) -> i32 {
+pub(crate) fn unlinkat((dir, path): DirPath<'_>, flags: u32) -> i32 {
     let flags = rfs::AtFlags::from_bits_retain(flags);
     unit(rfs::unlinkat(borrow_fd(dir), path, flags))
 }
 
-pub(crate) fn mkdirat((dir, path): Place<'_>, mode: u32) -> i32 {
+pub(crate) fn mkdirat((dir, path): DirPath<'_>, mode: u32) -> i32 {
     let mode = rfs::Mode::from_raw_mode(mode);
     unit(rfs::mkdirat(borrow_fd(dir), path, mode))
 }
 
-pub(crate) fn linkat((dir, file): Place<'_>, (name_dir, name): Place<'_>, flags: u32) -> i32 {
+pub(crate) fn linkat((dir, file): DirPath<'_>, (name_dir, name): DirPath<'_>, flags: u32) -> i32 {
     let flags = rfs::AtFlags::from_bits_retain(flags);
     let (dir, name_dir) = (borrow_fd(dir), borrow_fd(name_dir));
     unit(rfs::linkat(dir, file, name_dir, name, flags))
 }
 
-pub(crate) fn symlinkat(target: &CStr, (dir, name): Place<'_>) -> i32 {
+pub(crate) fn symlinkat(target: &CStr, (dir, name): DirPath<'_>) -> i32 {
     unit(rfs::symlinkat(target, borrow_fd(dir), name))
 }
 
 /// `readlinkat(2)` into `into`. Returns the length of the target, cut to that of `into`.
-pub(crate) fn readlinkat((dir, path): Place<'_>, into: &mut [u8]) -> i32 {
+pub(crate) fn readlinkat((dir, path): DirPath<'_>, into: &mut [u8]) -> i32 {
     // SAFETY: Lent: `path` is NUL-terminated by its type, and `into` is borrowed for the call, which does not outlast it.
     last(unsafe {
         libc::syscall(
@@ -344,7 +344,7 @@ pub(crate) fn fchmod(fd: RawFd, mode: u32) -> i32 {
     unit(rfs::fchmod(borrow_fd(fd), rfs::Mode::from_raw_mode(mode)))
 }
 
-pub(crate) fn chmodat((dir, path): Place<'_>, mode: u32) -> i32 {
+pub(crate) fn chmodat((dir, path): DirPath<'_>, mode: u32) -> i32 {
     let (mode, flags) = (rfs::Mode::from_raw_mode(mode), rfs::AtFlags::empty());
     unit(rfs::chmodat(borrow_fd(dir), path, mode, flags))
 }

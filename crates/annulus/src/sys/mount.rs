@@ -219,7 +219,7 @@ fn learn_mount(mount: u64, file: Option<RawFd>) -> Option<FileSystem> {
 ///
 /// The root directory is assumed to stay on its mount, because a query for each open would cost a system call. A change
 /// (`chroot`, `pivot_root`, `setns`) is noticed by `closing` and `closes_briefly`.
-pub(crate) fn local_start((dir, path): call::Place<'_>) -> Option<u64> {
+pub(crate) fn local_start((dir, path): call::DirPath<'_>) -> Option<u64> {
     if path.to_bytes().starts_with(b"/") {
         let root = ROOT.load(Relaxed);
         return (root > NOT_LOCAL).then_some(root);

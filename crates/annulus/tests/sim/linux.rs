@@ -280,6 +280,18 @@ fn step(rng: &mut Rng) -> Step {
         20 => Step::RemoveDir { name },
         21 | 22 => Step::MakeDir { name },
         23 => Step::List { name },
+        choice => further_step(rng, choice, file, (at, bytes), name),
+    }
+}
+
+fn further_step(
+    rng: &mut Rng,
+    choice: u64,
+    file: u64,
+    (at, bytes): (u64, u64),
+    name: &'static str,
+) -> Step {
+    match choice {
         24 => Step::SyncRange { file, at, bytes },
         25..28 => Step::CopyRange {
             file,
@@ -521,6 +533,27 @@ impl Fixture {
                 let set = self.engine.set_permissions(self.path(name), permissions);
                 describe(set.await)
             }
+            Step::Remove { name } => describe(self.engine.remove_file(self.path(name)).await),
+            Step::RemoveDir { name } => describe(self.engine.remove_dir(self.path(name)).await),
+            Step::MakeDir { name } => describe(self.engine.create_dir(self.path(name)).await),
+            Step::List { name } => self.list(self.path(name)).await,
+            Step::Copy { .. }
+            | Step::Canonicalize { .. }
+            | Step::RemoveAll { .. }
+            | Step::OpenDir { .. }
+            | Step::CloseDir { .. }
+            | Step::In { .. } => self.run_on_trees(step).await,
+            Step::SetTimes { .. }
+            | Step::GetXattr { .. }
+            | Step::SetXattr { .. }
+            | Step::ListXattrs { .. }
+            | Step::RemoveXattr { .. } => self.run_on_attributes(step).await,
+            _ => self.run_on_file(step).await.unwrap_or_default(),
+        }
+    }
+
+    async fn run_on_trees(&mut self, step: &Step) -> String {
+        match *step {
             Step::Copy { from, to } => {
                 let copied = self.engine.copy(self.path(from), self.path(to)).await;
                 // Messages of the library name the path.
@@ -530,10 +563,6 @@ impl Fixture {
                     copied => describe(copied),
                 }
             }
-            Step::Remove { name } => describe(self.engine.remove_file(self.path(name)).await),
-            Step::RemoveDir { name } => describe(self.engine.remove_dir(self.path(name)).await),
-            Step::MakeDir { name } => describe(self.engine.create_dir(self.path(name)).await),
-            Step::List { name } => self.list(self.path(name)).await,
             Step::Canonicalize { name } => {
                 let found = self.engine.canonicalize(self.path(name)).await;
                 describe(found.map(|found| found.strip_prefix(&self.top).map(Path::to_owned)))
@@ -561,12 +590,7 @@ impl Fixture {
                 };
                 self.run_in(dir.at(name), other, action, bits).await
             }
-            Step::SetTimes { .. }
-            | Step::GetXattr { .. }
-            | Step::SetXattr { .. }
-            | Step::ListXattrs { .. }
-            | Step::RemoveXattr { .. } => self.run_on_attributes(step).await,
-            _ => self.run_on_file(step).await.unwrap_or_default(),
+            _ => unreachable!("not on trees"),
         }
     }
 
@@ -645,6 +669,40 @@ impl Fixture {
         }
     }
 
+    async fn run_on_file_attributes(&self, step: &Step) -> Option<String> {
+        Some(match *step {
+            Step::SetFileTimes { file, modified } => {
+                let (file, times) = (self.file(file)?, FileTimes::new());
+                let set = file.set_times(times.set_modified(at(modified))).await;
+                let stat = file.metadata().await;
+                format!(
+                    "{} {}",
+                    describe(set),
+                    describe(stat.map(|stat| stat.modified()))
+                )
+            }
+            Step::FileXattrs {
+                file,
+                attribute,
+                bytes,
+            } => {
+                let file = self.file(file)?;
+                let removed = file.remove_xattr(attribute).await;
+                let set = file.set_xattr(attribute, vec![b'f'; bytes]).await;
+                let value = file.get_xattr(attribute).await;
+                let listed = file.list_xattrs().await.map(of_users);
+                [
+                    describe(removed),
+                    describe(set),
+                    describe(value),
+                    describe(listed),
+                ]
+                .join(", ")
+            }
+            _ => return None,
+        })
+    }
+
     async fn run_on_file(&self, step: &Step) -> Option<String> {
         Some(match *step {
             Step::Read { file, at, bytes } => {
@@ -693,33 +751,8 @@ impl Fixture {
                 let permissions = Permissions::from_mode(mode);
                 describe(self.file(file)?.set_permissions(&permissions).await)
             }
-            Step::SetFileTimes { file, modified } => {
-                let (file, times) = (self.file(file)?, FileTimes::new());
-                let set = file.set_times(times.set_modified(at(modified))).await;
-                let stat = file.metadata().await;
-                format!(
-                    "{} {}",
-                    describe(set),
-                    describe(stat.map(|stat| stat.modified()))
-                )
-            }
-            Step::FileXattrs {
-                file,
-                attribute,
-                bytes,
-            } => {
-                let file = self.file(file)?;
-                let removed = file.remove_xattr(attribute).await;
-                let set = file.set_xattr(attribute, vec![b'f'; bytes]).await;
-                let value = file.get_xattr(attribute).await;
-                let listed = file.list_xattrs().await.map(of_users);
-                [
-                    describe(removed),
-                    describe(set),
-                    describe(value),
-                    describe(listed),
-                ]
-                .join(", ")
+            Step::SetFileTimes { .. } | Step::FileXattrs { .. } => {
+                self.run_on_file_attributes(step).await?
             }
             Step::Advise { file } => {
                 describe(self.file(file)?.advise(Advice::WillNeed, 0, 0).await)

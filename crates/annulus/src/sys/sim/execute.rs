@@ -74,6 +74,7 @@ impl State {
         chosen
     }
 
+    #[expect(clippy::too_many_lines, reason = "one row for each request")]
     fn call(
         &mut self,
         config: &SimConfig,
@@ -111,30 +112,26 @@ impl State {
                 self.counts.shortened += u64::from(allowed < bytes && done as u64 == allowed);
                 Ok(done)
             }
-            Request::Open {
-                path,
-                flags,
-                mode,
-                beneath,
-            } => {
-                let place = (fd, path.as_slice());
-                let opened = self.files.open(place, flags, mode, beneath, now_ns);
-                opened.map(count)
-            }
             Request::Close => self.files.close(fd),
             Request::Allocate { mode, bytes } => {
                 self.files.allocate(fd, mode, offset, bytes, now_ns)
             }
             Request::Truncate => self.files.truncate(fd, offset, now_ns),
             Request::Advise { advice } => self.files.advise(fd, advice),
-            Request::Stat {
+            Request::List { mut into } => {
+                let records = self.files.list(fd, into.bytes())?;
+                into.fill(&records);
+                Ok(records.len())
+            }
+            Request::Open {
                 path,
                 flags,
-                mut out,
+                mode,
+                beneath,
             } => {
-                let statx = self.files.stat((fd, &path), flags)?;
-                out.fill_statx(&statx);
-                Ok(0)
+                let path = (fd, path.as_slice());
+                let opened = self.files.open(path, flags, mode, beneath, now_ns);
+                opened.map(count)
             }
             Request::Rename {
                 from,
@@ -160,6 +157,15 @@ impl State {
                 let found = self.files.real_path(&path)?;
                 fill_whole(&mut into, &found)
             }
+            Request::Stat {
+                path,
+                flags,
+                mut out,
+            } => {
+                let statx = self.files.stat((fd, &path), flags)?;
+                out.fill_statx(&statx);
+                Ok(0)
+            }
             Request::SetMode { path, mode } => self.files.set_mode((fd, &path), mode),
             Request::SetTimes { path, times } => {
                 self.files.set_times((fd, &path), &times.read(), now_ns)
@@ -180,11 +186,6 @@ impl State {
                 fill_whole(&mut into, &names)
             }
             Request::RemoveXattr { path, name } => self.files.remove_xattr((fd, &path), &name),
-            Request::List { mut into } => {
-                let records = self.files.list(fd, into.bytes())?;
-                into.fill(&records);
-                Ok(records.len())
-            }
             Request::Unknown => Err(EINVAL),
         }
     }

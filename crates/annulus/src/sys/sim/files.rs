@@ -18,7 +18,7 @@ use crate::narrow::to_usize;
 pub(crate) type SysResult<T> = Result<T, i32>;
 
 /// The descriptor of a directory, or `AT_FDCWD`, and a path.
-pub(crate) type Place<'a> = (i32, &'a [u8]);
+pub(crate) type DirPath<'a> = (i32, &'a [u8]);
 
 /// The first descriptor, far from the numbers of real ones, so that a real system call with a simulated descriptor
 /// fails with `EBADF`.
@@ -142,7 +142,7 @@ impl Files {
 
     pub(crate) fn open(
         &mut self,
-        place: Place<'_>,
+        path: DirPath<'_>,
         flags: u32,
         mode: u32,
         beneath: bool,
@@ -160,9 +160,7 @@ impl Files {
             true => End::FollowWithoutSlash,
             false => End::Follow,
         };
-        let lookup = self
-            .tree
-            .resolve(self.base(place)?, place.1, end, beneath)?;
+        let lookup = self.tree.resolve(self.base(path)?, path.1, end, beneath)?;
         let no_follow = flags & call::O_NOFOLLOW != 0;
         let writes = flags & call::O_ACCMODE != call::O_RDONLY;
         let unnamed = flags & call::O_TMPFILE == call::O_TMPFILE;
@@ -428,8 +426,8 @@ impl Files {
 
     pub(crate) fn rename(
         &mut self,
-        from: Place<'_>,
-        to: Place<'_>,
+        from: DirPath<'_>,
+        to: DirPath<'_>,
         flags: u32,
     ) -> SysResult<usize> {
         let from = self.resolve(from, End::Keep)?;
@@ -440,14 +438,19 @@ impl Files {
         Ok(0)
     }
 
-    pub(crate) fn unlink(&mut self, path: Place<'_>, flags: u32) -> SysResult<usize> {
+    pub(crate) fn unlink(&mut self, path: DirPath<'_>, flags: u32) -> SysResult<usize> {
         let lookup = self.resolve(path, End::Keep)?;
         let gone = self.tree.remove(&lookup, flags & call::AT_REMOVEDIR != 0)?;
         self.forget_if_gone(gone);
         Ok(0)
     }
 
-    pub(crate) fn make_dir(&mut self, path: Place<'_>, mode: u32, now_ns: u64) -> SysResult<usize> {
+    pub(crate) fn make_dir(
+        &mut self,
+        path: DirPath<'_>,
+        mode: u32,
+        now_ns: u64,
+    ) -> SysResult<usize> {
         let lookup = self.resolve(path, End::Keep)?;
         if lookup.ino.is_some() {
             return Err(EEXIST);
@@ -463,8 +466,8 @@ impl Files {
     /// `flags` has `AT_EMPTY_PATH` for an open file.
     pub(crate) fn link(
         &mut self,
-        file: Place<'_>,
-        name: Place<'_>,
+        file: DirPath<'_>,
+        name: DirPath<'_>,
         flags: u32,
     ) -> SysResult<usize> {
         let ino = match flags & call::AT_EMPTY_PATH {
@@ -486,7 +489,7 @@ impl Files {
     pub(crate) fn symlink(
         &mut self,
         target: &[u8],
-        name: Place<'_>,
+        name: DirPath<'_>,
         now_ns: u64,
     ) -> SysResult<usize> {
         if target.is_empty() {
@@ -502,7 +505,7 @@ impl Files {
         linked.map(|()| 0)
     }
 
-    pub(crate) fn read_link(&self, path: Place<'_>) -> SysResult<Name> {
+    pub(crate) fn read_link(&self, path: DirPath<'_>) -> SysResult<Name> {
         let ino = self.tree.existing(&self.find_link(path)?)?;
         self.tree.target(ino).cloned().ok_or(EINVAL)
     }
@@ -515,7 +518,7 @@ impl Files {
     }
 
     /// Returns the directory at which a lookup starts.
-    fn base(&self, (dir, path): Place<'_>) -> SysResult<Ino> {
+    fn base(&self, (dir, path): DirPath<'_>) -> SysResult<Ino> {
         if dir == call::AT_FDCWD || path.is_empty() || path.starts_with(b"/") {
             return Ok(ROOT);
         }
@@ -525,27 +528,27 @@ impl Files {
         }
     }
 
-    fn resolve(&self, place: Place<'_>, end: End) -> SysResult<Lookup> {
-        self.tree.resolve(self.base(place)?, place.1, end, false)
+    fn resolve(&self, path: DirPath<'_>, end: End) -> SysResult<Lookup> {
+        self.tree.resolve(self.base(path)?, path.1, end, false)
     }
 
     /// Resolves a path and does not follow a symbolic link at its end, unless a slash follows.
-    fn find_link(&self, place: Place<'_>) -> SysResult<Lookup> {
-        self.resolve(place, End::KeepWithoutSlash)
+    fn find_link(&self, path: DirPath<'_>) -> SysResult<Lookup> {
+        self.resolve(path, End::KeepWithoutSlash)
     }
 
     /// Sets the permissions of the file at `path`; if that is empty, of the open file.
-    pub(crate) fn set_mode(&mut self, place: Place<'_>, mode: u32) -> SysResult<usize> {
-        let inode = self.inode_at(place)?;
+    pub(crate) fn set_mode(&mut self, path: DirPath<'_>, mode: u32) -> SysResult<usize> {
+        let inode = self.inode_at(path)?;
         inode.mode = inode.mode & call::S_IFMT | mode & 0o7777;
         Ok(0)
     }
 
     /// Returns the inode at `path`; if that is empty, of the open file.
-    fn inode_at(&mut self, place: Place<'_>) -> SysResult<&mut Inode> {
-        let ino = match place {
+    fn inode_at(&mut self, path: DirPath<'_>) -> SysResult<&mut Inode> {
+        let ino = match path {
             (fd, b"") if fd != call::AT_FDCWD => self.opened(fd)?.ino,
-            place => self.tree.existing(&self.resolve(place, End::Follow)?)?,
+            path => self.tree.existing(&self.resolve(path, End::Follow)?)?,
         };
         self.inode(ino)
     }
@@ -553,7 +556,7 @@ impl Files {
     /// `times`: two times of the kernel, of the last read and of the last change.
     pub(crate) fn set_times(
         &mut self,
-        place: Place<'_>,
+        path: DirPath<'_>,
         times: &[u8],
         now_ns: u64,
     ) -> SysResult<usize> {
@@ -569,7 +572,7 @@ impl Files {
         if times.iter().all(|time| time.tv_nsec == call::UTIME_OMIT) {
             return Ok(0);
         }
-        let inode = self.inode_at(place)?;
+        let inode = self.inode_at(path)?;
         inode.changed_ns = now_ns;
         for (set, time) in inode.times.iter_mut().zip(times) {
             if time.tv_nsec != call::UTIME_OMIT {
@@ -580,11 +583,15 @@ impl Files {
     }
 
     /// Returns the extended attributes of the file, if it can have one with this name.
-    fn xattrs(&mut self, place: Place<'_>, name: &[u8]) -> SysResult<&mut BTreeMap<Name, Vec<u8>>> {
+    fn xattrs(
+        &mut self,
+        path: DirPath<'_>,
+        name: &[u8],
+    ) -> SysResult<&mut BTreeMap<Name, Vec<u8>>> {
         if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
             return Err(ERANGE);
         }
-        let inode = self.inode_at(place)?;
+        let inode = self.inode_at(path)?;
         match name.strip_prefix(b"user.") {
             None => Err(EOPNOTSUPP),
             Some(b"") => Err(EINVAL),
@@ -592,34 +599,34 @@ impl Files {
         }
     }
 
-    pub(crate) fn xattr(&mut self, place: Place<'_>, name: &[u8]) -> SysResult<Vec<u8>> {
-        let value = self.xattrs(place, name)?.get(name);
+    pub(crate) fn xattr(&mut self, path: DirPath<'_>, name: &[u8]) -> SysResult<Vec<u8>> {
+        let value = self.xattrs(path, name)?.get(name);
         value.cloned().ok_or(ENODATA)
     }
 
     pub(crate) fn set_xattr(
         &mut self,
-        place: Place<'_>,
+        path: DirPath<'_>,
         name: &[u8],
         value: Vec<u8>,
     ) -> SysResult<usize> {
         if value.len() > XATTR_BYTES_MAX {
             return Err(E2BIG);
         }
-        self.xattrs(place, name)?.insert(name.to_vec(), value);
+        self.xattrs(path, name)?.insert(name.to_vec(), value);
         Ok(0)
     }
 
     /// Returns the names, each with a NUL at its end.
-    pub(crate) fn list_xattrs(&mut self, place: Place<'_>) -> SysResult<Vec<u8>> {
-        let names = self.inode_at(place)?.xattrs.keys();
+    pub(crate) fn list_xattrs(&mut self, path: DirPath<'_>) -> SysResult<Vec<u8>> {
+        let names = self.inode_at(path)?.xattrs.keys();
         Ok(names
             .flat_map(|name| [name.as_slice(), b"\0"].concat())
             .collect())
     }
 
-    pub(crate) fn remove_xattr(&mut self, place: Place<'_>, name: &[u8]) -> SysResult<usize> {
-        let removed = self.xattrs(place, name)?.remove(name);
+    pub(crate) fn remove_xattr(&mut self, path: DirPath<'_>, name: &[u8]) -> SysResult<usize> {
+        let removed = self.xattrs(path, name)?.remove(name);
         removed.map(|_| 0).ok_or(ENODATA)
     }
 
@@ -666,11 +673,11 @@ impl Files {
         Ok(records)
     }
 
-    pub(crate) fn stat(&self, place: Place<'_>, flags: u32) -> SysResult<call::Statx> {
+    pub(crate) fn stat(&self, path: DirPath<'_>, flags: u32) -> SysResult<call::Statx> {
         let ino = match flags & (call::AT_SYMLINK_NOFOLLOW | call::AT_EMPTY_PATH) {
-            0 => self.tree.existing(&self.resolve(place, End::Follow)?)?,
-            call::AT_SYMLINK_NOFOLLOW => self.tree.existing(&self.find_link(place)?)?,
-            _ => self.opened(place.0)?.ino,
+            0 => self.tree.existing(&self.resolve(path, End::Follow)?)?,
+            call::AT_SYMLINK_NOFOLLOW => self.tree.existing(&self.find_link(path)?)?,
+            _ => self.opened(path.0)?.ino,
         };
         let inode = self.inodes.get(&ino).ok_or(ENOENT)?;
         Ok(super::stat::statx(ino, inode, self.tree.links(ino)))

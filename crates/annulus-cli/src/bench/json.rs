@@ -6,7 +6,6 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::layout::{self, Digits};
@@ -22,7 +21,8 @@ use crate::trace::{AtDepth, Traced};
 pub(crate) const VERSION: u32 = 1;
 
 /// A comparison of `annulus bench file`.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
@@ -53,7 +53,8 @@ pub(crate) struct Report {
 }
 
 /// The load.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Load {
     pub(crate) rw: String,
     pub(crate) write_percent: u8,
@@ -84,7 +85,8 @@ pub(crate) struct Load {
     pub(crate) repeats: usize,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct VariantFacts {
     pub(crate) name: String,
     pub(crate) side: Side,
@@ -92,7 +94,8 @@ pub(crate) struct VariantFacts {
 }
 
 /// One run of a variant at a depth.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Run {
     /// The position in the order of runs, from 0.
     pub(crate) position: usize,
@@ -104,7 +107,8 @@ pub(crate) struct Run {
 }
 
 /// The outcome of a run.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Outcome {
     Measured(Box<Sample>),
@@ -177,7 +181,8 @@ impl Outcome {
 }
 
 /// The figures of a run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Sample {
     /// The measured time.
     pub(crate) seconds: f64,
@@ -210,7 +215,7 @@ pub(crate) struct Sample {
         serialize_with = "on_one_line",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schemars(with = "Option<Timeline>")]
+    #[cfg_attr(test, schemars(with = "Option<Timeline>"))]
     pub(crate) timeline: Option<Timeline>,
 }
 
@@ -222,7 +227,8 @@ impl Sample {
 }
 
 /// Latencies from submission to completion.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Latency {
     pub(crate) mean: f64,
     pub(crate) p50: u64,
@@ -234,7 +240,8 @@ pub(crate) struct Latency {
 }
 
 /// The checks of the data of all completions, including the ramp and the drain.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Checks {
     /// The number of completions of the run.
     pub(crate) completions: u64,

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{major, minor};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The machine, the file system and the disk.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) architecture: String,
@@ -27,7 +27,8 @@ pub(crate) struct Machine {
 }
 
 /// The block device under the file.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Disk {
     pub(crate) name: String,
     #[serde(default)]

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use annulus_baselines::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// The number of the slice that begins at the end of the measured time.
 const END: usize = SLICES_MAX as usize;
 
 /// A run over time.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Timeline {
     /// The length of each slice, in ns; the last may be shorter.
     pub(crate) slice_ns: u64,

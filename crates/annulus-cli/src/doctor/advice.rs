@@ -1,6 +1,5 @@
 //! The advice of the rules, and the verdict.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::Environment;
@@ -15,7 +14,8 @@ pub(crate) struct Findings<'a> {
 }
 
 /// One piece of advice.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Advice {
     /// The name of the rule in docs/reference/doctor.md.
     pub(crate) rule: String,
@@ -27,7 +27,8 @@ pub(crate) struct Advice {
 }
 
 /// The severity of advice, the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Severity {
     /// Prevents the creation of a ring.
@@ -94,7 +95,8 @@ pub(crate) fn advice(findings: &Findings<'_>) -> Vec<Advice> {
     advice
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     Good,

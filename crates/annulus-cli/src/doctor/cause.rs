@@ -5,13 +5,13 @@
 //! imitates one both return `ENOSYS`. In that case the kernel's configuration, its sysctl and its version decide.
 
 use rustix::io::Errno;
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{Environment, RefusalKind, Seccomp, Version};
 use super::surroundings::ContainerKind;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Cause {
     /// The kernel is older than io_uring.

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::surroundings::{chosen, text};
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Device {
     /// The name in `/sys/block`.
     pub(crate) name: String,

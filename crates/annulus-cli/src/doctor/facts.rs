@@ -2,14 +2,14 @@
 //!
 //! [`Environment`] holds all facts. `gather.rs` fills it from this machine, and tests simulate other machines.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::location::Location;
 use super::surroundings::Surroundings;
 
 /// The machine, as visible to this process.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Environment {
     pub(crate) kernel: Kernel,
     pub(crate) ring: RingFacts,
@@ -22,7 +22,8 @@ pub(crate) struct Environment {
     pub(crate) location: Option<Location>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Kernel {
     /// The output of `uname -r`.
     pub(crate) release: String,
@@ -37,7 +38,8 @@ pub(crate) struct Kernel {
 }
 
 /// A kernel version. The last number is 0 if it is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Version(pub(crate) u32, pub(crate) u32, pub(crate) u32);
 
 impl std::fmt::Display for Version {
@@ -47,7 +49,8 @@ impl std::fmt::Display for Version {
 }
 
 /// The results of the io_uring probes.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct RingFacts {
     /// The three system calls, each called once.
     pub(crate) calls: Vec<Call>,
@@ -66,7 +69,8 @@ pub(crate) struct RingFacts {
     pub(crate) engine: Option<EngineFact>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Call {
     pub(crate) name: String,
     /// The error that it returned; absent if it works.
@@ -76,13 +80,15 @@ pub(crate) struct Call {
 }
 
 /// The error of the library.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Refusal {
     pub(crate) kind: RefusalKind,
     pub(crate) text: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RefusalKind {
     Missing,
@@ -93,7 +99,8 @@ pub(crate) enum RefusalKind {
     Other,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SetupMode {
     Plain,
@@ -102,7 +109,8 @@ pub(crate) enum SetupMode {
 }
 
 /// The result of a probe on a separate ring.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ProbeFact {
     pub(crate) name: String,
     /// The first kernel that is known to have it.
@@ -114,13 +122,15 @@ pub(crate) struct ProbeFact {
     pub(crate) is_starved: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct FeatureFact {
     pub(crate) name: String,
     pub(crate) is_there: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OperationFact {
     pub(crate) name: String,
     /// The kernel's name of the opcode, if io_uring has one.
@@ -128,7 +138,8 @@ pub(crate) struct OperationFact {
     pub(crate) mechanism: Mechanism,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Mechanism {
     Ring,
@@ -136,7 +147,8 @@ pub(crate) enum Mechanism {
     Clock,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Quirk {
     pub(crate) name: String,
     /// Absent if the probe could not run.
@@ -144,7 +156,8 @@ pub(crate) struct Quirk {
     pub(crate) meaning: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct EngineFact {
     /// The description that the engine gives.
     pub(crate) backend: String,
@@ -155,7 +168,8 @@ pub(crate) struct EngineFact {
 }
 
 /// The policies that can forbid io_uring.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Policy {
     /// `kernel.io_uring_disabled`; absent before Linux 6.6, and if io_uring is not built in.
     pub(crate) io_uring_disabled: Option<u32>,
@@ -175,7 +189,8 @@ pub(crate) struct Policy {
     pub(crate) security_modules: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Seccomp {
     Off,
@@ -183,7 +198,8 @@ pub(crate) enum Seccomp {
     Filter,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Limits {
     /// `RLIMIT_MEMLOCK`; absent if unlimited.
     pub(crate) memlock_bytes: Option<u64>,

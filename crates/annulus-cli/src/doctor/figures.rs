@@ -1,12 +1,12 @@
 //! The measured figures: each is the median of several short samples.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::bench::Spread;
 
 /// The measurements, in the order of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Measurement {
     Enter,
@@ -68,7 +68,8 @@ impl Measurement {
 }
 
 /// The results of the measurement.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Figures {
     /// The duration of the measurement.
     pub(crate) seconds: f64,
@@ -85,7 +86,8 @@ pub(crate) struct Figures {
 }
 
 /// Nanoseconds per operation.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Figure {
     pub(crate) what: Measurement,
     /// The description of the measurement.
@@ -94,7 +96,8 @@ pub(crate) struct Figure {
 }
 
 /// A measurement that failed, with the reason.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Missing {
     pub(crate) what: Measurement,
     pub(crate) why: String,

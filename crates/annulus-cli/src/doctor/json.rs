@@ -1,6 +1,5 @@
 //! The JSON of `annulus doctor`. Its schema is in `schema/doctor.json`.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::advice::{Advice, Findings, Verdict, advice, next_command};
@@ -14,7 +13,8 @@ use crate::bench::all::parts::{Needs, Part, parts};
 pub(crate) const VERSION: u32 = 1;
 
 /// The report of `annulus doctor`.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use annulus::Engine;
 use annulus::buf::AlignedBuf;
 use rustix::fs::{OFlags, major, minor, seek};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::device::Device;
@@ -23,7 +22,8 @@ const OWN_BYTES: usize = 4 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// Facts about PATH.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Location {
     /// The path on the command line.
     pub(crate) path: PathBuf,
@@ -44,7 +44,8 @@ pub(crate) struct Location {
     pub(crate) no_sample: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     Directory,
@@ -53,7 +54,8 @@ pub(crate) enum Kind {
 }
 
 /// The properties of `O_DIRECT` at a location.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Direct {
     /// Absent if the test could not run.
     pub(crate) works: Option<bool>,

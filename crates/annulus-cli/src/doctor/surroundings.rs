@@ -6,10 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Surroundings {
     pub(crate) container: Option<Container>,
     /// The hypervisor, if this is a virtual machine.
@@ -20,14 +20,16 @@ pub(crate) struct Surroundings {
     pub(crate) huge_pages: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Container {
     pub(crate) kind: ContainerKind,
     /// The evidence for the container.
     pub(crate) sign: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ContainerKind {
     Docker,
@@ -55,7 +57,8 @@ impl ContainerKind {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Mitigation {
     /// The name of the file in `/sys/devices/system/cpu/vulnerabilities`.
     pub(crate) name: String,

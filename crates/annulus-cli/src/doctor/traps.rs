@@ -1,13 +1,13 @@
 //! Known traps of the running kernel, by version. Behaviour that can be probed is probed instead (`Support::quirks`).
 //! The version of a distribution's kernel is less reliable than that of an upstream kernel.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{Environment, Version};
 
 /// A trap of the running version.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct TrapHere {
     pub(crate) name: String,
     pub(crate) what: String,

@@ -4,7 +4,6 @@
 use std::cmp::Reverse;
 
 use annulus::metrics::{PreloadCounts, ReasonCounts};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::grid::{Piece, Tone};
@@ -13,7 +12,8 @@ use super::rows::{plain, total};
 use super::units::{count, whole};
 
 /// The state of an unmodified program under the preload library.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct PreloadReport {
     /// The number of serving rings.
     pub(super) rings: u64,
@@ -32,7 +32,8 @@ pub(super) struct PreloadReport {
 }
 
 /// The count of a reason.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct ReasonReport {
     /// The name of the reason in docs/reference/preload.md.
     pub(super) reason: String,

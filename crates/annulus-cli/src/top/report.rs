@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use annulus::metrics::{Counts, ErrorCounts, Histogram, OperationCounts, Snapshot, Source};
 use nix::errno::Errno;
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::notes::notes;
@@ -16,7 +15,8 @@ use super::units::without_escapes;
 pub(super) const VERSION: u32 = 1;
 
 /// One interval of `annulus top`.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     /// The version of this format.
     pub(super) version: u32,
@@ -40,7 +40,8 @@ pub(crate) struct Report {
 }
 
 /// The state of an alert.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct AlertReport {
     pub(super) rule: String,
     /// `true` if the threshold has been crossed for the time of the rule.
@@ -50,7 +51,8 @@ pub(super) struct AlertReport {
 }
 
 /// The observed process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ProcessFacts {
     pub(super) pid: u32,
     /// The command line, with question marks instead of control characters.
@@ -59,7 +61,8 @@ pub(crate) struct ProcessFacts {
 }
 
 /// A source of counters.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct SourceReport {
     /// `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`, `passed` or `ended`. Newer versions
     /// may have others.
@@ -77,7 +80,8 @@ pub(super) struct SourceReport {
 }
 
 /// The activity of a source.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Done {
     /// The operations in the kernel or on a blocking thread, at the end of the interval.
     pub(super) in_flight: u64,
@@ -96,7 +100,8 @@ pub(super) struct Done {
 }
 
 /// The figures of an operation.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct OperationReport {
     pub(super) name: String,
     /// Completions since the start of the process, including errors.
@@ -116,7 +121,8 @@ pub(super) struct OperationReport {
 }
 
 /// Latencies, in ns, each accurate to a sixteenth.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Latency {
     /// The number of sampled operations.
     pub(super) samples: u64,
@@ -129,7 +135,8 @@ pub(super) struct Latency {
 }
 
 /// The count of an error.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct ErrorReport {
     pub(super) errno: i32,
     /// The name, such as `EIO`; null for an unknown errno.

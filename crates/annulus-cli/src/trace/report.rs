@@ -1,6 +1,5 @@
 //! The results of the extra runs, for the JSON report and as text.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Calls, Counted};
@@ -11,7 +10,8 @@ const NAMES_SHOWN: usize = 6;
 const PER_OP_SHOWN: f64 = 0.0005;
 
 /// The trace of one variant, from an extra run after the measured runs.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Traced<P> {
     pub(crate) variant: String,
     #[serde(flatten)]
@@ -30,19 +30,22 @@ pub(crate) struct Traced<P> {
 
 /// The queue depth of a trace of `bench file` or `bench nop`. The counts cover the whole process, including the tool's
 /// calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AtDepth {
     pub(crate) depth: usize,
 }
 
 /// The cell of a trace of `bench net`. The counts cover the server's process and its descendants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AtCell {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Syscalls {
     /// The tracer: `perf`, or `strace`, which slows the program far more.
     pub(crate) counted_by: String,

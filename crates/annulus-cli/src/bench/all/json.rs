@@ -1,6 +1,5 @@
 //! The JSON of `annulus bench all`. Its schema is `schema/bench-all.json`.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::bench::json::Report as FileReport;
@@ -11,7 +10,8 @@ use crate::bench::net::json::Report as NetReport;
 pub(crate) const VERSION: u32 = 1;
 
 /// All parts of one `annulus bench all`.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
@@ -32,7 +32,8 @@ pub(crate) struct Report {
 }
 
 /// The result of one part.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PartReport {
     pub(crate) name: String,
     pub(crate) seconds: f64,

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::bench::net::find_program;
@@ -24,7 +23,8 @@ pub(crate) struct Needs<'a> {
 }
 
 /// A part of the benchmark.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Part {
     pub(crate) name: String,
     /// The reason why this machine cannot show it; absent if it can.

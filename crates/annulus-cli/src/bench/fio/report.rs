@@ -1,6 +1,5 @@
 //! The JSON of `annulus bench file --job`, and the conversion of runs to rows. Its schema is `schema/bench-job.json`.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::pass::JobOutcome;
@@ -16,7 +15,8 @@ pub(super) const OWN: &str = "job";
 pub(super) const FIO: &str = "fio";
 
 /// One run of a job file.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
@@ -42,7 +42,8 @@ pub(crate) struct Report {
 }
 
 /// A section of the file.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct JobFacts {
     pub(crate) name: String,
     pub(crate) line: usize,
@@ -58,7 +59,8 @@ pub(crate) struct JobFacts {
 }
 
 /// One run of one job by one variant.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Run {
     /// The number of the repeat, from 1.
     pub(crate) repeat: usize,
@@ -81,7 +83,8 @@ pub(crate) struct Run {
 }
 
 /// The results of all clones of a job together.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Sample {
     pub(crate) read: Option<Side>,
     pub(crate) write: Option<Side>,
@@ -97,7 +100,8 @@ pub(crate) struct Sample {
 }
 
 /// The results of reads or of writes.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Side {
     pub(crate) seconds: f64,
     pub(crate) ops: u64,
@@ -112,7 +116,8 @@ pub(crate) struct Side {
     pub(crate) percentiles: Vec<Percentile>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Percentile {
     pub(crate) percentile: f64,
     pub(crate) ns: u64,
@@ -202,7 +207,8 @@ fn note(job: &Job, outcome: &JobOutcome, sum: &Tally, bytes_used: u64) -> Option
 }
 
 /// One line of the table: medians over the repeats.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Row {
     pub(crate) job: String,
     /// `read` or `write`.
@@ -217,7 +223,8 @@ pub(crate) struct Row {
     pub(crate) note: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Medians {
     pub(crate) ops_per_second: Spread,
     pub(crate) megabytes_per_second: f64,

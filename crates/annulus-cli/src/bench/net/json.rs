@@ -1,6 +1,5 @@
 //! The JSON report of `annulus bench net`. Its schema is `schema/bench-net.json`.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::options::Options;
@@ -15,7 +14,8 @@ use crate::trace::{AtCell, Traced};
 pub(crate) const VERSION: u32 = 1;
 
 /// One run of `annulus bench net`.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
@@ -55,7 +55,8 @@ impl Figures for Report {
 }
 
 /// The parameters of the load.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LoadFacts {
     pub(crate) protocol: String,
     pub(crate) description: String,
@@ -97,7 +98,8 @@ impl LoadFacts {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct VariantFacts {
     pub(crate) name: String,
     pub(crate) about: String,
@@ -130,7 +132,8 @@ impl VariantFacts {
 }
 
 /// One variant in one cell, once.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Run {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
@@ -159,7 +162,8 @@ impl Run {
 }
 
 /// The results of a run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Sample {
     pub(crate) requests_per_second: f64,
     /// Responses in the measured time.
@@ -196,11 +200,12 @@ pub(crate) struct Sample {
         serialize_with = "on_one_line",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schemars(with = "Option<Timeline>")]
+    #[cfg_attr(test, schemars(with = "Option<Timeline>"))]
     pub(crate) timeline: Option<Timeline>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Latency {
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
@@ -211,7 +216,8 @@ pub(crate) struct Latency {
 }
 
 /// The resources that all threads of the server used.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ServerUse {
     pub(crate) cpu_us_per_request: f64,
     /// CPU time of the server's busiest thread. In a single-threaded server this is the event loop.
@@ -231,7 +237,8 @@ pub(crate) struct ServerUse {
 }
 
 /// Counts over the whole run, including warm-up and drain.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Totals {
     pub(crate) requests: u64,
     pub(crate) responses: u64,
@@ -251,7 +258,8 @@ pub(crate) struct Totals {
     pub(crate) client_out_of_buffers: u64,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ErrorCount {
     pub(crate) kind: String,
     pub(crate) count: u64,
@@ -260,7 +268,8 @@ pub(crate) struct ErrorCount {
 }
 
 /// One variant in one cell, with medians over its good runs.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Row {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
@@ -274,7 +283,8 @@ pub(crate) struct Row {
     pub(crate) limit: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Medians {
     pub(crate) requests_per_second: Spread,
     /// Throughput divided by that of `epoll` in the same repeat.

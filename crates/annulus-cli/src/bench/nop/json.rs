@@ -1,6 +1,5 @@
 //! The JSON of `annulus bench nop`. Its schema is `schema/bench-nop.json`.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::layers::Layer;
@@ -14,7 +13,8 @@ pub(crate) const VERSION: u32 = 1;
 const REFERENCE: &str = "abi-defer";
 
 /// One comparison of `annulus bench nop`.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
@@ -42,14 +42,16 @@ pub(crate) struct Report {
     pub(crate) verdict: String,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LayerFacts {
     pub(crate) name: String,
     pub(crate) about: String,
 }
 
 /// One run of one layer at one depth.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Run {
     pub(crate) depth: usize,
     /// The number of the repeat, from 1.
@@ -63,7 +65,8 @@ pub(crate) struct Run {
 }
 
 /// The numbers of a run.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Sample {
     pub(crate) seconds: f64,
     pub(crate) ops: u64,
@@ -81,7 +84,8 @@ pub(crate) struct Sample {
 }
 
 /// One layer at one depth: medians over its runs.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Row {
     pub(crate) depth: usize,
     pub(crate) layer: String,
@@ -89,7 +93,8 @@ pub(crate) struct Row {
     pub(crate) reason: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Medians {
     pub(crate) ns_per_op: Spread,
     pub(crate) cpu_ns_per_op: Spread,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use annulus_baselines::variants as baselines;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::run::{AnyVariant, Harness};
@@ -40,7 +39,8 @@ const DEFAULT: [&str; 13] = [
 const DIRECT: [&str; 4] = ["annulus-arena", "annulus-tokio-arena", "pread", "pread-512"];
 
 /// The side of a variant, which decides what it is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
     /// A form of Annulus.

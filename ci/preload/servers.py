@@ -242,6 +242,16 @@ class Server:
             total += int(re.search(r"^Pss:\s+(\d+)", text, re.M).group(1))
         return total
 
+    def cpu_ticks(self):
+        """Returns the processor time of the process and its children, in ticks."""
+        ticks = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                # proc_pid_stat(5): `utime` and `stime` are the fields 14 and 15; the second is the name, in brackets.
+                words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(words[11]) + int(words[12])
+        return ticks
+
     def descriptors(self):
         """Returns what each process has open: for each process ID, how many descriptors of each kind."""
         found = {}

@@ -156,6 +156,34 @@ fn a_whole_read_that_is_dropped_at_any_point_leaves_no_descriptor() {
     });
 }
 
+/// Reads that have begun, but are polled no more, do not count on the turns of others.
+#[test]
+fn a_whole_read_that_is_polled_no_more_holds_up_no_other() {
+    for_each_backend(async |fixture| {
+        warm_up(fixture).await;
+        let path = fixture.path("f");
+        let mut kept = Vec::new();
+        for _ in 0..10 * TASKS {
+            let mut read = Box::pin(fixture.engine.read(&path));
+            let polled =
+                std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+            if polled.is_pending() {
+                kept.push(read);
+            }
+        }
+        let shares = fixture.has_own_ring && is_local(fixture);
+        assert!(!shares || !kept.is_empty(), "every read ended at once");
+        for _ in 0..READS {
+            fixture.engine.read(&path).await.unwrap();
+        }
+        for read in read_together(fixture, &path).await {
+            read.unwrap();
+        }
+        drop(kept);
+        fixture.engine.read(&path).await.unwrap();
+    });
+}
+
 /// Creates a pipe with a name.
 fn make_pipe(path: &Path) {
     let made = Command::new("mkfifo").arg(path).status();

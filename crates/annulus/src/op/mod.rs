@@ -141,6 +141,7 @@ pub(crate) use statx::{StatResult, Statx};
 
 /// The next step after a result of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Resume {
     /// The operation is complete with this result: a count, or a negative errno.
     Done(i32),
@@ -152,6 +153,7 @@ pub enum Resume {
 
 /// The outcome of the non-blocking fast path on the caller's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SyncAttempt {
     /// No attempt was made.
     NotTried,

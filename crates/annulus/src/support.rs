@@ -1,8 +1,6 @@
 //! Detection of io_uring's features on this machine, and of the limits that apply to this process.
 
-pub use crate::sys::feature_probe::Probe;
-pub use crate::sys::kernel_quirks::KernelQuirk;
-pub use crate::sys::syscall_probe::SyscallProbe;
+pub use crate::sys::probe_table::{Probe, ProbeKind, Verdict};
 
 use std::fmt;
 use std::io;
@@ -12,12 +10,11 @@ use crate::error::SetupError;
 use crate::op::{self, OpInfo};
 use crate::sys::feature_probe::{self, FEATURES, OPCODES, ProbedRing};
 use crate::sys::filter_probe;
-use crate::sys::kernel_quirks;
 use crate::sys::poll_queue;
 use crate::sys::probe;
+use crate::sys::probe_table;
 use crate::sys::ring::SetupMode;
 use crate::sys::sqe::opcode;
-use crate::sys::syscall_probe;
 
 /// The io_uring features that this machine supports, found by probing. `Display` writes a report for people: one fact
 /// per line, a verdict and a next step.
@@ -39,9 +36,8 @@ use crate::sys::syscall_probe;
 #[derive(Debug)]
 pub struct Support {
     kernel: String,
-    calls: [SyscallProbe; 3],
     ring: Result<ProbedRing, SetupError>,
-    setup_flags: Vec<Probe>,
+    probes: Vec<Probe>,
     features: u32,
     disabled: Option<u32>,
     group: Option<u32>,
@@ -150,9 +146,8 @@ impl Support {
     fn around(ring: Result<ProbedRing, SetupError>) -> Support {
         Support {
             kernel: probe::kernel_release(),
-            calls: syscall_probe::probe_calls(),
             ring,
-            setup_flags: Vec::new(),
+            probes: probe_table::calls(),
             features: 0,
             disabled: probe::io_uring_disabled(),
             group: probe::io_uring_group(),
@@ -177,17 +172,17 @@ impl Support {
         KernelVersion::new(major, minor)
     }
 
-    /// Returns the result of each of io_uring's system calls. The refused calls, and their errors, show which policy
-    /// forbids io_uring: a filter refuses calls by number; a sysctl and the security modules refuse only the set-up.
-    pub fn calls(&self) -> &[SyscallProbe] {
-        &self.calls
+    /// Returns the probes of one kind: the system calls, and, unless no ring can be set up, the set-up flags and the
+    /// registrations.
+    pub fn probes(&self, kind: ProbeKind) -> impl Iterator<Item = &Probe> {
+        self.probes.iter().filter(move |probe| probe.kind == kind)
     }
 
     /// Probes for behaviours that differ between kernels with the same features, each on its own rings. Returns an
     /// empty list if no ring can be set up. Takes about 20 ms, so it is not part of [`Support::detect`].
-    pub fn quirks(&self) -> Vec<KernelQuirk> {
+    pub fn probe_behaviour(&self) -> Vec<Probe> {
         match self.ring {
-            Ok(_) => kernel_quirks::all(),
+            Ok(_) => probe_table::behaviour_probes(),
             Err(_) => Vec::new(),
         }
     }
@@ -199,12 +194,6 @@ impl Support {
     /// Fails with the reason why no ring can be set up, and the remedy.
     pub fn ring(&self) -> Result<SetupMode, &SetupError> {
         self.ring.as_ref().map(|probed| probed.setup_mode)
-    }
-
-    /// Returns the set-up flags, each probed on its own ring. Returns an empty list if no ring can be set up. An
-    /// accepted flag is not a recommendation: polling needs a device with poll queues, or a free processor.
-    pub fn setup_flags(&self) -> &[Probe] {
-        &self.setup_flags
     }
 
     /// Returns each known feature bit of io_uring, by the kernel's name (`EXT_ARG`).
@@ -226,14 +215,6 @@ impl Support {
     /// Returns each file operation of the library and what executes it. Socket operations run on a runtime's cores.
     pub fn operations(&self) -> impl Iterator<Item = OperationSupport> {
         op::ON_FILES.iter().map(|info| self.operation(info))
-    }
-
-    /// Returns the kinds of registration, each probed with a transfer that uses it. Returns an empty list if no ring
-    /// can be set up.
-    pub fn registrations(&self) -> &[Probe] {
-        self.ring
-            .as_ref()
-            .map_or(&[], |probed| &probed.registrations)
     }
 
     /// Returns `kernel.io_uring_disabled`: 0 allows io_uring to all processes, 1 only to root and a group, 2 to none.
@@ -306,12 +287,16 @@ impl Support {
 
 fn detect() -> Support {
     let features = feature_probe::features();
-    let setup_flags = features.map(|_| feature_probe::setup_flags());
+    let setup_flags = features.map(|_| probe_table::setup_flags());
     // Last, because this ring stays registered with the thread until the thread ends.
-    let mut support = Support::around(feature_probe::try_ring());
+    let mut ring = feature_probe::try_ring();
+    let registrations = (ring.as_mut()).map(|probed| std::mem::take(&mut probed.registrations));
+    let registrations = registrations.ok();
+    let mut support = Support::around(ring);
     support.features = features.unwrap_or(0);
-    if support.ring.is_ok() {
-        support.setup_flags = setup_flags.unwrap_or_default();
+    if let Some(registrations) = registrations {
+        support.probes.extend(setup_flags.unwrap_or_default());
+        support.probes.extend(registrations);
     }
     support
 }
@@ -357,10 +342,10 @@ fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
 
 /// Lists the probes by result. A probe that ran out of memory is listed apart, because it does not show whether the
 /// feature works.
-fn probes(probes: &[Probe]) -> String {
-    let starved = |probe: &&Probe| matches!(probe.result, Err(SetupError::Memlock { .. }));
-    let (unknown, known): (Vec<_>, Vec<_>) = probes.iter().partition(starved);
-    let known = list(known.iter().map(|probe| (probe.name, probe.result.is_ok())));
+fn list_probes<'a>(probes: impl Iterator<Item = &'a Probe>) -> String {
+    let starved = |probe: &&Probe| matches!(probe.error(), Some(SetupError::Memlock { .. }));
+    let (unknown, known): (Vec<_>, Vec<_>) = probes.partition(starved);
+    let known = list(known.iter().map(|probe| (probe.name, probe.works())));
     if unknown.is_empty() {
         return known;
     }
@@ -379,7 +364,11 @@ impl fmt::Display for Support {
             Ok(probed) => {
                 row(f, "io_uring", "works")?;
                 row(f, "ring", probed.setup_mode.describe())?;
-                row(f, "set-up flags", &probes(&self.setup_flags))?;
+                row(
+                    f,
+                    "set-up flags",
+                    &list_probes(self.probes(ProbeKind::SetupFlag)),
+                )?;
                 row(
                     f,
                     "features",
@@ -387,7 +376,11 @@ impl fmt::Display for Support {
                 )?;
                 row(f, "opcodes", &self.opcodes_in_short())?;
                 row(f, "operations", &self.operations_in_short())?;
-                row(f, "registrations", &probes(&probed.registrations))?;
+                row(
+                    f,
+                    "registrations",
+                    &list_probes(self.probes(ProbeKind::Registration)),
+                )?;
             }
             Err(error) => {
                 let text = error.to_string();
@@ -515,8 +508,8 @@ impl Support {
         if probed.setup_mode < SetupMode::Deferred {
             less.push("deferred task work: boot Linux 6.1 or later".to_owned());
         }
-        for probe in &probed.registrations {
-            let lack = probe.result.as_ref().err().map(SetupError::to_string);
+        for probe in self.probes(ProbeKind::Registration) {
+            let lack = probe.error().map(SetupError::to_string);
             // A policy that refuses one registration refuses all of them with the same message.
             less.extend(lack.filter(|lack| !less.contains(lack)));
         }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::engine::SetupMode;
-use annulus::support::{KernelVersion, Mechanism, Probe, Support};
+use annulus::support::{KernelVersion, Mechanism, ProbeKind, Support, Verdict};
 use annulus::{Backend, Engine, SetupError};
 use annulus_testing::child_process::in_child;
 use annulus_testing::skip::skip;
@@ -37,9 +37,9 @@ fn detect_ring() -> Option<Support> {
     Some(support)
 }
 
-fn works(probes: &[Probe], name: &str) -> bool {
-    let probe = probes.iter().find(|probe| probe.name == name);
-    probe.unwrap_or_else(|| panic!("no {name}")).result.is_ok()
+fn works(support: &Support, kind: ProbeKind, name: &str) -> bool {
+    let probe = support.probes(kind).find(|probe| probe.name == name);
+    probe.unwrap_or_else(|| panic!("no {name}")).works()
 }
 
 #[test]
@@ -88,7 +88,11 @@ fn a_set_up_flag_is_accepted_if_a_ring_can_be_made_with_it() {
     tried.insert("DEFER_TASKRUN", deferred);
     tried.insert("NO_SQARRAY", made(|ring| ring.setup_no_sqarray()));
     for (name, works_here) in tried {
-        assert_eq!(works(support.setup_flags(), name), works_here, "{name}");
+        assert_eq!(
+            works(&support, ProbeKind::SetupFlag, name),
+            works_here,
+            "{name}"
+        );
     }
 }
 
@@ -125,21 +129,18 @@ fn a_registration_works_if_a_ring_accepts_it() {
     let Some(support) = detect_ring() else { return };
     let ring = IoUring::new(4).unwrap();
     let takes = ring.submitter();
-    let probes = support.registrations();
+    let works = |name| works(&support, ProbeKind::Registration, name);
     assert_eq!(
-        works(probes, "direct descriptors"),
+        works("direct descriptors"),
         takes.register_files(&[0]).is_ok()
     );
     takes.unregister_files().unwrap();
     let sparse = takes.register_files_sparse(4).is_ok();
-    assert_eq!(
-        works(probes, "an empty table of direct descriptors"),
-        sparse
-    );
+    assert_eq!(works("an empty table of direct descriptors"), sparse);
     let limited = takes.register_iowq_max_workers(&mut [0, 0]).is_ok();
-    assert_eq!(works(probes, "a limit of worker threads"), limited);
+    assert_eq!(works("a limit of worker threads"), limited);
     // Buffers and groups are tried with separate memory in src/sys/register/tests.rs.
-    assert!(works(probes, "registered buffers"));
+    assert!(works("registered buffers"));
 }
 
 /// The test `tidy` compares the table of docs/reference/kernels.md with the sources.
@@ -294,7 +295,9 @@ fn a_seccomp_filter_is_reported_as_the_cause_with_a_hint() {
             by.contains("seccomp") && hint.contains("io_uring_setup"),
             "{by}; {hint}"
         );
-        assert!(support.setup_flags().is_empty() && support.registrations().is_empty());
+        for kind in [ProbeKind::SetupFlag, ProbeKind::Registration] {
+            assert_eq!(support.probes(kind).count(), 0, "{kind:?}");
+        }
         assert!(
             support
                 .operations()
@@ -350,8 +353,9 @@ fn a_filter_that_kills_is_reported_and_triggered_in_a_child_only() {
             };
             assert!(by.contains("kills the process"), "{by}");
             let calls = [SETUP, ENTER, REGISTER];
-            for (call, probe) in calls.iter().zip(support.calls()) {
-                assert_eq!(probe.kills, fatal.contains(call), "{probe:?}");
+            for (call, probe) in calls.iter().zip(support.probes(ProbeKind::SystemCall)) {
+                let kills = matches!(probe.verdict, Verdict::Kills);
+                assert_eq!(kills, fatal.contains(call), "{probe:?}");
             }
             let backend = engine.backend().to_string();
             assert!(backend.contains("kills the process"), "{backend}");
@@ -427,9 +431,8 @@ fn a_filter_that_forbids_some_registrations_leaves_a_ring_and_the_report_lists_t
     let support = filtered([(REGISTER, forbidden.into())].into_iter(), libc::EPERM);
     support.ring().unwrap();
     let failed: Vec<_> = support
-        .registrations()
-        .iter()
-        .filter(|probe| probe.result.is_err())
+        .probes(ProbeKind::Registration)
+        .filter(|probe| !probe.works())
         .map(|probe| probe.name)
         .collect();
     let forbidden = [

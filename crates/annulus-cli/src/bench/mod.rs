@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use annulus::support::Support;
+use annulus::support::{ProbeKind, Support, Verdict};
 use annulus_baselines::forbid_rings;
 
 use crate::args::{BenchTarget, FileArgs};
@@ -75,7 +75,9 @@ const WARM_UP_POSITION: usize = usize::MAX - 1;
 pub(crate) fn begin(target: BenchTarget) -> BenchTarget {
     let support = Support::detect();
     if let Err(error) = support.ring()
-        && support.calls().iter().any(|call| call.kills)
+        && support
+            .probes(ProbeKind::SystemCall)
+            .any(|call| matches!(call.verdict, Verdict::Kills))
     {
         forbid_rings(error.to_string());
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use annulus::support::{Probe, Support};
+use annulus::support::{Probe, ProbeKind, Support, Verdict};
 use annulus::{Engine, EngineBackend, SetupError};
 use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
 
@@ -46,31 +46,19 @@ impl Environment {
 
 fn ring(support: &Support) -> RingFacts {
     RingFacts {
-        calls: (support.calls().iter())
-            .map(|call| Call {
-                name: call.name.to_owned(),
-                errno: call.errno,
-                kills: call.kills,
-            })
-            .collect(),
+        calls: support.probes(ProbeKind::SystemCall).map(call).collect(),
         refusal: support.ring().err().map(refusal),
         setup_mode: support.ring().ok().map(|setup_mode| match setup_mode {
             annulus::engine::SetupMode::Deferred => SetupMode::Deferred,
             annulus::engine::SetupMode::Cooperative => SetupMode::Cooperative,
             _ => SetupMode::Plain,
         }),
-        setup_flags: probe_facts(support.setup_flags()),
+        setup_flags: probe_facts(support.probes(ProbeKind::SetupFlag)),
         features: has(support.features().map(|one| (one.name, one.supported))),
         opcodes: has(support.opcodes().map(|one| (one.name, one.supported))),
         operations: support.operations().map(operation).collect(),
-        registrations: probe_facts(support.registrations()),
-        quirks: (support.quirks().into_iter())
-            .map(|one| Quirk {
-                name: one.name.to_owned(),
-                works: one.works,
-                meaning: one.meaning,
-            })
-            .collect(),
+        registrations: probe_facts(support.probes(ProbeKind::Registration)),
+        quirks: support.probe_behaviour().iter().map(quirk).collect(),
         engine: engine(),
     }
 }
@@ -90,15 +78,44 @@ fn refusal(error: &SetupError) -> Refusal {
     }
 }
 
-fn probe_facts(probes: &[Probe]) -> Vec<ProbeFact> {
+fn call(probe: &Probe) -> Call {
+    let errno = match probe.error() {
+        Some(SetupError::Os { error, .. }) => error.raw_os_error(),
+        _ => None,
+    };
+    Call {
+        name: probe.name.to_owned(),
+        errno,
+        kills: matches!(probe.verdict, Verdict::Kills),
+    }
+}
+
+fn quirk(probe: &Probe) -> Quirk {
+    let meaning = match (&probe.verdict, probe.kind) {
+        (Verdict::Unknown(why), _) => why,
+        (_, ProbeKind::Behaviour { meaning }) => meaning,
+        _ => "",
+    };
+    Quirk {
+        name: probe.name.to_owned(),
+        works: match probe.verdict {
+            Verdict::Works => Some(true),
+            Verdict::Differs => Some(false),
+            _ => None,
+        },
+        meaning: meaning.to_owned(),
+    }
+}
+
+fn probe_facts<'a>(probes: impl Iterator<Item = &'a Probe>) -> Vec<ProbeFact> {
     let one = |probe: &Probe| ProbeFact {
         name: probe.name.to_owned(),
         since: probe.since.to_owned(),
-        works: probe.result.is_ok(),
-        why: probe.result.as_ref().err().map(SetupError::to_string),
-        is_starved: matches!(probe.result, Err(SetupError::Memlock { .. })),
+        works: probe.works(),
+        why: probe.error().map(SetupError::to_string),
+        is_starved: matches!(probe.error(), Some(SetupError::Memlock { .. })),
     };
-    probes.iter().map(one).collect()
+    probes.map(one).collect()
 }
 
 fn has<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> Vec<FeatureFact> {

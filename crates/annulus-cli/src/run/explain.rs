@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use annulus::engine::SetupMode;
-use annulus::support::{KernelVersion, Support};
+use annulus::support::{KernelVersion, Probe, ProbeKind, Support};
 use rustix::process::{Resource, getrlimit};
 
 use super::{Obstacles, PRELOAD, Variables, cores, elf, programs};
@@ -133,11 +133,11 @@ fn kernel(text: &mut Text, request: &Request<'_>) {
         true => "; COMMAND inherits a seccomp filter",
         false => "",
     };
-    let groups = support.registrations().iter();
+    let groups = support.probes(ProbeKind::Registration);
     let mut groups = groups.filter(|probe| probe.name == BUFFER_GROUPS);
     match support.ring() {
         Err(error) => text.obstacle("kernel", format!("Linux {release}: {error}")),
-        Ok(SetupMode::Deferred) if groups.all(|probe| probe.result.is_ok()) => {
+        Ok(SetupMode::Deferred) if groups.all(Probe::works) => {
             let buffers = match version >= INCREMENTAL_SINCE {
                 true => "receives share buffers",
                 false => "each receive takes a buffer (shared from Linux 6.12 on)",

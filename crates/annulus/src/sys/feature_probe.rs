@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! Probes of the features that a kernel accepts. Each set-up flag is tried on a ring that is closed immediately, each
-//! registration by a transfer that uses it. Nothing is in flight when a probe ends (Drained). If the kernel does not
+//! The attempts of the probes of features (`probe_table.rs`). Each set-up flag is tried on a ring that is closed
+//! immediately, each registration by a transfer that uses it. Nothing is in flight when a probe ends (Drained). If the kernel does not
 //! complete the transfer, the memory that it may still access is leaked (Lent).
 #![allow(unsafe_code)]
 
@@ -18,24 +18,13 @@ use super::errno::check;
 use super::kernel::Kernel;
 use super::polling::RingPoll;
 use super::probe::{A_RING, explain_enomem, processors};
+use super::probe_table::{self, Probe};
 use super::register::{Pages, explain};
 use super::ring::{Ring, RingConfig, SetupMode};
 use super::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
 use super::wake::EventFd;
 use crate::error::SetupError;
 use crate::narrow::to_u32;
-
-/// The result of probing the kernel for one set-up flag or one kind of registration.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Probe {
-    /// The set-up flag by the kernel's name, or a description of the registration.
-    pub name: &'static str,
-    /// The first kernel version that has it.
-    pub since: &'static str,
-    /// `Ok` if the kernel accepted it; otherwise the reason, and what to change.
-    pub result: Result<(), SetupError>,
-}
 
 /// The number of entries of the smallest ring that the engine accepts.
 const ENTRIES: u32 = 8;
@@ -44,7 +33,9 @@ const ENTRIES: u32 = 8;
 const MEMLOCK_PAUSES_MS: [u64; 4] = [1, 4, 10, 30];
 
 /// Retries `attempt` while locked memory is short and may still be given back.
-fn patiently<T>(mut attempt: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
+pub(super) fn patiently<T>(
+    mut attempt: impl FnMut() -> Result<T, SetupError>,
+) -> Result<T, SetupError> {
     for pause_ms in MEMLOCK_PAUSES_MS {
         match attempt() {
             Err(SetupError::Memlock { .. }) => thread::sleep(Duration::from_millis(pause_ms)),
@@ -84,60 +75,8 @@ pub(crate) fn try_ring() -> Result<ProbedRing, SetupError> {
     Ok(ProbedRing {
         setup_mode: ring.setup_mode(),
         opcodes,
-        registrations: Bench::new(ring)?.registrations(),
+        registrations: probe_table::registrations(Bench::new(ring)?),
     })
-}
-
-/// A set-up flag: its name, its bits, the flags that it requires, and the first kernel version that accepts it.
-type SetupFlag = (&'static str, u32, u32, &'static str);
-
-const SQPOLL: u32 = IoringSetupFlags::SQPOLL.bits();
-const IOPOLL: u32 = IoringSetupFlags::IOPOLL.bits();
-const COOP_TASKRUN: u32 = IoringSetupFlags::COOP_TASKRUN.bits();
-const SINGLE_ISSUER: u32 = IoringSetupFlags::SINGLE_ISSUER.bits();
-
-/// The set-up flags that are tried. Flags that need queues in the library's memory are left out.
-const SETUP_FLAGS: [SetupFlag; 16] = [
-    ("IOPOLL", IOPOLL, 0, "5.1"),
-    ("SQPOLL", SQPOLL, 0, "5.1"),
-    ("SQ_AFF", IoringSetupFlags::SQ_AFF.bits(), SQPOLL, "5.1"),
-    ("CQSIZE", IoringSetupFlags::CQSIZE.bits(), 0, "5.5"),
-    ("CLAMP", IoringSetupFlags::CLAMP.bits(), 0, "5.6"),
-    ("R_DISABLED", IoringSetupFlags::R_DISABLED.bits(), 0, "5.10"),
-    ("SUBMIT_ALL", IoringSetupFlags::SUBMIT_ALL.bits(), 0, "5.18"),
-    ("COOP_TASKRUN", COOP_TASKRUN, 0, "5.19"),
-    (
-        "TASKRUN_FLAG",
-        IoringSetupFlags::TASKRUN_FLAG.bits(),
-        COOP_TASKRUN,
-        "5.19",
-    ),
-    ("SQE128", IoringSetupFlags::SQE128.bits(), 0, "5.19"),
-    ("CQE32", IoringSetupFlags::CQE32.bits(), 0, "5.19"),
-    ("SINGLE_ISSUER", SINGLE_ISSUER, 0, "6.0"),
-    (
-        "DEFER_TASKRUN",
-        IoringSetupFlags::DEFER_TASKRUN.bits(),
-        SINGLE_ISSUER,
-        "6.1",
-    ),
-    ("NO_SQARRAY", IoringSetupFlags::NO_SQARRAY.bits(), 0, "6.6"),
-    ("HYBRID_IOPOLL", 1 << 17, IOPOLL, "6.13"),
-    ("CQE_MIXED", 1 << 18, 0, "6.18"),
-];
-
-/// Tries each set-up flag on a separate ring. An accepted flag is not necessarily useful: IOPOLL needs a device with
-/// poll queues, and SQPOLL a processor to spare.
-pub(crate) fn setup_flags() -> Vec<Probe> {
-    let probed = SETUP_FLAGS.iter().map(|&(name, flag, with, since)| {
-        let result = patiently(|| set_up(flag | with, name, since)).map(drop);
-        Probe {
-            name,
-            since,
-            result,
-        }
-    });
-    probed.collect()
 }
 
 /// Returns the feature bits that every ring reports; `None` if not even a plain ring can be set up.
@@ -146,7 +85,11 @@ pub(crate) fn features() -> Option<u32> {
 }
 
 /// Sets up a ring and closes it. Returns its feature bits.
-fn set_up(flags: u32, name: &'static str, since: &'static str) -> Result<u32, SetupError> {
+pub(super) fn set_up(
+    flags: u32,
+    name: &'static str,
+    since: &'static str,
+) -> Result<u32, SetupError> {
     let mut params = io_uring_params::default();
     params.flags = IoringSetupFlags::from_bits_retain(flags);
     params.cq_entries = 2 * ENTRIES;
@@ -159,10 +102,8 @@ fn set_up(flags: u32, name: &'static str, since: &'static str) -> Result<u32, Se
     }
 }
 
-type Registration = fn(&mut Bench) -> Result<(), SetupError>;
-
 /// The ring for the registration probes, an eventfd to read the number 1 from, and a page to read it into.
-struct Bench {
+pub(super) struct Bench {
     ring: Ring,
     event: EventFd,
     page: Pages,
@@ -181,35 +122,7 @@ impl Bench {
         Ok(Bench { ring, event, page })
     }
 
-    fn registrations(mut self) -> Vec<Probe> {
-        let probes: [(&str, &str, Registration); 9] = [
-            ("registered buffers", "5.1", Bench::buffers),
-            (
-                "replacing registered buffers",
-                "5.13",
-                Bench::replaced_buffers,
-            ),
-            ("direct descriptors", "5.1", Bench::files),
-            ("replacing direct descriptors", "5.5", Bench::replaced_files),
-            (
-                "an empty table of direct descriptors",
-                "5.19",
-                Bench::sparse_files,
-            ),
-            ("buffer groups", "5.19", Bench::buffer_group),
-            ("the ring's own descriptor", "5.18", Bench::ring_descriptor),
-            ("a limit of worker threads", "5.15", Bench::worker_limit),
-            ("processors for worker threads", "5.14", Bench::pin_workers),
-        ];
-        let probes = probes.map(|(name, since, run)| Probe {
-            name,
-            since,
-            result: patiently(|| run(&mut self)),
-        });
-        probes.into()
-    }
-
-    fn buffers(&mut self) -> Result<(), SetupError> {
+    pub(super) fn buffers(&mut self) -> Result<(), SetupError> {
         let page = self.vector();
         // SAFETY: Lent, Still: the page stays mapped; it is unregistered below, or leaked by `read`.
         unsafe { self.ring.register_buffers(&[page]) }?;
@@ -218,7 +131,7 @@ impl Bench {
         read.map(drop)
     }
 
-    fn replaced_buffers(&mut self) -> Result<(), SetupError> {
+    pub(super) fn replaced_buffers(&mut self) -> Result<(), SetupError> {
         let pages = [self.vector(), self.vector()];
         // SAFETY: Lent, Still: the page stays mapped; it is unregistered below, or leaked by `read`.
         unsafe { self.ring.register_buffers(&pages) }?;
@@ -229,19 +142,19 @@ impl Bench {
         read.map(drop)
     }
 
-    fn files(&mut self) -> Result<(), SetupError> {
+    pub(super) fn files(&mut self) -> Result<(), SetupError> {
         self.ring.register_files(&[self.event.raw()])?;
         let read = self.read(self.direct_read(0));
         self.ring.unregister_files()?;
         read.map(drop)
     }
 
-    fn replaced_files(&mut self) -> Result<(), SetupError> {
+    pub(super) fn replaced_files(&mut self) -> Result<(), SetupError> {
         self.ring.register_files(&[-1, -1])?;
         self.fill_last_slot()
     }
 
-    fn sparse_files(&mut self) -> Result<(), SetupError> {
+    pub(super) fn sparse_files(&mut self) -> Result<(), SetupError> {
         self.ring.register_files_sparse(2)?;
         self.fill_last_slot()
     }
@@ -253,7 +166,7 @@ impl Bench {
         read.map(drop)
     }
 
-    fn buffer_group(&mut self) -> Result<(), SetupError> {
+    pub(super) fn buffer_group(&mut self) -> Result<(), SetupError> {
         const ID: u16 = 5;
         let mut group = self.ring.register_buf_ring(2, 1)?;
         let IoVec { base, bytes } = self.vector();
@@ -273,16 +186,16 @@ impl Bench {
         }
     }
 
-    fn ring_descriptor(&mut self) -> Result<(), SetupError> {
+    pub(super) fn ring_descriptor(&mut self) -> Result<(), SetupError> {
         // A second index beside the one in use. Both are given back when this thread ends.
         self.ring.register_ring_fd().map(drop)
     }
 
-    fn worker_limit(&mut self) -> Result<(), SetupError> {
+    pub(super) fn worker_limit(&mut self) -> Result<(), SetupError> {
         self.ring.limit_workers([1, 1])
     }
 
-    fn pin_workers(&mut self) -> Result<(), SetupError> {
+    pub(super) fn pin_workers(&mut self) -> Result<(), SetupError> {
         self.ring.pin_workers(&processors())?;
         self.ring.unpin_workers()
     }

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! Probes of behaviour that differs between kernels with the same features. A version number cannot tell, because fixes
+//! The attempts of the probes of behaviour that differs between kernels with the same features (`probe_table.rs`). A version number cannot tell, because fixes
 //! are backported. No operation here points to memory (NOPs, and polls of a socket), so nothing is lent to the kernel
 //! (Lent). Each ring is drained, or closed with nothing but a poll in flight (Drained).
 #![allow(unsafe_code)]
@@ -22,18 +22,6 @@ use super::probe::read_text;
 use super::sqe::POLL_READ;
 use super::wake::EventFd;
 
-/// A behaviour that differs between kernels with the same features, and the result of probing for it.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct KernelQuirk {
-    /// The behaviour that was probed.
-    pub name: &'static str,
-    /// `true` if the kernel behaves as Annulus prefers; `None` if the probe could not run.
-    pub works: Option<bool>,
-    /// The consequence for Annulus in either case, or the reason why the probe could not run.
-    pub meaning: String,
-}
-
 /// The time that a poller gets to notice an event, ms. A poller that notices at all takes microseconds.
 const NOTICE_MS: u64 = 15;
 /// The pause before the second check that the poller sleeps.
@@ -41,44 +29,8 @@ const SLEEP_PAUSE: Duration = Duration::from_millis(2);
 /// The time that the poller gets to fall asleep, ms.
 const ASLEEP_MS: u64 = 50;
 
-type QuirkResult = io::Result<Option<bool>>;
-
-/// Runs all probes. Takes about 20 ms in total.
-pub(crate) fn all() -> Vec<KernelQuirk> {
-    [
-        (
-            "a poller of a ring with deferred task work is woken",
-            "rings that another reactor polls use no deferred task work, whatever the kernel does",
-            deferred_poller as fn() -> QuirkResult,
-        ),
-        (
-            "completions beyond the queue are kept and delivered",
-            "a full completion queue loses nothing",
-            overflow,
-        ),
-        (
-            "an eventfd announces deferred completions",
-            "a reactor can sleep on an eventfd instead of the ring",
-            deferred_eventfd,
-        ),
-    ]
-    .map(|(name, meaning, attempt)| {
-        let (works, meaning) = match attempt() {
-            Ok(works @ Some(_)) => (works, meaning.to_owned()),
-            Ok(None) => (
-                None,
-                "the behaviour could not be observed in time; run it again".to_owned(),
-            ),
-            Err(error) => (None, format!("not probed: {error}")),
-        };
-        KernelQuirk {
-            name,
-            works,
-            meaning,
-        }
-    })
-    .into()
-}
+/// `true` if the kernel behaves as Annulus prefers; `None` if that could not be observed in time.
+pub(super) type QuirkResult = io::Result<Option<bool>>;
 
 fn deferred() -> io::Result<IoUring> {
     IoUring::builder()
@@ -124,7 +76,7 @@ fn epoll_reports(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
 
 /// A thread sleeps in `epoll_wait` on the ring while work for its owner is queued, and the owner does not enter. On
 /// kernels from about 6.13 on the sleeping thread is not woken.
-fn deferred_poller() -> QuirkResult {
+pub(super) fn deferred_poller() -> QuirkResult {
     let (mut sender, socket) = UnixStream::pair()?;
     let mut ring = deferred()?;
     watch(&mut ring, &socket)?;
@@ -167,7 +119,7 @@ fn falls_asleep(stat: &str) -> bool {
     false
 }
 
-fn deferred_eventfd() -> QuirkResult {
+pub(super) fn deferred_eventfd() -> QuirkResult {
     let (mut sender, socket) = UnixStream::pair()?;
     let bell = EventFd::new()?;
     let mut ring = deferred()?;
@@ -178,7 +130,7 @@ fn deferred_eventfd() -> QuirkResult {
 }
 
 /// Produces twice as many completions as the queue holds, and counts those that are delivered.
-fn overflow() -> QuirkResult {
+pub(super) fn overflow() -> QuirkResult {
     const ENTRIES: u32 = 2;
     let mut ring: IoUring = IoUring::builder().setup_cqsize(ENTRIES).build(ENTRIES)?;
     for _ in 0..2 {
@@ -211,11 +163,8 @@ mod tests {
         if let Err(error) = io_uring::IoUring::new(1) {
             return println!("skip: needs io_uring: {error}");
         }
-        let quirks = all();
-        let names: Vec<_> = quirks.iter().map(|one| one.name).collect();
-        assert_eq!(names.len(), 3);
         // NODROP is required of every ring.
-        assert_eq!(quirks[1].works, Some(true), "{}", quirks[1].meaning);
+        assert_eq!(overflow().unwrap(), Some(true));
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(crate) mod poll_queue;
 pub(crate) mod poller;
 pub(crate) mod polling;
 pub(crate) mod probe;
+pub(crate) mod probe_table;
 pub(crate) mod register;
 pub(crate) mod ring;
 #[cfg(feature = "__preload")]

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! Probes of io_uring's three system calls, which the kernel or a filter may refuse. A ring is set up and closed
+//! The attempts of the probes of io_uring's three system calls (`probe_table.rs`), which the kernel or a filter may refuse. A ring is set up and closed
 //! immediately with nothing in flight (Drained). The other two calls are made on a descriptor that is not a ring, so
 //! the kernel accesses no memory of this process (Lent).
 //!
@@ -17,47 +17,22 @@ use rustix::io_uring::{
     io_uring_setup,
 };
 
-use super::filter_probe::{self, RING_CALLS};
-
-/// The result of probing one of io_uring's system calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SyscallProbe {
-    /// The name of the system call.
-    pub name: &'static str,
-    /// The error number; `None` if the call works, or ends the process. The probe calls `io_uring_enter` and `io_uring_register` on a
-    /// descriptor that is not a ring. The kernel's own error for that counts as working.
-    pub errno: Option<i32>,
-    /// True if a seccomp filter ends the process for this call. The call was then made in a child only.
-    pub kills: bool,
-}
-
 /// The number of entries of the smallest ring that the engine accepts.
 const ENTRIES: u32 = 8;
 
-/// A probe of a call, which returns the errno of a refusal.
-type Attempt = fn() -> Option<i32>;
+/// Sets up a ring, and closes it. Returns the errno of a refusal.
+pub(super) fn set_up_refusal() -> Option<i32> {
+    set_up().err().map(Errno::raw_os_error)
+}
 
-/// Makes each call once, except those for which a filter would end the process.
-pub(crate) fn probe_calls() -> [SyscallProbe; 3] {
-    let is_safe = filter_probe::check().is_ok();
-    let [set_up_call, enter_call, register_call] = RING_CALLS;
-    let attempts: [(&str, _, Attempt); 3] = [
-        ("io_uring_setup", set_up_call, || {
-            set_up().err().map(Errno::raw_os_error)
-        }),
-        ("io_uring_enter", enter_call, || refusal(enter())),
-        ("io_uring_register", register_call, || refusal(register())),
-    ];
-    attempts.map(|(name, call, attempt)| {
-        // Without a child to test it in, the call is not made either.
-        let kills = !is_safe && filter_probe::kills(&[call]).unwrap_or(true);
-        SyscallProbe {
-            name,
-            errno: if kills { None } else { attempt() },
-            kills,
-        }
-    })
+/// Calls `io_uring_enter`. Returns the errno of a refusal.
+pub(super) fn enter_refusal() -> Option<i32> {
+    refusal(enter())
+}
+
+/// Calls `io_uring_register`. Returns the errno of a refusal.
+pub(super) fn register_refusal() -> Option<i32> {
+    refusal(register())
 }
 
 fn set_up() -> Result<(), Errno> {
@@ -104,13 +79,8 @@ mod tests {
         if let Err(error) = io_uring::IoUring::new(1) {
             return println!("skip: needs io_uring: {error}");
         }
-        for result in probe_calls() {
-            assert_eq!(
-                (result.errno, result.kills),
-                (None, false),
-                "{}",
-                result.name
-            );
+        for attempt in [set_up_refusal, enter_refusal, register_refusal] {
+            assert_eq!(attempt(), None);
         }
     }
 }

@@ -10,12 +10,20 @@ use std::path::Path;
 
 use crate::{Job, Op};
 
-/// The number of system calls of an operation that opens its file.
-pub(crate) const CALLS_PER_FILE: u64 = 4;
+/// Returns the number of system calls of an operation.
+pub(crate) fn calls(job: &Job) -> u64 {
+    match (job.paths.is_empty(), job.whole) {
+        (true, _) => 1,
+        (false, false) => 4,
+        // The end of the file is a second read.
+        (false, true) => 5,
+    }
+}
 
 /// Runs `op` of `job`.
 pub(crate) fn run(job: &Job, op: &Op, bytes: &mut [u8]) -> io::Result<usize> {
     match job.paths.get(op.file as usize) {
+        Some(path) if job.whole => copy_whole(&std::fs::read(path)?, bytes),
         Some(path) => read_whole(path, bytes),
         None => call(job.file(op), op, bytes, job.durable),
     }
@@ -24,17 +32,23 @@ pub(crate) fn run(job: &Job, op: &Op, bytes: &mut [u8]) -> io::Result<usize> {
 /// Opens a file, queries its metadata, reads it and closes it.
 fn read_whole(path: &Path, bytes: &mut [u8]) -> io::Result<usize> {
     let file = File::open(path)?;
-    let length = whole(file.metadata()?.len(), bytes)?;
+    let length = whole(file.metadata()?.len(), bytes.len())?;
     file.read_at(&mut bytes[..length], 0)
 }
 
-/// Returns the length of a file for a buffer that it must fill.
-pub(crate) fn whole(length: u64, bytes: &[u8]) -> io::Result<usize> {
+/// Copies the contents of a file into a buffer that they must fill. Returns the length.
+pub fn copy_whole(contents: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
+    let length = whole(contents.len() as u64, bytes.len())?;
+    bytes.copy_from_slice(contents);
+    Ok(length)
+}
+
+/// Returns the length of a file, which must be `bytes`.
+pub(crate) fn whole(length: u64, bytes: usize) -> io::Result<usize> {
     match usize::try_from(length) {
-        Ok(length) if length == bytes.len() => Ok(length),
+        Ok(length) if length == bytes => Ok(length),
         _ => Err(io::Error::other(format!(
-            "the file has {length} bytes instead of {}",
-            bytes.len()
+            "the file has {length} bytes instead of {bytes}"
         ))),
     }
 }

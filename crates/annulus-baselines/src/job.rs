@@ -25,6 +25,9 @@ pub struct Job {
     /// If not empty, the files of a load of small files, which are not open. Each operation opens the file with its
     /// index, queries the metadata, reads the whole file and closes it.
     pub paths: Arc<[PathBuf]>,
+    /// Each operation on `paths` instead calls the function that reads a whole file into new memory, such as
+    /// `std::fs::read`.
+    pub whole: bool,
     /// The offset of the part of each file that the job uses.
     pub offset_bytes: u64,
     /// The length of that part; a multiple of `block_bytes`.
@@ -218,6 +221,7 @@ mod tests {
             files: Arc::new([File::open("/dev/null").unwrap()]),
             direct_files: None,
             paths: Arc::new([]),
+            whole: false,
             offset_bytes: 0,
             size_bytes: 0,
             block_bytes: 4096,

@@ -27,6 +27,7 @@ mod tokio_fs;
 mod tokio_ring;
 mod usage;
 
+pub use call::copy_whole;
 pub use failure::Failure;
 pub use forbidden::forbid_rings;
 pub use inherited::restore_inherited;

@@ -1,6 +1,6 @@
 //! One thread per operation in flight, each in a blocking `pread` or `pwrite`: what most programs do.
 
-use crate::call::{self, CALLS_PER_FILE};
+use crate::call;
 use crate::threads::{next_in_time, on_threads};
 use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
@@ -52,11 +52,7 @@ impl<B: Bench> Variant<B> for Pread {
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let per_operation = if job.paths.is_empty() {
-            1
-        } else {
-            CALLS_PER_FILE
-        };
+        let per_operation = call::calls(job);
         let setup = |_| Memory::new(1, job.block_bytes);
         let drive = |mut memory: Memory, worker: &mut B::Worker| {
             let mut calls = 0;

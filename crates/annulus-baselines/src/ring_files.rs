@@ -1,6 +1,7 @@
 //! A hand-written ring for a load of small files: OPENAT, READ and CLOSE, one enter per batch of completions.
 //!
-//! The query of the metadata is a system call, because a ring gives STATX to a kernel worker.
+//! The query of the metadata is a system call, because a ring gives STATX to a kernel worker. A load of whole files has
+//! a second read instead, which finds the end of the file.
 //!
 //! # Safety
 //!
@@ -28,6 +29,7 @@ pub(crate) struct FilesDriver {
     ring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<Memory>,
     paths: ManuallyDrop<Vec<CString>>,
+    whole: bool,
     slots: Vec<(Op, Step)>,
     in_flight: usize,
 }
@@ -36,6 +38,8 @@ pub(crate) struct FilesDriver {
 enum Step {
     Open,
     Read(File),
+    /// A read at the end of the file, which has this many bytes.
+    End(File, usize),
     /// Has the result of the read.
     Close(io::Result<usize>),
 }
@@ -48,8 +52,10 @@ impl FilesDriver {
             .map_err(|error| Failure::Failed(format!("the path of a small file: {error}")))?;
         Ok(FilesDriver {
             ring: ManuallyDrop::new(build(setup, false, depth)?),
-            memory: ManuallyDrop::new(Memory::new(depth, job.block_bytes)?),
+            // One more byte, so that a read of a whole file does not fill its slot.
+            memory: ManuallyDrop::new(Memory::new(depth, job.block_bytes + 1)?),
             paths: ManuallyDrop::new(paths),
+            whole: job.whole,
             slots: (0..depth).map(|_| (Op::default(), Step::Open)).collect(),
             in_flight: 0,
         })
@@ -61,6 +67,7 @@ impl FilesDriver {
             ring,
             memory,
             paths,
+            whole,
             slots,
             in_flight,
         } = self;
@@ -91,13 +98,13 @@ impl FilesDriver {
                 let (op, step) = &mut slots[index];
                 let result = kernel_result(cqe.result());
                 // SAFETY: no read of this slot is in flight: its CQE has been taken, or it is pushed below.
-                let bytes = unsafe { &mut memory.slot(index)[..op.bytes as usize] };
-                calls += u64::from(matches!(step, Step::Open));
-                match step.then(result, bytes) {
+                let memory = unsafe { &mut memory.slot(index)[..=op.bytes as usize] };
+                calls += u64::from(matches!(step, Step::Open) && !*whole);
+                match step.then(result, memory, *whole) {
                     Next::Request(entry) => push(&mut sq, entry, index)?,
                     Next::Result(result) => {
                         *in_flight -= 1;
-                        worker.finish(*op, result, &*bytes);
+                        worker.finish(*op, result, &memory[..op.bytes as usize]);
                         idle.push(index);
                     }
                 }
@@ -114,33 +121,58 @@ enum Next {
 }
 
 impl Step {
-    /// Takes the next step after `result`.
-    fn then(&mut self, result: io::Result<usize>, bytes: &mut [u8]) -> Next {
+    /// Takes the next step after `result`. `memory` has one byte more than the file.
+    fn then(&mut self, result: io::Result<usize>, memory: &mut [u8], is_whole: bool) -> Next {
+        let bytes = memory.len() - 1;
         match std::mem::replace(self, Step::Open) {
-            Step::Open => match result.and_then(|fd| opened(fd, bytes)) {
+            Step::Open => match result.and_then(|fd| opened(fd, (!is_whole).then_some(bytes))) {
                 Ok(file) => {
-                    let fd = types::Fd(file.as_raw_fd());
+                    let length = bytes + usize::from(is_whole);
+                    let entry = read(&file, &mut memory[..length], 0);
                     *self = Step::Read(file);
-                    Next::Request(
-                        opcode::Read::new(fd, bytes.as_mut_ptr(), bytes.len() as u32).build(),
-                    )
+                    Next::Request(entry)
                 }
                 Err(error) => Next::Result(Err(error)),
             },
-            Step::Read(file) => {
-                *self = Step::Close(result);
-                Next::Request(opcode::Close::new(types::Fd(file.into_raw_fd())).build())
+            Step::Read(file) => match result {
+                Ok(read_bytes) if is_whole && read_bytes <= bytes => {
+                    let entry = read(&file, &mut memory[read_bytes..], read_bytes);
+                    *self = Step::End(file, read_bytes);
+                    Next::Request(entry)
+                }
+                result => self.close(file, result),
+            },
+            Step::End(file, read_bytes) => {
+                let result = result.and_then(|more| whole((read_bytes + more) as u64, bytes));
+                self.close(file, result)
             }
             Step::Close(read) => Next::Result(result.and(read)),
         }
     }
+
+    fn close(&mut self, file: File, read: io::Result<usize>) -> Next {
+        *self = Step::Close(read);
+        Next::Request(opcode::Close::new(types::Fd(file.into_raw_fd())).build())
+    }
 }
 
-/// Takes over the descriptor of a file, and checks that the file fills `bytes`.
-fn opened(fd: usize, bytes: &[u8]) -> io::Result<File> {
+fn read(file: &File, into: &mut [u8], offset: usize) -> squeue::Entry {
+    opcode::Read::new(
+        types::Fd(file.as_raw_fd()),
+        into.as_mut_ptr(),
+        into.len() as u32,
+    )
+    .offset(offset as u64)
+    .build()
+}
+
+/// Takes over the descriptor of a file. If `bytes` is given, queries the length, which must be that.
+fn opened(fd: usize, bytes: Option<usize>) -> io::Result<File> {
     // SAFETY: the kernel has just opened this descriptor for the ring, and nothing else owns it.
     let file = unsafe { File::from_raw_fd(fd as i32) };
-    whole(file.metadata()?.len(), bytes)?;
+    if let Some(bytes) = bytes {
+        whole(file.metadata()?.len(), bytes)?;
+    }
     Ok(file)
 }
 

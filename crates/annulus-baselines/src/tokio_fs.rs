@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
-use crate::call::whole;
+use crate::call::{copy_whole, whole};
 use crate::tokio_blocking::{run_tasks, runtime, waiting};
 use crate::{Bench, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
@@ -48,6 +48,7 @@ impl<B: Bench> Variant<B> for TokioFs {
                     false => Vec::new(),
                 },
                 paths: Arc::clone(&job.paths),
+                whole: job.whole,
                 durable: job.durable,
             };
             tasks.push((bench.worker(), Memory::new(1, job.block_bytes)?, handles));
@@ -67,6 +68,7 @@ struct Handles {
     files: Vec<File>,
     /// The files that operations open, for a load of small files.
     paths: Arc<[PathBuf]>,
+    whole: bool,
     durable: bool,
 }
 
@@ -109,7 +111,10 @@ impl Handles {
     /// Runs one operation. A write ends with `flush`; without it, Tokio returns before it makes the system call.
     async fn call(&mut self, op: &Op, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(path) = self.paths.get(op.file as usize) {
-            return read_whole(path, buffer).await;
+            return match self.whole {
+                true => copy_whole(&tokio::fs::read(path).await?, buffer),
+                false => read_whole(path, buffer).await,
+            };
         }
         let file = &mut self.files[op.file as usize];
         file.seek(SeekFrom::Start(op.offset)).await?;
@@ -128,6 +133,6 @@ impl Handles {
 /// Opens a file, queries its metadata, reads it and closes it.
 async fn read_whole(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
     let mut file = File::open(path).await?;
-    let length = whole(file.metadata().await?.len(), buffer)?;
+    let length = whole(file.metadata().await?.len(), buffer.len())?;
     file.read_exact(&mut buffer[..length]).await
 }

@@ -49,6 +49,8 @@ pub(crate) enum LoadName {
     Ranges,
     /// Open, metadata, read and close of each file, cached and cold: --files 10000 --bs 4k --depth 64 --syscalls
     SmallFiles,
+    /// One call per file that reads it whole, such as std::fs::read: options of small-files
+    WholeFiles,
     /// 32 tasks with 1,000 reads each of a large file, cold and cached: --bs 128k --depth 32
     #[value(name = "tokio-8367")]
     Tokio8367,

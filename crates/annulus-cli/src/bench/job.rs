@@ -79,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) files: usize,
     /// Each operation opens, queries, reads and closes a small file.
     pub(crate) opens: bool,
+    /// True if it does so with the function that reads a whole file.
+    pub(crate) whole: bool,
     /// The memory limit of the process, page cache included.
     pub(crate) memory_bytes: Option<u64>,
     /// Complete a write only when it is on stable storage.
@@ -137,6 +139,7 @@ impl Plan {
             once: load.once,
             files: args.files.unwrap_or(load.files),
             opens: load.opens,
+            whole: load.whole,
             memory_bytes: (args.memory)
                 .or_else(|| load.memory_bytes.filter(|_| cache == Cache::Full)),
             durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),
@@ -188,6 +191,7 @@ impl Plan {
             Rw::Randrw => "randrw",
         };
         match self.rw {
+            _ if self.whole => "whole files".into(),
             _ if self.opens => "open, metadata, read, close".into(),
             Rw::Readwrite | Rw::Randrw => format!("{rw} ({} % reads)", 100 - self.write_percent),
             _ => rw.to_string(),

@@ -27,6 +27,8 @@ pub(crate) struct Preset {
     pub(crate) once: bool,
     /// Each operation opens, queries, reads and closes a small file.
     pub(crate) opens: bool,
+    /// True if it does so with the function that reads a whole file.
+    pub(crate) whole: bool,
     /// Count system calls in one more run of each variant.
     pub(crate) syscalls: bool,
     /// The memory limit of runs that start with the memory full.
@@ -48,6 +50,7 @@ pub(crate) const PLAIN: Preset = Preset {
     own_blocks: None,
     once: false,
     opens: false,
+    whole: false,
     syscalls: false,
     memory_bytes: None,
     runtime: Duration::from_secs(1),
@@ -137,6 +140,12 @@ const SMALL_FILES: Preset = Preset {
     ..PLAIN
 };
 
+/// Small files that are each read by one call of a library.
+const WHOLE_FILES: Preset = Preset {
+    whole: true,
+    ..SMALL_FILES
+};
+
 /// Returns the options of `load`.
 pub(crate) fn preset(load: Option<LoadName>) -> Preset {
     match load {
@@ -167,6 +176,7 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
         },
         Some(LoadName::Ranges) => RANGES,
         Some(LoadName::SmallFiles) => SMALL_FILES,
+        Some(LoadName::WholeFiles) => WHOLE_FILES,
         Some(LoadName::AioUring) => AIO_URING,
         Some(LoadName::Tokio8367) => TOKIO_8367,
     }

@@ -156,6 +156,7 @@ fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
         files: file.handles(),
         direct_files: file.direct_handles(),
         paths: file.paths(),
+        whole: plan.whole,
         offset_bytes: file.offset_bytes,
         size_bytes: file.file_bytes,
         block_bytes: plan.block_bytes as usize,

@@ -14,6 +14,7 @@ pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
     Job {
         direct_files: None,
         paths: [].into(),
+        whole: false,
         files: Arc::new([file]),
         offset_bytes: 0,
         size_bytes: bytes - bytes % BLOCK_BYTES as u64,

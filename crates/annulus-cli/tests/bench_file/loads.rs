@@ -346,16 +346,18 @@ fn a_memory_limit_applies_and_its_cgroup_is_removed() {
 
 #[test]
 fn small_files_are_opened_and_read_by_each_variant_that_can() {
+    each_variant_reads_small_files("small-files");
+}
+
+#[test]
+fn small_files_are_read_whole_by_each_variant_that_can() {
+    each_variant_reads_small_files("whole-files");
+}
+
+fn each_variant_reads_small_files(load: &str) {
     let workspace = Workspace::new();
     let args = [
-        "--load",
-        "small-files",
-        "--files",
-        "50",
-        "--depth",
-        "4",
-        "--repeat",
-        "1",
+        "--load", load, "--files", "50", "--depth", "4", "--repeat", "1",
     ];
     let report = workspace.report(&[&args[..], &["--hot", "--variants", "all"]].concat());
     let outcomes = outcomes(&report);

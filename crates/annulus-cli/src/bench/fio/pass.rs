@@ -172,6 +172,7 @@ impl Clone {
             baseline_job: annulus_baselines::Job {
                 direct_files: None,
                 paths: [].into(),
+                whole: false,
                 offset_bytes: clone_files.offset,
                 size_bytes: clone_files.bytes,
                 block_bytes: options.block_most() as usize,

@@ -287,6 +287,7 @@ impl Opened {
                 files,
                 engine: engine.clone(),
                 paths: Arc::clone(&job.paths),
+                whole: job.whole,
                 durable: job.durable,
             }),
             engine,

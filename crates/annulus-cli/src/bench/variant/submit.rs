@@ -30,6 +30,8 @@ pub(crate) struct Target {
     pub(crate) engine: Engine,
     /// The files that operations open, for a load of small files.
     pub(crate) paths: Arc<[PathBuf]>,
+    /// Operations call `Engine::read` for them.
+    pub(crate) whole: bool,
     pub(crate) durable: bool,
 }
 
@@ -103,7 +105,10 @@ async fn task<L: Worker, B: Buffer>(target: Arc<Target>, worker: Rc<RefCell<L>>,
 #[inline]
 pub(crate) async fn submit<B: Buffer>(target: &Target, op: &Op, buffer: B) -> Submitted<B> {
     if let Some(path) = target.paths.get(op.file as usize) {
-        return read_whole(&target.engine, path, buffer).await;
+        return match target.whole {
+            true => copy_whole(&target.engine, path, buffer).await,
+            false => read_whole(&target.engine, path, buffer).await,
+        };
     }
     let file = &target.files[op.file as usize];
     let result = match (op.write, target.durable) {
@@ -113,6 +118,15 @@ pub(crate) async fn submit<B: Buffer>(target: &Target, op: &Op, buffer: B) -> Su
             .map(|buffer| (buffer.len(), buffer)),
     };
     result.map_err(BufError::into_parts)
+}
+
+/// Reads a whole file by one call, and copies it into `buffer`, as all variants do.
+async fn copy_whole<B: Buffer>(engine: &Engine, path: &Path, mut buffer: B) -> Submitted<B> {
+    let contents = engine.read(path).await;
+    match contents.and_then(|contents| annulus_baselines::copy_whole(&contents, &mut buffer)) {
+        Ok(length) => Ok((length, buffer)),
+        Err(error) => Err((error, Some(buffer))),
+    }
 }
 
 /// Opens a file, queries its metadata, reads it and closes it.

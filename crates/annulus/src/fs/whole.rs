@@ -38,11 +38,12 @@ async fn read_local(submitter: &Submitter, path: PathIn<'_>) -> io::Result<FileR
     }
     let counted = Counted::together(submitter).await;
     let here = counted.is_none() && is_real;
+    let read = Operation::new(submitter, ReadFile::local(at, mount, here, closer)).await;
     if here {
         // The operation counts once in the budget, but makes more calls than a cached read.
         coop_budget::count(CALLS - 1, 0);
     }
-    Operation::new(submitter, ReadFile::local(at, mount, here, closer)).await
+    read
 }
 
 /// The number of calls for a cached file.

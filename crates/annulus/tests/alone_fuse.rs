@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
+use std::pin::Pin;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use annulus::engine::SetupMode;
@@ -384,14 +386,58 @@ impl Gate {
     }
 }
 
-/// Polls a future that must not complete yet, and then uses the engine meanwhile.
+/// Polls a future that must not complete yet, and then uses the engine meanwhile. A task may yield a few times before it
+/// submits its operation.
 async fn pends<F: Future + Unpin>(engine: &Engine, mut future: F) -> F {
-    let polled = std::future::poll_fn(|context| {
-        std::task::Poll::Ready(std::pin::Pin::new(&mut future).poll(context).is_pending())
-    });
-    assert!(polled.await, "the file system has not answered");
-    engine.nop().await.unwrap();
+    for _ in 0..10 {
+        let polled = std::future::poll_fn(|context| {
+            Poll::Ready(Pin::new(&mut future).poll(context).is_pending())
+        });
+        assert!(polled.await, "the file system has not answered");
+        engine.nop().await.unwrap();
+    }
     future
+}
+
+/// Reads a file that hangs, and local files beside it, which share the enters of the thread's ring. The local ones are
+/// read to their end meanwhile.
+async fn pends_beside_others<'a>(
+    engine: &'a Engine,
+    path: &'a Path,
+) -> Pin<Box<dyn Future<Output = Vec<u8>> + 'a>> {
+    let mut local = tempfile::NamedTempFile::new().unwrap();
+    local.write_all(b"local").unwrap();
+    let local = local.into_temp_path();
+    let read = |times| {
+        let local = &local;
+        async move {
+            for _ in 0..times {
+                assert_eq!(engine.read(local).await.unwrap(), b"local");
+            }
+        }
+    };
+    let mut others: Vec<_> = (0..8).map(|_| Some(Box::pin(read(100)))).collect();
+    let mut before = Some(Box::pin(read(50)));
+    let mut hangs = Box::pin(async move { engine.read(path).await.unwrap() });
+    std::future::poll_fn(|context| {
+        for other in others.iter_mut().chain([&mut before]) {
+            if other
+                .as_mut()
+                .is_some_and(|read| read.as_mut().poll(context).is_ready())
+            {
+                *other = None;
+            }
+        }
+        if before.is_none() {
+            assert!(hangs.as_mut().poll(context).is_pending());
+        }
+        match others.iter().all(Option::is_none) && before.is_none() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+    pends(engine, hangs).await
 }
 
 /// The kernel has the names of the file system in its cache, but must ask the file system for every open, query of
@@ -426,6 +472,10 @@ async fn hanging_calls_block_no_caller(engine: &Engine, folder: &Path) {
         let reading = pends(engine, Box::pin(engine.read(path))).await;
         gate.open();
         assert!(reading.await.unwrap() == contents());
+        gate.close(Call::Open);
+        let reading = pends_beside_others(engine, path).await;
+        gate.open();
+        assert!(reading.await == contents());
         gate.close(Call::Attributes);
         let metadata = pends(engine, file.metadata()).await;
         gate.open();

@@ -189,13 +189,32 @@ impl OpenOptions {
         submitter: &'a Arc<Submitter>,
         at: io::Result<At>,
     ) -> Opening<'a> {
+        self.open_or_attempt(submitter, at, submitter.serves())
+    }
+
+    /// Opens a file that the caller's thread has failed to open without blocking.
+    pub(crate) fn open_by_driver<'a>(
+        &self,
+        submitter: &'a Arc<Submitter>,
+        path: PathIn<'_>,
+    ) -> Opening<'a> {
+        self.open_or_attempt(submitter, path.target(), false)
+    }
+
+    /// `attempted`: the caller's thread first tries to open the file without blocking.
+    fn open_or_attempt<'a>(
+        &self,
+        submitter: &'a Arc<Submitter>,
+        at: io::Result<At>,
+        attempted: bool,
+    ) -> Opening<'a> {
         let op = self.flags().and_then(|flags| {
             // The kernel uses the mode only when it creates a file: O_CREAT, O_TMPFILE.
             let mut open = OpenAt::new(at?, flags, self.mode, submitter.closer.clone());
             if self.beneath {
                 open = open.beneath();
             }
-            Ok(match submitter.serves() {
+            Ok(match attempted {
                 true => open.attempted(),
                 false => open,
             })

@@ -18,7 +18,8 @@ pub(crate) async fn read(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Re
         FileRead::Part(opened, bytes) => (File::new(opened, Arc::clone(submitter))?, bytes),
         FileRead::Refused => {
             let mut options = OpenOptions::new();
-            (options.read(true).open(submitter, path).await?, Vec::new())
+            let opening = options.read(true).open_by_driver(submitter, path);
+            (opening.await?, Vec::new())
         }
     };
     read_rest(submitter, file, bytes).await

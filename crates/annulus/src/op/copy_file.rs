@@ -47,27 +47,26 @@ unsafe impl Op for CopyFile {
         match self.way {
             Way::Range => self.range.sqe(),
             // For the simulated kernel, which has neither shared blocks nor pipes.
-            Way::Clone | Way::Splice => Sqe::new(opcode::COPY_FILE, self.range.raw().0),
+            Way::Clone | Way::Splice => Sqe::new(opcode::COPY_FILE, self.range.rest().0.0),
         }
     }
 
     fn resume(&mut self, res: i32) -> Resume {
-        let next = match self.way {
-            Way::Clone if res == 0 => {
-                self.range.finish();
-                return Resume::Done(res);
-            }
-            Way::Clone => Way::Range,
-            Way::Range => Way::Splice,
-            Way::Splice => return self.range.resume(res),
-        };
-        match self.range.resume(res) {
+        if self.way == Way::Clone && res == 0 {
+            self.range.copied = self.range.bytes;
+            return Resume::Done(res);
+        }
+        match (self.way, self.range.resume(res)) {
             // File systems refuse with many errnos. An error that has another cause returns in the next way.
-            Resume::Done(res) if res < 0 && res != -ECANCELED => {
-                self.way = next;
+            (way, Resume::Done(..0)) if way != Way::Splice && res != -ECANCELED => {
+                self.way = if way == Way::Clone {
+                    Way::Range
+                } else {
+                    Way::Splice
+                };
                 Resume::Again
             }
-            resume => resume,
+            (_, resume) => resume,
         }
     }
 
@@ -78,14 +77,11 @@ unsafe impl Op for CopyFile {
 
 impl FileOp for CopyFile {
     fn syscall(&mut self) -> i32 {
-        let (from, into) = self.range.raw();
+        let (from, into, bytes) = self.range.rest();
         match self.way {
-            Way::Clone => call::clone_file(from, into),
-            Way::Range => self.range.syscall(),
-            Way::Splice => {
-                let (at, into_at, bytes) = self.range.rest();
-                call::splice_file(from, at, into, into_at, bytes)
-            }
+            Way::Clone => call::clone_file(from.0, into.0),
+            Way::Range => call::copy_file_range(from, into, bytes),
+            Way::Splice => call::splice_file(from, into, bytes),
         }
     }
 }
@@ -124,7 +120,12 @@ mod tests {
             assert_eq!(copy.way, Way::Range);
             assert_eq!(copy.resume(-errno), Resume::Again);
             assert_eq!(copy.way, Way::Splice);
-            assert_eq!(copy.range.rest(), (40, 40, 60), "continues after the part");
+            let ((_, at), (_, into_at), bytes) = copy.range.rest();
+            assert_eq!(
+                (at, into_at, bytes),
+                (40, 40, 60),
+                "continues after the part"
+            );
             assert_eq!(copy.resume(-errno), Resume::Done(-errno));
             assert_eq!(copy.complete(-errno).unwrap(), 40);
         }

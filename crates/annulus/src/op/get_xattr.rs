@@ -8,9 +8,10 @@ use std::ffi::CString;
 use std::io;
 
 use super::at::At;
-use super::{FileOp, Op, OpInfo, Resume, retry_interrupted, table, transfer_len};
+use super::xattr_buffer::{enlarge, first_buffer};
+use super::{FileOp, Op, OpInfo, Resume, table, transfer_len};
 use crate::sys::call;
-use crate::sys::errno::{ERANGE, check};
+use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Reads an extended attribute.
@@ -19,25 +20,6 @@ pub struct GetXattr {
     file: At,
     name: CString,
     value: Vec<u8>,
-}
-
-/// The first size of the buffer, bytes; enough for most attributes.
-const FIRST_BYTES: usize = 256;
-/// The largest value or list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), bytes.
-const VALUE_BYTES_MAX: usize = 64 << 10;
-
-/// Returns the first buffer for a value or a list.
-pub(super) fn first_buffer() -> Vec<u8> {
-    vec![0; FIRST_BYTES]
-}
-
-/// Enlarges a buffer that was too small for a value or a list.
-pub(super) fn enlarge(buffer: &mut Vec<u8>, res: i32) -> Resume {
-    if res != -ERANGE || buffer.len() == VALUE_BYTES_MAX {
-        return retry_interrupted(res);
-    }
-    *buffer = vec![0; VALUE_BYTES_MAX];
-    Resume::Again
 }
 
 impl GetXattr {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 
 use super::at::At;
-use super::get_xattr::{enlarge, first_buffer};
+use super::xattr_buffer::{enlarge, first_buffer};
 use super::{FileOp, Op, OpInfo, Resume, table, transfer_len};
 use crate::sys::call;
 use crate::sys::errno::check;

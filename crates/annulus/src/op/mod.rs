@@ -63,6 +63,7 @@ mod table;
 mod transfer;
 mod truncate;
 mod unlink;
+mod xattr_buffer;
 
 pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};

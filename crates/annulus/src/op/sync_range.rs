@@ -44,14 +44,14 @@ unsafe impl UnitOp for SyncRange {
         Sqe {
             off: self.offset,
             len: self.piece(),
-            op_flags: self.mode.bits(),
+            op_flags: self.mode as u32,
             ..Sqe::new(opcode::SYNC_FILE_RANGE, self.fd.raw())
         }
     }
 
     fn syscall(&mut self) -> i32 {
         let bytes = u64::from(self.piece());
-        call::sync_file_range(self.fd.raw(), self.offset, bytes, self.mode.bits())
+        call::sync_file_range(self.fd.raw(), self.offset, bytes, self.mode as u32)
     }
 
     fn resume(&mut self, res: i32) -> Resume {
@@ -65,28 +65,15 @@ unsafe impl UnitOp for SyncRange {
     }
 }
 
-/// The step of a write-back; see `sync_file_range(2)`.
+/// The step of a write-back; see `sync_file_range(2)`. The values are the flags of the kernel, from linux/fs.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[repr(u32)]
 pub enum SyncRangeMode {
     /// Starts to write the changed pages, and does not wait for the device.
-    Start,
+    Start = 2,
     /// Waits until the pages that are being written have been written.
-    Wait,
+    Wait = 1,
     /// Writes the changed pages, and waits until they have been written.
-    StartAndWait,
-}
-
-impl SyncRangeMode {
-    fn bits(self) -> u32 {
-        // SYNC_FILE_RANGE_*, from linux/fs.h.
-        const WAIT_BEFORE: u32 = 1;
-        const WRITE: u32 = 2;
-        const WAIT_AFTER: u32 = 4;
-        match self {
-            SyncRangeMode::Start => WRITE,
-            SyncRangeMode::Wait => WAIT_BEFORE,
-            SyncRangeMode::StartAndWait => WAIT_BEFORE | WRITE | WAIT_AFTER,
-        }
-    }
+    StartAndWait = 7,
 }

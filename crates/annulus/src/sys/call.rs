@@ -237,22 +237,20 @@ pub(crate) fn sync_file_range(fd: RawFd, offset: u64, bytes: u64, flags: u32) ->
     last(unsafe { libc::syscall(libc::SYS_sync_file_range, fd, offset, bytes, flags) })
 }
 
+/// A descriptor, and an offset in its file.
+pub(crate) type Position = (RawFd, u64);
+
 /// `copy_file_range(2)` from one offset to another. The positions of the files are not used.
-pub(crate) fn copy_file_range(
-    from: RawFd,
-    at: u64,
-    into: RawFd,
-    into_at: u64,
-    bytes: usize,
-) -> i32 {
-    let (mut at, mut into_at) = (at, into_at);
+pub(crate) fn copy_file_range(from: Position, into: Position, bytes: u32) -> i32 {
+    let ((from, mut at), (into, mut into_at)) = (from, into);
     let (from, into) = (borrow_fd(from), borrow_fd(into));
+    let (at, into_at) = (Some(&mut at), Some(&mut into_at));
     res(rfs::copy_file_range(
         from,
-        Some(&mut at),
+        at,
         into,
-        Some(&mut into_at),
-        bytes,
+        into_at,
+        bytes as usize,
     ))
 }
 
@@ -262,10 +260,10 @@ pub(crate) fn clone_file(from: RawFd, into: RawFd) -> i32 {
 }
 
 /// `sendfile(2)`, which splices through a pipe of the kernel. Moves the position of `into`.
-pub(crate) fn splice_file(from: RawFd, at: u64, into: RawFd, into_at: u64, bytes: usize) -> i32 {
-    let (mut at, into) = (at, borrow_fd(into));
+pub(crate) fn splice_file((from, mut at): Position, (into, into_at): Position, bytes: u32) -> i32 {
+    let (from, into) = (borrow_fd(from), borrow_fd(into));
     let moved = rfs::seek(into, rfs::SeekFrom::Start(into_at));
-    res(moved.and_then(|_| rfs::sendfile(into, borrow_fd(from), Some(&mut at), bytes)))
+    res(moved.and_then(|_| rfs::sendfile(into, from, Some(&mut at), bytes as usize)))
 }
 
 pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, bytes: u64) -> i32 {

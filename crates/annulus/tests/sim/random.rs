@@ -30,6 +30,16 @@ struct Worker {
     census: Census,
     model: Model,
     file: Option<File>,
+    /// The number of paths that were used.
+    paths: u64,
+}
+
+/// The file that others are copied from.
+const PATTERN: &str = "/pattern";
+
+/// Returns the contents of that file.
+fn pattern() -> Vec<u8> {
+    (0..FILE_BYTES).map(|at| (at % 251) as u8).collect()
 }
 
 #[test]
@@ -38,6 +48,7 @@ fn random_faults_and_drops_give_correct_results_and_leak_nothing() {
     let seeds = if cfg!(debug_assertions) { 20 } else { 300 };
     for_each_seed(seeds, |seed| {
         let sim = Rc::new(Sim::new(SimConfig::chaos(seed)));
+        sim.put(PATTERN, pattern()).unwrap();
         let census = Census::default();
         let each = operations(1000) / TASKS;
         let (theirs, counted) = (Rc::clone(&sim), census.clone());
@@ -52,6 +63,7 @@ fn random_faults_and_drops_give_correct_results_and_leak_nothing() {
                         census: counted.clone(),
                         model,
                         file: None,
+                        paths: 0,
                     };
                     spawn(worker.work(each))
                 })
@@ -109,7 +121,7 @@ impl Worker {
     }
 
     async fn operate(&mut self, file: &File) {
-        match self.rng.below(16) {
+        match self.rng.below(20) {
             0..4 => self.write(file).await,
             4 => self.write_vectored(file).await,
             5..8 => self.read(file).await,
@@ -120,6 +132,10 @@ impl Worker {
             12 => self.zero(file).await,
             13 => self.sync(file).await,
             14 => self.stat(file).await,
+            15 => self.copy_range(file).await,
+            16 => self.copy().await,
+            17 => self.attribute(file).await,
+            18 => self.remove_tree().await,
             _ => self.list().await,
         }
     }
@@ -362,6 +378,72 @@ impl Worker {
             Some(Ok(metadata)) => {
                 assert_eq!((metadata.len(), metadata.is_file()), (FILE_BYTES, true))
             }
+            Some(Err(error)) => check_injected(&error),
+            None => {}
+        }
+    }
+
+    async fn copy_range(&mut self, file: &File) {
+        let (at, bytes) = self.range(2000);
+        let (pattern, offset) = (pattern(), self.rng.below(FILE_BYTES - bytes as u64));
+        let open = self.engine.open(PATTERN);
+        let Some(Ok(from)) = with_luck(&self.engine, &mut self.rng, open).await else {
+            return;
+        };
+        let contents = &pattern[offset as usize..][..bytes];
+        self.model.may_write(at, contents);
+        let copy = from.copy_range_to(offset, file, at as u64, bytes as u64);
+        match with_luck(&self.engine, &mut self.rng, copy).await {
+            // An error after a part returns with the next call.
+            Some(Ok(copied)) => self.model.wrote(at, &contents[..copied as usize]),
+            Some(Err(error)) => check_injected(&error),
+            None => {}
+        }
+    }
+
+    /// Returns a path that no operation has used before.
+    fn new_path(&mut self) -> String {
+        self.paths += 1;
+        format!("/new{}-{}", self.model.path().replace('/', "-"), self.paths)
+    }
+
+    async fn copy(&mut self) {
+        let to = self.new_path();
+        let copy = self.engine.copy(PATTERN, &to);
+        match with_luck(&self.engine, &mut self.rng, copy).await {
+            Some(Ok(copied)) => {
+                assert_eq!(copied, FILE_BYTES);
+                assert_eq!(self.sim.contents(&to).unwrap(), pattern());
+            }
+            Some(Err(error)) => check_injected(&error),
+            None => {}
+        }
+    }
+
+    /// Each value is a byte, repeated.
+    async fn attribute(&mut self, file: &File) {
+        let value = vec![self.rng.next() as u8; 1 + self.rng.below(1000) as usize];
+        let set = file.set_xattr("user.a", value);
+        if let Some(Err(error)) = with_luck(&self.engine, &mut self.rng, set).await {
+            check_injected(&error);
+        }
+        let get = file.get_xattr("user.a");
+        match with_luck(&self.engine, &mut self.rng, get).await {
+            Some(Ok(value)) => assert!(value.iter().all(|byte| *byte == value[0])),
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ENODATA) => {}
+            Some(Err(error)) => check_injected(&error),
+            None => {}
+        }
+    }
+
+    async fn remove_tree(&mut self) {
+        let top = self.new_path();
+        for file in ["a", "b/c", "b/d/e"] {
+            self.sim.put(format!("{top}/{file}"), "x").unwrap();
+        }
+        let removal = self.engine.remove_dir_all(&top);
+        match with_luck(&self.engine, &mut self.rng, removal).await {
+            Some(Ok(())) => assert!(self.sim.names(&top).is_err()),
             Some(Err(error)) => check_injected(&error),
             None => {}
         }

@@ -1,5 +1,5 @@
-//! The public methods that the streams for TCP and for Unix have in common, and those of their listeners. They are
-//! written once, so that the two newtypes do not diverge.
+//! The public methods that sockets of TCP or UDP and of Unix have in common: streams, listeners and datagram sockets.
+//! They are written once, so that the newtypes do not diverge.
 
 use std::io;
 use std::net::Shutdown;
@@ -14,10 +14,12 @@ use super::receiver::RecvStream;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Recv, SendAll, Stream};
 use super::tcp::{TcpListener, TcpStream};
+use super::udp::UdpSocket;
 use super::unix::{UnixListener, UnixStream};
+use super::unix_datagram::UnixDatagram;
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
-use crate::error::WholeResult;
+use crate::error::{BufResult, WholeResult};
 use crate::sys::net;
 
 /// Implements the methods of a newtype over `Stream`. `$std` is std's stream of the same kind.
@@ -263,7 +265,50 @@ macro_rules! listener_methods {
     };
 }
 
+/// Implements the methods of a datagram socket, whose first field is the shared part.
+macro_rules! datagram_methods {
+    ($socket:ident) => {
+        impl $socket {
+            /// Sends `buf` as one datagram to the connected peer and returns it.
+            ///
+            /// # Errors
+            ///
+            /// Fails with `EDESTADDRREQ` (UDP) or `ENOTCONN` (Unix) if the socket is not connected, and with
+            /// `ECONNREFUSED` if an earlier UDP datagram reached a machine without a socket at that port. The error
+            /// contains the buffer.
+            pub async fn send<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
+                self.0.send(buf, None).await
+            }
+
+            /// Receives a datagram into `buf`. Returns its length; bytes that do not fit are lost.
+            /// [`recv_from`](Self::recv_from) also reports such a loss.
+            ///
+            /// # Errors
+            ///
+            /// Fails with any error of `recvmsg(2)`, unchanged: `ECONNREFUSED` if an earlier UDP datagram reached a
+            /// machine without a socket at that port.
+            pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
+                let (received, buf) = self.0.recv(buf).await?;
+                Ok((received.bytes, buf))
+            }
+
+            /// Returns a handle for reading and setting socket options.
+            pub fn options(&self) -> SocketOptions<'_> {
+                SocketOptions::of(&self.0.socket)
+            }
+        }
+
+        impl Drop for $socket {
+            fn drop(&mut self) {
+                self.0.close();
+            }
+        }
+    };
+}
+
 stream_methods!(TcpStream, std::net::TcpStream);
 stream_methods!(UnixStream, std::os::unix::net::UnixStream);
 listener_methods!(TcpListener, TcpStream, std::net::TcpListener);
 listener_methods!(UnixListener, UnixStream, std::os::unix::net::UnixListener);
+datagram_methods!(UdpSocket);
+datagram_methods!(UnixDatagram);

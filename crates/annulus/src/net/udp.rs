@@ -40,7 +40,7 @@ use crate::sys::net::{self, Address, Kind};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct UdpSocket(Rc<DatagramReceiver>, Option<Claim>);
+pub struct UdpSocket(pub(super) Rc<DatagramReceiver>, Option<Claim>);
 
 impl UdpSocket {
     /// Opens a socket at `address`. If it resolves to several addresses, the first one that can be bound is used. A
@@ -147,16 +147,6 @@ impl UdpSocket {
         self.0.send(buf, Some(&net::internet(address))).await
     }
 
-    /// Sends `buf` as one datagram to the connected peer and returns it.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `EDESTADDRREQ` if the socket is not connected, and with `ECONNREFUSED` if an earlier datagram
-    /// reached a machine without a socket at that port. The error contains the buffer.
-    pub async fn send<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
-        self.0.send(buf, None).await
-    }
-
     /// Receives a datagram into `buf`. Returns its length and its sender.
     ///
     /// Receives of several tasks complete in the order of their first polls. A future that is neither polled to its
@@ -188,17 +178,6 @@ impl UdpSocket {
         }
     }
 
-    /// Receives a datagram into `buf`. Returns its length; bytes that do not fit are lost.
-    /// [`recv_from`](UdpSocket::recv_from) also reports such a loss.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `ECONNREFUSED` if an earlier datagram reached a machine without a socket at that port.
-    pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        let (received, buf) = self.0.recv(buf).await?;
-        Ok((received.bytes, buf))
-    }
-
     /// Receives datagrams into the core's buffers, with one multishot request for many of them. Needs Linux 6.0; on
     /// older kernels and without a ring, each receive is a separate request.
     ///
@@ -225,11 +204,6 @@ impl UdpSocket {
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         sender(Some(net::peer_address(self.0.socket.raw())?))
     }
-
-    /// Returns a handle for reading and setting socket options.
-    pub fn options(&self) -> SocketOptions<'_> {
-        SocketOptions::of(&self.0.socket)
-    }
 }
 
 fn sender(address: Option<Address>) -> io::Result<SocketAddr> {
@@ -238,12 +212,6 @@ fn sender(address: Option<Address>) -> io::Result<SocketAddr> {
         let text = "the address of a datagram socket is neither IPv4 nor IPv6";
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
-}
-
-impl Drop for UdpSocket {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 /// The datagrams that a socket receives, one after another. Made by [`UdpSocket::recv_multishot`].

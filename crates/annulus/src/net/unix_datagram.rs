@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::datagram::{DatagramReceiver, Received};
-use super::options::SocketOptions;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::SocketOperation;
 use crate::error::{BufError, BufResult, WholeResult};
@@ -17,7 +16,7 @@ use crate::sys::net::{self, Kind};
 /// A datagram socket within the machine. It stays on its core. Datagrams are neither lost nor reordered: a send waits
 /// until the receiver has space.
 #[derive(Debug)]
-pub struct UnixDatagram(Rc<DatagramReceiver>);
+pub struct UnixDatagram(pub(super) Rc<DatagramReceiver>);
 
 impl UnixDatagram {
     /// Opens a socket at `path`, which must not exist. The path remains after the socket has closed.
@@ -88,15 +87,6 @@ impl UnixDatagram {
         }
     }
 
-    /// Sends `buf` as one datagram to the connected peer and returns it.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `ENOTCONN` if the socket is not connected. The error contains the buffer.
-    pub async fn send<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
-        self.0.send(buf, None).await
-    }
-
     /// Receives a datagram into `buf`. Returns its length and the sender's path; `None` if the sender has no path.
     ///
     /// Receives of several tasks complete in the order of their first polls. A future that is neither polled to its
@@ -116,27 +106,5 @@ impl UnixDatagram {
             is_truncated: received.is_truncated,
         };
         Ok((received, buf))
-    }
-
-    /// Receives a datagram into `buf`. Returns its length; bytes that do not fit are lost.
-    /// [`recv_from`](UnixDatagram::recv_from) also reports such a loss.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `recvmsg(2)`, unchanged. The error contains the buffer.
-    pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        let (received, buf) = self.0.recv(buf).await?;
-        Ok((received.bytes, buf))
-    }
-
-    /// Returns a handle for reading and setting socket options.
-    pub fn options(&self) -> SocketOptions<'_> {
-        SocketOptions::of(&self.0.socket)
-    }
-}
-
-impl Drop for UnixDatagram {
-    fn drop(&mut self) {
-        self.0.close();
     }
 }

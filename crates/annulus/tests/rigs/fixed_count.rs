@@ -3,6 +3,9 @@
 //! ```text
 //! fixed_count cached_read FILE COUNT     reads 4 KiB from the page cache, one after another
 //! fixed_count ring_read FILE COUNT       the same reads, each through the ring
+//! fixed_count nop FILE COUNT             sends NOPs through the ring; FILE is not used
+//! fixed_count direct_read FILE COUNT     reads 4 KiB with O_DIRECT, one after another
+//! fixed_count direct_read_32 FILE COUNT  the same in 32 tasks
 //! fixed_count small_file FILE COUNT      opens, queries, reads (4 KiB) and closes a cached file
 //! fixed_count echo                       prints a port, and echoes one connection until it ends
 //! ```
@@ -14,6 +17,8 @@ use annulus::fs::CachedReads;
 use annulus::net::TcpListener;
 use annulus::runtime::Runtime;
 use annulus::{Engine, OpenOptions};
+use futures_util::TryStreamExt;
+use futures_util::stream::FuturesUnordered;
 
 const PAGE: usize = 4096;
 const FILE_PAGES: u64 = 256;
@@ -34,6 +39,42 @@ fn read(cached: CachedReads, path: &str, count: u64) -> io::Result<()> {
             assert_eq!(bytes, PAGE);
         }
         Ok(())
+    })
+}
+
+fn nop(count: u64) -> io::Result<()> {
+    let engine = Engine::builder().build().map_err(Error::other)?;
+    let driver = engine.current_thread_driver().map_err(Error::other)?;
+    driver.block_on(async {
+        for _ in 0..count {
+            engine.nop().await?;
+        }
+        Ok(())
+    })
+}
+
+fn direct(path: &str, depth: u64, count: u64) -> io::Result<()> {
+    std::fs::write(path, vec![7; PAGE * FILE_PAGES as usize])?;
+    let engine = Engine::builder().build().map_err(Error::other)?;
+    let driver = engine.current_thread_driver().map_err(Error::other)?;
+    driver.block_on(async {
+        let mut options = OpenOptions::new();
+        let file = engine
+            .open_with(options.read(true).direct(true), path)
+            .await?;
+        let tasks: FuturesUnordered<_> = (0..depth)
+            .map(async |task| {
+                let mut buffer = AlignedBuf::with_len(PAGE, PAGE);
+                for i in (task..count).step_by(depth as usize) {
+                    let offset = i % FILE_PAGES * PAGE as u64;
+                    let bytes;
+                    (bytes, buffer) = file.read_at(buffer, offset).await?;
+                    assert_eq!(bytes, PAGE);
+                }
+                io::Result::Ok(())
+            })
+            .collect();
+        tasks.try_collect().await
     })
 }
 
@@ -83,10 +124,14 @@ fn main() -> io::Result<()> {
             path,
             count.parse().map_err(Error::other)?,
         ),
+        ["nop", _, count] => nop(count.parse().map_err(Error::other)?),
+        ["direct_read", path, count] => direct(path, 1, count.parse().map_err(Error::other)?),
+        ["direct_read_32", path, count] => direct(path, 32, count.parse().map_err(Error::other)?),
         ["small_file", path, count] => small_file(path, count.parse().map_err(Error::other)?),
         ["echo"] => echo(),
         _ => Err(Error::other(
-            "usage: fixed_count cached_read|ring_read|small_file FILE COUNT, or fixed_count echo",
+            "usage: fixed_count WORK FILE COUNT, or fixed_count echo; WORK is cached_read, ring_read, nop, direct_read, \
+             direct_read_32 or small_file",
         )),
     }
 }

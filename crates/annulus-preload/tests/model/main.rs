@@ -28,7 +28,8 @@ static DRIVER: Program = Program::c("model");
 
 /// The number of sequences of one process, as state that one leaves behind may disturb the next.
 const SEEDS_PER_PROCESS: u64 = 10;
-const SEEDS: u64 = 200;
+/// The number of sequences, if none is requested. `ci/long model` runs 20,000.
+const SEEDS: u64 = 60;
 /// Sequences that differed once, by their faults: an edge after SO_RCVLOWAT without all events, last bytes that were not
 /// read, a oneshot member that was reported twice, an error that was not reported again.
 const REGRESSIONS: [u64; 4] = [4830, 10055, 10221, 14368];

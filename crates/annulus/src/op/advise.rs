@@ -3,7 +3,8 @@
 //! `advise`: FADVISE, or `fadvise64`. Owns the descriptor (Open).
 #![allow(unsafe_code)]
 
-use super::{OpInfo, Resume, UnitOp, retry_interrupted, table};
+use super::split_range::SplitRange;
+use super::{OpInfo, Resume, UnitOp, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::sqe::{Sqe, opcode};
@@ -12,30 +13,14 @@ use crate::sys::sqe::{Sqe, opcode};
 #[derive(Debug)]
 pub struct Advise {
     fd: Fd,
-    offset: u64,
-    bytes: u64,
+    range: SplitRange,
     advice: Advice,
 }
 
 impl Advise {
     pub(crate) fn new(fd: Fd, offset: u64, bytes: u64, advice: Advice) -> Advise {
-        Advise {
-            fd,
-            offset,
-            bytes,
-            advice,
-        }
-    }
-}
-
-/// The largest range of one SQE, bytes. Its length field has 32 bits, so longer ranges are split.
-const PIECE_BYTES: u32 = 1 << 30;
-
-impl Advise {
-    fn piece(&self) -> u32 {
-        u32::try_from(self.bytes)
-            .unwrap_or(PIECE_BYTES)
-            .min(PIECE_BYTES)
+        let range = SplitRange::new(offset, bytes);
+        Advise { fd, range, advice }
     }
 }
 
@@ -45,8 +30,8 @@ unsafe impl UnitOp for Advise {
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            off: self.offset,
-            len: self.piece(),
+            off: self.range.offset,
+            len: self.range.piece(),
             op_flags: self.advice.bits(),
             ..Sqe::new(opcode::FADVISE, self.fd.raw())
         }
@@ -55,20 +40,14 @@ unsafe impl UnitOp for Advise {
     fn syscall(&mut self) -> i32 {
         call::fadvise(
             self.fd.raw(),
-            self.offset,
-            u64::from(self.piece()),
+            self.range.offset,
+            u64::from(self.range.piece()),
             self.advice.bits(),
         )
     }
 
     fn resume(&mut self, res: i32) -> Resume {
-        let piece = u64::from(self.piece());
-        if res == 0 && self.bytes > piece {
-            self.offset += piece;
-            self.bytes -= piece;
-            return Resume::Again;
-        }
-        retry_interrupted(res)
+        self.range.resume(res)
     }
 }
 

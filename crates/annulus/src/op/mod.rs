@@ -56,6 +56,7 @@ mod sleep;
 mod socket;
 #[cfg(feature = "net")]
 mod splice;
+mod split_range;
 mod statx;
 mod symlink;
 mod sync_range;

@@ -3,9 +3,9 @@
 //! `sync_range`: SYNC_FILE_RANGE, or `sync_file_range`. Owns the descriptor (Open).
 #![allow(unsafe_code)]
 
-use super::{OpInfo, Resume, UnitOp, retry_interrupted, table};
+use super::split_range::SplitRange;
+use super::{OpInfo, Resume, UnitOp, table};
 use crate::fd::Fd;
-use crate::narrow::low_half;
 use crate::sys::call;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -14,27 +14,15 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct SyncRange {
     fd: Fd,
     mode: SyncRangeMode,
-    offset: u64,
-    bytes: u64,
+    range: SplitRange,
 }
 
 impl SyncRange {
     pub(crate) fn new(fd: Fd, mode: SyncRangeMode, offset: u64, bytes: u64) -> SyncRange {
-        SyncRange {
-            fd,
-            mode,
-            offset,
-            bytes,
-        }
-    }
-
-    fn piece(&self) -> u32 {
-        low_half(self.bytes.min(PIECE_BYTES))
+        let range = SplitRange::new(offset, bytes);
+        SyncRange { fd, mode, range }
     }
 }
-
-/// The largest range of one SQE, bytes. Its length field has 32 bits, so longer ranges are split.
-const PIECE_BYTES: u64 = 1 << 30;
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
 unsafe impl UnitOp for SyncRange {
@@ -42,26 +30,20 @@ unsafe impl UnitOp for SyncRange {
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            off: self.offset,
-            len: self.piece(),
+            off: self.range.offset,
+            len: self.range.piece(),
             op_flags: self.mode as u32,
             ..Sqe::new(opcode::SYNC_FILE_RANGE, self.fd.raw())
         }
     }
 
     fn syscall(&mut self) -> i32 {
-        let bytes = u64::from(self.piece());
-        call::sync_file_range(self.fd.raw(), self.offset, bytes, self.mode as u32)
+        let bytes = u64::from(self.range.piece());
+        call::sync_file_range(self.fd.raw(), self.range.offset, bytes, self.mode as u32)
     }
 
     fn resume(&mut self, res: i32) -> Resume {
-        let piece = u64::from(self.piece());
-        if res == 0 && self.bytes > piece {
-            self.offset += piece;
-            self.bytes -= piece;
-            return Resume::Again;
-        }
-        retry_interrupted(res)
+        self.range.resume(res)
     }
 }
 

@@ -43,9 +43,8 @@ pub(crate) fn reset() {
     RUN.set(0);
 }
 
-/// Yields to the other tasks of the thread.
+/// Yields to the other tasks of the thread, once.
 pub(crate) async fn yield_now() {
-    reset();
     let mut yielded = false;
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut yielded, true) {

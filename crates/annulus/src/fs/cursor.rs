@@ -279,7 +279,7 @@ impl FileCursor {
         let offset = self.position + self.end as u64;
         self.next = self.read_block(offset, false);
         if let Some(read) = &mut self.next {
-            // Submits the read. It wakes nobody; the call that needs the block polls again.
+            // Submits the read. Its completion wakes no task; the call that needs the block polls again.
             match (read.future.as_mut()).poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(done) => read.done = Some(done),
                 Poll::Pending => read.missed = true,
@@ -345,7 +345,7 @@ impl FileCursor {
         let buf = std::mem::replace(&mut self.gathered, spare);
         let offset = self.position - buf.len() as u64;
         self.write = Some(Box::pin(write_all(self.file.clone(), buf, offset)));
-        // Submits the write. It wakes nobody; the call that needs its result polls again.
+        // Submits the write. Its completion wakes no task; the call that needs its result polls again.
         let _ = self.poll_write_in_progress(&mut Context::from_waker(Waker::noop()));
     }
 

@@ -72,6 +72,7 @@ impl<'a> Counted<'a> {
             return Some(counted);
         }
         let yielded_ns = submitter.now_ns();
+        coop_budget::reset();
         coop_budget::yield_now().await;
         coop_budget::resume(yielded_ns, submitter.now_ns());
         (driver.whole_reads() > TOGETHER_MIN).then_some(counted)

@@ -47,9 +47,10 @@ pub use crate::metrics::CoreMetrics;
 
 use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
 
 use executor::Executor;
+
+use crate::driver::coop_budget;
 
 /// Starts a task on the calling core. Dropping the handle does not end the task.
 ///
@@ -127,13 +128,5 @@ impl Drop for WaitingForStop {
 
 /// Lets other tasks of the core run, and polls its ring, before the calling task continues.
 pub async fn yield_now() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    coop_budget::yield_now().await;
 }

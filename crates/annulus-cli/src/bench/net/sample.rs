@@ -29,13 +29,11 @@ pub(crate) fn sample(
         ),
     };
     let seconds = outcome.measured.as_secs_f64();
-    let stolen = machine
-        .as_ref()
-        .map_or(0.0, |used| used.stolen_ns / 1e9 / seconds.max(1e-9));
-    let others_busy = machine.zip(server.as_ref()).map(|(used, server)| {
-        let busy = (used.machine_busy_ns - used.own_cpu_ns) / 1e9 / seconds.max(1e-9);
-        (busy - server.cpus).max(0.0)
-    });
+    let shares = machine.map(|used| used.shares(seconds.max(1e-9) * 1e9));
+    let stolen = shares.map_or(0.0, |(_, stolen)| stolen);
+    let others_busy = shares
+        .zip(server.as_ref())
+        .map(|((busy, _), server)| (busy - server.cpus).max(0.0));
     Sample {
         requests_per_second: outcome.per_second,
         responses: outcome.responses,

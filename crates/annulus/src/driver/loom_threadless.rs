@@ -292,6 +292,56 @@ fn operations_queued_until_a_flush_are_submitted() {
     });
 }
 
+/// Finds: the end of a whole read that does not submit the read that waited for it.
+#[test]
+fn a_whole_read_that_waits_for_one_that_ends_is_submitted() {
+    check(|| {
+        let stage = Stage::new(true);
+        stage.driver.batch_by_wakeups();
+        stage.handle.begin_whole_read();
+        stage.handle.begin_whole_read();
+        assert!(stage.driver.begin_batch());
+        let first = stage.submit();
+        assert!(!stage.handle.inbox.is_empty(), "it waits for the other");
+        // The other one ends on another thread, and no thread flushes.
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || other.handle.end_whole_read());
+        thread.join().unwrap();
+        assert!(stage.handle.inbox.is_empty());
+        drop(first);
+        stage.driver.flush();
+        stage.ends(1);
+    });
+}
+
+/// Finds: a flush that leaves whole reads queued, because they wait for one that ends on another thread meanwhile.
+#[test]
+fn whole_reads_queued_while_others_end_are_submitted_by_a_flush() {
+    check(|| {
+        let stage = Stage::new(true);
+        stage.driver.batch_by_wakeups();
+        for _ in 0..3 {
+            stage.handle.begin_whole_read();
+        }
+        assert!(stage.driver.begin_batch());
+        let first = stage.submit();
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || other.handle.end_whole_read());
+        // Each thread may overlook what the other has just counted.
+        let second = stage.submit();
+        stage.driver.flush();
+        thread.join().unwrap();
+        assert!(stage.handle.inbox.is_empty());
+        // The owner sleeps from here on, so these cancels, and this operation, are submitted by their own thread.
+        drop((first, second));
+        drop(stage.submit());
+        while stage.drops.count.load(SeqCst) < 3 {
+            stage.drops.one_more.wait();
+        }
+        stage.ends(3);
+    });
+}
+
 /// Finds: a thread that looks for missed work and does not check for marks after unlocking.
 #[test]
 fn a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken() {

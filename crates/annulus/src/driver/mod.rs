@@ -217,6 +217,7 @@ impl DriverHandle {
         let left = self.whole_reads.fetch_sub(1, Ordering::Relaxed) - 1;
         if let Some(state) = &self.threadless
             && state.has_all(left)
+            && !broken(Mutation::WholeReadEndsUnnoticed)
         {
             self.wake();
         }

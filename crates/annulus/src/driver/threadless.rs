@@ -289,6 +289,9 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             .swap(broken(Mutation::FlushedAwake), Ordering::AcqRel)
         {
             self.all_ran.store(true, Relaxed);
+            if broken(Mutation::FlushAwaitsWholeReads) && self.handle.whole_reads() > 1 {
+                return;
+            }
             self.poll();
         }
     }

@@ -78,6 +78,10 @@ mutations! {
     ParkedAwake => "operations_queued_around_a_park_are_submitted",
     /// An owner without hooks counts as awake after its flush.
     FlushedAwake => "operations_queued_until_a_flush_are_submitted",
+    /// The end of a whole read does not submit the reads that waited for it.
+    WholeReadEndsUnnoticed => "a_whole_read_that_waits_for_one_that_ends_is_submitted",
+    /// A flush leaves whole reads queued that wait for others.
+    FlushAwaitsWholeReads => "whole_reads_queued_while_others_end_are_submitted_by_a_flush",
     /// A thread that looks for missed work does not check for marks after it has held the lock.
     LookOverlooks => "a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken",
     /// A thread that parks does not check for marks after it has held the lock to busy-poll.

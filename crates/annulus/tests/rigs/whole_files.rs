@@ -112,7 +112,7 @@ fn write(engine: &Engine, dir: &Path, rounds: usize, files: usize) -> Outcome<()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let writes: [Variant<'_>; 2] = [
+    let writes: [Variant<'_>; 4] = [
         (
             "Annulus",
             Box::new(|to| {
@@ -131,6 +131,8 @@ fn write(engine: &Engine, dir: &Path, rounds: usize, files: usize) -> Outcome<()
                 }))
             }),
         ),
+        ("std, one thread", Box::new(|to| in_threads(to, files, 1))),
+        ("std, threads", Box::new(|to| in_threads(to, files, TASKS))),
     ];
     measure(&format!("{files} files of 1 KiB"), dir, rounds, &writes)
 }
@@ -165,6 +167,25 @@ where
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
+    Ok(())
+}
+
+/// Writes files into the new directory `to`, in `threads` threads.
+fn in_threads(to: &Path, files: usize, threads: usize) -> Outcome<()> {
+    fs::create_dir(to)?;
+    std::thread::scope(|scope| {
+        let write = |thread| {
+            (thread..files)
+                .step_by(threads)
+                .try_for_each(|n| fs::write(to.join(format!("file-{n}")), vec![7; SMALL_BYTES]))
+        };
+        let started: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || write(thread)))
+            .collect();
+        started
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap())
+    })?;
     Ok(())
 }
 

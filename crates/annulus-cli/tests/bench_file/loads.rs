@@ -97,8 +97,7 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
 fn a_durable_write_is_correct_in_every_variant_and_mmap_syncs() {
     let workspace = Workspace::new();
     let args = [
-        // A write to a shared disk may take a tenth of a second.
-        &["--runtime", "0.3", "--repeat", "1", "--depth", "4"][..],
+        &["--runtime", "0.1", "--repeat", "1", "--depth", "4"][..],
         &["--size", "4M", "--variants", "all", "--rw", "randwrite"],
     ]
     .concat();

@@ -11,7 +11,7 @@ use crate::loads::ONE_FILE;
 
 pub(crate) const SHORT: [&str; 8] = [
     "--runtime",
-    "0.2",
+    "0.05",
     "--repeat",
     "1",
     "--depth",

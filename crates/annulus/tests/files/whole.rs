@@ -118,7 +118,7 @@ fn a_whole_read_that_is_dropped_at_any_point_leaves_no_descriptor() {
     for_each_backend(async |fixture| {
         warm_up(fixture).await;
         fixture.put("large", &bytes(1, 100_000));
-        for (round, name) in (0..12).map(|round| (round, ["f", "large"][round % 2])) {
+        for (round, name) in (0..4).map(|round| (round, ["f", "large"][round % 2])) {
             let path = fixture.path(name);
             let reads = |task: usize| {
                 let path = &path;

@@ -20,7 +20,7 @@ async fn by_cursor(engine: &Engine, path: &Path) -> io::Result<(u64, u64)> {
     Ok((count, bytes))
 }
 
-/// The same with std, on a thread that may block.
+/// Counts them with std. Blocks the thread.
 fn by_std(path: &Path) -> io::Result<(u64, u64)> {
     let (mut count, mut bytes) = (0, 0);
     for line in BufReader::new(File::open(path)?).lines() {

@@ -22,7 +22,7 @@ pub struct Probe {
     pub name: &'static str,
     /// The first kernel version that has it.
     pub since: &'static str,
-    /// How it was tried.
+    /// What the probe does.
     pub how: &'static str,
     /// The result.
     pub verdict: Verdict,
@@ -74,7 +74,7 @@ pub enum Verdict {
     Kills,
     /// The kernel behaves otherwise.
     Differs,
-    /// It could not be probed, for this reason.
+    /// It was not probed; the reason.
     Unknown(String),
 }
 

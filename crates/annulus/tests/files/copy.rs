@@ -223,7 +223,7 @@ fn a_file_without_a_known_length_is_copied_completely() {
                 skip(format_args!("no {path} here"));
                 continue;
             };
-            // The copy cannot be written to either, so each has a name of its own.
+            // The copy is read-only, too, and only root may overwrite it. So each copy has its own name.
             let to = path.replace('/', "-");
             let copied = fixture.engine.copy(path, fixture.path(&to)).await.unwrap();
             assert_eq!(copied, expected.len() as u64, "{path}");

@@ -110,7 +110,7 @@ impl Pair {
         }
     }
 
-    /// Drops a future after its first poll. What it has acknowledged holds.
+    /// Drops a future after its first poll. Bytes that earlier calls have acknowledged stay.
     async fn drop_a_future(&mut self) {
         match self.random.u8(..4) {
             0 => {

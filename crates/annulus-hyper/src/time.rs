@@ -8,12 +8,10 @@ use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use annulus::runtime::CoreBound;
 use annulus::time;
 use hyper::rt::{Sleep, Timer};
 use send_wrapper::SendWrapper;
@@ -33,7 +31,7 @@ pub struct CoreTimer;
 pub struct CoreSleep {
     deadline: Instant,
     /// Set by the first poll. hyper creates a sleep for each request and polls it only if it has to wait.
-    set: Option<CoreBound<RefCell<time::Sleep>>>,
+    set: Option<time::Sleep>,
 }
 
 impl CoreSleep {
@@ -50,16 +48,9 @@ impl Future for CoreSleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let CoreSleep { deadline, set } = self.get_mut();
-        if let Some(sleep) = set.as_ref().and_then(|set| set.get().ok()) {
-            return Pin::new(&mut *sleep.borrow_mut()).poll(context);
-        }
-        let mut sleep = time::sleep(deadline.saturating_duration_since(Instant::now()));
-        let polled = Pin::new(&mut sleep).poll(context);
-        if polled.is_pending() {
-            // This fails only while the core is ending, and the core then drops the task that waits for this timer.
-            *set = CoreBound::new(Rc::new(RefCell::new(sleep))).ok();
-        }
-        polled
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let sleep = set.get_or_insert_with(|| time::sleep(left()));
+        Pin::new(sleep).poll(context)
     }
 }
 

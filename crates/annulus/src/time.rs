@@ -32,11 +32,13 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::driver::core::{Core, Timer};
+use crate::driver::core::{Core, Notifier, Timer};
 use crate::narrow::to_ns;
+use crate::sys::call::now_ns;
 
 fn core() -> Rc<Core> {
     match Core::current() {
@@ -54,21 +56,31 @@ fn core() -> Rc<Core> {
 ///
 /// Panics if the calling thread is not a runtime core.
 pub fn sleep(time: Duration) -> Sleep {
-    let core = core();
-    let at_ns = core.now_ns().saturating_add(to_ns(time));
+    let _ = core();
     Sleep {
-        core,
-        at_ns,
-        timer: None,
+        at_ns: now_ns().saturating_add(to_ns(time)),
+        armed: None,
     }
 }
 
 /// The future of [`sleep`].
+///
+/// It is `Send`, for interfaces that require it, such as axum's handlers. Its timer is set on the core that polls it.
+/// It may be dropped on any thread.
+///
+/// # Panics
+///
+/// Panics if polled on a thread that is not a runtime core, unless the time has passed.
 #[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep {
-    core: Rc<Core>,
     at_ns: u64,
-    timer: Option<Timer>,
+    armed: Option<Armed>,
+}
+
+/// A timer, and the notifier of the core that has it.
+struct Armed {
+    home: Arc<Notifier>,
+    timer: Timer,
 }
 
 impl Sleep {
@@ -78,8 +90,13 @@ impl Sleep {
     }
 
     fn clear(&mut self) {
-        if let Some(timer) = self.timer.take() {
-            self.core.clear_timer(timer);
+        let Some(Armed { home, timer }) = self.armed.take() else {
+            return;
+        };
+        match Core::current() {
+            Some(core) if core.is_of(&home) => core.clear_timer(timer),
+            // Its core clears it when it next wakes.
+            _ => home.clear_timer(timer),
         }
     }
 }
@@ -88,12 +105,23 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.core.now_ns() >= self.at_ns {
+        if now_ns() >= self.at_ns {
             self.clear();
             return Poll::Ready(());
         }
-        let timer = self.core.set_timer(self.timer, self.at_ns, context.waker());
-        self.timer = Some(timer);
+        let core = core();
+        match &self.armed {
+            Some(armed) if core.is_of(&armed.home) => {
+                core.set_timer(Some(armed.timer), self.at_ns, context.waker());
+            }
+            _ => {
+                self.clear();
+                self.armed = Some(Armed {
+                    timer: core.set_timer(None, self.at_ns, context.waker()),
+                    home: core.notifier(),
+                });
+            }
+        }
         Poll::Pending
     }
 }
@@ -182,7 +210,7 @@ impl Interval {
     pub async fn tick(&mut self) {
         std::future::poll_fn(|context| Pin::new(&mut self.sleep).poll(context)).await;
         let due_ns = self.sleep.at_ns;
-        let late = self.sleep.core.now_ns().saturating_sub(due_ns) / self.period_ns;
+        let late = now_ns().saturating_sub(due_ns) / self.period_ns;
         let step_ns = self.period_ns.saturating_mul(late + 1);
         self.sleep.set(due_ns.saturating_add(step_ns));
     }

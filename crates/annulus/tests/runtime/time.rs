@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -184,5 +186,57 @@ fn a_receive_that_times_out_loses_nothing() {
         assert_eq!(received.len(), BYTES);
         let wrong = (0..BYTES).find(|&at| received[at] != (at % 251) as u8);
         assert_eq!(wrong, None);
+    });
+}
+
+#[test]
+fn a_sleep_may_be_polled_on_one_core_and_completed_on_another() {
+    each_way(|builder| {
+        let ended = builder.threads(2).run(|core| async move {
+            if core.index() == 0 {
+                let mut sleep = Box::pin(time::sleep(Duration::from_millis(1)));
+                let begun = Instant::now();
+                std::future::poll_fn(|context| {
+                    let _ = sleep.as_mut().poll(context);
+                    Poll::Ready(())
+                })
+                .await;
+                let there = runtime::handle().spawn_on(1, move || async move {
+                    sleep.await;
+                    begun.elapsed()
+                });
+                assert!(there.await? >= Duration::from_millis(1));
+                runtime::handle().shutdown();
+            }
+            runtime::stopping().await;
+            Ok(())
+        });
+        ended.unwrap();
+    });
+}
+
+#[test]
+fn a_sleep_that_another_thread_drops_releases_its_waker() {
+    struct Nothing;
+
+    impl Wake for Nothing {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let nothing = Arc::new(Nothing);
+            let mut sleep = Box::pin(time::sleep(Duration::from_secs(86_400)));
+            let waker = Waker::from(Arc::clone(&nothing));
+            let polled = sleep.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            drop(waker);
+            assert_eq!(Arc::strong_count(&nothing), 2);
+            thread::spawn(move || drop(sleep)).join().unwrap();
+            while Arc::strong_count(&nothing) > 1 {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        ended.unwrap();
     });
 }

@@ -453,9 +453,22 @@ impl Core {
         drop(waker);
     }
 
+    /// Returns the notifier, by which other threads reach this core.
+    pub(crate) fn notifier(&self) -> Arc<Notifier> {
+        Arc::clone(&self.notifier)
+    }
+
+    /// Returns whether `notifier` is this core's.
+    pub(crate) fn is_of(&self, notifier: &Arc<Notifier>) -> bool {
+        Arc::ptr_eq(&self.notifier, notifier)
+    }
+
     fn expire(&self) {
         if self.timers.borrow().next_ns().is_none() {
             return;
+        }
+        for timer in self.notifier.cleared_timers() {
+            self.clear_timer(timer);
         }
         let now_ns = self.now_ns();
         loop {
@@ -530,6 +543,7 @@ impl Core {
             std::mem::forget(self.this.upgrade());
             return 0;
         }
+        self.notifier.end_timers();
         let left = match &self.backend {
             Backend::Rings(rings) => rings.drain(self, until_ns),
             Backend::Readiness(readiness) => {

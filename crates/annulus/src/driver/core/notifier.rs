@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::driver::Wake;
+use crate::driver::mailbox::Mailbox;
 use crate::driver::sleeper::Sleeper;
+use crate::driver::timers::Timer;
 use crate::metrics::{Counters, SourceKind};
 use crate::sys::forked;
 use crate::sys::wake::EventFd;
@@ -14,6 +16,8 @@ use crate::sys::wake::EventFd;
 pub(crate) struct Notifier {
     sleeper: Sleeper,
     eventfd: Arc<EventFd>,
+    /// Timers of dropped sleeps, to be cleared by the core.
+    cleared_timers: Mailbox<Timer>,
     /// The process that the core runs in.
     process: u64,
     /// The core's counters. They are kept here because other threads only have the notifier.
@@ -25,6 +29,7 @@ impl Notifier {
         Ok(Arc::new(Notifier {
             sleeper: Sleeper::new(),
             eventfd: Arc::new(EventFd::new()?),
+            cleared_timers: Mailbox::new(),
             process: forked::process(),
             counters: Counters::new(SourceKind::Core),
         }))
@@ -35,6 +40,22 @@ impl Notifier {
         if self.sleeper.must_wake() {
             Wake::wake(self);
         }
+    }
+
+    /// Clears a timer of the core when it next wakes. The timer's waker is kept until then.
+    pub(crate) fn clear_timer(&self, timer: Timer) {
+        if !self.is_elsewhere() {
+            // A core that has ended has dropped its timers.
+            let _ = self.cleared_timers.put(timer);
+        }
+    }
+
+    pub(super) fn end_timers(&self) {
+        drop(self.cleared_timers.close());
+    }
+
+    pub(super) fn cleared_timers(&self) -> Vec<Timer> {
+        self.cleared_timers.take()
     }
 
     /// Returns whether this is a child of the process that the core runs in. A child must not touch the ring or the

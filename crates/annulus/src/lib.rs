@@ -34,7 +34,8 @@
 //! | feature | adds |
 //! |---|---|
 //! | `net` | sockets, timers and the thread-per-core runtime: [`net`](net/index.html), [`runtime`](runtime/index.html), [`time`](time/index.html) |
-//! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html). Tokio's I/O traits for [`fs::FileCursor`](fs/struct.FileCursor.html) |
+//! | `signal` | signals on cores: [`signal`](signal/index.html); enables `net` |
+//! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html). With `net`, Tokio's context on cores: `RuntimeBuilder::with_tokio`. Tokio's I/O traits for [`fs::FileCursor`](fs/struct.FileCursor.html) |
 //! | `bytes` | `Bytes` and `BytesMut` as buffers |
 //! | `futures` | the I/O traits of futures-io for `net::AsyncStream` and `fs::FileCursor`, and `Stream` for types with a method `next`; enables `net` |
 //! | `tokio-io` | the I/O traits of Tokio for `net::AsyncStream` and `fs::FileCursor`, without Tokio's runtime; enables `net` |
@@ -115,6 +116,8 @@ pub mod preload {
 mod ring_options;
 #[cfg(feature = "net")]
 pub mod runtime;
+#[cfg(feature = "signal")]
+pub mod signal;
 #[cfg(feature = "test-util")]
 pub mod sim;
 pub mod support;

@@ -12,7 +12,7 @@ const LAYERS: [&str; 9] = [
     "op",
     "backend metrics support",
     "driver",
-    "fs net ring_options time",
+    "fs net ring_options signal time",
     "engine runtime tokio",
     "sim",
 ];

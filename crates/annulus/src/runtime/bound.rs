@@ -11,8 +11,9 @@ use super::executor::{self, Inbox, Message};
 
 /// A `Send` and `Sync` handle to a value of one core, such as a stream.
 ///
-/// The value never leaves its core: [`get`](CoreBound::get) works on that core's thread only. Wherever the handle is
-/// dropped, the value is dropped on its core. A core that ends drops its remaining values.
+/// The value never leaves its core: [`get`](CoreBound::get) works on that core's thread only, and
+/// [`on_core`](CoreBound::on_core) runs code there. Wherever the handle is dropped, the value is dropped on its core. A
+/// core that ends drops its remaining values.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -75,6 +76,17 @@ impl<T: 'static> CoreBound<T> {
         let existing = executor::kept_on_this_core(&self.home, self.position);
         let existing = existing.and_then(|value| value.downcast::<T>().ok());
         existing.ok_or_else(|| self.missing())
+    }
+
+    /// Calls `act` with the value on its core, from any thread. `act` is dropped if the core has ended.
+    pub fn on_core(&self, act: impl FnOnce(Rc<T>) + Send + 'static) {
+        let (home, position) = (Arc::clone(&self.home), self.position);
+        self.home.send(Message::Start(Box::new(move || {
+            let value = executor::kept_on_this_core(&home, position);
+            if let Some(value) = value.and_then(|value| value.downcast::<T>().ok()) {
+                act(value);
+            }
+        })));
     }
 
     #[cold]

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+#[cfg(feature = "tokio")]
+use super::context::TokioChoice;
 use super::handle::Handle;
 use super::{executor, start};
 use crate::backend::Backend;
@@ -148,37 +150,7 @@ const CQ_PER_SQ: u32 = 4;
 /// Default of `close_timeout`, as in other servers (nginx: `send_timeout`).
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A thread-per-core runtime: threads that each run tasks and a ring.
-///
-/// ```
-/// use annulus::runtime::{self, Runtime};
-///
-/// # fn main() -> std::io::Result<()> {
-/// // One core on the calling thread, for one future:
-/// let sum = Runtime::builder().block_on(async {
-///     let task = runtime::spawn(async { 2 + 3 });
-///     task.await
-/// })??;
-/// assert_eq!(sum, 5);
-///
-/// // The same future on each of two cores:
-/// Runtime::builder().threads(2).run(|core| async move {
-///     println!("core {} of {} runs on {}", core.index(), core.cores(), core.backend());
-///     Ok(())
-/// })
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Runtime;
-
-impl Runtime {
-    /// Returns a builder with the default settings.
-    pub fn builder() -> RuntimeBuilder {
-        RuntimeBuilder::default()
-    }
-}
-
-/// Configures and starts a runtime. Made by [`Runtime::builder`].
+/// Configures and starts a runtime. Made by [`Runtime::builder`](super::Runtime::builder).
 #[derive(Clone, Debug)]
 pub struct RuntimeBuilder {
     pub(super) options: RingOptions,
@@ -186,6 +158,10 @@ pub struct RuntimeBuilder {
     pub(super) grace: Duration,
     close_timeout: Duration,
     group: GroupChoice,
+    #[cfg(feature = "signal")]
+    pub(super) shutdown_on_signals: bool,
+    #[cfg(feature = "tokio")]
+    pub(super) tokio: TokioChoice,
 }
 
 impl Default for RuntimeBuilder {
@@ -197,6 +173,10 @@ impl Default for RuntimeBuilder {
             grace: Duration::ZERO,
             close_timeout: CLOSE_TIMEOUT,
             group: GroupChoice::default(),
+            #[cfg(feature = "signal")]
+            shutdown_on_signals: false,
+            #[cfg(feature = "tokio")]
+            tokio: TokioChoice::None,
         }
     }
 }
@@ -260,6 +240,52 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Shuts the runtime down at SIGINT and SIGTERM, as [`Handle::shutdown`] does. The [`grace`](RuntimeBuilder::grace)
+    /// period is then the time that requests in progress have. No effect on [`block_on`](RuntimeBuilder::block_on).
+    #[cfg(feature = "signal")]
+    pub fn shutdown_on_signals(mut self) -> Self {
+        self.shutdown_on_signals = true;
+        self
+    }
+
+    /// Runs a Tokio runtime beside the cores, whose context each core has. Code on a core can then use
+    /// `tokio::{time, net, fs, process, signal}`, `tokio::spawn` and `spawn_blocking`, and libraries that need them.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use annulus::runtime::Runtime;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// Runtime::builder().threads(1).with_tokio().run(|_core| async {
+    ///     tokio::time::sleep(Duration::from_millis(1)).await;
+    ///     let sum = tokio::spawn(async { 2 + 3 }).await?;
+    ///     assert_eq!(sum, 5);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// The runtime is a multi-thread one with a worker per core. `tokio::spawn` runs tasks on its workers; they cannot
+    /// use the sockets of a core. It ends after the cores, and waits for blocking work at most for the
+    /// [`drain_timeout`](RuntimeBuilder::drain_timeout). Code that does not use Tokio costs no more than without it.
+    #[cfg(feature = "tokio")]
+    pub fn with_tokio(mut self) -> Self {
+        self.tokio = TokioChoice::Own;
+        self
+    }
+
+    /// Gives each core the context of an existing Tokio runtime, like [`with_tokio`](RuntimeBuilder::with_tokio). Use
+    /// it if the program has built pools or clients in that runtime.
+    ///
+    /// If that runtime ends before the cores, its timers and sockets fail or panic in the tasks that use them. A
+    /// current-thread runtime makes progress only while some thread is in its `block_on`.
+    #[cfg(feature = "tokio")]
+    pub fn with_tokio_handle(mut self, handle: tokio::runtime::Handle) -> Self {
+        self.tokio = TokioChoice::Of(handle);
+        self
+    }
+
     /// Returns the configuration of a core. All cores are made from one returned value.
     pub(super) fn core(&self) -> CoreConfig {
         let cq_entries = self.options.sq_entries.saturating_mul(CQ_PER_SQ);
@@ -287,7 +313,7 @@ impl RuntimeBuilder {
         }
     }
 
-    fn check(&self) -> Result<(), SetupError> {
+    pub(super) fn check(&self) -> Result<(), SetupError> {
         let group = self.group;
         let GroupLayout { count, bytes, .. } = group.layout(group.mode);
         let wrong = if executor::current().is_some() {

@@ -30,16 +30,19 @@
 mod blocking;
 mod bound;
 mod builder;
+mod context;
 mod executor;
 pub mod fs;
 mod handle;
 mod start;
+mod started;
 mod task;
 
 pub use blocking::{spawn_blocking, trim_heap};
 pub use bound::CoreBound;
-pub use builder::{CoreBackend, CoreInfo, Runtime, RuntimeBuilder};
+pub use builder::{CoreBackend, CoreInfo, RuntimeBuilder};
 pub use handle::Handle;
+pub use started::Runtime;
 pub use task::{JoinError, JoinHandle};
 
 pub use crate::buf::ReceiveMode;

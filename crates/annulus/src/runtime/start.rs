@@ -6,14 +6,21 @@
 
 use std::any::Any;
 use std::future::Future;
+#[cfg(feature = "signal")]
+use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+#[cfg(feature = "signal")]
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
+#[cfg(feature = "signal")]
+use std::task::Poll;
 use std::task::Waker;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use super::builder::{CoreBackend, CoreInfo, RuntimeBuilder};
+use super::context::Context;
 use super::executor::{Executor, Inbox};
 use super::handle::Handle;
 use super::task::{End, JoinHandle, ReportedTask};
@@ -44,6 +51,7 @@ struct Plan<'a, M> {
     main: &'a M,
     /// The processors for blocking threads, if the cores are pinned.
     affinity: Option<Affinity>,
+    context: Context,
 }
 
 /// A thread that is making its core.
@@ -68,6 +76,7 @@ where
         handle: new_handle(builder)?,
         main,
         affinity: affinity(builder),
+        context: Context::start(builder)?,
     };
     let plan = &plan;
     let (outcome, files) = thread::scope(|scope| plan.start(scope, on_start))?;
@@ -83,10 +92,11 @@ where
 {
     let handle = new_handle(builder)?;
     let affinity = affinity(builder);
+    let context = Context::start(builder)?;
     let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0))?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
-    let (ended, failure) = made.drive(builder, &files, &handle, false, || future);
+    let (ended, failure) = made.drive(builder, &files, &handle, &context, false, || future);
     handle.close();
     files.drain();
     match ended {
@@ -234,7 +244,9 @@ where
         let main = self.main;
         let failed = |ended: &thread::Result<io::Result<()>>| !matches!(ended, Ok(Ok(())));
         let handle = &self.handle;
-        let (ended, failure) = made.drive(self.builder, files, handle, true, || main(info));
+        let context = &self.context;
+        let (ended, failure) =
+            made.drive(self.builder, files, handle, context, true, || main(info));
         if handle.is_elsewhere() && handle.cores() > 1 {
             no_threads_to_join();
         }
@@ -379,6 +391,7 @@ impl NewCore {
         builder: &RuntimeBuilder,
         files: &Arc<Submitter>,
         handle: &Handle,
+        context: &Context,
         may_be_stopped: bool,
         main: impl FnOnce() -> F,
     ) -> (Option<thread::Result<F::Output>>, Option<io::Error>)
@@ -386,6 +399,7 @@ impl NewCore {
         F: Future + 'static,
     {
         self.label_counters(files, handle);
+        let _entered = context.enter();
         let executor = self.executor;
         executor.core().set_seat(handle.seat(self.index));
         executor.enter(files, handle);
@@ -393,6 +407,16 @@ impl NewCore {
             .seat
             .and_then(|(files_driver, _)| files.core_handle(&files_driver));
         let driving = files_driver.map(|files_driver| Driving::new(files.number(), files_driver));
+        #[cfg(feature = "signal")]
+        if builder.shutdown_on_signals && may_be_stopped && self.index == 0 {
+            match crate::signal::Terminated::new() {
+                Ok(terminated) => executor.start(shut_down_at(terminated, handle.clone())),
+                Err(error) => {
+                    executor.leave();
+                    return (None, Some(error));
+                }
+            }
+        }
         let end = End::new();
         let mut main_handle = JoinHandle::new(Arc::clone(&end));
         // `main` may use the core from here on. The code before its first await runs now.
@@ -426,4 +450,18 @@ impl NewCore {
         };
         (ended, failure)
     }
+}
+
+/// Shuts the runtime down at a signal. Ends with the runtime, so that the grace period does not wait for it.
+#[cfg(feature = "signal")]
+async fn shut_down_at(mut terminated: crate::signal::Terminated, handle: Handle) {
+    let (mut signal, mut stopping) = (pin!(terminated.recv()), pin!(super::stopping()));
+    poll_fn(|context| match signal.as_mut().poll(context) {
+        Poll::Ready(_) => {
+            handle.shutdown();
+            Poll::Ready(())
+        }
+        Poll::Pending => stopping.as_mut().poll(context),
+    })
+    .await;
 }

@@ -10,5 +10,6 @@ mod counters;
 mod ending;
 mod files;
 mod foreign;
+mod started;
 mod tasks;
 mod time;

@@ -1,0 +1,113 @@
+//! Signals on a runtime's cores. Feature `signal`.
+//!
+//! ```
+//! use annulus::runtime::Runtime;
+//! use annulus::signal::{self, Signal};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! Runtime::builder().threads(1).run(|_core| async {
+//!     let mut terminate = Signal::new(signal::SIGTERM)?;
+//!     # signal_hook::low_level::raise(signal::SIGTERM)?;
+//!     terminate.recv().await
+//! })
+//! # }
+//! ```
+//!
+//! To end a runtime at SIGINT and SIGTERM, call
+//! [`shutdown_on_signals`](crate::runtime::RuntimeBuilder::shutdown_on_signals) on its builder.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
+use std::pin::pin;
+
+use signal_hook::SigId;
+use signal_hook::consts::FORBIDDEN;
+pub use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::low_level::{pipe, unregister};
+
+use crate::net::UnixStream;
+
+/// The arrivals of one signal. The signal no longer has its default effect, also after the last value was dropped.
+pub struct Signal {
+    number: i32,
+    arrivals: UnixStream,
+    id: SigId,
+}
+
+impl Signal {
+    /// Starts to handle the signal `number` on the calling core. Handlers of other code still run.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `InvalidInput` for signals that can't be handled, such as SIGKILL. Fails with any error of
+    /// `sigaction(2)`, and if the calling thread is not a runtime core.
+    pub fn new(number: i32) -> io::Result<Signal> {
+        if FORBIDDEN.contains(&number) {
+            let text = format!("signal {number} can't be handled; choose another one");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let (arrivals, handler) = StdStream::pair()?;
+        Ok(Signal {
+            number,
+            arrivals: UnixStream::from_std(arrivals)?,
+            id: pipe::register(number, handler)?,
+        })
+    }
+
+    /// Waits until the signal has arrived since the last call. Several arrivals may be reported as one. Dropping the
+    /// future loses none.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the runtime ends.
+    pub async fn recv(&mut self) -> io::Result<()> {
+        self.arrivals.recv(vec![0; 64]).await?;
+        Ok(())
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        unregister(self.id);
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signal")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits for Ctrl-C (SIGINT).
+///
+/// # Errors
+///
+/// Fails as [`Signal::new`] does.
+pub async fn ctrl_c() -> io::Result<()> {
+    Signal::new(SIGINT)?.recv().await
+}
+
+/// The signals that ask a program to end: SIGINT and SIGTERM.
+#[derive(Debug)]
+pub(crate) struct Terminated([Signal; 2]);
+
+impl Terminated {
+    pub(crate) fn new() -> io::Result<Terminated> {
+        Ok(Terminated([Signal::new(SIGINT)?, Signal::new(SIGTERM)?]))
+    }
+
+    /// Waits for one of them.
+    pub(crate) async fn recv(&mut self) -> io::Result<()> {
+        let [interrupt, terminate] = &mut self.0;
+        let (mut interrupt, mut terminate) = (pin!(interrupt.recv()), pin!(terminate.recv()));
+        poll_fn(|context| match interrupt.as_mut().poll(context) {
+            std::task::Poll::Pending => terminate.as_mut().poll(context),
+            ready => ready,
+        })
+        .await
+    }
+}

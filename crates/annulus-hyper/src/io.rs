@@ -10,11 +10,14 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use annulus::net::{AsyncStream, ConnectedStream};
 use annulus::runtime::CoreBound;
 use hyper::rt::{Read, ReadBufCursor, Write};
+
+use super::remote::{self, Pipe};
 
 /// The number of gathered bytes that are sent without a flush. As many may be in flight, and twice as many in the
 /// stream's writer. A connection whose peer does not read holds no more than that.
@@ -29,25 +32,34 @@ const MORE_FROM_BYTES: usize = 2 << 10;
 /// A flush submits the written bytes and does not wait until the kernel has sent them. A later write returns the error
 /// of a failed send. Dropping the stream sends the written bytes and then closes the socket.
 ///
-/// The stream belongs to the core that created it. It is `Send` only because hyper's upgrades require it: on another
-/// thread, or after its core has ended, each read and write fails with an error that says so. It may be dropped on any
-/// thread; its core then sends the written bytes and closes it. A core that ends closes streams that other threads
-/// hold.
+/// The stream belongs to the core that created it, and is fastest there. Any other thread may use it as well, as axum's
+/// WebSockets do: from the first read or write there, a task of the core moves the bytes, at most 64 KiB ahead in each
+/// direction. It may be dropped on any thread; its core then sends the written bytes and closes it. A core that ends
+/// closes streams that other threads hold, and their reads and writes fail with
+/// [`NotConnected`](io::ErrorKind::NotConnected).
 pub struct HyperStream<S: ConnectedStream> {
     /// `None` if the stream was created outside a core; it is closed then.
     shared: Option<CoreBound<Shared<S>>>,
+    /// The way of the bytes once another thread has used the stream.
+    pipe: Option<Arc<Pipe>>,
+}
+
+/// The way in which the calling thread uses a stream.
+enum Way<'a, S: ConnectedStream> {
+    Here(Rc<Shared<S>>),
+    Pipe(&'a Pipe),
 }
 
 /// Submits, at the end of each poll of the connection's task, the bytes that were flushed during the poll.
 pub(crate) struct PollEnd<S: ConnectedStream>(Rc<Shared<S>>);
 
-struct Shared<S: ConnectedStream> {
-    inner: RefCell<Inner<S>>,
+pub(crate) struct Shared<S: ConnectedStream> {
+    pub(crate) inner: RefCell<Inner<S>>,
     /// The buffer to gather into. A completed send returns its buffer here, possibly while `inner` is borrowed.
     spare: Cell<Vec<u8>>,
 }
 
-struct Inner<S: ConnectedStream> {
+pub(crate) struct Inner<S: ConnectedStream> {
     this: Weak<Shared<S>>,
     stream: AsyncStream<S>,
     /// The bytes that were consumed to detect the protocol, if they arrived in pieces. They are read first.
@@ -78,14 +90,31 @@ impl<S: ConnectedStream> HyperStream<S> {
     fn of(shared: Rc<Shared<S>>) -> HyperStream<S> {
         HyperStream {
             shared: CoreBound::new(shared).ok(),
+            pipe: None,
         }
     }
 
     #[inline]
-    fn shared(&self) -> io::Result<Rc<Shared<S>>> {
-        match &self.shared {
-            Some(shared) => shared.get(),
-            None => Err(created_outside_a_core()),
+    fn way(&mut self) -> io::Result<Way<'_, S>> {
+        let Some(shared) = &self.shared else {
+            return Err(created_outside_a_core());
+        };
+        if self.pipe.is_none() {
+            match shared.get() {
+                Ok(shared) => return Ok(Way::Here(shared)),
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let pipe = self.pipe.get_or_insert_with(|| remote::open(shared));
+        Ok(Way::Pipe(pipe))
+    }
+}
+
+impl<S: ConnectedStream> Drop for HyperStream<S> {
+    fn drop(&mut self) {
+        if let Some(pipe) = &self.pipe {
+            pipe.close();
         }
     }
 }
@@ -162,7 +191,7 @@ impl<S: ConnectedStream> Inner<S> {
         }
     }
 
-    fn read(
+    pub(crate) fn read(
         &mut self,
         context: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
@@ -199,7 +228,7 @@ impl<S: ConnectedStream> Inner<S> {
         Poll::Ready(Ok(()))
     }
 
-    fn write(
+    pub(crate) fn write(
         &mut self,
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
@@ -229,7 +258,7 @@ impl<S: ConnectedStream> Inner<S> {
         Poll::Ready(Ok(written))
     }
 
-    fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.submits_after_poll {
             self.submit();
         }
@@ -240,7 +269,7 @@ impl<S: ConnectedStream> Inner<S> {
         }
     }
 
-    fn shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.submit();
         ready!(self.pass_to_writer(context))?;
         self.stream.writer().poll_finish(context)
@@ -272,6 +301,11 @@ impl<S: ConnectedStream> Inner<S> {
         if let Err(gathered) = self.stream.writer().try_write_buf(gathered) {
             self.gathered = gathered;
         }
+    }
+
+    /// Makes the close a reset, because bytes are lost.
+    pub(crate) fn reset_when_closed(&mut self) {
+        self.stream.reset_when_closed();
     }
 
     /// Returns whether the writer has bytes that it has not sent.
@@ -307,8 +341,10 @@ impl<S: ConnectedStream> Read for HyperStream<S> {
         context: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let shared = self.shared()?;
-        shared.inner.borrow_mut().read(context, buf)
+        match self.get_mut().way()? {
+            Way::Here(shared) => shared.inner.borrow_mut().read(context, buf),
+            Way::Pipe(pipe) => pipe.read(context, buf),
+        }
     }
 }
 
@@ -318,11 +354,7 @@ impl<S: ConnectedStream> Write for HyperStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let shared = self.shared()?;
-        shared
-            .inner
-            .borrow_mut()
-            .write(context, &[IoSlice::new(bytes)])
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -330,8 +362,10 @@ impl<S: ConnectedStream> Write for HyperStream<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let shared = self.shared()?;
-        shared.inner.borrow_mut().write(context, pieces)
+        match self.get_mut().way()? {
+            Way::Here(shared) => shared.inner.borrow_mut().write(context, pieces),
+            Way::Pipe(pipe) => pipe.write(context, pieces),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -339,20 +373,24 @@ impl<S: ConnectedStream> Write for HyperStream<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shared = self.shared()?;
-        shared.inner.borrow_mut().flush(context)
+        match self.get_mut().way()? {
+            Way::Here(shared) => shared.inner.borrow_mut().flush(context),
+            Way::Pipe(pipe) => pipe.flush(context),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shared = self.shared()?;
-        shared.inner.borrow_mut().shutdown(context)
+        match self.get_mut().way()? {
+            Way::Here(shared) => shared.inner.borrow_mut().shutdown(context),
+            Way::Pipe(pipe) => pipe.shutdown(context),
+        }
     }
 }
 
 impl<S: ConnectedStream + fmt::Debug> fmt::Debug for HyperStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("HyperStream");
-        if let Ok(shared) = self.shared()
+        if let Some(Ok(shared)) = self.shared.as_ref().map(CoreBound::get)
             && let Ok(inner) = shared.inner.try_borrow()
         {
             shown.field("stream", &inner.stream);

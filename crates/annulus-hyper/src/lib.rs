@@ -46,24 +46,20 @@
 //!
 //! # axum and tower
 //!
-//! Call `serve(listener, TowerToHyperService::new(router))` on each core, with
-//! `hyper_util::service::TowerToHyperService` (`examples/axum.rs`). axum requires handlers to
-//! return `Send` futures, but they never leave their core.
-//!
-//! Layers that use Tokio's clock or tasks, such as `tower_http::timeout`, also need a Tokio runtime.
-//! Enter it on each core's thread before the server starts: `std::mem::forget(tokio.enter())`.
+//! The feature `axum` serves axum's routers with one line, and with Tokio's context for their handlers
+//! ([`axum`](axum/index.html)). Other tower services run with `hyper_util::service::TowerToHyperService`. Layers that use
+//! Tokio need a runtime built with [`with_tokio`](annulus::runtime::RuntimeBuilder).
 //!
 //! # Upgrades
 //!
-//! For WebSockets and other upgrades, await `hyper::upgrade::on(request)` in a task started by
-//! [`annulus::runtime::spawn`]. A stream stays on its core, so axum's `on_upgrade` does not work yet:
-//! it starts a Tokio task, in which each read and write fails with an error that says so. The
-//! connection is closed when that task drops it, or when its core ends.
+//! For WebSockets and other upgrades, await `hyper::upgrade::on(request)`. A task started by
+//! [`annulus::runtime::spawn`] uses the stream on its core. On any other thread, such as one of Tokio's, the core moves the
+//! bytes.
 //!
 //! # Features and fallback
 //!
-//! The crate has no features. The backend is that of the runtime: without io_uring the same program
-//! runs on epoll ([`annulus::Backend`]).
+//! Without the feature `axum`, the crate names no runtime but Annulus. The backend is that of the runtime: without
+//! io_uring the same program runs on epoll ([`annulus::Backend`]).
 //!
 //! # Cancellation
 //!
@@ -81,12 +77,17 @@
 //! # Where to go next
 //!
 //! - [`annulus::runtime`]: cores, tasks, timers and shutdown.
-//! - `examples/axum.rs` and `examples/http_get.rs`: a server and a client to copy.
+//! - `examples/axum.rs` (feature `axum`) and `examples/http_get.rs`: a server and a client to copy.
 //! - The crate `annulus-http` serves files without hyper.
 
 #![forbid(unsafe_code)]
+// Shows on docs.rs which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "axum")]
+pub mod axum;
 mod io;
+mod remote;
 mod serve;
 mod time;
 
@@ -120,3 +121,8 @@ where
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/sockets.md")]
 struct GuideSockets;
+
+/// The Rust code of another page.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../docs/guide/axum.md")]
+struct GuideAxum;

@@ -1,4 +1,4 @@
-//! Upgraded connections on threads other than their core: reads and writes fail, and the peer's connection ends.
+//! Upgraded connections on threads other than their core.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -12,6 +12,7 @@ use annulus_hyper::{CoreTimer, HyperStream, serve};
 use hyper::body::Incoming;
 use hyper::rt::Timer;
 use hyper::service::service_fn;
+use hyper::upgrade::Upgraded;
 use hyper::{Request, Response, StatusCode};
 use tokio::runtime::{Builder, Runtime as Tokio};
 
@@ -33,51 +34,103 @@ fn switching() -> Response<AnyBody> {
     response
 }
 
-/// Starts a server whose handler passes the upgraded connection to a Tokio task, as axum's `on_upgrade` does. The
-/// channel returns the errors of its first read and write. With `keep` the task then holds the connection for good.
-fn elsewhere(keep: bool) -> io::Result<(SocketAddr, mpsc::Receiver<[io::Error; 2]>)> {
+/// Starts a server whose handler passes the upgraded connection to a Tokio task, as axum's `on_upgrade` does.
+fn elsewhere<F>(serve_upgraded: impl Fn(Upgraded) -> F + Clone + 'static) -> io::Result<SocketAddr>
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let (sender, errors) = mpsc::channel();
     let respond = move |request: Request<Incoming>| {
-        let sender = sender.clone();
-        drop(tokio::spawn(async move {
-            let mut stream = hyper::upgrade::on(request).await.unwrap();
-            let errors = [
-                read(&mut stream).await.unwrap_err(),
-                write(&mut stream, b"x").await.unwrap_err(),
-            ];
-            sender.send(errors).unwrap();
-            if keep {
-                std::future::pending::<()>().await;
-            }
+        let upgraded = hyper::upgrade::on(request);
+        let serve_upgraded = serve_upgraded.clone();
+        drop(runtime::spawn(async move {
+            let stream = upgraded.await.map_err(io::Error::other)?;
+            tokio::spawn(serve_upgraded(stream)).await?
         }));
         std::future::ready(Ok::<_, Infallible>(switching()))
     };
     drop(runtime::spawn(serve(listener, service_fn(respond))));
-    Ok((address, errors))
+    Ok(address)
 }
 
-async fn request_upgrade(address: SocketAddr) -> io::Result<String> {
+/// Echoes until the end of the stream.
+async fn echo(mut stream: Upgraded) -> io::Result<()> {
+    loop {
+        let bytes = read(&mut stream).await?;
+        if bytes.is_empty() {
+            return close(&mut stream).await;
+        }
+        write(&mut stream, &bytes).await?;
+    }
+}
+
+/// Requests an upgrade, and returns the stream after the head of the response.
+async fn upgraded(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     stream.send_all(UPGRADE).await?;
-    // Until the end, so that a client that hangs fails the test.
-    rest_of(&stream).await
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.extend(stream.recv_exact(vec![0; 1]).await?);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "), "{head:?}");
+    Ok(stream)
 }
 
 #[test]
-fn using_an_upgraded_connection_on_another_thread_fails_with_a_hint_and_closes_it() {
+fn an_upgraded_connection_echoes_on_another_thread() {
     let beside = tokio();
     let _context = beside.enter();
     on_each(|| async {
-        let (address, errors) = elsewhere(false)?;
-        let response = request_upgrade(address).await?;
-        assert!(response.starts_with("HTTP/1.1 101 "), "{response}");
-        for error in errors.recv().unwrap() {
-            let message = error.to_string();
-            assert!(message.contains("belongs to core 0"), "{message}");
-            assert!(message.contains("annulus::runtime::spawn"), "{message}");
+        let stream = upgraded(elsewhere(echo)?).await?;
+        for bytes in [1, 100, 70_000, 1_000_000] {
+            let sent: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+            let send = stream.send_all(sent.clone());
+            let receive = stream.recv_exact(vec![0; bytes]);
+            let (send, received) = futures_util::future::join(send, receive).await;
+            drop(send?);
+            assert!(received? == sent);
         }
+        stream.shutdown(std::net::Shutdown::Write)?;
+        assert_eq!(rest_of(&stream).await?, "");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_upgraded_connection_may_change_threads() {
+    let beside = tokio();
+    let _context = beside.enter();
+    on_each(|| async {
+        let address = elsewhere(|mut stream| async move {
+            let first = read(&mut stream).await?;
+            write(&mut stream, &first).await?;
+            let handle = tokio::runtime::Handle::current();
+            tokio::task::spawn_blocking(move || handle.block_on(echo(stream))).await?
+        })?;
+        let stream = upgraded(address).await?;
+        for text in ["one", "two"] {
+            stream.send_all(text).await?;
+            assert_eq!(stream.recv_exact(vec![0; 3]).await?, text.as_bytes());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_was_written_on_another_thread_is_sent_when_the_stream_is_dropped() {
+    let beside = tokio();
+    let _context = beside.enter();
+    on_each(|| async {
+        let address = elsewhere(|mut stream| async move {
+            let text = [b'x'; 50_000];
+            let written = std::future::poll_fn(|context| {
+                hyper::rt::Write::poll_write(std::pin::Pin::new(&mut stream), context, &text)
+            });
+            assert_eq!(written.await?, text.len());
+            Ok(())
+        })?;
+        assert_eq!(rest_of(&upgraded(address).await?).await?.len(), 50_000);
         Ok(())
     });
 }
@@ -86,11 +139,23 @@ fn using_an_upgraded_connection_on_another_thread_fails_with_a_hint_and_closes_i
 fn an_upgraded_connection_held_by_another_thread_is_closed_when_its_core_ends() {
     let beside = tokio();
     let _context = beside.enter();
-    let (sender, clients) = mpsc::channel();
+    let (sender, ends) = mpsc::channel();
     on_each(|| {
         let sender = sender.clone();
         async move {
-            let (address, errors) = elsewhere(true)?;
+            let (held, is_held) = mpsc::channel();
+            let address = elsewhere(move |mut stream| {
+                let (held, sender) = (held.clone(), sender.clone());
+                async move {
+                    write(&mut stream, b"x").await?;
+                    held.send(()).unwrap();
+                    let error = read(&mut stream).await.unwrap_err();
+                    sender
+                        .send((error, write(&mut stream, b"x").await))
+                        .unwrap();
+                    Ok(())
+                }
+            })?;
             // The client outlives the runtime, because it waits for the runtime's end.
             let client = std::thread::spawn(move || {
                 let mut stream = std::net::TcpStream::connect(address)?;
@@ -98,23 +163,33 @@ fn an_upgraded_connection_held_by_another_thread_is_closed_when_its_core_ends() 
                 stream.write_all(UPGRADE.as_bytes())?;
                 stream.read_to_end(&mut Vec::new())
             });
-            sender.send(client).unwrap();
-            let errors = runtime::spawn_blocking(move || errors.recv().unwrap()).await;
-            assert!(errors.is_ok());
+            CLIENTS.lock().unwrap().push(client);
+            let held = runtime::spawn_blocking(move || is_held.recv().unwrap()).await;
+            assert!(held.is_ok());
             Ok(())
         }
     });
     drop(sender);
-    for client in clients {
+    for (read, write) in ends {
+        assert_eq!(read.kind(), io::ErrorKind::NotConnected, "{read}");
+        assert!(write.is_err());
+    }
+    for client in CLIENTS.lock().unwrap().drain(..) {
         assert!(client.join().unwrap().unwrap() > 0);
     }
 }
 
+/// The clients of the test above, which wait for the end of the runtime.
+static CLIENTS: std::sync::Mutex<Vec<std::thread::JoinHandle<io::Result<usize>>>> =
+    std::sync::Mutex::new(Vec::new());
+
 #[test]
 fn a_handler_that_spawns_a_tokio_task_without_tokio_ends_its_connection() {
     on_each(|| async {
-        let (address, _errors) = elsewhere(false)?;
-        assert_eq!(request_upgrade(address).await?, "");
+        let stream = TcpStream::connect(elsewhere(echo)?).await?;
+        stream.send_all(UPGRADE).await?;
+        // Until the end, so that a client that hangs fails the test.
+        assert!(rest_of(&stream).await?.starts_with("HTTP/1.1 101 "));
         Ok(())
     });
 }

@@ -1,0 +1,417 @@
+//! axum's routers on the cores, on both backends, beside the Tokio runtime that the clients run in.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use annulus::Backend;
+use annulus_hyper::axum::{App, serve};
+use axum::body::{Body, Bytes};
+use axum::extract::ConnectInfo;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::routing::{any, get, post};
+use axum::{BoxError, Router};
+use futures_util::{SinkExt, StreamExt, stream};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use hyper::{HeaderMap, Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio_tungstenite::tungstenite;
+
+/// The limit of each test.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A running server.
+struct Site {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<io::Result<()>>,
+}
+
+impl Site {
+    async fn start(backend: Backend, app: impl App) -> Site {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, address) = oneshot::channel();
+        let server = serve("127.0.0.1:0", app)
+            .runtime(|runtime| runtime.backend(backend).threads(2))
+            .deadline(PATIENCE)
+            .with_graceful_shutdown(async { drop(stopped.await) })
+            .on_listening(move |address| tell.send(address).unwrap());
+        let ended = tokio::spawn(server.into_future());
+        Site {
+            address: address.await.unwrap(),
+            stop,
+            ended,
+        }
+    }
+
+    async fn stop(self) {
+        drop(self.stop);
+        self.ended.await.unwrap().unwrap();
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Returns the text of a response, which closes the connection.
+    async fn get(&self, path: &str) -> String {
+        let mut stream = self.connect().await;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    }
+
+    /// Gives the server time for its other work, as many requests as that takes.
+    async fn serve_others(&self) {
+        for _ in 0..200 {
+            assert!(self.get("/none").await.starts_with("HTTP/1.1 404 "));
+        }
+    }
+}
+
+/// Runs `test` with a server on each backend, and then ends the server.
+fn each_way<A: App, F: Future<Output = Site>>(app: impl Fn() -> A, test: impl Fn(Site) -> F) {
+    for backend in [Backend::Uring, Backend::Fallback] {
+        match annulus::runtime::Runtime::builder()
+            .backend(backend)
+            .block_on(async {})
+        {
+            Ok(()) => {}
+            Err(error) if error.allows_fallback() => {
+                println!("skip: {backend:?}: {error}");
+                continue;
+            }
+            Err(error) => panic!("{backend:?}: {error}"),
+        }
+        let tokio = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        tokio.block_on(async {
+            let limited = tokio::time::timeout(PATIENCE, async {
+                let site = Site::start(backend, app()).await;
+                test(site).await.stop().await;
+            });
+            limited.await.unwrap();
+        });
+    }
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+// ----- WebSockets -----
+
+/// Echoes messages. The text "bye" makes the server close.
+async fn echo(mut socket: WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        let sent = match message {
+            Message::Text(text) if text == "bye" => {
+                let frame = CloseFrame {
+                    code: 4000,
+                    reason: "bye".into(),
+                };
+                socket.send(Message::Close(Some(frame))).await
+            }
+            Message::Text(_) | Message::Binary(_) => socket.send(message).await,
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => Ok(()),
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+fn websockets() -> Router {
+    let upgrade = |upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(echo) };
+    Router::new().route("/", any(upgrade))
+}
+
+type Client = tokio_tungstenite::WebSocketStream<TcpStream>;
+
+async fn websocket(site: &Site) -> Client {
+    let url = format!("ws://{}/", site.address);
+    tokio_tungstenite::client_async(url, site.connect().await)
+        .await
+        .unwrap()
+        .0
+}
+
+#[test]
+fn a_websocket_echoes_and_closes_with_a_close_frame() {
+    each_way(websockets, |site| async {
+        let mut socket = websocket(&site).await;
+        for bytes in [0, 1, 125, 126, 65_535, 65_536, 5_000_000] {
+            let message = tungstenite::Message::binary(vec![7; bytes]);
+            socket.send(message.clone()).await.unwrap();
+            assert_eq!(socket.next().await.unwrap().unwrap(), message);
+        }
+        socket
+            .send(tungstenite::Message::Ping("ping".into()))
+            .await
+            .unwrap();
+        let pong = socket.next().await.unwrap().unwrap();
+        assert_eq!(pong, tungstenite::Message::Pong("ping".into()));
+        socket.close(None).await.unwrap();
+        let close = socket.next().await.unwrap().unwrap();
+        assert_eq!(close, tungstenite::Message::Close(None));
+        assert!(socket.next().await.is_none());
+        site
+    });
+}
+
+#[test]
+fn a_server_closes_a_websocket_with_its_code() {
+    each_way(websockets, |site| async {
+        let mut socket = websocket(&site).await;
+        socket.send("bye".into()).await.unwrap();
+        let tungstenite::Message::Close(Some(frame)) = socket.next().await.unwrap().unwrap() else {
+            panic!("no close frame");
+        };
+        assert_eq!(
+            (u16::from(frame.code), frame.reason.as_str()),
+            (4000, "bye")
+        );
+        assert!(socket.next().await.is_none());
+        site
+    });
+}
+
+#[test]
+fn a_client_that_leaves_without_a_close_frame_ends_its_websocket() {
+    static OPEN: AtomicU64 = AtomicU64::new(0);
+    let app = || {
+        let upgrade = |upgrade: WebSocketUpgrade| async {
+            upgrade.on_upgrade(|mut socket| async move {
+                OPEN.fetch_add(1, Ordering::SeqCst);
+                while let Some(Ok(_)) = socket.recv().await {}
+                OPEN.fetch_sub(1, Ordering::SeqCst);
+            })
+        };
+        Router::new().route("/", any(upgrade))
+    };
+    each_way(app, |site| async {
+        let sockets = [websocket(&site).await, websocket(&site).await];
+        until(|| OPEN.load(Ordering::SeqCst) == 2).await;
+        drop(sockets);
+        until(|| OPEN.load(Ordering::SeqCst) == 0).await;
+        site
+    });
+}
+
+#[test]
+fn a_websocket_whose_peer_does_not_read_holds_up_its_sender() {
+    /// More than the buffers of two sockets, the pipe and the stream.
+    const MESSAGES: u64 = 2_000;
+    const BYTES: usize = 64 << 10;
+    let sent = Arc::new(AtomicU64::new(0));
+    let app = || {
+        let sent = Arc::clone(&sent);
+        let upgrade = move |upgrade: WebSocketUpgrade| async move {
+            upgrade.on_upgrade(|mut socket| async move {
+                for _ in 0..MESSAGES {
+                    socket.send(vec![1; BYTES].into()).await.unwrap();
+                    sent.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        };
+        Router::new().route("/", any(upgrade))
+    };
+    each_way(app, |site| async {
+        sent.store(0, Ordering::SeqCst);
+        let mut socket = websocket(&site).await;
+        until(|| sent.load(Ordering::SeqCst) > 0).await;
+        site.serve_others().await;
+        assert!(sent.load(Ordering::SeqCst) < MESSAGES);
+        for _ in 0..MESSAGES {
+            assert_eq!(socket.next().await.unwrap().unwrap().len(), BYTES);
+        }
+        site
+    });
+}
+
+// ----- requests -----
+
+fn handlers() -> Router {
+    let peer = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() };
+    let events = || async {
+        let events = stream::pending::<Result<Event, Infallible>>();
+        Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_millis(1)))
+    };
+    let trailers = || async {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("sum", "42".parse().unwrap());
+        let frames = [Frame::data(Bytes::from("body")), Frame::trailers(trailers)];
+        let frames = stream::iter(frames.map(Ok::<_, Infallible>));
+        Response::new(Body::new(StreamBody::new(frames)))
+    };
+    let panics = || async {
+        if true {
+            panic!("a panic for the test");
+        }
+    };
+    let breaks = || async {
+        let pieces = [Ok(Bytes::from("piece")), Err(BoxError::from("broken"))];
+        Response::new(Body::from_stream(stream::iter(pieces)))
+    };
+    let annulus = || async {
+        annulus::time::sleep(Duration::from_millis(1)).await;
+        "slept"
+    };
+    Router::new()
+        .route("/", get(|| async { "Hello, World!" }))
+        .route("/peer", get(peer))
+        .route("/events", get(events))
+        .route("/trailers", get(trailers))
+        .route("/panic", get(panics))
+        .route("/breaks", get(breaks))
+        .route("/annulus", get(annulus))
+}
+
+#[test]
+fn handlers_get_the_address_of_the_peer() {
+    let app = || handlers().into_make_service_with_connect_info::<SocketAddr>();
+    each_way(app, |site| async {
+        let mut stream = site.connect().await;
+        let request = b"GET /peer HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(
+            text.ends_with(&stream.local_addr().unwrap().to_string()),
+            "{text}"
+        );
+        site
+    });
+}
+
+#[test]
+fn a_handler_may_await_the_timers_of_its_core() {
+    each_way(handlers, |site| async {
+        assert!(site.get("/annulus").await.ends_with("\r\n\r\nslept"));
+        site
+    });
+}
+
+#[test]
+fn events_are_kept_alive_by_tokios_clock() {
+    each_way(handlers, |site| async {
+        let mut stream = site.connect().await;
+        stream
+            .write_all(b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b":\n\n\r\n") {
+            text.push(stream.read_u8().await.unwrap());
+        }
+        site
+    });
+}
+
+#[test]
+fn a_handler_that_panics_responds_500_and_its_connection_goes_on() {
+    each_way(handlers, |site| async {
+        let mut stream = site.connect().await;
+        let requests = b"GET /panic HTTP/1.1\r\nhost: x\r\n\r\n\
+                         GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.write_all(requests).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 500 "), "{text}");
+        assert!(text.ends_with("\r\n\r\nHello, World!"), "{text}");
+        site
+    });
+}
+
+#[test]
+fn a_body_that_breaks_ends_only_its_own_stream_of_http2() {
+    each_way(handlers, |site| async {
+        let io = TokioIo::new(site.connect().await);
+        let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
+        let (mut requests, connection) = shaken.await.unwrap();
+        tokio::spawn(connection);
+        let mut ask = |path: &str| {
+            let url = format!("http://x{path}");
+            requests.send_request(Request::get(url).body(String::new()).unwrap())
+        };
+        let broken = match ask("/breaks").await {
+            Ok(head) => head.into_body().collect().await.map(drop),
+            // The reset may overtake the head.
+            Err(error) => Err(error),
+        };
+        assert!(broken.is_err());
+        let panicked = ask("/panic").await.unwrap();
+        assert_eq!(panicked.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let whole = ask("/trailers")
+            .await
+            .unwrap()
+            .into_body()
+            .collect()
+            .await
+            .unwrap();
+        assert_eq!(whole.trailers().unwrap()["sum"], "42");
+        assert_eq!(whole.to_bytes(), "body");
+        site
+    });
+}
+
+#[test]
+fn an_upload_waits_for_its_handler() {
+    const BYTES: usize = 64 << 20;
+    let begin = Arc::new(Notify::new());
+    let app = || {
+        let begin = Arc::clone(&begin);
+        let upload = move |body: Body| async move {
+            begin.notified().await;
+            let mut bytes = 0;
+            let mut pieces = body.into_data_stream();
+            while let Some(piece) = pieces.next().await {
+                bytes += piece.unwrap().len();
+            }
+            bytes.to_string()
+        };
+        Router::new().route("/", post(upload))
+    };
+    each_way(app, |site| async {
+        let (mut reader, mut writer) = site.connect().await.into_split();
+        let all_sent = Arc::new(AtomicBool::new(false));
+        let sends = {
+            let all_sent = Arc::clone(&all_sent);
+            tokio::spawn(async move {
+                let head = format!(
+                    "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {BYTES}\r\n\r\n"
+                );
+                writer.write_all(head.as_bytes()).await.unwrap();
+                writer.write_all(&vec![1; BYTES]).await.unwrap();
+                all_sent.store(true, Ordering::SeqCst);
+                writer
+            })
+        };
+        site.serve_others().await;
+        // The buffers on the way hold less than the body.
+        assert!(!all_sent.load(Ordering::SeqCst));
+        begin.notify_one();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).await.unwrap();
+        assert!(text.ends_with(&format!("\r\n\r\n{BYTES}")), "{text}");
+        sends.await.unwrap();
+        site
+    });
+}

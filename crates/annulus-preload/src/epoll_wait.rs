@@ -286,7 +286,8 @@ impl SetGuard {
             if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
                 receive::copy_out(self, connection);
             }
-            if stays && connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
+            if connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
+                // Unread data must not hide an error, even if the data is not reported again.
                 self.to_poll.push(fd);
             }
             if stays {
@@ -410,8 +411,9 @@ unsafe fn collect_ready(
             connection.clear(flag::EDGE);
             if connection.events & ONESHOT != 0 {
                 connection.mark(flag::DISABLED);
-            } else if !edge {
-                // It may still be ready; it moves behind the others.
+            }
+            if !edge {
+                // It may still be ready, or have unread data; it moves behind the others.
                 guard.make_ready(fd, connection);
             }
         }

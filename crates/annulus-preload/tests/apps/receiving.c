@@ -367,6 +367,37 @@ static void the_end_comes_before_a_later_reset(void) {
     print_now(set);
 }
 
+/* Returns a connection whose unread bytes are in the kernel, and were reported. */
+static struct pair with_bytes_in_the_kernel(int set, uint32_t mask) {
+    struct pair pair = after_a_large_transfer(set, mask);
+    print_rest(pair.app);
+    mod(set, pair.app, mask, 2);
+    print_now(set);
+    peer_send(&pair, "unread");
+    await_delivery(&pair);
+    print_next(set);
+    return pair;
+}
+
+static void a_reset_behind_unread_bytes_fails_writes_after_a_oneshot_report(void) {
+    int set = new_set();
+    struct pair pair = with_bytes_in_the_kernel(set, EPOLLIN | EPOLLONESHOT);
+    peer_reset(&pair);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    GOT(write(pair.app, "late", 4));
+}
+
+static void a_reset_behind_unread_bytes_is_reported_to_a_program_that_pauses(void) {
+    int set = new_set();
+    struct pair pair = with_bytes_in_the_kernel(set, EPOLLIN);
+    mod(set, pair.app, 0, 3);
+    print_now(set);
+    peer_reset(&pair);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+}
+
 static void a_time_limit_on_a_blocking_read_holds(void) {
     int set = new_set();
     struct timeval limit = {0, 20000};
@@ -522,6 +553,8 @@ static const struct app_case cases[] = {
     CASE(a_low_water_mark_reports_all_events_of_an_ended_connection_again, ""),
     CASE(a_reset_after_a_large_transfer_is_reported, "served:read served:write"),
     CASE(the_end_comes_before_a_later_reset, "served:read"),
+    CASE(a_reset_behind_unread_bytes_fails_writes_after_a_oneshot_report, "served:read"),
+    CASE(a_reset_behind_unread_bytes_is_reported_to_a_program_that_pauses, "served:read"),
     CASE(a_time_limit_on_a_blocking_read_holds, "back:blocking"),
     CASE(a_large_stream_arrives_whole, "served:read"),
     CASE(a_reader_that_stops_stops_its_sender, "served:read"),

@@ -127,6 +127,8 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn a_low_water_mark_reports_all_events_of_an_ended_connection_again;
     fn a_reset_after_a_large_transfer_is_reported;
     fn the_end_comes_before_a_later_reset;
+    fn a_reset_behind_unread_bytes_fails_writes_after_a_oneshot_report;
+    fn a_reset_behind_unread_bytes_is_reported_to_a_program_that_pauses;
     fn a_time_limit_on_a_blocking_read_holds;
     fn a_large_stream_arrives_whole;
     fn a_reader_that_stops_stops_its_sender;

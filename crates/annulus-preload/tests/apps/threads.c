@@ -10,7 +10,7 @@ struct task {
     int set;
     struct pair pair;
     int other;
-    long result;
+    long id, result;
 };
 
 static void *run_task(void *argument) {
@@ -27,13 +27,32 @@ static void start(struct task *task, void (*run)(struct task *)) {
 
 static void join(struct task *task) { pthread_join(task->thread, NULL); }
 
-static void about_to_sleep(struct task *task) { __atomic_store_n(&task->result, 1, __ATOMIC_RELEASE); }
+static void about_to_sleep(struct task *task) {
+    task->id = syscall(SYS_gettid);
+    __atomic_store_n(&task->result, 1, __ATOMIC_RELEASE);
+}
 
-/* Waits until a thread announces that it is about to sleep; most likely it sleeps by then. */
+/* Waits until a thread sleeps in the call that it has announced. A ring may be made before that. */
 static void until_it_sleeps(struct task *task) {
     while (!__atomic_load_n(&task->result, __ATOMIC_ACQUIRE))
         pause_ms(1);
-    pause_ms(10);
+    char path[64], text[64];
+    snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", task->id);
+    for (;;) {
+        int file = (int)MUST(syscall(SYS_open, path, O_RDONLY));
+        text[MUST(syscall(SYS_read, file, text, sizeof text - 1))] = 0;
+        MUST(syscall(SYS_close, file));
+        /* "running", or the number of the call in which the thread sleeps. */
+        switch (text[0] == 'r' ? -1 : atol(text)) {
+        case SYS_read:
+        case SYS_epoll_wait:
+        case SYS_epoll_pwait:
+        case SYS_epoll_pwait2:
+        case SYS_io_uring_enter:
+            return;
+        }
+        pause_ms(1);
+    }
 }
 
 /* Runs a function in another thread and waits for its end, so that both never run at the same time. */

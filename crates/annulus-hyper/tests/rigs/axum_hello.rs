@@ -1,9 +1,10 @@
 //! An axum router on the cores of Annulus or on Tokio:
-//! `axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers] [--no-timeout]`.
+//! `axum_hello [--runtime annulus|annulus-tokio|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers]
+//! [--no-timeout]`.
 //!
-//! `--layers` adds tower middleware. One layer uses Tokio's clock, so a Tokio runtime is started as well.
-//! `--no-timeout` removes the time limit for the head of a request, as in `axum::serve`. `ci/http-bench` compares both
-//! on one thread.
+//! `annulus-tokio` is Annulus with Tokio's context. `--layers` adds tower middleware. One layer uses Tokio's clock, so the
+//! context is added as well. `--no-timeout` removes the time limit for the head of a request, as in `axum::serve`.
+//! `ci/http-bench` and `ci/axum-bench` compare them on one thread.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,23 +15,26 @@ use annulus::Backend;
 use annulus::net::TcpListener;
 use annulus::runtime::Runtime;
 use annulus_hyper::Server;
+use annulus_hyper::axum::{serve_on_core, server as axum_server};
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Path;
+use axum::extract::ws::{WebSocket, WebSocketUpgrade};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::routing::get;
+use axum::routing::{any, get, post};
 use axum::serve::ListenerExt;
-use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-const USAGE: &str = "axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] \
+const USAGE: &str = "axum_hello [--runtime annulus|annulus-tokio|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] \
                      [--layers] [--no-timeout]";
 
 #[derive(Clone, Copy)]
 enum On {
-    Annulus(Backend),
+    /// With or without Tokio's context.
+    Annulus(Backend, bool),
     Tokio,
 }
 
@@ -46,22 +50,23 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let (address, router) = (options.address, router(options.layers));
-    let mut server = Server::new();
-    if options.no_timeout {
-        server = server.with_header_read_timeout(None);
-    }
+    let address = options.address;
     let served = match options.on {
-        On::Annulus(backend) if options.layers => match clock() {
-            Ok(clock) => {
-                // Core 0 runs on this thread. With more cores, each thread would have to enter the runtime.
-                let _context = clock.enter();
-                on_annulus(backend, address, server, router)
+        On::Annulus(backend, has_tokio) => {
+            let has_tokio = has_tokio || options.layers;
+            let mut server = axum_server();
+            if options.no_timeout {
+                server = server.with_header_read_timeout(None);
             }
-            Err(error) => Err(error),
-        },
-        On::Annulus(backend) => on_annulus(backend, address, server, router),
-        On::Tokio => on_tokio(address, router),
+            on_annulus(
+                backend,
+                has_tokio,
+                address,
+                server,
+                router(options.layers, has_tokio),
+            )
+        }
+        On::Tokio => on_tokio(address, router(options.layers, true)),
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,7 +79,7 @@ fn main() -> ExitCode {
 
 fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
     let mut backend = Backend::Auto;
-    let mut is_tokio = false;
+    let (mut on_cores, mut has_tokio) = (true, false);
     let mut address = SocketAddr::from(([127, 0, 0, 1], 8080));
     let (mut layers, mut no_timeout) = (false, false);
     while let Some(word) = words.next() {
@@ -82,9 +87,10 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
             "--layers" => layers = true,
             "--no-timeout" => no_timeout = true,
             "--runtime" => {
-                is_tokio = match words.next()?.as_str() {
-                    "annulus" => false,
-                    "tokio" => true,
+                (on_cores, has_tokio) = match words.next()?.as_str() {
+                    "annulus" => (true, false),
+                    "annulus-tokio" => (true, true),
+                    "tokio" => (false, true),
                     _ => return None,
                 }
             }
@@ -100,10 +106,9 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
             _ => return None,
         }
     }
-    let on = if is_tokio {
-        On::Tokio
-    } else {
-        On::Annulus(backend)
+    let on = match on_cores {
+        true => On::Annulus(backend, has_tokio),
+        false => On::Tokio,
     };
     Some(Options {
         on,
@@ -113,9 +118,25 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
     })
 }
 
-/// Returns the router, which is the same on both runtimes.
-fn router(layers: bool) -> Router {
+/// Returns the router, which is the same on both runtimes. Without Tokio, the sleep is that of the core, and there are
+/// no WebSockets.
+fn router(layers: bool, has_tokio: bool) -> Router {
+    const SLEEP: Duration = Duration::from_millis(1);
+    let sleep = move || async move {
+        match has_tokio {
+            true => tokio::time::sleep(SLEEP).await,
+            false => annulus::time::sleep(SLEEP).await,
+        }
+        "slept"
+    };
+    let websocket = |upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(echo) };
     let router = Router::new()
+        .route("/sleep", get(sleep))
+        .route(
+            "/upload",
+            post(|body: Bytes| async move { body.len().to_string() }),
+        )
+        .route("/ws", any(websocket))
         .route("/", get(|| async { "Hello, World!" }))
         .route(
             "/hello/{name}",
@@ -138,29 +159,33 @@ fn router(layers: bool) -> Router {
     )
 }
 
+async fn echo(mut socket: WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        if socket.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
 fn on_annulus(
     backend: Backend,
+    has_tokio: bool,
     address: SocketAddr,
     server: Server,
     router: Router,
 ) -> io::Result<()> {
-    Runtime::builder()
-        .threads(1)
-        .backend(backend)
-        .run(move |_core| {
-            let (server, service) = (server.clone(), TowerToHyperService::new(router.clone()));
-            async move {
-                let listener = TcpListener::bind(address)?;
-                announce(listener.local_addr()?)?;
-                server.serve(listener, service).await
-            }
-        })
-}
-
-/// Returns a Tokio runtime that drives timers only.
-fn clock() -> io::Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(1).enable_time().build()
+    let mut builder = Runtime::builder().threads(1).backend(backend);
+    if has_tokio {
+        builder = builder.with_tokio();
+    }
+    builder.run(move |_core| {
+        let (server, router) = (server.clone(), router.clone());
+        async move {
+            let listener = TcpListener::bind(address)?;
+            announce(listener.local_addr()?)?;
+            serve_on_core(&server, listener, router).await
+        }
+    })
 }
 
 fn on_tokio(address: SocketAddr, router: Router) -> io::Result<()> {

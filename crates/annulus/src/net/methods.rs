@@ -41,7 +41,8 @@ macro_rules! stream_methods {
             /// Receives the available bytes, at most the buffer's length. Returns the number of bytes and the buffer; 0
             /// is the end of the stream.
             ///
-            /// Dropping the future loses no data: the next receive returns it.
+            /// Dropping the future loses no data: the next receive returns it. One that was polled and is then neither
+            /// polled nor dropped, for example after `select!`, holds up the other receives of the stream.
             ///
             /// # Errors
             ///
@@ -112,7 +113,7 @@ macro_rules! stream_methods {
             ///
             /// Sends of one stream are made one after another, in the order in which they were first polled. A future
             /// that is dropped before its turn sends nothing. One that is dropped later still sends the whole buffer;
-            /// see [`SendAll`].
+            /// see [`SendAll`]. One that was polled and is then neither polled nor dropped may hold up the later sends.
             ///
             /// # Errors
             ///

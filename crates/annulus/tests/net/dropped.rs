@@ -194,3 +194,24 @@ fn connections_that_were_accepted_and_not_claimed_are_closed() {
         all_but(0, port).await;
     });
 }
+
+#[test]
+fn an_operation_that_is_kept_without_a_poll_holds_up_others_until_it_is_dropped() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let mut kept = Box::pin(server.recv(vec![0; 4]));
+        let early = poll_fn(|context| Poll::Ready(kept.as_mut().poll(context).is_ready())).await;
+        assert!(!early);
+        client.send_all("data").await.unwrap();
+        // The kernel may have given the data to the receive that is kept.
+        assert!(polled(server.recv(vec![0; 4]), 100).await.is_none());
+        drop(kept);
+        assert_eq!(server.recv_exact(vec![0; 4]).await.unwrap(), b"data");
+
+        let mut kept = Box::pin(server.send_all("one, "));
+        let _ = poll_fn(|context| Poll::Ready(kept.as_mut().poll(context).is_ready())).await;
+        drop(kept);
+        server.send_all("two").await.unwrap();
+        assert_eq!(client.recv_exact(vec![0; 8]).await.unwrap(), b"one, two");
+    });
+}

@@ -16,6 +16,8 @@ use crate::sys::kernel::Kernel;
 use crate::sys::polling::must_wake_poller;
 use crate::sys::size_limit::SignalBlocked;
 use crate::sys::wait_for::WaitFor;
+#[cfg(all(feature = "__preload", target_arch = "x86_64"))]
+use crate::{narrow::to_u32, sys::errno::check};
 
 /// The size of a kernel signal set, bytes.
 const SIGNAL_SET_BYTES: u32 = 8;
@@ -93,11 +95,11 @@ impl Ring {
             wait_for.without_patience()
         };
         let min_complete = wait_for.completions;
-        let result = match timeout_ns {
+        let taken = match timeout_ns {
             None if mask.is_null() && wait_for.any_after_us == 0 => {
                 let flags = IoringEnterFlags::from_bits_retain(flags);
                 // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns.
-                unsafe { rustix::io_uring::io_uring_enter(fd, to_submit, min_complete, flags) }
+                unsafe { call(fd, to_submit, min_complete, flags, None) }
             }
             _ => {
                 let timeout = timeout_ns.map(timespec);
@@ -111,21 +113,80 @@ impl Ring {
                 let flags = IoringEnterFlags::from_bits_retain(flags) | IoringEnterFlags::EXT_ARG;
                 // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns; `timeout` outlives the
                 // call, and the caller guarantees the same for `mask`.
-                unsafe {
-                    rustix::io_uring::io_uring_enter_arg(
-                        fd,
-                        to_submit,
-                        min_complete,
-                        flags,
-                        Some(&arg),
-                    )
-                }
+                unsafe { call(fd, to_submit, min_complete, flags, Some(&arg)) }
             }
-        };
-        let taken = result?;
+        }?;
         if !self.sq_polled {
             self.entered.entries += u64::from(taken);
         }
         Ok(())
     }
+}
+
+/// Calls `io_uring_enter(2)`.
+///
+/// # Safety
+///
+/// Lent: the submitted entries, and `arg`, point to memory that is valid for the kernel.
+#[cfg(not(all(feature = "__preload", target_arch = "x86_64")))]
+unsafe fn call(
+    fd: BorrowedFd<'_>,
+    to_submit: u32,
+    min_complete: u32,
+    flags: IoringEnterFlags,
+    arg: Option<&io_uring_getevents_arg>,
+) -> io::Result<u32> {
+    use rustix::io_uring::{io_uring_enter, io_uring_enter_arg};
+
+    let taken = match arg {
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+        None => unsafe { io_uring_enter(fd, to_submit, min_complete, flags) },
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+        Some(_) => unsafe { io_uring_enter_arg(fd, to_submit, min_complete, flags, arg) },
+    };
+    Ok(taken?)
+}
+
+/// Calls `io_uring_enter(2)`. A handler of a preloaded program may end the thread during the call, by `pthread_exit`.
+///
+/// # Safety
+///
+/// Lent: the submitted entries, and `arg`, point to memory that is valid for the kernel.
+#[cfg(all(feature = "__preload", target_arch = "x86_64"))]
+unsafe fn call(
+    fd: BorrowedFd<'_>,
+    to_submit: u32,
+    min_complete: u32,
+    flags: IoringEnterFlags,
+    arg: Option<&io_uring_getevents_arg>,
+) -> io::Result<u32> {
+    let (fd, flags) = (fd.as_raw_fd(), flags.bits());
+    let bytes = arg.map_or(0, size_of_val);
+    let arg = arg.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+    let res = unsafe { unwinding_enter(fd, to_submit, min_complete, flags, arg, bytes) };
+    check(res).map(to_u32)
+}
+
+/// The bare system call. `pthread_exit` unwinds the stack from here. An inlined call would have no entry in its
+/// function's exception table, and the unwinder would then end the process.
+#[cfg(all(feature = "__preload", target_arch = "x86_64"))]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn unwinding_enter(
+    fd: i32,
+    to_submit: u32,
+    min_complete: u32,
+    flags: u32,
+    arg: *const io_uring_getevents_arg,
+    bytes: usize,
+) -> i32 {
+    std::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov eax, {number}",
+        "mov r10, rcx",
+        "syscall",
+        "ret",
+        ".cfi_endproc",
+        number = const libc::SYS_io_uring_enter,
+    )
 }

@@ -20,7 +20,6 @@ use super::object_store::{
     MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload,
     PutResult, RenameOptions, RenameTargetMode, Result, UploadPart,
 };
-use crate::blocking;
 use crate::error::Failure;
 use crate::list::{self, Location};
 use crate::names::{Name, Root};
@@ -48,7 +47,8 @@ const DELETES_TOGETHER: usize = 64;
 /// - An upload whose parts were not all written cannot be completed. `LocalFileSystem` publishes it with holes.
 ///
 /// Reads use an [`Engine`]. By default all stores of the process share one with the default settings. Listings and
-/// changes are system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread.
+/// changes are system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread. A store
+/// with an engine on a simulated kernel makes all its calls there.
 ///
 /// Cheap to clone. Clones share the open files.
 #[derive(Clone, Debug)]
@@ -164,7 +164,8 @@ impl LocalFileSystem {
     /// Fails if a folder cannot be listed, or a file cannot be removed.
     pub async fn remove_staged(&self, age: Duration) -> Result<u64> {
         let store = self.store.clone();
-        Ok(blocking::run(move || store.remove_staged(age)).await?)
+        let remove = move || async move { store.remove_staged(age).await };
+        Ok(self.store.calls.run(remove).await?)
     }
 
     fn unsupported(&self, operation: &str) -> Error {
@@ -174,11 +175,10 @@ impl LocalFileSystem {
         }
     }
 
-    /// Returns the path of a prefix, and the store, for a listing.
-    fn listed(&self, prefix: Option<&Path>) -> Result<(Arc<Root>, PathBuf)> {
-        let root = Arc::clone(&self.store.root);
-        let folder = root.prefix(prefix.map_or("", AsRef::as_ref))?;
-        Ok((root, folder))
+    /// Returns the path of a prefix.
+    fn folder(&self, prefix: Option<&Path>) -> Result<PathBuf> {
+        let prefix = prefix.map_or("", AsRef::as_ref);
+        Ok(self.store.root.prefix(prefix)?)
     }
 
     fn listing(
@@ -186,11 +186,8 @@ impl LocalFileSystem {
         prefix: Option<&Path>,
         after: Option<&Path>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        match self.listed(prefix) {
-            Ok((root, folder)) => {
-                let objects = list::objects(root, &folder, after.cloned());
-                list::in_chunks(objects.map(|object| object.map(meta)))
-            }
+        match self.folder(prefix) {
+            Ok(folder) => list::objects(&self.store, folder, after.cloned(), meta),
             Err(error) => stream::iter([Err(error)]).boxed(),
         }
     }
@@ -227,10 +224,11 @@ impl ObjectStore for LocalFileSystem {
             return Err(self.unsupported("`put_opts` with `opts.attributes`"));
         }
         let path = self.path_to_filesystem(location)?;
-        let store = self.store.clone();
         let contents: Vec<Bytes> = payload.into_iter().collect();
-        let put = move || store.put(&path, &contents, existing);
-        Ok(super::put_result(e_tag(&blocking::run(put).await?)))
+        let store = self.store.clone();
+        let put = move || async move { store.put(&path, &contents, existing).await };
+        let stat = self.store.calls.run(put).await?;
+        Ok(super::put_result(e_tag(&stat)))
     }
 
     async fn put_multipart_opts(
@@ -288,17 +286,18 @@ impl ObjectStore for LocalFileSystem {
         locations
             .ready_chunks(DELETES_TOGETHER)
             .map(move |locations| {
-                let store = store.clone();
-                let delete = move |location: Result<Path>| -> Result<Path> {
-                    let location = location?;
-                    store.delete(&store.root.object(location.as_ref())?, false)?;
-                    Ok(location)
+                let (store, calls) = (store.clone(), store.calls.clone());
+                let group = move || async move {
+                    let mut deleted = Vec::with_capacity(locations.len());
+                    for location in locations {
+                        deleted.push(delete(&store, location).await);
+                    }
+                    Ok(deleted)
                 };
-                let group = move || Ok(locations.into_iter().map(delete).collect::<Vec<_>>());
-                blocking::run(group).map(|group| match group {
-                    Ok(group) => group,
-                    Err(failure) => vec![Err(failure.into())],
-                })
+                async move {
+                    let deleted = calls.run(group).await;
+                    deleted.unwrap_or_else(|failure| vec![Err(failure.into())])
+                }
             })
             .buffered(DELETES)
             .flat_map(stream::iter)
@@ -318,9 +317,8 @@ impl ObjectStore for LocalFileSystem {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        let (root, folder) = self.listed(prefix)?;
-        let level = blocking::run(move || Ok(list::level::<Path>(&root, folder)));
-        let (prefixes, objects) = level.await??;
+        let level = list::level(&self.store, self.folder(prefix)?);
+        let (prefixes, objects) = level.await?;
         let objects = objects.into_iter().map(meta).collect();
         Ok(super::list_result(prefixes.into_iter().collect(), objects))
     }
@@ -333,22 +331,32 @@ impl ObjectStore for LocalFileSystem {
         let from = self.path_to_filesystem(from)?;
         let to = self.path_to_filesystem(to)?;
         let store = self.store.clone();
-        Ok(blocking::run(move || store.copy(&from, &to, existing)).await?)
+        let copy = move || async move { store.copy(&from, &to, existing).await };
+        Ok(self.store.calls.run(copy).await?)
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let from = self.path_to_filesystem(from)?;
         let to = self.path_to_filesystem(to)?;
         let store = self.store.clone();
-        let rename = move || match options.target_mode {
-            RenameTargetMode::Overwrite => store.replace(&from, &to),
-            RenameTargetMode::Create => {
-                store.copy(&from, &to, Existing::Keep)?;
-                store.delete(&from, store.fsync)
+        let rename = move || async move {
+            match options.target_mode {
+                RenameTargetMode::Overwrite => store.replace(&from, &to).await,
+                RenameTargetMode::Create => {
+                    store.copy(&from, &to, Existing::Keep).await?;
+                    store.delete(&from, true).await
+                }
             }
         };
-        Ok(blocking::run(rename).await?)
+        Ok(self.store.calls.run(rename).await?)
     }
+}
+
+async fn delete(store: &Store, location: Result<Path>) -> Result<Path> {
+    let location = location?;
+    let path = store.root.object(location.as_ref())?;
+    store.delete(&path, false).await?;
+    Ok(location)
 }
 
 /// A multipart upload of a [`LocalFileSystem`].

@@ -40,6 +40,10 @@ impl Failure {
         Failure::other(action, path, source)
     }
 
+    pub(crate) fn not_synced(folder: &Path, source: io::Error) -> Failure {
+        Failure::other("sync the folder", folder, source)
+    }
+
     /// Returns `NotFound` if the file does not exist, and `Other` for every other error.
     pub(crate) fn not_found_or(action: &str, path: &Path, source: io::Error) -> Failure {
         match source.kind() {

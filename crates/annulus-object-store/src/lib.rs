@@ -23,6 +23,7 @@
 #![cfg_attr(not(any(feature = "v0_13", feature = "v0_14")), allow(dead_code))] // Nothing uses the store then.
 
 mod blocking;
+mod calls;
 mod error;
 mod list;
 mod names;

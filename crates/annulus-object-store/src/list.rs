@@ -5,14 +5,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
 use walkdir::{DirEntry, WalkDir};
 
 use crate::blocking;
+use crate::calls::{self, Calls, Entry};
 use crate::error::Failure;
 use crate::names::{self, Name, Root};
 use crate::stat::Stat;
+use crate::store::Store;
 
 /// The number of objects that a blocking thread lists before it hands them over.
 const CHUNK: usize = 1024;
@@ -29,48 +32,70 @@ pub(crate) trait Location: AsRef<str> + Clone + Ord + Sized + Send + 'static {
 pub(crate) type Object<L> = (L, Stat);
 
 /// Returns all objects in `folder` and below. With `after`, only those with a larger location.
-pub(crate) fn objects<L: Location>(
-    root: Arc<Root>,
-    folder: &Path,
+pub(crate) fn objects<L: Location, T: Send + 'static>(
+    store: &Store,
+    folder: PathBuf,
     after: Option<L>,
-) -> impl Iterator<Item = Result<Object<L>, L::Error>> + Send + 'static {
-    let walk = WalkDir::new(folder).min_depth(1).follow_links(true);
-    walk.into_iter().filter_map(move |entry| {
-        let entry = match existing(entry) {
-            Ok(entry) => entry?,
-            Err(failure) => return Some(Err(failure.into())),
-        };
-        object(&root, &entry, after.as_ref()).transpose()
-    })
+    finish: impl Fn(Object<L>) -> T + Send + Sync + Copy + 'static,
+) -> BoxStream<'static, Result<T, L::Error>> {
+    let root = Arc::clone(&store.root);
+    match store.calls.clone() {
+        Calls::System => {
+            let walk = WalkDir::new(folder).min_depth(1).follow_links(true);
+            in_chunks(walk.into_iter().filter_map(move |entry| {
+                let entry = match existing(entry) {
+                    Ok(entry) => entry?,
+                    Err(failure) => return Some(Err(failure.into())),
+                };
+                let is_dir = entry.file_type().is_dir();
+                let stat = || Some(Stat::from(&entry.metadata().ok()?));
+                let object = object(&root, entry.path(), is_dir, stat, after.as_ref());
+                object.map(|object| object.map(finish)).transpose()
+            }))
+        }
+        Calls::Simulated(engine) => {
+            let all = async move {
+                let failed = |error| Failure::new("list objects", error);
+                let found = calls::walk(&engine, &folder, true, usize::MAX).await;
+                let found = match found.map_err(failed) {
+                    Ok(found) => found,
+                    Err(failure) => return stream::iter(vec![Err(failure.into())]),
+                };
+                let object = |Entry { path, stat }| {
+                    let object = object(&root, &path, stat.is_dir, || Some(stat), after.as_ref());
+                    object.map(|object| object.map(finish)).transpose()
+                };
+                stream::iter(found.into_iter().filter_map(object).collect::<Vec<_>>())
+            };
+            all.flatten_stream().boxed()
+        }
+    }
 }
 
-/// Returns the object of an entry. `None` for folders, unfinished uploads, and files that are gone.
+/// Returns the object at a path. `None` for folders, unfinished uploads, and files that are gone.
 fn object<L: Location>(
     root: &Root,
-    entry: &DirEntry,
+    path: &Path,
+    is_dir: bool,
+    stat: impl FnOnce() -> Option<Stat>,
     after: Option<&L>,
 ) -> Result<Option<Object<L>>, L::Error> {
-    let is_dir = entry.file_type().is_dir();
     if is_dir && after.is_none() {
         return Ok(None);
     }
     // With an offset, `LocalFileSystem` also fails on the name of a folder.
-    let location = || L::parse(root.name(entry.path())?);
+    let location = || L::parse(root.name(path)?);
     if let Some(after) = after {
         let location = location()?;
         if is_dir || location <= *after {
             return Ok(None);
         }
     }
-    let Ok(metadata) = entry.metadata() else {
+    let Some(stat) = stat().filter(|stat| stat.is_file) else {
         return Ok(None);
     };
-    if !metadata.is_file() {
-        return Ok(None);
-    }
     let location = location()?;
-    let object = names::is_object(location.as_ref()).then(|| (location, Stat::from(&metadata)));
-    Ok(object)
+    Ok(names::is_object(location.as_ref()).then_some((location, stat)))
 }
 
 /// Returns an entry, or `None` if its file has been removed or its link leads nowhere.
@@ -127,21 +152,55 @@ where
 pub(crate) type Level<L> = (BTreeSet<L>, Vec<Object<L>>);
 
 /// Lists one folder.
-pub(crate) fn level<L: Location>(root: &Root, folder: PathBuf) -> Result<Level<L>, L::Error> {
+pub(crate) async fn level<L: Location>(
+    store: &Store,
+    folder: PathBuf,
+) -> Result<Level<L>, L::Error> {
+    let root = Arc::clone(&store.root);
+    match &store.calls {
+        Calls::System => blocking::run(move || Ok(level_of_entries(&root, folder))).await?,
+        Calls::Simulated(engine) => {
+            let mut level: Level<L> = (BTreeSet::new(), Vec::new());
+            let failed = |error| Failure::new("list objects", error);
+            let found = calls::walk(engine, &folder, true, 1)
+                .await
+                .map_err(failed)?;
+            for Entry { path, stat } in found {
+                add(&mut level, &root, &path, stat.is_dir, || Some(stat))?;
+            }
+            Ok(level)
+        }
+    }
+}
+
+fn level_of_entries<L: Location>(root: &Root, folder: PathBuf) -> Result<Level<L>, L::Error> {
     let walk = WalkDir::new(folder).min_depth(1).max_depth(1);
-    let (mut prefixes, mut objects) = (BTreeSet::new(), Vec::new());
+    let mut level: Level<L> = (BTreeSet::new(), Vec::new());
     for entry in walk.follow_links(true) {
         let Some(entry) = existing(entry)? else {
             continue;
         };
-        let location = L::parse(root.name(entry.path())?)?;
-        if entry.file_type().is_dir() {
-            prefixes.insert(location);
-        } else if names::is_object(location.as_ref())
-            && let Ok(metadata) = entry.metadata()
-        {
-            objects.push((location, Stat::from(&metadata)));
-        }
+        let stat = || Some(Stat::from(&entry.metadata().ok()?));
+        let is_dir = entry.file_type().is_dir();
+        add(&mut level, root, entry.path(), is_dir, stat)?;
     }
-    Ok((prefixes, objects))
+    Ok(level)
+}
+
+fn add<L: Location>(
+    (prefixes, objects): &mut Level<L>,
+    root: &Root,
+    path: &Path,
+    is_dir: bool,
+    stat: impl FnOnce() -> Option<Stat>,
+) -> Result<(), L::Error> {
+    let location = L::parse(root.name(path)?)?;
+    if is_dir {
+        prefixes.insert(location);
+    } else if names::is_object(location.as_ref())
+        && let Some(stat) = stat()
+    {
+        objects.push((location, stat));
+    }
+    Ok(())
 }

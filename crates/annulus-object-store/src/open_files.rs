@@ -18,6 +18,7 @@ use annulus::{Engine, File};
 use nix::errno::Errno;
 use quick_cache::sync::Cache;
 
+use crate::calls::Calls;
 use crate::error::Failure;
 use crate::stat::{Identity, Stat};
 
@@ -173,6 +174,8 @@ impl OpenFiles {
         };
         let file = file.map_err(failed)?;
         let (metadata, is_local) = metadata(&file).await;
+        // A simulated kernel has other files.
+        let is_local = is_local && matches!(Calls::of(engine), Calls::System);
         let stat = Stat::from(&metadata.map_err(failed)?);
         Ok((Opened { file, stat }, is_local))
     }

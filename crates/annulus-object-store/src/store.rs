@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use annulus::Engine;
 
+use crate::calls::Calls;
 use crate::error::Failure;
 use crate::names::Root;
 use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
@@ -19,6 +20,7 @@ pub(crate) struct Store {
     pub(crate) memory: Arc<Memory>,
     /// `None`: the engine that all such stores share.
     engine: Option<Engine>,
+    pub(crate) calls: Calls,
     pub(crate) automatic_cleanup: bool,
     pub(crate) fsync: bool,
 }
@@ -30,6 +32,7 @@ impl Store {
             files: Arc::new(OpenFiles::new(OPEN_FILES, Duration::ZERO)),
             memory: Arc::default(),
             engine: None,
+            calls: Calls::System,
             automatic_cleanup: false,
             fsync: false,
         }
@@ -37,6 +40,7 @@ impl Store {
 
     /// Sets the engine. Open files belong to the engine before, so they are closed.
     pub(crate) fn set_engine(&mut self, engine: Engine) {
+        self.calls = Calls::of(&engine);
         self.engine = Some(engine);
         self.set_open_files(self.files.max(), self.files.trusted());
     }

@@ -8,14 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use annulus::File;
 use bytes::Bytes;
 
-use crate::blocking;
+use crate::calls::BUFFERS;
 use crate::error::Failure;
 use crate::stat::Stat;
 use crate::store::Store;
 use crate::write::{Existing, Staged};
-
-/// The most buffers of one write (`IOV_MAX`).
-const BUFFERS: usize = 1024;
 
 /// An upload. Dropping it removes the staged file.
 #[derive(Debug)]
@@ -32,13 +29,10 @@ pub(crate) struct Upload {
 
 impl Upload {
     pub(crate) async fn start(store: Store, object: PathBuf) -> Result<Upload, Failure> {
-        let path = object.clone();
-        let stage = {
-            let store = store.clone();
-            move || store.stage(&path)
-        };
-        let (file, staged) = blocking::run(stage).await?;
-        let file = store.engine()?.file(file);
+        let (stager, path) = (store.clone(), object.clone());
+        let stage = move || async move { stager.stage(&path).await };
+        let (file, staged) = store.calls.run(stage).await?;
+        let file = file.into_file(store.engine()?);
         let file = file.map_err(|error| Failure::other("write", &object, error))?;
         Ok(Upload {
             store,
@@ -88,8 +82,11 @@ impl Upload {
         let stat = self.finish(file).await;
         let stat = stat.map_err(|error| Failure::other("write", &self.object, error))?;
         let (store, object) = (self.store.clone(), self.object.clone());
-        let publish = move || store.publish(staged, &object, Existing::Replace);
-        blocking::run(publish).await?;
+        let publish = move || async move {
+            store.publish(staged, &object, Existing::Replace).await?;
+            store.sync_parent_of(&object).await
+        };
+        self.store.calls.run(publish).await?;
         Ok(stat)
     }
 
@@ -110,7 +107,8 @@ impl Upload {
         };
         let object = self.object.clone();
         let failed = move |error| Failure::other("remove the staged file of", &object, error);
-        blocking::run(move || staged.remove().map_err(failed)).await
+        let remove = move || async move { staged.remove().await.map_err(failed) };
+        self.store.calls.run(remove).await
     }
 }
 

@@ -1,23 +1,20 @@
-//! Changes: put, copy, rename and delete. Each runs on one blocking thread to its end, because the ring would give each
-//! of its system calls to a kernel worker.
+//! Changes: put, copy, rename and delete.
 //!
 //! New contents are written to a staged file beside the object, and then published by a rename or a link. With `fsync`
 //! the order is: the file, the publication, its folder. New folders are made durable up to the first that existed.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{File, OpenOptions};
 use std::hash::BuildHasher;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use nix::unistd::close;
 use tokio::runtime::Handle;
-use walkdir::WalkDir;
 
+use crate::calls::{Calls, NewFile};
 use crate::error::Failure;
 use crate::names;
 use crate::stat::Stat;
@@ -39,13 +36,22 @@ const NAME_BYTES_MAX: usize = 255;
 /// The digits in the name of a staged file.
 const DIGITS: usize = 10;
 
-/// The path of a staged file. Dropping it removes the file.
+/// The path of a staged file. Dropping it removes the file; a simulated file stays.
 #[derive(Debug)]
 pub(crate) struct Staged {
     /// `None` once the file is published or removed.
     path: Option<PathBuf>,
     /// No other task or process uses the name.
     is_unique: bool,
+    calls: Calls,
+}
+
+/// A new version of an object that is written, and not published.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) file: NewFile,
+    pub(crate) staged: Staged,
+    pub(crate) stat: Stat,
 }
 
 impl Staged {
@@ -53,7 +59,7 @@ impl Staged {
     ///
     /// The digits differ at each call, so tasks that write to one object do not try each other's names. Names that are
     /// too long for ten digits get a few, as those of `LocalFileSystem`.
-    fn name(object: &Path, attempt: u64) -> Staged {
+    fn name(calls: &Calls, object: &Path, attempt: u64) -> Staged {
         static NEXT: OnceLock<AtomicU64> = OnceLock::new();
         let name_bytes = object.file_name().map_or(0, |name| name.len());
         let is_unique = name_bytes + 1 + DIGITS <= NAME_BYTES_MAX;
@@ -68,6 +74,7 @@ impl Staged {
         Staged {
             path: Some(path.into()),
             is_unique,
+            calls: calls.clone(),
         }
     }
 
@@ -80,15 +87,18 @@ impl Staged {
         self.path = None;
     }
 
-    /// Removes the file on the calling thread.
-    pub(crate) fn remove(mut self) -> io::Result<()> {
-        self.path.take().map_or(Ok(()), std::fs::remove_file)
+    /// Removes the file.
+    pub(crate) async fn remove(mut self) -> io::Result<()> {
+        match self.path.take() {
+            Some(path) => self.calls.remove_file(&path).await,
+            None => Ok(()),
+        }
     }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        let Some(path) = self.path.take() else {
+        let (Some(path), Calls::System) = (self.path.take(), &self.calls) else {
             return;
         };
         let remove = move || drop(std::fs::remove_file(path));
@@ -101,13 +111,11 @@ impl Drop for Staged {
 
 impl Store {
     /// Creates a staged file for `object`, and its folders.
-    pub(crate) fn stage(&self, object: &Path) -> Result<(File, Staged), Failure> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
+    pub(crate) async fn stage(&self, object: &Path) -> Result<(NewFile, Staged), Failure> {
         let (mut attempt, mut parents) = (1, 0);
         loop {
-            let mut staged = Staged::name(object, attempt);
-            let error = match options.open(staged.path()) {
+            let mut staged = Staged::name(&self.calls, object, attempt);
+            let error = match self.calls.create_new(staged.path()).await {
                 Ok(file) => return Ok((file, staged)),
                 Err(error) => error,
             };
@@ -116,7 +124,7 @@ impl Store {
             match error.kind() {
                 ErrorKind::AlreadyExists => attempt += 1,
                 ErrorKind::NotFound if parents < PARENTS_TRIES => {
-                    self.create_parents(&path)?;
+                    self.create_parents(&path).await?;
                     parents += 1;
                 }
                 _ if self.files.made_room(&error) => {}
@@ -125,59 +133,74 @@ impl Store {
         }
     }
 
-    /// Writes a new version of `object`.
-    pub(crate) fn put(
+    /// Writes a new version of `object`, and publishes it.
+    pub(crate) async fn put(
         &self,
         object: &Path,
         contents: &[Bytes],
         existing: Existing,
     ) -> Result<Stat, Failure> {
-        let (mut file, staged) = self.stage(object)?;
-        let written = contents
-            .iter()
-            .try_for_each(|part| file.write_all(part))
-            .and_then(|()| file.metadata())
-            .and_then(|metadata| {
-                if self.fsync {
-                    file.sync_all()?;
-                }
-                // A network file system may report an error of a write only here, and a FUSE may upload only now.
-                close(file)?;
-                Ok(Stat::from(&metadata))
-            });
-        let stat = match written {
-            Ok(stat) => stat,
-            Err(error) => {
-                let failure = Failure::other("write", staged.path(), error);
-                let _ = staged.remove();
-                return Err(failure);
-            }
-        };
-        self.publish(staged, object, existing)?;
+        let (staged, stat) = self.finish(self.write(object, contents).await?).await?;
+        self.publish(staged, object, existing).await?;
+        self.sync_parent_of(object).await?;
         Ok(stat)
     }
 
-    /// Makes a staged file the object. Removes it after an error.
-    pub(crate) fn publish(
+    /// Writes a new version of `object`.
+    pub(crate) async fn write(
+        &self,
+        object: &Path,
+        contents: &[Bytes],
+    ) -> Result<Written, Failure> {
+        let (mut file, staged) = self.stage(object).await?;
+        let written = match file.write(contents).await {
+            Ok(()) => file.stat().await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(stat) => Ok(Written { file, staged, stat }),
+            Err(error) => Err(not_written(staged, error).await),
+        }
+    }
+
+    /// Closes a new version. With `fsync`, makes its contents durable first.
+    pub(crate) async fn finish(&self, written: Written) -> Result<(Staged, Stat), Failure> {
+        let Written { file, staged, stat } = written;
+        let synced = match self.fsync {
+            true => file.sync().await,
+            false => Ok(()),
+        };
+        let closed = match synced {
+            Ok(()) => file.close().await,
+            Err(error) => Err(error),
+        };
+        match closed {
+            Ok(()) => Ok((staged, stat)),
+            Err(error) => Err(not_written(staged, error).await),
+        }
+    }
+
+    /// Makes a staged file the object, which is durable once its folder is. Removes the staged file after an error.
+    pub(crate) async fn publish(
         &self,
         mut staged: Staged,
         object: &Path,
         existing: Existing,
     ) -> Result<(), Failure> {
         let published = match existing {
-            Existing::Replace => self.rename(staged.path(), object),
-            Existing::Keep => self.link(staged.path(), object),
+            Existing::Replace => self.rename(staged.path(), object).await,
+            Existing::Keep => self.calls.hard_link(staged.path(), object).await,
         };
         match (published, existing) {
             (Ok(()), Existing::Replace) => staged.forget(),
-            (Ok(()), Existing::Keep) => drop(staged.remove()),
+            (Ok(()), Existing::Keep) => drop(staged.remove().await),
             (Err(source), _) => {
                 let what = format!(
                     "publish {} as {}",
                     staged.path().display(),
                     object.display()
                 );
-                let _ = staged.remove();
+                let _ = staged.remove().await;
                 return Err(match source.kind() {
                     ErrorKind::AlreadyExists if existing == Existing::Keep => {
                         let path = object.to_owned();
@@ -191,58 +214,78 @@ impl Store {
     }
 
     /// Copies an object with a hard link. A later put to either of them does not change the other.
-    pub(crate) fn copy(&self, from: &Path, to: &Path, existing: Existing) -> Result<(), Failure> {
-        self.with_parents(from, to, existing, || match existing {
-            Existing::Keep => self.link(from, to),
-            Existing::Replace => self.link_over(from, to),
-        })
-    }
-
-    /// Moves an object, and replaces `to`.
-    pub(crate) fn replace(&self, from: &Path, to: &Path) -> Result<(), Failure> {
-        self.with_parents(from, to, Existing::Replace, || self.rename(from, to))
-    }
-
-    /// Runs `change`, and creates the folders of `to` if they are missing.
-    fn with_parents(
+    pub(crate) async fn copy(
         &self,
         from: &Path,
         to: &Path,
         existing: Existing,
-        change: impl Fn() -> io::Result<()>,
     ) -> Result<(), Failure> {
         let mut parents = 0;
         loop {
-            let Err(source) = change() else {
-                return Ok(());
+            let linked = match existing {
+                Existing::Keep => self.calls.hard_link(from, to).await,
+                Existing::Replace => self.link_over(from, to).await,
             };
-            match source.kind() {
-                ErrorKind::AlreadyExists if existing == Existing::Keep => {
-                    let path = to.to_owned();
-                    return Err(Failure::AlreadyExists { path, source });
-                }
-                ErrorKind::NotFound if !from.exists() => {
-                    let path = from.to_owned();
-                    return Err(Failure::NotFound { path, source });
-                }
-                ErrorKind::NotFound if parents < PARENTS_TRIES => {
-                    self.create_parents(to)?;
-                    parents += 1;
-                }
-                _ => {
-                    let what = format!("copy or rename {} to {}", from.display(), to.display());
-                    return Err(Failure::new(what, source));
+            match linked {
+                Ok(()) => return self.sync_parent_of(to).await,
+                Err(error) => {
+                    self.may_retry(from, to, existing, error, &mut parents)
+                        .await?
                 }
             }
         }
     }
 
+    /// Moves an object, and replaces `to`.
+    pub(crate) async fn replace(&self, from: &Path, to: &Path) -> Result<(), Failure> {
+        let mut parents = 0;
+        while let Err(error) = self.rename(from, to).await {
+            let existing = Existing::Replace;
+            self.may_retry(from, to, existing, error, &mut parents)
+                .await?;
+        }
+        self.sync_parent_of(to).await?;
+        match from.parent() == to.parent() {
+            true => Ok(()),
+            false => self.sync_parent_of(from).await,
+        }
+    }
+
+    /// Handles the error of a copy or rename. Returns without an error after it created the folders of `to`.
+    async fn may_retry(
+        &self,
+        from: &Path,
+        to: &Path,
+        existing: Existing,
+        source: io::Error,
+        parents: &mut usize,
+    ) -> Result<(), Failure> {
+        match source.kind() {
+            ErrorKind::AlreadyExists if existing == Existing::Keep => {
+                let path = to.to_owned();
+                Err(Failure::AlreadyExists { path, source })
+            }
+            ErrorKind::NotFound if !self.calls.exists(from).await => {
+                let path = from.to_owned();
+                Err(Failure::NotFound { path, source })
+            }
+            ErrorKind::NotFound if *parents < PARENTS_TRIES => {
+                *parents += 1;
+                self.create_parents(to).await
+            }
+            _ => {
+                let what = format!("copy or rename {} to {}", from.display(), to.display());
+                Err(Failure::new(what, source))
+            }
+        }
+    }
+
     /// Makes `to` a link to the file of `from`. Links to a staged name first, because a link replaces nothing.
-    fn link_over(&self, from: &Path, to: &Path) -> io::Result<()> {
+    async fn link_over(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut attempt = 0;
         loop {
-            let mut staged = Staged::name(to, attempt);
-            match std::fs::hard_link(from, staged.path()) {
+            let mut staged = Staged::name(&self.calls, to, attempt);
+            match self.calls.hard_link(from, staged.path()).await {
                 Ok(()) => {}
                 Err(error) => {
                     staged.forget();
@@ -253,28 +296,28 @@ impl Store {
                     return Err(error);
                 }
             }
-            let renamed = self.rename(staged.path(), to);
+            let renamed = self.rename(staged.path(), to).await;
             // If `to` is a link to the same file already, the rename has no effect and the staged name stays.
             match renamed.is_ok() && !staged.is_unique {
                 true => staged.forget(),
-                false => drop(staged.remove()),
+                false => drop(staged.remove().await),
             }
             return renamed;
         }
     }
 
-    /// Removes an object, and with automatic cleanup the folders that become empty.
-    pub(crate) fn delete(&self, object: &Path, fsync: bool) -> Result<(), Failure> {
-        let removed = std::fs::remove_file(object);
+    /// Removes an object, and with automatic cleanup the folders that become empty. If it is `renamed`, its removal is as
+    /// durable as other changes.
+    pub(crate) async fn delete(&self, object: &Path, renamed: bool) -> Result<(), Failure> {
+        let removed = self.calls.remove_file(object).await;
         self.files.changed(object);
         removed.map_err(|source| Failure::not_found_or("delete", object, source))?;
-        if fsync {
-            let failed = |source| Failure::other("sync the folder of", object, source);
-            self.sync_parent(object).map_err(failed)?;
+        if renamed {
+            self.sync_parent_of(object).await?;
         }
         if self.automatic_cleanup {
             for folder in object.ancestors().skip(1) {
-                if folder == self.root.path() || std::fs::remove_dir(folder).is_err() {
+                if folder == self.root.path() || self.calls.remove_dir(folder).await.is_err() {
                     break;
                 }
             }
@@ -282,91 +325,85 @@ impl Store {
         Ok(())
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let renamed = std::fs::rename(from, to);
+    async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let renamed = self.calls.rename(from, to).await;
         self.files.changed(to);
         self.files.changed(from);
-        renamed?;
-        if self.fsync {
-            self.sync_parent(to)?;
-            if from.parent() != to.parent() {
-                self.sync_parent(from)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::hard_link(from, to)?;
-        match self.fsync {
-            true => self.sync_parent(to),
-            false => Ok(()),
-        }
+        renamed
     }
 
     /// Creates the folders of `object`. With `fsync`, makes them durable up to the first that existed.
-    fn create_parents(&self, object: &Path) -> Result<(), Failure> {
+    async fn create_parents(&self, object: &Path) -> Result<(), Failure> {
         let Some(parent) = object.parent() else {
             return Err(Failure::invalid("create", object, "it has no folder"));
         };
-        let first = parent.ancestors().find(|folder| folder.exists());
-        let first = first.map(Path::to_owned);
-        std::fs::create_dir_all(parent)
-            .map_err(|source| Failure::other("create the folder", parent, source))?;
-        if self.fsync {
-            for folder in parent.ancestors() {
-                self.sync_folder(folder)
-                    .map_err(|source| Failure::other("sync the folder", folder, source))?;
-                if Some(folder) == first.as_deref() {
-                    break;
-                }
+        let mut first = None;
+        for folder in parent.ancestors() {
+            if self.calls.exists(folder).await {
+                first = Some(folder);
+                break;
+            }
+        }
+        let created = self.calls.create_dir_all(parent).await;
+        created.map_err(|source| Failure::other("create the folder", parent, source))?;
+        for folder in parent.ancestors() {
+            self.sync_folder(folder).await?;
+            if Some(folder) == first {
+                break;
             }
         }
         Ok(())
     }
 
-    fn sync_parent(&self, path: &Path) -> io::Result<()> {
-        path.parent()
-            .map_or(Ok(()), |parent| self.sync_folder(parent))
+    /// With `fsync`, makes the name of `object` durable.
+    pub(crate) async fn sync_parent_of(&self, object: &Path) -> Result<(), Failure> {
+        match object.parent() {
+            Some(parent) => self.sync_folder(parent).await,
+            None => Ok(()),
+        }
     }
 
-    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
-        let folder = match File::open(folder) {
-            Err(error) if self.files.made_room(&error) => File::open(folder),
+    /// With `fsync`, makes the names in a folder durable.
+    pub(crate) async fn sync_folder(&self, folder: &Path) -> Result<(), Failure> {
+        match self.fsync {
+            true => self.sync_names(folder).await,
+            false => Ok(()),
+        }
+        .map_err(|source| Failure::not_synced(folder, source))
+    }
+
+    /// Makes the names in a folder durable.
+    pub(crate) async fn sync_names(&self, folder: &Path) -> io::Result<()> {
+        match self.calls.sync_folder(folder).await {
+            Err(error) if self.files.made_room(&error) => self.calls.sync_folder(folder).await,
             other => other,
-        };
-        folder?.sync_all()
+        }
     }
 
     /// Removes the staged files that were last written to at least `age` ago. Returns their number.
-    pub(crate) fn remove_staged(&self, age: Duration) -> Result<u64, Failure> {
-        let failed = |path: &Path, source| Failure::other("remove the staged file", path, source);
+    pub(crate) async fn remove_staged(&self, age: Duration) -> Result<u64, Failure> {
+        let files = self.calls.files(self.root.path()).await;
+        let files = files.map_err(|error| Failure::new("list staged files", error))?;
         let (now, mut removed) = (SystemTime::now(), 0);
-        for entry in WalkDir::new(self.root.path()).min_depth(1) {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) if gone(error.io_error()) => continue,
-                Err(error) => return Err(Failure::new("list staged files", error.into())),
-            };
-            let name = entry.file_name().to_string_lossy();
-            if !entry.file_type().is_file() || names::is_object(&name) {
+        for (path, modified) in files {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_old = now.duration_since(modified).unwrap_or_default() >= age;
+            if names::is_object(&name) || !is_old {
                 continue;
             }
-            let modified = entry.metadata().ok().and_then(|file| file.modified().ok());
-            let is_old = modified
-                .is_some_and(|modified| now.duration_since(modified).unwrap_or_default() >= age);
-            if is_old {
-                match std::fs::remove_file(entry.path()) {
-                    Ok(()) => removed += 1,
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(failed(entry.path(), error)),
-                }
+            match self.calls.remove_file(&path).await {
+                Ok(()) => removed += 1,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(Failure::other("remove the staged file", &path, error)),
             }
         }
         Ok(removed)
     }
 }
 
-fn gone(error: Option<&io::Error>) -> bool {
-    error.map(io::Error::kind) == Some(ErrorKind::NotFound)
+/// Removes a staged file, and returns the failure of its write.
+async fn not_written(staged: Staged, error: io::Error) -> Failure {
+    let failure = Failure::other("write", staged.path(), error);
+    let _ = staged.remove().await;
+    failure
 }

@@ -193,6 +193,46 @@ macro_rules! tests {
         }
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn durable_puts_at_the_same_time_succeed_or_fail_each_by_itself() {
+            let (root, store) = store();
+            let store = store.with_fsync(true);
+            store.put(&Path::from("file"), "x".into()).await.unwrap();
+            let put = |number: usize| {
+                let store = store.clone();
+                let location = match number % 4 {
+                    0 => Path::from(format!("file/{number}")),
+                    1 => Path::from("created once"),
+                    folder => Path::from(format!("folder{folder}/{number}")),
+                };
+                let mode = match number % 4 {
+                    1 => PutMode::Create,
+                    _ => PutMode::Overwrite,
+                };
+                tokio::spawn(async move {
+                    let new = number.to_string().into();
+                    let put = store.put_opts(&location, new, mode.into()).await?;
+                    assert_eq!(store.head(&location).await?.e_tag, put.e_tag);
+                    assert_eq!(contents(&store, &location).await, number.to_string());
+                    Ok::<_, Error>(())
+                })
+            };
+            let puts = join_all((0..4 * TASKS).map(put)).await;
+            let mut succeeded = [0; 4];
+            for (number, put) in puts.into_iter().enumerate() {
+                let kind = number % 4;
+                match put.unwrap() {
+                    Ok(()) => succeeded[kind] += 1,
+                    Err(Error::Generic { .. }) if kind == 0 => {}
+                    Err(Error::AlreadyExists { .. }) if kind == 1 => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            assert_eq!(succeeded, [0, 1, TASKS, TASKS]);
+            let staged = crate::crash::staged_among(std::fs::read_dir(root.path()).unwrap());
+            assert_eq!(staged, 0);
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
         async fn a_version_that_a_put_has_returned_is_never_missed() {
             let (_root, store) = store();
             let store = store.with_revalidation(std::time::Duration::MAX);

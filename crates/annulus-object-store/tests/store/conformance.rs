@@ -41,6 +41,12 @@ macro_rules! tests {
             conforms(|store| store.with_engine(crate::fallback())).await;
         }
 
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn a_simulated_kernel_conforms() {
+            conforms(|store| store.with_engine(crate::simulated())).await;
+            conforms(|store| store.with_fsync(true).with_engine(crate::simulated())).await;
+        }
+
         #[tokio::test]
         async fn durable_changes_conform() {
             conforms(|store| store.with_fsync(true)).await;
@@ -59,21 +65,25 @@ macro_rules! tests {
 
         #[test]
         fn it_works_outside_of_tokio() {
-            let root = tempfile::tempdir().unwrap();
-            let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
-            pollster::block_on(async {
-                put_get_delete_list(&store).await;
-                list_uses_directories_correctly(&store).await;
-                list_with_delimiter(&store).await;
-                let location = Path::from("upload");
-                let mut upload = store.put_multipart(&location).await.unwrap();
-                upload.put_part("123".into()).await.unwrap();
-                upload.put_part("45678".into()).await.unwrap();
-                let put = upload.complete().await.unwrap();
-                let got = store.get(&location).await.unwrap();
-                assert_eq!(got.meta.e_tag, put.e_tag);
-                assert_eq!(got.bytes().await.unwrap(), "12345678");
-            });
+            for fsync in [false, true] {
+                let root = tempfile::tempdir().unwrap();
+                let store = LocalFileSystem::new_with_prefix(root.path())
+                    .unwrap()
+                    .with_fsync(fsync);
+                pollster::block_on(async {
+                    put_get_delete_list(&store).await;
+                    list_uses_directories_correctly(&store).await;
+                    list_with_delimiter(&store).await;
+                    let location = Path::from("upload");
+                    let mut upload = store.put_multipart(&location).await.unwrap();
+                    upload.put_part("123".into()).await.unwrap();
+                    upload.put_part("45678".into()).await.unwrap();
+                    let put = upload.complete().await.unwrap();
+                    let got = store.get(&location).await.unwrap();
+                    assert_eq!(got.meta.e_tag, put.e_tag);
+                    assert_eq!(got.bytes().await.unwrap(), "12345678");
+                });
+            }
         }
 
         #[tokio::test]

@@ -2,18 +2,29 @@
 //! error, and the same files.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
 use std::path::Path as FilePath;
 
-/// The contents of files, by path.
+use annulus::Engine;
+use annulus::fs::FileKind;
+
+/// Stands for the contents of a folder.
+const FOLDER: &[u8] = b"a folder";
+
+/// The contents of files and the targets of links, by path.
 fn tree(folder: &FilePath) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     let entries = walkdir::WalkDir::new(folder).min_depth(1).into_iter();
     let file = |entry: walkdir::Result<walkdir::DirEntry>| {
         let entry = entry.unwrap();
-        let kind = entry.file_type();
+        let (kind, path) = (entry.file_type(), entry.path());
         let contents = match kind.is_file() {
-            true => std::fs::read(entry.path()).unwrap(),
-            false => format!("{kind:?}").into_bytes(),
+            true => std::fs::read(path).unwrap(),
+            false if kind.is_dir() => FOLDER.to_vec(),
+            false => std::fs::read_link(path)
+                .unwrap()
+                .into_os_string()
+                .into_vec(),
         };
         (
             entry.path().strip_prefix(folder).unwrap().to_owned(),
@@ -21,6 +32,52 @@ fn tree(folder: &FilePath) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
         )
     };
     entries.map(file).collect()
+}
+
+/// Copies a folder to a simulated kernel, to the same path.
+async fn copy_tree(folder: &FilePath, engine: &Engine) {
+    for entry in walkdir::WalkDir::new(folder) {
+        let entry = entry.unwrap();
+        let path = entry.path();
+        let kind = entry.file_type();
+        if kind.is_dir() {
+            engine.create_dir_all(path).await.unwrap();
+        } else if kind.is_symlink() {
+            let target = std::fs::read_link(path).unwrap();
+            engine.symlink(target, path).await.unwrap();
+        } else {
+            let contents = std::fs::read(path).unwrap();
+            engine.write(path, contents).await.unwrap();
+        }
+    }
+}
+
+/// The same as `tree` on a simulated kernel.
+async fn simulated_tree(
+    folder: &FilePath,
+    engine: &Engine,
+) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let (mut tree, mut folders) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(within) = folders.pop() {
+        for entry in engine.read_dir(&within).await.unwrap() {
+            let path = within.join(entry.name());
+            let contents = match entry.kind() {
+                FileKind::File => engine.read(&path).await.unwrap(),
+                FileKind::Dir => {
+                    folders.push(path.clone());
+                    FOLDER.to_vec()
+                }
+                _ => engine
+                    .read_link(&path)
+                    .await
+                    .unwrap()
+                    .into_os_string()
+                    .into_vec(),
+            };
+            tree.insert(path.strip_prefix(folder).unwrap().to_owned(), contents);
+        }
+    }
+    tree
 }
 
 /// Removes the staged files that `LocalFileSystem` leaves when it copies an object over its copy. This store leaves one
@@ -96,7 +153,7 @@ fn names() -> Vec<String> {
 
 macro_rules! tests {
     ($store:ident, $object_store:ident) => {
-        use super::{names, prepare, remove_staged, tree};
+        use super::{copy_tree, names, prepare, remove_staged, simulated_tree, tree};
         use annulus_object_store::$store::LocalFileSystem;
         use bytes::Bytes;
         use futures_util::TryStreamExt;
@@ -334,6 +391,24 @@ macro_rules! tests {
             }
         }
 
+        /// Makes random calls on both stores, and compares the answers. `clean` runs after each call.
+        async fn compare_calls(
+            seed: u64,
+            random: &mut fastrand::Rng,
+            ours: &LocalFileSystem,
+            theirs: &local::LocalFileSystem,
+            clean: impl AsyncFn(),
+        ) {
+            let locations = locations();
+            for step in 0..250 {
+                let call = call(random, &locations);
+                let expected = make(theirs, call.clone()).await;
+                let got = make(ours, call.clone()).await;
+                assert_eq!(got, expected, "SEED={seed}, step {step}: {call:?}");
+                clean().await;
+            }
+        }
+
         async fn compare(seed: u64, configure: impl Fn(LocalFileSystem) -> LocalFileSystem) {
             let mut random = fastrand::Rng::with_seed(seed);
             let folder = tempfile::tempdir().unwrap();
@@ -349,15 +424,11 @@ macro_rules! tests {
             let ours = configure(ours);
             let theirs = local::LocalFileSystem::new_with_prefix(&roots[1]).unwrap();
             let theirs = theirs.with_automatic_cleanup(cleanup);
-            let locations = locations();
-            for step in 0..250 {
-                let call = call(&mut random, &locations);
-                let expected = make(&theirs, call.clone()).await;
-                let got = make(&ours, call.clone()).await;
-                assert_eq!(got, expected, "SEED={seed}, step {step}: {call:?}");
+            let clean = async || {
                 remove_staged(&bases[0], 245);
                 remove_staged(&bases[1], 0);
-            }
+            };
+            compare_calls(seed, &mut random, &ours, &theirs, clean).await;
             assert_eq!(tree(&bases[0]), tree(&bases[1]), "SEED={seed}");
             // Another store for the same files: all metadata is equal.
             let theirs = local::LocalFileSystem::new_with_prefix(&roots[0]).unwrap();
@@ -376,6 +447,27 @@ macro_rules! tests {
                     "SEED={seed}"
                 );
             }
+        }
+
+        /// The files of our store are those of a simulated kernel.
+        async fn compare_simulated(seed: u64, fsync: bool) {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let folder = tempfile::tempdir().unwrap();
+            let root = prepare(folder.path());
+            let engine = crate::simulated();
+            copy_tree(folder.path(), &engine).await;
+            let ours = LocalFileSystem::new_with_prefix(&root)
+                .unwrap()
+                .with_fsync(fsync);
+            let ours = ours.with_engine(engine.clone());
+            let theirs = local::LocalFileSystem::new_with_prefix(&root).unwrap();
+            let clean = async || {
+                ours.remove_staged(std::time::Duration::ZERO).await.unwrap();
+                remove_staged(folder.path(), 0);
+            };
+            compare_calls(seed, &mut random, &ours, &theirs, clean).await;
+            let simulated = simulated_tree(folder.path(), &engine).await;
+            assert_eq!(simulated, tree(folder.path()), "SEED={seed}");
         }
 
         fn seed() -> u64 {
@@ -408,6 +500,14 @@ macro_rules! tests {
                     store.with_revalidation(std::time::Duration::MAX)
                 })
                 .await;
+            }
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn random_calls_have_the_same_answers_on_a_simulated_kernel() {
+            let seed = seed();
+            for fsync in [false, true] {
+                compare_simulated(seed, fsync).await;
             }
         }
 

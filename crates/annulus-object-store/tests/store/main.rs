@@ -7,8 +7,10 @@ mod crash;
 mod differential;
 mod errors;
 mod open_files;
+mod power;
 mod reads;
 
+use annulus::sim::SimConfig;
 use annulus::{Backend, Engine};
 
 /// Returns an engine that runs system calls on blocking threads.
@@ -17,6 +19,15 @@ fn fallback() -> Engine {
         .backend(Backend::Fallback)
         .build()
         .expect("an engine without a ring")
+}
+
+/// Returns an engine on a simulated kernel, whose disk is empty.
+fn simulated() -> Engine {
+    let config = SimConfig::new(7).short_transfers(100);
+    Engine::builder()
+        .backend(Backend::Sim(config))
+        .build()
+        .expect("an engine on a simulated kernel")
 }
 
 /// Defines each test once for each version. `$store` is the module of the store, and `$object_store` the crate of its

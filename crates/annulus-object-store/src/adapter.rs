@@ -21,6 +21,7 @@ use super::object_store::{
     PutResult, RenameOptions, RenameTargetMode, Result, UploadPart,
 };
 use crate::error::Failure;
+use crate::group;
 use crate::list::{self, Location};
 use crate::names::{Name, Root};
 use crate::open_files::Opened;
@@ -225,9 +226,7 @@ impl ObjectStore for LocalFileSystem {
         }
         let path = self.path_to_filesystem(location)?;
         let contents: Vec<Bytes> = payload.into_iter().collect();
-        let store = self.store.clone();
-        let put = move || async move { store.put(&path, &contents, existing).await };
-        let stat = self.store.calls.run(put).await?;
+        let stat = group::put(&self.store, path, contents, existing).await?;
         Ok(super::put_result(e_tag(&stat)))
     }
 

@@ -11,6 +11,8 @@ use std::time::SystemTime;
 use annulus::{Engine, EngineBackend, OpenOptions};
 use bytes::Bytes;
 use futures_util::FutureExt;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::libc::off_t;
 use nix::unistd::close;
 use walkdir::WalkDir;
 
@@ -20,6 +22,9 @@ use crate::stat::Stat;
 
 /// The most buffers of one write (`IOV_MAX`).
 pub(crate) const BUFFERS: usize = 1024;
+
+/// The size of the smallest pages of Linux, bytes.
+const PAGE_BYTES: usize = 4096;
 
 /// The calls of a store.
 #[derive(Clone, Debug)]
@@ -196,6 +201,21 @@ impl NewFile {
             NewFile::System(file) => Stat::from(&file.metadata()?),
             NewFile::Simulated(file) => Stat::from(&file.metadata().await?),
         })
+    }
+
+    /// Lets the kernel start to write a file of `bytes` bytes to the device.
+    pub(crate) fn start_to_sync(&self, bytes: u64) {
+        let NewFile::System(file) = self else {
+            return;
+        };
+        // The advice starts the writes of the pages that it touches. It would drop pages that are whole in its range, and
+        // would wait for other processors, so no range has a whole page.
+        for page in (0..bytes).step_by(PAGE_BYTES) {
+            let start = off_t::try_from(page + 1).unwrap_or(off_t::MAX);
+            let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+            // An error of a write is that of the sync.
+            let _ = posix_fadvise(file, start, PAGE_BYTES as off_t - 2, advice);
+        }
     }
 
     pub(crate) async fn sync(&self) -> io::Result<()> {

@@ -25,6 +25,7 @@
 mod blocking;
 mod calls;
 mod error;
+mod group;
 mod list;
 mod names;
 mod open_files;

@@ -8,6 +8,7 @@ use annulus::Engine;
 
 use crate::calls::Calls;
 use crate::error::Failure;
+use crate::group::Group;
 use crate::names::Root;
 use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
 use crate::read::Memory;
@@ -21,6 +22,7 @@ pub(crate) struct Store {
     /// `None`: the engine that all such stores share.
     engine: Option<Engine>,
     pub(crate) calls: Calls,
+    pub(crate) group: Arc<Group>,
     pub(crate) automatic_cleanup: bool,
     pub(crate) fsync: bool,
 }
@@ -33,6 +35,7 @@ impl Store {
             memory: Arc::default(),
             engine: None,
             calls: Calls::System,
+            group: Arc::default(),
             automatic_cleanup: false,
             fsync: false,
         }
@@ -47,6 +50,8 @@ impl Store {
 
     pub(crate) fn set_open_files(&mut self, max: usize, trusted: Duration) {
         self.files = Arc::new(OpenFiles::new(max, trusted));
+        // A leader tells only the files of its store about a change.
+        self.group = Arc::default();
     }
 
     /// Returns the engine. The first use of the shared one creates it.

@@ -52,7 +52,7 @@ async fn copy_tree(folder: &FilePath, engine: &Engine) {
     }
 }
 
-/// The same as `tree` on a simulated kernel.
+/// Returns the same as `tree`, on a simulated kernel.
 async fn simulated_tree(
     folder: &FilePath,
     engine: &Engine,

@@ -47,9 +47,9 @@ const DELETES_TOGETHER: usize = 64;
 /// - Files stay open between calls; see [`with_open_files`](LocalFileSystem::with_open_files).
 /// - An upload whose parts were not all written cannot be completed. `LocalFileSystem` publishes it with holes.
 ///
-/// Reads use an [`Engine`]. By default all stores of the process share one with the default settings. Listings and
-/// changes are system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread. A store
-/// with an engine on a simulated kernel makes all its calls there.
+/// Reads use an [`Engine`], and so do changes of few calls, such as a rename. By default all stores of the process share
+/// one with the default settings. Listings and other changes are system calls on Tokio's blocking threads. Outside a
+/// Tokio runtime they run on the calling thread. A store with an engine on a simulated kernel makes all its calls there.
 ///
 /// Cheap to clone. Clones share the open files.
 #[derive(Clone, Debug)]
@@ -165,8 +165,8 @@ impl LocalFileSystem {
     /// Fails if a folder cannot be listed, or a file cannot be removed.
     pub async fn remove_staged(&self, age: Duration) -> Result<u64> {
         let store = self.store.clone();
-        let remove = move || async move { store.remove_staged(age).await };
-        Ok(self.store.calls.run(remove).await?)
+        let remove = move |store: Store| async move { store.remove_staged(age).await };
+        Ok(store.change(remove).await?)
     }
 
     fn unsupported(&self, operation: &str) -> Error {
@@ -285,8 +285,11 @@ impl ObjectStore for LocalFileSystem {
         locations
             .ready_chunks(DELETES_TOGETHER)
             .map(move |locations| {
-                let (store, calls) = (store.clone(), store.calls.clone());
-                let group = move || async move {
+                let few = match locations.len() {
+                    1 => store.for_few_calls(),
+                    _ => Ok(store.clone()),
+                };
+                let group = |store: Store| async move {
                     let mut deleted = Vec::with_capacity(locations.len());
                     for location in locations {
                         deleted.push(delete(&store, location).await);
@@ -294,7 +297,10 @@ impl ObjectStore for LocalFileSystem {
                     Ok(deleted)
                 };
                 async move {
-                    let deleted = calls.run(group).await;
+                    let deleted = match few {
+                        Ok(store) => store.change(group).await,
+                        Err(failure) => Err(failure),
+                    };
                     deleted.unwrap_or_else(|failure| vec![Err(failure.into())])
                 }
             })
@@ -329,16 +335,16 @@ impl ObjectStore for LocalFileSystem {
         };
         let from = self.path_to_filesystem(from)?;
         let to = self.path_to_filesystem(to)?;
-        let store = self.store.clone();
-        let copy = move || async move { store.copy(&from, &to, existing).await };
-        Ok(self.store.calls.run(copy).await?)
+        let store = self.store.for_few_calls()?;
+        let copy = move |store: Store| async move { store.copy(&from, &to, existing).await };
+        Ok(store.change(copy).await?)
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let from = self.path_to_filesystem(from)?;
         let to = self.path_to_filesystem(to)?;
-        let store = self.store.clone();
-        let rename = move || async move {
+        let store = self.store.for_few_calls()?;
+        let rename = move |store: Store| async move {
             match options.target_mode {
                 RenameTargetMode::Overwrite => store.replace(&from, &to).await,
                 RenameTargetMode::Create => {
@@ -347,7 +353,7 @@ impl ObjectStore for LocalFileSystem {
                 }
             }
         };
-        Ok(self.store.calls.run(rename).await?)
+        Ok(store.change(rename).await?)
     }
 }
 

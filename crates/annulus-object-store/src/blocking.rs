@@ -4,6 +4,7 @@ use std::io;
 use std::panic::resume_unwind;
 
 use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::error::Failure;
 
@@ -17,7 +18,12 @@ pub(crate) async fn run<T: Send + 'static>(
     let Ok(runtime) = Handle::try_current() else {
         return work();
     };
-    match runtime.spawn_blocking(work).await {
+    join(runtime.spawn_blocking(work)).await
+}
+
+/// Returns the result of a task.
+pub(crate) async fn join<T>(task: JoinHandle<Result<T, Failure>>) -> Result<T, Failure> {
+    match task.await {
         Ok(result) => result,
         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
         Err(error) => Err(ended(error)),
@@ -25,7 +31,7 @@ pub(crate) async fn run<T: Send + 'static>(
 }
 
 /// Returns the error for work that was not started.
-pub(crate) fn ended(error: tokio::task::JoinError) -> Failure {
+pub(crate) fn ended(error: JoinError) -> Failure {
     Failure::new(
         "use the object store while the Tokio runtime shuts down",
         io::Error::other(error),

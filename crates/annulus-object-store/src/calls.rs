@@ -1,7 +1,8 @@
 //! The calls on files and folders other than reads of objects.
 //!
-//! They are system calls, many in a row on one blocking thread, because the ring would give each of them to a kernel
-//! worker. A simulated kernel has its own files, so there they are operations of its engine. Both run the same code.
+//! Changes of few calls are operations of a ring. Others are system calls, many in a row on one blocking thread, because
+//! the ring would give each of them to a kernel worker. A simulated kernel has its own files, so there all calls are
+//! operations of its engine. All run the same code.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -14,6 +15,7 @@ use futures_util::FutureExt;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::libc::off_t;
 use nix::unistd::close;
+use tokio::runtime::Handle;
 use walkdir::WalkDir;
 
 use crate::blocking;
@@ -31,6 +33,8 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) enum Calls {
     /// System calls. Their futures never wait.
     System,
+    /// Operations of an engine with rings.
+    Ring(Engine),
     /// Operations of a simulated engine.
     Simulated(Engine),
 }
@@ -39,7 +43,7 @@ pub(crate) enum Calls {
 #[derive(Debug)]
 pub(crate) enum NewFile {
     System(fs::File),
-    Simulated(annulus::File),
+    Engine(annulus::File),
 }
 
 /// A file or folder in a listing.
@@ -58,18 +62,28 @@ impl Calls {
         }
     }
 
-    /// Runs work that makes calls. System calls are made on a blocking thread, to the end of the work.
+    /// Returns calls that a ring makes, if the engine has one.
+    pub(crate) fn of_ring(engine: &Engine) -> Calls {
+        match engine.backend() {
+            EngineBackend::Uring { .. } => Calls::Ring(engine.clone()),
+            _ => Calls::System,
+        }
+    }
+
+    /// Runs work that makes calls. System calls are made on a blocking thread. On a Tokio runtime, the work runs to its
+    /// end although the future is dropped.
     pub(crate) async fn run<T, F>(
         &self,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> Result<T, Failure>
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        match self {
-            Calls::System => blocking::run(move || without_waiting(work())).await,
-            Calls::Simulated(_) => work().await,
+        match (self, Handle::try_current()) {
+            (Calls::System, _) => blocking::run(move || without_waiting(work())).await,
+            (Calls::Ring(_), Ok(runtime)) => blocking::join(runtime.spawn(work())).await,
+            _ => work().await,
         }
     }
 
@@ -81,11 +95,11 @@ impl Calls {
                 options.read(true).write(true).create_new(true);
                 options.open(path).map(NewFile::System)
             }
-            Calls::Simulated(engine) => {
+            Calls::Ring(engine) | Calls::Simulated(engine) => {
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create_new(true);
                 let file = engine.open_with(&options, path).await;
-                file.map(NewFile::Simulated)
+                file.map(NewFile::Engine)
             }
         }
     }
@@ -93,42 +107,44 @@ impl Calls {
     pub(crate) async fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         match self {
             Calls::System => fs::hard_link(from, to),
-            Calls::Simulated(engine) => engine.hard_link(from, to).await,
+            Calls::Ring(engine) | Calls::Simulated(engine) => engine.hard_link(from, to).await,
         }
     }
 
     pub(crate) async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         match self {
             Calls::System => fs::rename(from, to),
-            Calls::Simulated(engine) => engine.rename(from, to).await,
+            Calls::Ring(engine) | Calls::Simulated(engine) => engine.rename(from, to).await,
         }
     }
 
     pub(crate) async fn remove_file(&self, path: &Path) -> io::Result<()> {
         match self {
             Calls::System => fs::remove_file(path),
-            Calls::Simulated(engine) => engine.remove_file(path).await,
+            Calls::Ring(engine) | Calls::Simulated(engine) => engine.remove_file(path).await,
         }
     }
 
     pub(crate) async fn remove_dir(&self, path: &Path) -> io::Result<()> {
         match self {
             Calls::System => fs::remove_dir(path),
-            Calls::Simulated(engine) => engine.remove_dir(path).await,
+            Calls::Ring(engine) | Calls::Simulated(engine) => engine.remove_dir(path).await,
         }
     }
 
     pub(crate) async fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         match self {
             Calls::System => fs::create_dir_all(path),
-            Calls::Simulated(engine) => engine.create_dir_all(path).await,
+            Calls::Ring(engine) | Calls::Simulated(engine) => engine.create_dir_all(path).await,
         }
     }
 
     pub(crate) async fn exists(&self, path: &Path) -> bool {
         match self {
             Calls::System => path.exists(),
-            Calls::Simulated(engine) => engine.try_exists(path).await.unwrap_or(false),
+            Calls::Ring(engine) | Calls::Simulated(engine) => {
+                engine.try_exists(path).await.unwrap_or(false)
+            }
         }
     }
 
@@ -136,7 +152,9 @@ impl Calls {
     pub(crate) async fn sync_folder(&self, folder: &Path) -> io::Result<()> {
         match self {
             Calls::System => fs::File::open(folder)?.sync_all(),
-            Calls::Simulated(engine) => engine.open(folder).await?.sync_all().await,
+            Calls::Ring(engine) | Calls::Simulated(engine) => {
+                engine.open(folder).await?.sync_all().await
+            }
         }
     }
 
@@ -156,7 +174,7 @@ impl Calls {
                 }
                 Ok(files)
             }
-            Calls::Simulated(engine) => {
+            Calls::Ring(engine) | Calls::Simulated(engine) => {
                 let found = walk(engine, folder, false, usize::MAX).await?;
                 let files = found.into_iter().filter(|entry| entry.stat.is_file);
                 Ok(files
@@ -185,7 +203,7 @@ impl NewFile {
     pub(crate) async fn write(&mut self, contents: &[Bytes]) -> io::Result<()> {
         match self {
             NewFile::System(file) => contents.iter().try_for_each(|part| file.write_all(part)),
-            NewFile::Simulated(file) => {
+            NewFile::Engine(file) => {
                 let mut offset = 0;
                 for part in contents.iter().filter(|part| !part.is_empty()) {
                     file.write_all_at(part.clone(), offset).await?;
@@ -199,7 +217,7 @@ impl NewFile {
     pub(crate) async fn stat(&self) -> io::Result<Stat> {
         Ok(match self {
             NewFile::System(file) => Stat::from(&file.metadata()?),
-            NewFile::Simulated(file) => Stat::from(&file.metadata().await?),
+            NewFile::Engine(file) => Stat::from(&file.metadata().await?),
         })
     }
 
@@ -221,7 +239,7 @@ impl NewFile {
     pub(crate) async fn sync(&self) -> io::Result<()> {
         match self {
             NewFile::System(file) => file.sync_all(),
-            NewFile::Simulated(file) => file.sync_all().await,
+            NewFile::Engine(file) => file.sync_all().await,
         }
     }
 
@@ -229,7 +247,7 @@ impl NewFile {
     pub(crate) async fn close(self) -> io::Result<()> {
         match self {
             NewFile::System(file) => Ok(close(file)?),
-            NewFile::Simulated(file) => file.close().await.map(drop),
+            NewFile::Engine(file) => file.close().await.map(drop),
         }
     }
 
@@ -237,7 +255,7 @@ impl NewFile {
     pub(crate) fn into_file(self, engine: &Engine) -> io::Result<annulus::File> {
         match self {
             NewFile::System(file) => engine.file(file),
-            NewFile::Simulated(file) => Ok(file),
+            NewFile::Engine(file) => Ok(file),
         }
     }
 }

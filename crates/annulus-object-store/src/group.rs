@@ -51,9 +51,8 @@ pub(crate) async fn put(
 ) -> Result<Stat, Failure> {
     let bytes: usize = contents.iter().map(Bytes::len).sum();
     if !store.fsync || bytes > BYTES_MAX {
-        let putter = store.clone();
-        let put = move || async move { putter.put(&object, &contents, existing).await };
-        return store.calls.run(put).await;
+        let put = move |store: Store| async move { store.put(&object, &contents, existing).await };
+        return store.clone().change(put).await;
     }
     let (done, result) = oneshot::channel();
     let put = Put {
@@ -68,8 +67,8 @@ pub(crate) async fn put(
             (Calls::System, Ok(runtime)) => {
                 drop(runtime.spawn_blocking(|| calls::without_waiting(lead)));
             }
-            (Calls::System, Err(_)) => calls::without_waiting(lead)?,
-            (Calls::Simulated(_), _) => lead.await?,
+            // Does not wait if the calls are system calls.
+            _ => lead.await?,
         }
     }
     let ended = |_| {

@@ -53,7 +53,7 @@ pub(crate) fn objects<L: Location, T: Send + 'static>(
                 object.map(|object| object.map(finish)).transpose()
             }))
         }
-        Calls::Simulated(engine) => {
+        Calls::Ring(engine) | Calls::Simulated(engine) => {
             let all = async move {
                 let failed = |error| Failure::new("list objects", error);
                 let found = calls::walk(&engine, &folder, true, usize::MAX).await;
@@ -159,7 +159,7 @@ pub(crate) async fn level<L: Location>(
     let root = Arc::clone(&store.root);
     match &store.calls {
         Calls::System => blocking::run(move || Ok(level_of_entries(&root, folder))).await?,
-        Calls::Simulated(engine) => {
+        Calls::Ring(engine) | Calls::Simulated(engine) => {
             let mut level: Level<L> = (BTreeSet::new(), Vec::new());
             let failed = |error| Failure::new("list objects", error);
             let found = calls::walk(engine, &folder, true, 1)

@@ -3,6 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
+    statfs,
+};
 use url::Url;
 
 use crate::error::Failure;
@@ -12,6 +16,7 @@ use crate::error::Failure;
 pub(crate) struct Root {
     url: Url,
     folder: PathBuf,
+    is_local: bool,
 }
 
 /// The name of a file, relative to the root, that becomes a location.
@@ -27,7 +32,7 @@ impl Root {
     pub(crate) fn everything() -> Root {
         let folder = PathBuf::from("/");
         match Url::from_directory_path(&folder) {
-            Ok(url) => Root { url, folder },
+            Ok(url) => Root::new(url, folder),
             Err(()) => unreachable!("`/` is absolute"),
         }
     }
@@ -39,7 +44,28 @@ impl Root {
             .map_err(|source| Failure::other(action, prefix, source))?;
         let url = Url::from_file_path(&folder)
             .map_err(|()| Failure::invalid(action, prefix, "it is not a path of a file URL"))?;
-        Ok(Root { url, folder })
+        Ok(Root::new(url, folder))
+    }
+
+    fn new(url: Url, folder: PathBuf) -> Root {
+        let local = [
+            BTRFS_SUPER_MAGIC,
+            EXT4_SUPER_MAGIC,
+            OVERLAYFS_SUPER_MAGIC,
+            TMPFS_MAGIC,
+            XFS_SUPER_MAGIC,
+        ];
+        let kind = statfs(&folder).map(|system| system.filesystem_type());
+        Root {
+            url,
+            folder,
+            is_local: kind.is_ok_and(|kind| local.contains(&kind)),
+        }
+    }
+
+    /// Returns whether the folder is on a file system that waits for no other process or machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
     }
 
     pub(crate) fn url(&self) -> &Url {

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use annulus::Engine;
+use tokio::runtime::Handle;
 
 use crate::calls::Calls;
 use crate::error::Failure;
@@ -65,6 +66,30 @@ impl Store {
             Failure::new(what, std::io::Error::other(error))
         })?;
         Ok(SHARED.get_or_init(|| engine))
+    }
+
+    /// Returns the store for changes of few calls. As operations of a ring, these cost half of what they cost on a blocking
+    /// thread. Not with `fsync`, and not on file systems where calls may take long: a ring has few kernel workers.
+    pub(crate) fn for_few_calls(&self) -> Result<Store, Failure> {
+        let mut store = self.clone();
+        let is_brief = !self.fsync && self.root.is_local();
+        if is_brief && matches!(self.calls, Calls::System) && Handle::try_current().is_ok() {
+            store.calls = Calls::of_ring(self.engine()?);
+        }
+        Ok(store)
+    }
+
+    /// Runs a change.
+    pub(crate) async fn change<T, F>(
+        self,
+        work: impl FnOnce(Store) -> F + Send + 'static,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let calls = self.calls.clone();
+        calls.run(move || work(self)).await
     }
 
     /// Opens the file of an object.

@@ -29,9 +29,9 @@ pub(crate) struct Upload {
 
 impl Upload {
     pub(crate) async fn start(store: Store, object: PathBuf) -> Result<Upload, Failure> {
-        let (stager, path) = (store.clone(), object.clone());
-        let stage = move || async move { stager.stage(&path).await };
-        let (file, staged) = store.calls.run(stage).await?;
+        let (store, path) = (store.for_few_calls()?, object.clone());
+        let stage = |store: Store| async move { store.stage(&path).await };
+        let (file, staged) = store.clone().change(stage).await?;
         let file = file.into_file(store.engine()?);
         let file = file.map_err(|error| Failure::other("write", &object, error))?;
         Ok(Upload {
@@ -81,12 +81,12 @@ impl Upload {
         }
         let stat = self.finish(file).await;
         let stat = stat.map_err(|error| Failure::other("write", &self.object, error))?;
-        let (store, object) = (self.store.clone(), self.object.clone());
-        let publish = move || async move {
+        let object = self.object.clone();
+        let publish = |store: Store| async move {
             store.publish(staged, &object, Existing::Replace).await?;
             store.sync_parent_of(&object).await
         };
-        self.store.calls.run(publish).await?;
+        self.store.clone().change(publish).await?;
         Ok(stat)
     }
 
@@ -107,8 +107,8 @@ impl Upload {
         };
         let object = self.object.clone();
         let failed = move |error| Failure::other("remove the staged file of", &object, error);
-        let remove = move || async move { staged.remove().await.map_err(failed) };
-        self.store.calls.run(remove).await
+        let remove = |_| async move { staged.remove().await.map_err(failed) };
+        self.store.clone().change(remove).await
     }
 }
 

@@ -98,7 +98,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        let (Some(path), Calls::System) = (self.path.take(), &self.calls) else {
+        let (Some(path), Calls::System | Calls::Ring(_)) = (self.path.take(), &self.calls) else {
             return;
         };
         let remove = move || drop(std::fs::remove_file(path));

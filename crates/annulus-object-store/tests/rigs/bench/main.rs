@@ -15,10 +15,11 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use annulus_object_store::v0_14::LocalFileSystem;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::resource::{UsageWho, getrusage};
 use object_store::path::Path;
@@ -35,6 +36,7 @@ const TASKS: usize = 64;
 const SHARING_TASKS: usize = 128;
 const OBJECTS: usize = 100_000;
 const PUTS: usize = 5_000;
+const CHANGES: usize = 5_000;
 
 /// A load, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +55,16 @@ enum Load {
     List,
     /// Puts of 4 KiB with fsync by 64 tasks.
     PutFsync,
+    /// Renames by one task.
+    Rename,
+    /// Copies over an object by 64 tasks.
+    Copy,
+    /// Multipart uploads of 4 KiB by 64 tasks.
+    Upload,
 }
 
 /// The name of each load, and whether the page cache is empty.
-const LOADS: [(&str, Load, bool); 10] = [
+const LOADS: [(&str, Load, bool); 13] = [
     ("get_range", Load::GetRange, false),
     ("get_range_tasks", Load::GetRangeTasks, false),
     ("get_ranges", Load::GetRanges, false),
@@ -67,6 +75,9 @@ const LOADS: [(&str, Load, bool); 10] = [
     ("get_stream_cold", Load::GetStream, true),
     ("list", Load::List, false),
     ("put_fsync", Load::PutFsync, false),
+    ("rename", Load::Rename, false),
+    ("copy", Load::Copy, false),
+    ("upload", Load::Upload, false),
 ];
 
 /// A program that makes a load.
@@ -165,6 +176,38 @@ async fn all(tasks: Vec<tokio::task::JoinHandle<Result<(), Error>>>) -> Result<(
     Ok(())
 }
 
+/// Makes changes by 64 tasks.
+async fn by_tasks<F>(
+    count: usize,
+    change: impl Fn(usize) -> F + Send + Sync + 'static,
+) -> Result<(), Error>
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    let shared = Arc::new((change, AtomicUsize::new(0)));
+    let task = |_| {
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let (change, next) = &*shared;
+            loop {
+                match next.fetch_add(1, Ordering::Relaxed) {
+                    number if number < count => change(number).await?,
+                    _ => return Ok(()),
+                }
+            }
+        })
+    };
+    all((0..TASKS).map(task).collect()).await
+}
+
+/// Returns the path of an object in a new folder. ext4 does not use the inode of a removed file soon, and looks for
+/// others.
+fn new_folder() -> impl Fn(usize) -> Path {
+    let start = SystemTime::now().duration_since(UNIX_EPOCH);
+    let start = start.unwrap_or_default().as_nanos();
+    move |number| Path::from(format!("put/{start}/{number}"))
+}
+
 /// A load on a store.
 async fn run(load: Load, by: By, store: Store, puts: usize) -> Result<(), Error> {
     match load {
@@ -200,18 +243,46 @@ async fn run(load: Load, by: By, store: Store, puts: usize) -> Result<(), Error>
                 .try_fold(0, |sum, _| async move { Ok(sum + 1) });
             assert_eq!(objects.await?, OBJECTS);
         }
+        _ => changes(load, store, puts).await?,
+    }
+    Ok(())
+}
+
+/// A load that changes objects.
+async fn changes(load: Load, store: Store, puts: usize) -> Result<(), Error> {
+    let at = new_folder();
+    match load {
         Load::PutFsync => {
-            // A new folder for each run. ext4 does not use the inode of a removed file soon, and looks for others.
-            let start = SystemTime::now().duration_since(UNIX_EPOCH);
-            let start = start.unwrap_or_default().as_nanos();
-            let puts = futures_util::stream::iter(0..puts).map(|number| {
-                let store = Arc::clone(&store);
-                let location = Path::from(format!("put/{start}/{number}"));
-                let put = async move { store.put(&location, vec![7; 4096].into()).await };
-                async move { tokio::spawn(put).await? }
-            });
-            let puts = puts.buffer_unordered(TASKS);
-            puts.try_for_each(|_| async { Ok(()) }).await?;
+            let put = move |number| {
+                let (store, at) = (Arc::clone(&store), at(number));
+                async move { store.put(&at, vec![7; 4096].into()).await.map(drop) }
+            };
+            by_tasks(puts, put).await?;
+        }
+        Load::Rename => {
+            store.put(&at(0), "contents".into()).await?;
+            for number in 0..CHANGES {
+                store.rename(&at(number), &at(number + 1)).await?;
+            }
+        }
+        Load::Copy => {
+            store.put(&at(0), "contents".into()).await?;
+            let copy = move |number| {
+                let (store, from, to) = (Arc::clone(&store), at(0), at(1 + number % TASKS));
+                async move { store.copy(&from, &to).await }
+            };
+            by_tasks(CHANGES, copy).await?;
+        }
+        _ => {
+            let upload = move |number| {
+                let (store, at) = (Arc::clone(&store), at(number));
+                async move {
+                    let mut upload = store.put_multipart(&at).await?;
+                    upload.put_part(vec![7; 4096].into()).await?;
+                    upload.complete().await.map(drop)
+                }
+            };
+            by_tasks(CHANGES, upload).await?;
         }
     }
     Ok(())

@@ -18,7 +18,7 @@ use crate::write::{Existing, Written};
 
 /// The most puts of a group. Each has a file open.
 const PUTS_MAX: usize = 32;
-/// The most bytes of an object whose put joins a group, so that no put waits long for the others.
+/// The most bytes of a small object. Its put joins a group, in which no put waits long for the others.
 const BYTES_MAX: usize = 64 << 10;
 /// The number of groups at a time: while one waits for the device, others write.
 const LEADERS_MAX: usize = 8;
@@ -50,9 +50,14 @@ pub(crate) async fn put(
     existing: Existing,
 ) -> Result<Stat, Failure> {
     let bytes: usize = contents.iter().map(Bytes::len).sum();
-    if !store.fsync || bytes > BYTES_MAX {
+    let is_small = bytes <= BYTES_MAX;
+    if !store.fsync || !is_small {
+        let store = match is_small {
+            true => store.for_few_calls()?,
+            false => store.clone(),
+        };
         let put = move |store: Store| async move { store.put(&object, &contents, existing).await };
-        return store.clone().change(put).await;
+        return store.change(put).await;
     }
     let (done, result) = oneshot::channel();
     let put = Put {

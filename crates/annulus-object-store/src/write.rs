@@ -101,11 +101,19 @@ impl Drop for Staged {
         let (Some(path), Calls::System | Calls::Ring(_)) = (self.path.take(), &self.calls) else {
             return;
         };
-        let remove = move || drop(std::fs::remove_file(path));
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-            Err(_) => remove(),
+        let remove = Remove(path);
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn_blocking(|| drop(remove)));
         }
+    }
+}
+
+/// Removes a file when it is dropped, also by a runtime that shuts down and runs no more closures.
+struct Remove(PathBuf);
+
+impl Drop for Remove {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Each load runs `PAIRS` times (default 9) on each store, alternately, with other programs and the drive beside them.
-//! `put_fsync=100000` sets the number of puts. The table has medians and quartiles of time and CPU time, and of our time
+//! `put_fsync=100000` sets the number of puts. The objects stay in FOLDER. The table has medians and quartiles of time and CPU time, and of our time
 //! and CPU time divided by those of the others in the same round.
 
 mod limits;
@@ -55,6 +55,8 @@ enum Load {
     List,
     /// Puts of 4 KiB with fsync by 64 tasks.
     PutFsync,
+    /// The same without fsync.
+    Put,
     /// Renames by one task.
     Rename,
     /// Copies over an object by 64 tasks.
@@ -64,7 +66,7 @@ enum Load {
 }
 
 /// The name of each load, and whether the page cache is empty.
-const LOADS: [(&str, Load, bool); 13] = [
+const LOADS: [(&str, Load, bool); 14] = [
     ("get_range", Load::GetRange, false),
     ("get_range_tasks", Load::GetRangeTasks, false),
     ("get_ranges", Load::GetRanges, false),
@@ -75,6 +77,7 @@ const LOADS: [(&str, Load, bool); 13] = [
     ("get_stream_cold", Load::GetStream, true),
     ("list", Load::List, false),
     ("put_fsync", Load::PutFsync, false),
+    ("put", Load::Put, false),
     ("rename", Load::Rename, false),
     ("copy", Load::Copy, false),
     ("upload", Load::Upload, false),
@@ -200,8 +203,8 @@ where
     all((0..TASKS).map(task).collect()).await
 }
 
-/// Returns the path of an object in a new folder. ext4 does not use the inode of a removed file soon, and looks for
-/// others.
+/// Returns the path of an object in a new folder. Nothing removes it: ext4 does not use the inode of a removed file soon,
+/// and a search for others would take most of the time of the next puts.
 fn new_folder() -> impl Fn(usize) -> Path {
     let start = SystemTime::now().duration_since(UNIX_EPOCH);
     let start = start.unwrap_or_default().as_nanos();
@@ -252,7 +255,7 @@ async fn run(load: Load, by: By, store: Store, puts: usize) -> Result<(), Error>
 async fn changes(load: Load, store: Store, puts: usize) -> Result<(), Error> {
     let at = new_folder();
     match load {
-        Load::PutFsync => {
+        Load::PutFsync | Load::Put => {
             let put = move |number| {
                 let (store, at) = (Arc::clone(&store), at(number));
                 async move { store.put(&at, vec![7; 4096].into()).await.map(drop) }
@@ -436,6 +439,5 @@ fn main() -> Result<(), AnyError> {
         let puts = count.map_or(Ok(PUTS), |(_, count)| count.parse())?;
         bench.compare(name, load, is_cold, puts)?;
     }
-    let _ = std::fs::remove_dir_all(bench.folder.join("put"));
     Ok(())
 }

@@ -6,6 +6,7 @@ mod doctor;
 mod file;
 mod http;
 mod job;
+mod multiget;
 mod net;
 mod nop;
 mod receive;
@@ -27,6 +28,7 @@ pub(crate) use all::AllArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
 pub(crate) use http::{HttpArgs, LogFormatName};
+pub(crate) use multiget::MultigetArgs;
 pub(crate) use net::{
     LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
     ResponseLength,
@@ -97,6 +99,8 @@ pub(crate) enum BenchTarget {
     Net(Box<NetArgs>),
     /// Measure this machine: files, network, HTTP, installed servers, scaling; one page and one JSON file
     All(AllArgs),
+    /// Batches of gets in SlateDB on two object stores, beside RocksDB's MultiGet; a separate build
+    Multiget(MultigetArgs),
     /// Create a report from the output of --json, or compare two such files
     Report(ReportArgs),
     /// One of the servers that `bench net` starts

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
             BenchTarget::Nop(nop) => bench::nop(&nop),
             BenchTarget::Net(net) => bench::net(&net),
             BenchTarget::All(args) => bench::all(&args),
+            BenchTarget::Multiget(args) => bench::multiget(&args),
             BenchTarget::Report(args) => report::report(&args),
             BenchTarget::NetServer(server) => bench::net_server(&server),
             BenchTarget::NetChild(child) => bench::net_child(&child),

@@ -18,6 +18,8 @@ use super::io::{Inner, Shared};
 
 /// The number of bytes in each direction of a pipe.
 const PIPE_BYTES_MAX: usize = 64 << 10;
+/// The largest capacity that an idle direction keeps.
+const KEPT_BYTES_MAX: usize = 1 << 10;
 /// The number of bytes that one read of the stream returns at most.
 const READ_BYTES: usize = 8 << 10;
 /// The time for which a peer may accept nothing of the bytes that were written before the user dropped the stream. It
@@ -91,6 +93,13 @@ pub(crate) fn open<S: ConnectedStream>(stream: &CoreBound<Shared<S>>) -> Arc<Pip
         }));
     });
     pipe
+}
+
+/// Frees the memory of a direction that is empty, unless it is small.
+fn release(bytes: &mut VecDeque<u8>) {
+    if bytes.is_empty() && bytes.capacity() > KEPT_BYTES_MAX {
+        *bytes = VecDeque::new();
+    }
 }
 
 fn core_left() -> io::Error {
@@ -178,6 +187,7 @@ impl Pipe {
             buf.put_slice(&front[..from_front]);
             buf.put_slice(&back[..bytes - from_front]);
             state.received.drain(..bytes);
+            release(&mut state.received);
             if was_full {
                 Pipe::wake_core(state);
             }
@@ -300,6 +310,7 @@ impl State {
             let pieces = [IoSlice::new(front), IoSlice::new(back)];
             let written = ready!(stream.write(context, &pieces))?;
             self.to_send.drain(..written);
+            release(&mut self.to_send);
             self.unflushed = true;
         }
         if self.unflushed {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Each load runs `PAIRS` times (default 9) on each store, alternately, with other programs and the drive beside them.
-//! `put_fsync=100000` sets the number of puts. The objects stay in FOLDER. The table has medians and quartiles of time and CPU time, and of our time
-//! and CPU time divided by those of the others in the same round.
+//! `put_fsync=100000` sets the number of puts. The objects stay in FOLDER. The table has medians and quartiles of time and
+//! CPU time, and of our time and CPU time divided by those of the others in the same round.
 
 mod limits;
 
@@ -55,7 +55,7 @@ enum Load {
     List,
     /// Puts of 4 KiB with fsync by 64 tasks.
     PutFsync,
-    /// The same without fsync.
+    /// Puts of 4 KiB without fsync by 64 tasks.
     Put,
     /// Renames by one task.
     Rename,

@@ -47,7 +47,10 @@ use super::handle::Handle;
 /// let address = runtime.block_on(|| async {
 ///     let listener = TcpListener::bind("127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;
-///     annulus::runtime::spawn(async move { listener.accept().await?.send_all("hello").await });
+///     annulus::runtime::spawn(async move {
+///         let stream = listener.accept().await?;
+///         stream.send_all("hello").await.map_err(std::io::Error::from)
+///     });
 ///     std::io::Result::Ok(address)
 /// })??;
 /// let received = runtime.block_on(move || async move {

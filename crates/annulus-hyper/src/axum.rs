@@ -65,7 +65,7 @@ pub fn serve<A: App>(address: impl ToSocketAddrs, app: A) -> Serve<A> {
 }
 
 /// Serves the connections of `listener` with `app` on the calling core, until the runtime is stopping. For programs
-/// with a runtime of their own, which should have [Tokio's context](RuntimeBuilder::with_tokio).
+/// that start the runtime themselves. It should have [Tokio's context](RuntimeBuilder::with_tokio).
 ///
 /// ```no_run
 /// use annulus::net::TcpListener;
@@ -242,7 +242,7 @@ impl<A: App> Serve<A> {
         self
     }
 
-    /// Serves until the end, in a Tokio runtime of its own. For programs whose `main` is not async.
+    /// Serves until the end, in a new Tokio runtime. For programs whose `main` is not async.
     ///
     /// # Errors
     ///

@@ -227,7 +227,7 @@ impl Pipe {
         Poll::Ready(Ok(written))
     }
 
-    /// The core flushes what it has written by itself, so this waits only for space in its buffers.
+    /// Waits only for space in the buffers of the core, which flushes its writes itself.
     pub(crate) fn flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.lock();
         state.check_send()?;
@@ -275,7 +275,7 @@ impl State {
         }
     }
 
-    /// Passes bytes to the stream. Returns whether the writer is to be woken.
+    /// Passes bytes to the stream. Returns whether to wake the writer.
     fn send<S: ConnectedStream>(
         &mut self,
         stream: &mut Inner<S>,
@@ -324,7 +324,7 @@ impl State {
         Poll::Ready(Ok(()))
     }
 
-    /// Receives bytes while there is space. Returns whether the reader is to be woken.
+    /// Receives bytes while there is space. Returns whether to wake the reader.
     fn receive<S: ConnectedStream>(
         &mut self,
         stream: &mut Inner<S>,

@@ -50,7 +50,7 @@ mod of_tokio {
     }
 
     impl Context {
-        /// Starts the runtime if the builder wants one of its own.
+        /// Starts a runtime, unless the builder has none or an existing one.
         pub(in super::super) fn start(builder: &RuntimeBuilder) -> Result<Context, SetupError> {
             let own = match builder.tokio {
                 TokioChoice::Own => Some(start(builder.options.threads)?),

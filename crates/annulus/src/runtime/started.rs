@@ -34,7 +34,7 @@ use super::handle::Handle;
 /// # }
 /// ```
 ///
-/// A value of this type is a runtime whose cores run on threads of their own. Dropping it shuts the runtime down, and
+/// A value of this type is a runtime whose cores run on their own threads. Dropping it shuts the runtime down, and
 /// waits for its end.
 ///
 /// ```
@@ -145,7 +145,7 @@ impl fmt::Debug for Runtime {
 }
 
 impl RuntimeBuilder {
-    /// Starts the cores on threads of their own, for a program that keeps the runtime. A core runs the tasks that
+    /// Starts the cores on their own threads, for a program that keeps the runtime. A core runs the tasks that
     /// [`Runtime::block_on`] and [`Handle::spawn_on`] start.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ pub struct Probe {
     pub name: &'static str,
     /// The first kernel version that has it.
     pub since: &'static str,
-    /// What the probe does.
+    /// A description of the probe.
     pub how: &'static str,
     /// The result.
     pub verdict: Verdict,
@@ -74,7 +74,7 @@ pub enum Verdict {
     Kills,
     /// The kernel behaves otherwise.
     Differs,
-    /// It was not probed; the reason.
+    /// Not probed, for this reason.
     Unknown(String),
 }
 

@@ -123,12 +123,12 @@ impl Ring {
     }
 }
 
-/// Calls `io_uring_enter(2)`.
+/// Calls `io_uring_enter(2)`. In the preload library, a handler of the program may end the thread during the call, by
+/// `pthread_exit`.
 ///
 /// # Safety
 ///
 /// Lent: the submitted entries, and `arg`, point to memory that is valid for the kernel.
-#[cfg(not(all(feature = "__preload", target_arch = "x86_64")))]
 unsafe fn call(
     fd: BorrowedFd<'_>,
     to_submit: u32,
@@ -136,36 +136,27 @@ unsafe fn call(
     flags: IoringEnterFlags,
     arg: Option<&io_uring_getevents_arg>,
 ) -> io::Result<u32> {
-    use rustix::io_uring::{io_uring_enter, io_uring_enter_arg};
+    #[cfg(not(all(feature = "__preload", target_arch = "x86_64")))]
+    {
+        use rustix::io_uring::{io_uring_enter, io_uring_enter_arg};
 
-    let taken = match arg {
+        let taken = match arg {
+            // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+            None => unsafe { io_uring_enter(fd, to_submit, min_complete, flags) },
+            // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+            Some(_) => unsafe { io_uring_enter_arg(fd, to_submit, min_complete, flags, arg) },
+        };
+        Ok(taken?)
+    }
+    #[cfg(all(feature = "__preload", target_arch = "x86_64"))]
+    {
+        let (fd, flags) = (fd.as_raw_fd(), flags.bits());
+        let bytes = arg.map_or(0, size_of_val);
+        let arg = arg.map_or(ptr::null(), ptr::from_ref);
         // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-        None => unsafe { io_uring_enter(fd, to_submit, min_complete, flags) },
-        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-        Some(_) => unsafe { io_uring_enter_arg(fd, to_submit, min_complete, flags, arg) },
-    };
-    Ok(taken?)
-}
-
-/// Calls `io_uring_enter(2)`. A handler of a preloaded program may end the thread during the call, by `pthread_exit`.
-///
-/// # Safety
-///
-/// Lent: the submitted entries, and `arg`, point to memory that is valid for the kernel.
-#[cfg(all(feature = "__preload", target_arch = "x86_64"))]
-unsafe fn call(
-    fd: BorrowedFd<'_>,
-    to_submit: u32,
-    min_complete: u32,
-    flags: IoringEnterFlags,
-    arg: Option<&io_uring_getevents_arg>,
-) -> io::Result<u32> {
-    let (fd, flags) = (fd.as_raw_fd(), flags.bits());
-    let bytes = arg.map_or(0, size_of_val);
-    let arg = arg.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-    let res = unsafe { unwinding_enter(fd, to_submit, min_complete, flags, arg, bytes) };
-    check(res).map(to_u32)
+        let res = unsafe { unwinding_enter(fd, to_submit, min_complete, flags, arg, bytes) };
+        check(res).map(to_u32)
+    }
 }
 
 /// The bare system call. `pthread_exit` unwinds the stack from here. An inlined call would have no entry in its

@@ -2,7 +2,7 @@
 //!
 //! Each thread has one ring. The basic loop pushes operations, enters once to submit them and to wait for one
 //! completion, takes all available completions, and replaces each by a new operation. `ring_files.rs` has the loop for a
-//! load of small files.
+//! load of small files. One long file, because all variants share the loop.
 //!
 //! # Safety
 //!

@@ -4,6 +4,8 @@
 //! future that submits nothing before its first poll. The future may be dropped at any time: the engine keeps the
 //! buffer until the kernel has finished with it.
 
+// One long file, because it has all methods of `File`, with their documentation.
+
 pub(crate) mod copy;
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 mod cursor;

@@ -5,6 +5,8 @@
 //! kernel uses until the final CQE, as slots do for files. The core's file operations go through a `DriverHandle`,
 //! whose driver shares the ring (`shared_ring.rs`). Without a ring, `readiness.rs` waits for sockets, and blocking
 //! threads run the file operations.
+//!
+//! One long file, because it has all calls that a core's tasks make, and the loop between them.
 
 mod closing;
 mod group_probe;

@@ -1,5 +1,5 @@
 //! The calls of the simulated file system: descriptors, inodes, and Linux's results. Delays and faults are simulated in
-//! `kernel.rs`.
+//! `kernel.rs`. One file, because all calls work on the same tables of descriptors and inodes.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,20 @@
 //! The library's streams behind the traits of futures-io and of Tokio, on both backends.
+//!
+//! # Safety
+//!
+//! Reads memory that a receive has initialised (Written).
+#![allow(unsafe_code)]
 
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use annulus::Backend;
-use annulus::net::{AsyncStream, TcpListener, TcpStream, UdpSocket, UnixStream};
+use annulus::net::{AsyncStream, ConnectedStream, TcpListener, TcpStream, UdpSocket, UnixStream};
 use annulus::runtime::{self, Runtime};
 
 /// Runs a test on a core of each kind.
@@ -319,6 +325,142 @@ fn unix_streams_have_the_methods_that_they_share_with_tcp() {
         let (one, other) = (UnixStream::from_std(one)?, UnixStream::from_std(other)?);
         one.send_all("from std").await?;
         assert_eq!(other.recv_exact(vec![0; 8]).await?, b"from std");
+        Ok(())
+    });
+}
+
+/// Receives directly if the stream does, otherwise by chunks, and appends to `into`. Returns the number of bytes, 0 at
+/// the end, and whether the receive was direct.
+async fn receive<S: ConnectedStream>(
+    stream: &mut AsyncStream<S>,
+    space: usize,
+    into: &mut Vec<u8>,
+) -> io::Result<(usize, bool)> {
+    std::future::poll_fn(|context| {
+        let mut memory = vec![MaybeUninit::uninit(); space];
+        let Some(polled) = stream.poll_direct(context, &mut memory) else {
+            let received = std::task::ready!(stream.fill(context))?;
+            let bytes = received.len().min(space);
+            into.extend_from_slice(&received[..bytes]);
+            stream.advance(bytes);
+            return Poll::Ready(Ok((bytes, false)));
+        };
+        let bytes = std::task::ready!(polled)?;
+        // SAFETY: Written: the receive has initialised that many bytes.
+        into.extend(
+            memory[..bytes]
+                .iter()
+                .map(|byte| unsafe { byte.assume_init() }),
+        );
+        Poll::Ready(Ok((bytes, true)))
+    })
+    .await
+}
+
+#[test]
+fn direct_receives_chunks_and_receives_of_the_stream_together_lose_no_byte() {
+    on_each(|| async {
+        let (near, far) = UnixStream::pair()?;
+        let sent = bytes_of(2_000_000);
+        let sends = runtime::spawn(async move {
+            let mut random = fastrand::Rng::with_seed(38);
+            let mut left = &bytes_of(2_000_000)[..];
+            while !left.is_empty() {
+                // Short and long messages, in runs, so that the receiver changes its way.
+                let most = [100, 5_000, 200_000][random.usize(..3)];
+                for _ in 0..random.usize(1..20) {
+                    let (piece, rest) = left.split_at(random.usize(..most).min(left.len()));
+                    near.send_all(piece.to_vec()).await?;
+                    left = rest;
+                    if random.bool() {
+                        annulus::time::sleep(Duration::from_micros(50)).await;
+                    }
+                }
+            }
+            io::Result::Ok(())
+        });
+        let mut random = fastrand::Rng::with_seed(39);
+        let (mut far, mut back) = (AsyncStream::new(far), Vec::new());
+        loop {
+            let space = [64, 8_192, 300_000][random.usize(..3)];
+            if random.usize(..50) == 0 {
+                // A wait that is dropped takes nothing with it, nor does another kind of receive.
+                let _ = futures_lite::future::poll_once(receive(&mut far, space, &mut back)).await;
+                let stream = far.into_inner();
+                let (bytes, buf) = stream.recv(vec![0; space]).await?;
+                back.extend_from_slice(&buf[..bytes]);
+                far = AsyncStream::new(stream);
+            } else if receive(&mut far, space, &mut back).await?.0 == 0 {
+                break;
+            }
+        }
+        assert!(back == sent);
+        sends.await?
+    });
+}
+
+#[test]
+fn bulk_data_is_received_directly() {
+    on_each(|| async {
+        let (near, far) = tcp_pair().await?;
+        let near = near.into_inner();
+        let (mut far, mut back) = (far, Vec::new());
+        let mut directly = 0;
+        for round in 1..=20 {
+            let sends = async { near.send_all(bytes_of(100_000)).await.map(drop) };
+            let receives = async {
+                while back.len() < round * 100_000 {
+                    let (bytes, is_direct) = receive(&mut far, 300_000, &mut back).await?;
+                    directly += if is_direct { bytes } else { 0 };
+                }
+                io::Result::Ok(())
+            };
+            let (sent, received) = futures_lite::future::zip(sends, receives).await;
+            sent?;
+            received?;
+        }
+        assert!(directly > 1_000_000, "{directly}");
+        assert!(back.chunks(100_000).all(|one| one == bytes_of(100_000)));
+        // The end is reported directly as well, and stays.
+        drop(near);
+        assert_eq!(receive(&mut far, 1_000, &mut back).await?.0, 0);
+        assert_eq!(receive(&mut far, 1_000, &mut back).await?.0, 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_direct_receive_that_waits_ends_with_the_connection() {
+    on_each(|| async {
+        for resets in [false, true] {
+            let (near, mut far) = tcp_pair().await?;
+            let near = near.into_inner();
+            let sends = runtime::spawn(async move {
+                near.send_all(bytes_of(300_000)).await?;
+                io::Result::Ok(near)
+            });
+            let mut back = Vec::new();
+            while back.len() < 300_000 {
+                receive(&mut far, 100_000, &mut back).await?;
+            }
+            let near = sends.await??;
+            let waits = runtime::spawn(async move {
+                let mut back = Vec::new();
+                receive(&mut far, 100_000, &mut back).await
+            });
+            runtime::yield_now().await;
+            if resets {
+                near.set_linger(Some(Duration::ZERO))?;
+            }
+            drop(near);
+            match waits.await? {
+                Ok((bytes, _)) => assert_eq!((bytes, resets), (0, false)),
+                Err(error) => assert_eq!(
+                    (error.kind(), resets),
+                    (io::ErrorKind::ConnectionReset, true)
+                ),
+            }
+        }
         Ok(())
     });
 }

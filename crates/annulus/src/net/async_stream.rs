@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 use std::io::IoSlice;
+use std::mem::MaybeUninit;
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -157,6 +158,20 @@ impl<S: ConnectedStream> AsyncStream<S> {
 /// For `annulus-hyper`. Not covered by version numbers.
 #[doc(hidden)]
 impl<S: ConnectedStream> AsyncStream<S> {
+    /// Receives into `memory` by a system call if that is faster than [`fill`](Self::fill): for bulk data, and without
+    /// a ring. Returns the number of bytes at its front that are initialised now; 0 is the end. `None` asks the caller
+    /// to use `fill`.
+    pub fn poll_direct(
+        &mut self,
+        context: &mut Context<'_>,
+        memory: &mut [MaybeUninit<u8>],
+    ) -> Option<Poll<io::Result<usize>>> {
+        if self.chunk.is_some() {
+            return None;
+        }
+        self.stream.stream().receiver.poll_direct(context, memory)
+    }
+
     /// Returns the writer that sends the written data.
     pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer

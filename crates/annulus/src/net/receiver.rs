@@ -1,5 +1,5 @@
-//! The receiving side of a stream: a multishot receive into the core's buffers, single receives for bulk data, or
-//! system calls without a ring. Received data is never lost, and the stream stops receiving while too much of it is
+//! The receiving side of a stream: a multishot receive into the core's buffers, single receives for bulk data, system
+//! calls into the caller's memory, or system calls without a ring. Received data is never lost, and the stream stops receiving while too much of it is
 //! unread.
 
 use std::cell::{Cell, RefCell};
@@ -8,6 +8,8 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+
+mod direct;
 
 use crate::buf::Chunk;
 use crate::driver::core::{CompletionHandler, Core, SharedOperation, Token, WaitersCell};
@@ -63,6 +65,7 @@ pub(super) struct Receiver {
     taken: Cell<bool>,
     /// A single receive into separate memory.
     bulk: RefCell<Option<Box<Bulk>>>,
+    direct: direct::State,
     core: Rc<Core>,
     socket: Rc<Socket>,
 }
@@ -94,6 +97,7 @@ impl Receiver {
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
+            direct: direct::State::default(),
             core,
             socket,
         })
@@ -333,6 +337,7 @@ impl Receiver {
         token.into_iter().for_each(|token| self.core.cancel(token));
         let bulk = self.bulk.take();
         drop(bulk);
+        self.direct.close();
         let queued = (self.first.take(), self.queue.take());
         self.queued_bytes.set(0);
         drop(queued);

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -174,9 +175,14 @@ pub(crate) fn take_error(fd: RawFd) -> i32 {
 pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
     // SAFETY: Lent: the caller upholds the contract in `# Safety`; the bytes are only written.
     let into = unsafe { std::slice::from_raw_parts_mut(base.cast(), bytes) };
-    let fd = borrow_fd(fd);
-    let into: &mut [std::mem::MaybeUninit<u8>] = into;
-    res(net::recv(fd, into, RecvFlags::DONTWAIT).map(|(_, n)| n))
+    recv_into(fd, into)
+}
+
+/// `recv(2)` into `memory`, without waiting. The result is the number of bytes at its front that are initialised now, or
+/// a negated errno.
+#[inline]
+pub(crate) fn recv_into(fd: RawFd, memory: &mut [MaybeUninit<u8>]) -> i32 {
+    res(net::recv(borrow_fd(fd), memory, RecvFlags::DONTWAIT).map(|(_, n)| n))
 }
 
 /// `send(2)`, without waiting and without SIGPIPE.

@@ -1,0 +1,144 @@
+//! Receives by system call into memory that the caller lends for the call. Bulk data is then copied once, and one call
+//! returns all of it. The ring only waits for readiness.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::{BULK_BYTES_MIN, End, Receiver};
+use crate::driver::core::SharedOperation;
+use crate::metrics::OperationNumber;
+use crate::op::{self, Interest, TRANSFER_MAX};
+use crate::sys::engine_error::error_of;
+use crate::sys::errno::{EAGAIN, EINTR, count};
+use crate::sys::net;
+
+/// The state of the direct receives on a ring.
+#[derive(Default)]
+pub(super) struct State {
+    /// The last receive got everything there was. The next one waits for readiness first.
+    emptied: Cell<bool>,
+    /// The last receive was short. One short receive is often the rest of a large message, which the kernel has split.
+    was_short: Cell<bool>,
+    /// The wait for readiness. It takes no data, so it may be dropped at any moment.
+    wait: RefCell<Option<Box<Wait>>>,
+}
+
+type Wait = SharedOperation<op::Poll>;
+
+impl State {
+    pub(super) fn close(&self) {
+        let wait = self.wait.take();
+        drop(wait);
+    }
+}
+
+impl Receiver {
+    /// Receives into `memory` by a system call. Returns the number of bytes at its front that are initialised now; 0 is
+    /// the end. `None` asks the caller to use [`poll_next`](Receiver::poll_next): data is queued, another receive is
+    /// under way, or messages are short, which a multishot receive returns without a system call.
+    pub(in super::super) fn poll_direct(
+        self: &Rc<Self>,
+        context: &mut Context<'_>,
+        memory: &mut [MaybeUninit<u8>],
+    ) -> Option<Poll<io::Result<usize>>> {
+        let has_ring = self.core.has_ring();
+        if has_ring && (self.whole.get() == 0 || self.core.is_ending())
+            || !self.is_idle()
+            || memory.is_empty()
+            || self.core.is_elsewhere()
+        {
+            return None;
+        }
+        if !self.core.spend(context) {
+            return Some(Poll::Pending);
+        }
+        let bytes = memory.len().min(TRANSFER_MAX);
+        loop {
+            if has_ring && self.direct.emptied.get() {
+                match self.wait_for_data(context) {
+                    Poll::Ready(Ok(())) => self.direct.emptied.set(false),
+                    Poll::Ready(Err(_)) => {
+                        // The kernel refuses to poll, or the core is ending.
+                        self.whole.set(0);
+                        return None;
+                    }
+                    Poll::Pending => return Some(Poll::Pending),
+                }
+            }
+            if self.core.may_be_ready(&self.socket, Interest::Read) {
+                let res = net::recv_into(self.socket.raw(), &mut memory[..bytes]);
+                if !matches!(-res, EAGAIN | EINTR) {
+                    self.core.count_call(OperationNumber::RECV, res);
+                }
+                match res {
+                    0 => {
+                        self.end.set(End::Closed);
+                        return Some(Poll::Ready(Ok(0)));
+                    }
+                    res if res > 0 => {
+                        self.judge_direct(count(res), bytes);
+                        return Some(Poll::Ready(Ok(count(res))));
+                    }
+                    res if res == -EINTR => continue,
+                    res if res == -EAGAIN => {
+                        if has_ring && !self.is_bulk() {
+                            // A few full buffers were the whole message.
+                            self.whole.set(0);
+                            return None;
+                        }
+                        self.direct.emptied.set(true);
+                        self.core.not_ready(&self.socket, Interest::Read);
+                    }
+                    res => {
+                        self.end.set(End::Closed);
+                        return Some(Poll::Ready(Err(error_of(-res))));
+                    }
+                }
+            }
+            if has_ring {
+                continue;
+            }
+            let watched = (self.core).watch(&self.socket, Interest::Read, context.waker());
+            if let Err(error) = watched {
+                return Some(Poll::Ready(Err(error)));
+            }
+            if !self.core.may_be_ready(&self.socket, Interest::Read) {
+                return Some(Poll::Pending);
+            }
+        }
+    }
+
+    /// Waits until the socket is readable, has ended or has failed. The next receive returns which.
+    fn wait_for_data(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wait = self.direct.wait.take();
+        let mut wait = wait.unwrap_or_else(|| {
+            let poll = op::Poll::new(Rc::clone(&self.socket), Interest::Read);
+            Box::new(SharedOperation::new(Rc::clone(&self.core), poll))
+        });
+        let polled = wait.poll(context);
+        if polled.is_pending() {
+            self.direct.wait.replace(Some(wait));
+        }
+        polled
+    }
+
+    /// Decides whether direct receives go on, after one of `bytes` bytes into memory of `space` bytes.
+    fn judge_direct(&self, bytes: usize, space: usize) {
+        let is_full = bytes == space;
+        self.direct.emptied.set(!is_full);
+        if !is_full {
+            self.core.emptied(&self.socket);
+        }
+        let is_short = bytes < BULK_BYTES_MIN;
+        let was_short = self.direct.was_short.replace(is_short && !is_full);
+        if is_short && (is_full || !was_short) {
+            // A full buffer is small, which says nothing about the message.
+            self.whole.set(self.whole.get().max(1));
+        } else {
+            self.judge_bulk(bytes);
+        }
+    }
+}

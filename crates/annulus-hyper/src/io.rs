@@ -17,6 +17,7 @@ use annulus::net::{AsyncStream, ConnectedStream};
 use annulus::runtime::CoreBound;
 use hyper::rt::{Read, ReadBufCursor, Write};
 
+use super::cursor;
 use super::remote::{self, Pipe};
 
 /// The number of gathered bytes that are sent without a flush. As many may be in flight, and twice as many in the
@@ -207,6 +208,15 @@ impl<S: ConnectedStream> Inner<S> {
         }
         let mut any = false;
         while buf.remaining() > 0 {
+            match cursor::receive(&mut self.stream, context, &mut buf) {
+                None => {}
+                Some(Poll::Pending) if any => break,
+                Some(Poll::Ready(Err(error))) if any => {
+                    self.failed = Some(error);
+                    break;
+                }
+                Some(polled) => return polled,
+            }
             let received = match self.stream.fill(context) {
                 Poll::Ready(Ok(received)) => received,
                 Poll::Ready(Err(error)) if any => {

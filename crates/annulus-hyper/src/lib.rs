@@ -71,7 +71,8 @@
 //!
 //! hyper lends its buffers only for the length of a call, and the kernel needs them for longer. Each
 //! received byte is therefore copied once, from the core's receive buffer to hyper's, and each sent
-//! byte once, into the buffer of a send. The head and body of a small response leave in one send.
+//! byte once, into the buffer of a send. Uploads are received by a system call into hyper's buffer,
+//! when the ring reports that data has arrived. The head and body of a small response leave in one send.
 //! Under [`serve`], one send carries all responses to requests that arrived together.
 //!
 //! # Where to go next
@@ -80,12 +81,12 @@
 //! - `examples/axum.rs` (feature `axum`) and `examples/http_get.rs`: a server and a client to copy.
 //! - The crate `annulus-http` serves files without hyper.
 
-#![forbid(unsafe_code)]
 // Shows on docs.rs which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "axum")]
 pub mod axum;
+mod cursor;
 mod io;
 mod remote;
 mod serve;

@@ -75,6 +75,25 @@ fn bodies_with_lengths_near_buffer_sizes_arrive_complete() {
     });
 }
 
+#[test]
+fn uploads_and_short_requests_alternate_on_one_connection() {
+    on_each(|| async {
+        let mut requests = http1(start()?).await?;
+        for bytes in [
+            65_536, 0, 65_536, 65_536, 100, 30_000, 5_000_000, 1, 4_096, 65_536,
+        ] {
+            for _ in 0..5 {
+                requests.ready().await.map_err(io::Error::other)?;
+                let request = of_path("/hash", pattern(bytes, bytes % 3 != 0));
+                let response = requests.send_request(request).await;
+                let got = text_of(response.map_err(io::Error::other)?).await?;
+                assert_eq!(got, hash_of_pattern(bytes).0.to_string());
+            }
+        }
+        Ok(())
+    });
+}
+
 /// Counts the bytes that it produced.
 struct Endless(Rc<Cell<usize>>);
 
@@ -139,12 +158,16 @@ fn a_connection_closed_within_a_body_does_not_affect_others() {
             // While the request body is received.
             "POST /hash HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nhalf of it",
             "POST /hash HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal",
+            &format!(
+                "POST /hash HTTP/1.1\r\nhost: x\r\ncontent-length: 400000\r\n\r\n{}",
+                "x".repeat(300_000)
+            ),
             // While the response body is sent.
             "GET /bytes/50000000 HTTP/1.1\r\nhost: x\r\n\r\n",
         ] {
             for resets in [false, true] {
                 let stream = TcpStream::connect(address).await?;
-                stream.send_all(request).await?;
+                stream.send_all(request.to_owned()).await?;
                 annulus::time::sleep(Duration::from_millis(5)).await;
                 if resets {
                     stream.set_linger(Some(Duration::ZERO))?;

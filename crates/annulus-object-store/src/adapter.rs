@@ -43,7 +43,8 @@ const DELETES_TOGETHER: usize = 64;
 ///
 /// - A range of at most 1 MiB is read before [`get_opts`](ObjectStore::get_opts) returns. Longer ranges are a stream
 ///   that reads ahead. The payload is always a stream, never a file.
-/// - [`get_ranges`](ObjectStore::get_ranges) is one batch of reads. Ranges that touch share a read of up to 1 MiB.
+/// - [`get_ranges`](ObjectStore::get_ranges) is one batch of reads. Ranges that touch share a read of up to 1 MiB. From
+///   16 MiB on, up to four workers of the Tokio runtime share the batch.
 /// - Files stay open between calls; see [`with_open_files`](LocalFileSystem::with_open_files).
 /// - An upload whose parts were not all written cannot be completed. `LocalFileSystem` publishes it with holes.
 ///

@@ -23,7 +23,12 @@ pub(crate) async fn run<T: Send + 'static>(
 
 /// Returns the result of a task.
 pub(crate) async fn join<T>(task: JoinHandle<Result<T, Failure>>) -> Result<T, Failure> {
-    match task.await {
+    result(task.await)
+}
+
+/// Returns the result of a task that has ended.
+pub(crate) fn result<T>(joined: Result<Result<T, Failure>, JoinError>) -> Result<T, Failure> {
+    match joined {
         Ok(result) => result,
         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
         Err(error) => Err(ended(error)),

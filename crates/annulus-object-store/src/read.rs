@@ -3,24 +3,32 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annulus::File;
 use annulus::buf::{Arena, ArenaBuf, IoBufMut};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
+use crate::blocking;
 use crate::error::Failure;
 
 /// The longest range that is read before `get` returns, bytes. A caller of a short range usually wants all of it.
 pub(crate) const SHORT_BYTES: u64 = 1 << 20;
 /// The size of a stream's reads, bytes.
-const CHUNK_BYTES: usize = 1 << 20;
+const CHUNK_BYTES: u64 = 1 << 20;
 /// The number of reads that a stream has in flight.
 const READ_AHEAD: usize = 4;
 /// The longest read for several ranges, bytes. Each of them keeps all of it in memory.
 const MERGED_BYTES_MAX: u64 = 1 << 20;
+
+/// The least bytes of a part of a batch: some milliseconds of copying, and much more than a task costs.
+const PART_BYTES_MIN: u64 = 8 << 20;
+/// The most parts of a batch. Few processors copy as fast as the memory allows.
+const PARTS_MAX: usize = 4;
 
 /// The memory for the bytes of objects: the heap, or the buffers of an arena while enough of them are free.
 #[derive(Debug, Default)]
@@ -36,6 +44,47 @@ struct Lease(ArenaBuf);
 impl AsRef<[u8]> for Lease {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// The memory of dropped chunks of a stream, for its next chunks. An allocator may give it back to the kernel, and the page
+/// faults of new memory take longer than the copy.
+#[derive(Debug, Default)]
+struct Recycled(Mutex<Vec<Vec<u8>>>);
+
+impl Recycled {
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns memory for a chunk.
+    fn take(&self, path: &Path) -> Result<Vec<u8>, Failure> {
+        let recycled = self.lock().pop();
+        recycled.map_or_else(|| buffer(path, CHUNK_BYTES), Ok)
+    }
+}
+
+/// A chunk as the owner of `Bytes`. Returns its memory when the last slice is dropped.
+struct Chunk {
+    memory: Vec<u8>,
+    to: Arc<Recycled>,
+}
+
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let mut memory = std::mem::take(&mut self.memory);
+        memory.clear();
+        let mut recycled = self.to.lock();
+        // A larger one would read more than a chunk.
+        if recycled.len() < READ_AHEAD && memory.capacity() as u64 == CHUNK_BYTES {
+            recycled.push(memory);
+        }
     }
 }
 
@@ -107,18 +156,49 @@ pub(crate) async fn range(
         return Ok(Bytes::new());
     }
     let bytes = range.end - range.start;
-    let read = match memory.lease(bytes) {
+    match memory.lease(bytes) {
         Some(lease) => {
-            let read = file.read_exact_at(lease, range.start).await;
-            read.map(|lease| Bytes::from_owner(Lease(lease)))
-                .map_err(io::Error::from)
+            let finish = |lease| Bytes::from_owner(Lease(lease));
+            exactly(file, path, range.start, lease, finish).await
         }
-        None => {
-            let read = file.read_exact_at(buffer(path, bytes)?, range.start).await;
-            read.map(Bytes::from).map_err(io::Error::from)
-        }
+        None => exactly(file, path, range.start, buffer(path, bytes)?, Bytes::from).await,
+    }
+}
+
+/// Reads a chunk of a stream. Fails if the file ends first.
+async fn chunk(
+    file: &File,
+    path: &Path,
+    memory: &Memory,
+    recycled: Arc<Recycled>,
+    chunk: Range<u64>,
+) -> Result<Bytes, Failure> {
+    // An arena is in use, or this is the last chunk.
+    if memory.arena.is_some() || chunk.end - chunk.start != CHUNK_BYTES {
+        return range(file, path, memory, chunk).await;
+    }
+    let memory = recycled.take(path)?;
+    let finish = |memory| {
+        Bytes::from_owner(Chunk {
+            memory,
+            to: recycled,
+        })
     };
-    read.map_err(|error| Failure::other("read", path, error))
+    exactly(file, path, chunk.start, memory, finish).await
+}
+
+/// Fills a buffer.
+async fn exactly<B: IoBufMut>(
+    file: &File,
+    path: &Path,
+    start: u64,
+    buffer: B,
+    finish: impl FnOnce(B) -> Bytes,
+) -> Result<Bytes, Failure> {
+    match file.read_exact_at(buffer, start).await {
+        Ok(buffer) => Ok(finish(buffer)),
+        Err(error) => Err(Failure::other("read", path, error.into())),
+    }
 }
 
 /// Reads a long range in order, with several reads in flight. Ends after an error.
@@ -129,11 +209,13 @@ pub(crate) fn stream(
     long: Range<u64>,
 ) -> impl Stream<Item = Result<Bytes, Failure>> + Send + 'static {
     let end = long.end;
-    stream::iter(long.step_by(CHUNK_BYTES))
+    let recycled = Arc::<Recycled>::default();
+    let chunks = (long.end - long.start).div_ceil(CHUNK_BYTES);
+    stream::iter((0..chunks).map(move |number| long.start + number * CHUNK_BYTES))
         .map(move |start| {
             let (file, path, memory) = (file.clone(), Arc::clone(&path), Arc::clone(&memory));
-            let chunk = start..end.min(start + CHUNK_BYTES as u64);
-            async move { range(&file, &path, &memory, chunk).await }
+            let (recycled, range) = (Arc::clone(&recycled), start..end.min(start + CHUNK_BYTES));
+            async move { chunk(&file, &path, &memory, recycled, range).await }
         })
         .buffered(READ_AHEAD)
         .scan(false, |has_failed, chunk| {
@@ -175,14 +257,11 @@ pub(crate) async fn ranges(
     let leases = leased
         .into_iter()
         .map(|(index, lease)| (lease, starts(&index)));
-    let buffers = rest.iter().map(|index| {
-        let buffer = buffer(path, bytes(index)).unwrap_or_default();
-        (buffer, starts(index))
-    });
-    let (leased, heap) = futures_util::try_join!(
-        batch(file, path, leases, |lease| Bytes::from_owner(Lease(lease))),
-        batch(file, path, buffers, Bytes::from),
-    )?;
+    let leases = batch(file, path, leases, |lease| Bytes::from_owner(Lease(lease)));
+    let heap = rest
+        .iter()
+        .map(|index| starts(index)..starts(index) + bytes(index));
+    let (leased, heap) = futures_util::try_join!(leases, in_parts(file, path, heap.collect()))?;
     let mut done = vec![Bytes::new(); plan.reads.len()];
     let indices = leased_at.into_iter().chain(rest);
     for (index, (filled, read)) in indices.zip(leased.into_iter().chain(heap)) {
@@ -196,6 +275,51 @@ pub(crate) async fn ranges(
         };
     }
     Ok(plan.split(ranges, &mut done))
+}
+
+/// Makes reads into the heap. Long ones are shared with the workers of the Tokio runtime, as the copy of cached data uses
+/// the processor for its whole length. Returns the same as `batch`.
+async fn in_parts(
+    file: &File,
+    path: &Path,
+    reads: Vec<Range<u64>>,
+) -> Result<Vec<(usize, Bytes)>, Failure> {
+    let total: u64 = reads.iter().map(|read| read.end - read.start).sum();
+    let workers = Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers());
+    let most = usize::try_from(total / PART_BYTES_MIN).unwrap_or(PARTS_MAX);
+    let parts = workers.min(most).clamp(1, PARTS_MAX);
+    let mut parts = reads.chunks(reads.len().div_ceil(parts).max(1));
+    let own = parts.next().unwrap_or_default();
+    let mut tasks = JoinSet::new();
+    let mut starts = own.len();
+    for part in parts {
+        let (file, path, reads) = (file.clone(), path.to_owned(), part.to_vec());
+        let start = starts;
+        tasks.spawn(async move { Ok((start, into_heap(&file, &path, &reads).await?)) });
+        starts += part.len();
+    }
+    let mut done = into_heap(file, path, own).await?;
+    done.resize_with(reads.len(), Default::default);
+    while let Some(joined) = tasks.join_next().await {
+        let (start, part) = blocking::result(joined)?;
+        for (done, part) in done.iter_mut().skip(start).zip(part) {
+            *done = part;
+        }
+    }
+    Ok(done)
+}
+
+/// Makes reads into the heap as one batch.
+async fn into_heap(
+    file: &File,
+    path: &Path,
+    reads: &[Range<u64>],
+) -> Result<Vec<(usize, Bytes)>, Failure> {
+    let buffers = reads.iter().map(|read| {
+        let buffer = buffer(path, read.end - read.start).unwrap_or_default();
+        (buffer, read.start)
+    });
+    batch(file, path, buffers, Bytes::from).await
 }
 
 /// Makes reads as one batch. Returns the number of bytes of each, and the whole buffer, in the order of the reads.
@@ -285,6 +409,27 @@ fn may_share(read: &Range<u64>, range: &Range<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dropped_chunk_is_the_memory_of_the_next() {
+        let (recycled, path) = (Arc::<Recycled>::default(), Path::new("object"));
+        let chunk = || {
+            let mut memory = recycled.take(path).unwrap();
+            memory.resize(10, 7);
+            let to = Arc::clone(&recycled);
+            Chunk { memory, to }
+        };
+        let first = Bytes::from_owner(chunk());
+        let (slice, address) = (first.slice(3..5), first.as_ptr());
+        drop(first);
+        assert_eq!(recycled.lock().len(), 0);
+        drop(slice);
+        let memory = recycled.take(path).unwrap();
+        assert_eq!((memory.as_ptr(), memory.len()), (address, 0));
+        let chunks: Vec<Chunk> = std::iter::repeat_with(chunk).take(2 * READ_AHEAD).collect();
+        drop(chunks);
+        assert_eq!(recycled.lock().len(), READ_AHEAD);
+    }
 
     #[test]
     fn ranges_that_touch_share_a_read_up_to_a_limit() {

@@ -92,6 +92,40 @@ macro_rules! tests {
             assert!(store.get_ranges(&location, &[]).await.unwrap().is_empty());
         }
 
+        #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+        async fn the_workers_share_a_long_batch() {
+            let (root, store) = store();
+            let location = Path::from("object");
+            let end = 40 << 20;
+            let expected = contents(end as usize);
+            store.put(&location, expected.clone().into()).await.unwrap();
+            let mut random = fastrand::Rng::with_seed(7);
+            let ranges: Vec<Range<u64>> = (0..1500)
+                .map(|_| {
+                    let start = random.u64(0..end);
+                    start..(start + random.u64(0..60_000)).min(end)
+                })
+                .collect();
+            let got = store.get_ranges(&location, &ranges).await.unwrap();
+            assert_eq!(got.len(), ranges.len());
+            for (range, bytes) in ranges.iter().zip(got) {
+                let expected = &expected[range.start as usize..range.end as usize];
+                assert!(bytes == expected, "{range:?}");
+            }
+            // The checked length is that of an open file, which another program makes shorter during the reads.
+            let file = std::fs::OpenOptions::new()
+                .write(true)
+                .open(root.path().join("object"))
+                .unwrap();
+            let shorten = tokio::task::spawn_blocking(move || file.set_len(5).unwrap());
+            if let Ok(got) = store.get_ranges(&location, &ranges).await {
+                let lengths = got.iter().map(|bytes| bytes.len() as u64);
+                assert!(lengths.eq(ranges.iter().map(|range| range.end - range.start)));
+            }
+            shorten.await.unwrap();
+            store.get_ranges(&location, &ranges).await.unwrap_err();
+        }
+
         #[tokio::test]
         async fn one_bad_range_fails_the_batch() {
             let (_root, store) = store();

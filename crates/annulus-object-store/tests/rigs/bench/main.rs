@@ -91,6 +91,8 @@ enum By {
     /// `LocalFileSystem`, whose ranges 128 tasks share.
     TheirsShared,
     Cat,
+    /// A loop of `pread` into one buffer.
+    Copy,
     /// Direct reads, or writes with fdatasync, of the same sizes by many threads.
     Drive,
 }
@@ -102,6 +104,7 @@ impl By {
             By::Theirs => "`LocalFileSystem`",
             By::TheirsShared => "`LocalFileSystem`, 128 tasks",
             By::Cat => "`cat`",
+            By::Copy => "`pread` into one buffer",
             By::Drive => "the drive",
         }
     }
@@ -110,7 +113,8 @@ impl By {
     fn all(load: Load, is_cold: bool) -> Vec<By> {
         let mut all = vec![By::Ours, By::Theirs];
         match load {
-            Load::GetRanges => all.push(By::TheirsShared),
+            Load::GetRanges if is_cold => all.push(By::TheirsShared),
+            Load::GetRanges => all.extend([By::TheirsShared, By::Copy]),
             Load::GetBytes | Load::GetStream => all.push(By::Cat),
             Load::PutFsync => all.push(By::Drive),
             _ => {}
@@ -358,6 +362,7 @@ impl Bench {
         let (cpu_before, start) = (cpu(), Instant::now());
         match (by, load) {
             (By::Cat, _) => limits::cat(&large)?,
+            (By::Copy, _) => limits::copy(&large, ranges())?,
             (By::Drive, Load::PutFsync) => limits::write(files, puts)?,
             (By::Drive, Load::GetRanges) => limits::read(&large, ranges())?,
             (By::Drive, _) => limits::read(&large, Some(0..FILE_BYTES))?,

@@ -159,7 +159,7 @@ fn twenty_thousand_operations_in_flight_work_if_the_variant_supports_them() {
     let workspace = Workspace::new();
     let report = workspace.report(&[
         "--runtime",
-        "0.5",
+        "0.1",
         "--repeat",
         "1",
         "--depth",
@@ -170,7 +170,7 @@ fn twenty_thousand_operations_in_flight_work_if_the_variant_supports_them() {
         "32M",
         "--hot",
         "--variants",
-        "annulus,annulus-tokio-mt,annulus-many,pread,mmap,libaio,tokio-blocking,base-sqpoll",
+        "annulus,annulus-many,pread,mmap,libaio,tokio-blocking,base-sqpoll",
     ]);
     assert_correct(&report, &["pread", "mmap", "libaio", "base-sqpoll"]);
     let outcomes = outcomes(&report);
@@ -459,7 +459,7 @@ fn aio_uring_and_ranges_measure_their_variants() {
         "64M",
         "--hot",
         "--runtime",
-        "0.5",
+        "0.1",
     ];
     let rest = ["--depth", "600", "--repeat", "1", "--bs", "4k"];
     let report = workspace.report(&[&args[..], &rest].concat());

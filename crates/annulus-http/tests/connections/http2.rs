@@ -13,8 +13,8 @@ use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, with_limi
 
 /// The limit of bytes that an abusive client may send. The socket buffers take some MiB.
 const TAKEN_BYTES_MAX: usize = 64 << 20;
-/// The bytes of frames without a reply that are sent: about 300,000 frames.
-const UNANSWERED_BYTES: usize = 4 << 20;
+/// The bytes of frames without a reply that are sent: at least 60,000 frames.
+const UNANSWERED_BYTES: usize = 1 << 20;
 const SHORT: Duration = Duration::from_millis(300);
 
 /// Checks that the server still answers over HTTP/2 and HTTP/1.1.

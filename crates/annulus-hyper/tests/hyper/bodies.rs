@@ -17,10 +17,10 @@ use hyper::service::service_fn;
 
 use crate::support::*;
 
-const LARGE: u64 = 64 << 20;
+const LARGE: u64 = 16 << 20;
 
 #[test]
-fn http1_transfers_64_mib_in_both_directions_concurrently() {
+fn http1_transfers_16_mib_in_both_directions_concurrently() {
     on_each(|| async {
         let mut requests = http1(start()?).await?;
         let expected = hash_of_pattern(LARGE);
@@ -38,7 +38,7 @@ fn http1_transfers_64_mib_in_both_directions_concurrently() {
 }
 
 #[test]
-fn http2_transfers_64_mib_in_both_directions_concurrently() {
+fn http2_transfers_16_mib_in_both_directions_concurrently() {
     on_each(|| async {
         let mut requests = http2(start()?).await?;
         let request = of_url("/echo", pattern(LARGE, true));

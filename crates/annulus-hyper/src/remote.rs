@@ -20,8 +20,8 @@ use super::io::{Inner, Shared};
 const PIPE_BYTES_MAX: usize = 64 << 10;
 /// The largest capacity that an idle direction keeps.
 const KEPT_BYTES_MAX: usize = 1 << 10;
-/// The number of bytes that one read of the stream returns at most.
-const READ_BYTES: usize = 8 << 10;
+/// The number of bytes that one read of the stream returns at most. Enough for direct receives of bulk data.
+const READ_BYTES: usize = 16 << 10;
 /// The time for which a peer may accept nothing of the bytes that were written before the user dropped the stream. It
 /// is the runtime's default for dropped streams.
 const REST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -37,8 +37,13 @@ impl State {
 
 impl Receiver {
     /// Receives into `memory` by a system call. Returns the number of bytes at its front that are initialised now; 0 is
-    /// the end. `None` asks the caller to use [`poll_next`](Receiver::poll_next): data is queued, another receive is
-    /// under way, or messages are short, which a multishot receive returns without a system call.
+    /// the end.
+    ///
+    /// `None` asks the caller to use [`poll_next`](Receiver::poll_next), for one of these reasons:
+    ///
+    /// - Data is queued, or another receive is under way.
+    /// - Messages are short. A multishot receive returns them without a system call.
+    /// - `memory` is too small for bulk data.
     pub(in super::super) fn poll_direct(
         self: &Rc<Self>,
         context: &mut Context<'_>,
@@ -46,6 +51,8 @@ impl Receiver {
     ) -> Option<Poll<io::Result<usize>>> {
         let has_ring = self.core.has_ring();
         if has_ring && (self.whole.get() == 0 || self.core.is_ending())
+            // A chunk of bulk data then fills this memory several times.
+            || has_ring && self.is_bulk() && memory.len() < BULK_BYTES_MIN
             || !self.is_idle()
             || memory.is_empty()
             || self.core.is_elsewhere()

@@ -129,6 +129,7 @@ tests! {
     extract_connect_info ok("/peer", "127.0.0.1");
     multipart post("/multipart", parts, &format!("[{MEGABYTES}, 1]"));
     upload post("/upload", |post| post.body(vec![1; MEGABYTES]), &MEGABYTES.to_string());
+    uploads_in_turn uploads();
     upload_to_tokio_file post("/upload_to_file", |post| post.body(vec![1; MEGABYTES]), &MEGABYTES.to_string());
     stream_body stream();
     trailers of_trailers();
@@ -152,6 +153,7 @@ tests! {
     sqlx_connect ok("/sqlx_fresh", "42");
 
     websocket_echo websockets::echo();
+    websocket_concurrent websockets::concurrent();
     websocket_16_mb websockets::of_16_megabytes();
     websocket_ping websockets::ping();
     websocket_fragments websockets::fragments();
@@ -166,6 +168,22 @@ tests! {
 fn parts(post: RequestBuilder) -> RequestBuilder {
     let form = reqwest::multipart::Form::new().text("large", "x".repeat(MEGABYTES));
     post.multipart(form.text("small", "1"))
+}
+
+/// Uploads and short requests on one connection.
+fn uploads() {
+    on_each(async |host, _| {
+        for client in clients() {
+            for bytes in [65_536, 10, 65_536, 65_536, 4_096, 65_536, 0, 1_000_000].repeat(3) {
+                let body: Vec<u8> = (0..bytes).map(|at: u32| (at % 251) as u8).collect();
+                let post = client
+                    .post(format!("http://{host}/bytes"))
+                    .body(body.clone());
+                let response = post.send().await.unwrap();
+                assert!(response.bytes().await.unwrap() == body);
+            }
+        }
+    });
 }
 
 fn stream() {

@@ -109,6 +109,29 @@ pub(crate) fn echo() {
     });
 }
 
+/// Sockets that all have a message under way.
+pub(crate) fn concurrent() {
+    on_each(async |host, _| {
+        let mut sockets = Vec::new();
+        for _ in 0..50 {
+            sockets.push(Socket::open(&host).await);
+        }
+        for round in 0..20 {
+            for (number, socket) in sockets.iter_mut().enumerate() {
+                let text = format!("{round} of {number}");
+                socket.send(FINAL | TEXT, text.as_bytes()).await;
+            }
+            for (number, socket) in sockets.iter_mut().enumerate() {
+                let text = format!("{round} of {number}");
+                assert_eq!(
+                    socket.frame().await.unwrap(),
+                    (FINAL | TEXT, text.into_bytes())
+                );
+            }
+        }
+    });
+}
+
 pub(crate) fn of_16_megabytes() {
     on_each(async |host, _| {
         let mut socket = Socket::open(&host).await;

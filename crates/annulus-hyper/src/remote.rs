@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -15,6 +16,10 @@ use annulus::time;
 use hyper::rt::{ReadBuf, ReadBufCursor};
 
 use super::io::{Inner, Shared};
+
+mod batch;
+
+use batch::{Batches, ToCore};
 
 /// The number of bytes in each direction of a pipe.
 const PIPE_BYTES_MAX: usize = 64 << 10;
@@ -46,6 +51,8 @@ struct State {
     reader: Option<Waker>,
     writer: Option<Waker>,
     core: Option<Waker>,
+    /// Wakes the core. `None` until the task of the core has started.
+    to_core: Option<Arc<ToCore>>,
 }
 
 #[derive(Default, PartialEq)]
@@ -77,7 +84,11 @@ pub(crate) fn open<S: ConnectedStream>(stream: &CoreBound<Shared<S>>) -> Arc<Pip
     stream.on_core(move |stream| {
         drop(runtime::spawn(async move {
             let pipe = &side.0;
-            poll_fn(|context| pipe.run(&mut stream.inner.borrow_mut(), context)).await;
+            let Ok(batches) = Batches::of_this_core() else {
+                return;
+            };
+            pipe.lock().to_core = Some(Arc::clone(batches.to_core()));
+            poll_fn(|context| pipe.run(&mut stream.inner.borrow_mut(), &batches, context)).await;
             let rest = async || {
                 let rest =
                     poll_fn(|context| pipe.send_rest(&mut stream.inner.borrow_mut(), context));
@@ -127,6 +138,7 @@ impl Pipe {
     fn run<S: ConnectedStream>(
         &self,
         stream: &mut Inner<S>,
+        batches: &Rc<Batches>,
         context: &mut Context<'_>,
     ) -> Poll<()> {
         let mut state = self.lock();
@@ -137,7 +149,7 @@ impl Pipe {
         let reader = received.then(|| state.reader.take()).flatten();
         let writer = sent.then(|| state.writer.take()).flatten();
         drop(state);
-        reader.into_iter().chain(writer).for_each(Waker::wake);
+        batches.wake_users(reader.into_iter().chain(writer));
         match is_over {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -166,8 +178,12 @@ impl Pipe {
 
     fn wake_core(mut state: MutexGuard<'_, State>) {
         let core = state.core.take();
+        let to_core = state.to_core.as_ref().map(Arc::clone);
         drop(state);
-        core.into_iter().for_each(Waker::wake);
+        match (core, to_core) {
+            (Some(waker), Some(to_core)) => to_core.wake(waker),
+            (core, _) => core.into_iter().for_each(Waker::wake),
+        }
     }
 
     pub(crate) fn read(

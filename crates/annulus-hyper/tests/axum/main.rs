@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use annulus::Backend;
@@ -172,6 +172,79 @@ fn a_websocket_echoes_and_closes_with_a_close_frame() {
         let close = socket.next().await.unwrap().unwrap();
         assert_eq!(close, tungstenite::Message::Close(None));
         assert!(socket.next().await.is_none());
+        site
+    });
+}
+
+#[test]
+fn many_websockets_echo_concurrently_while_others_leave() {
+    each_way(websockets, |site| async {
+        let mut clients = Vec::new();
+        for number in 0..40_u32 {
+            let mut socket = websocket(&site).await;
+            clients.push(tokio::spawn(async move {
+                // Every fourth leaves early, with a message under way.
+                let rounds = if number % 4 == 0 { 5 } else { 60 };
+                for round in 0..rounds {
+                    let text = format!("{round} of {number} {}", "x".repeat(number as usize * 40));
+                    let message = tungstenite::Message::text(text);
+                    socket.send(message.clone()).await.unwrap();
+                    if round + 1 < rounds || rounds == 60 {
+                        assert_eq!(socket.next().await.unwrap().unwrap(), message);
+                    }
+                }
+            }));
+        }
+        for client in clients {
+            client.await.unwrap();
+        }
+        site
+    });
+}
+
+#[test]
+fn a_websocket_that_blocks_its_thread_holds_back_no_response_of_others() {
+    // The threads of all blocking handlers wait here.
+    static GATE: Mutex<Option<std::sync::mpsc::Receiver<()>>> = Mutex::new(None);
+    async fn block_or_echo(mut socket: WebSocket) {
+        while let Some(Ok(message)) = socket.recv().await {
+            if message == Message::text("block") {
+                tokio::task::block_in_place(|| {
+                    GATE.lock().unwrap().as_ref().map(|gate| gate.recv())
+                });
+            }
+            if socket.send(message).await.is_err() {
+                return;
+            }
+        }
+    }
+    let app = || {
+        let upgrade = |upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(block_or_echo) };
+        Router::new().route("/", any(upgrade))
+    };
+    each_way(app, |site| async {
+        let mut sockets = Vec::new();
+        for _ in 0..16 {
+            sockets.push(websocket(&site).await);
+        }
+        for round in 0..20 {
+            let (open, gate) = std::sync::mpsc::channel();
+            *GATE.lock().unwrap() = Some(gate);
+            let blocked = round % sockets.len();
+            for (number, socket) in sockets.iter_mut().enumerate() {
+                let text = if number == blocked { "block" } else { "echo" };
+                socket.send(text.into()).await.unwrap();
+            }
+            for (number, socket) in sockets.iter_mut().enumerate() {
+                if number != blocked {
+                    assert_eq!(socket.next().await.unwrap().unwrap(), "echo".into());
+                }
+            }
+            drop(open);
+            let last = sockets[blocked].next().await.unwrap().unwrap();
+            assert_eq!(last, "block".into());
+        }
+        drop(sockets);
         site
     });
 }

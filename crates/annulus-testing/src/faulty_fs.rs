@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
@@ -64,9 +64,13 @@ pub enum Fault {
 
 type Plan = dyn Fn(Call) -> Fault + Send + Sync;
 
+/// The time in which files are closed when a file system is dropped. Some tests keep one open on purpose.
+const CLOSES_WITHIN: Duration = Duration::from_secs(2);
+
 /// A mounted file system.
 pub struct FaultyFs {
     session: Option<BackgroundSession>,
+    folder: PathBuf,
 }
 
 impl FaultyFs {
@@ -110,20 +114,40 @@ impl FaultyFs {
         };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
-        let session = fuser::spawn_mount(memory, folder, &config)?;
+        let folder = folder.canonicalize()?;
+        let session = fuser::spawn_mount(memory, &folder, &config)?;
         Ok(FaultyFs {
             session: Some(session),
+            folder,
         })
     }
 }
 
 impl Drop for FaultyFs {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            // If a process still has a file open there, the mount ends with the test's mount namespace.
-            let _ = session.umount_and_join();
+        let Some(session) = self.session.take() else {
+            return;
+        };
+        // An engine may close a file later, on another thread. If the process ended first, that close would never return,
+        // because the threads that reply end with the process.
+        let last = Instant::now() + CLOSES_WITHIN;
+        while has_open_file(&self.folder) && Instant::now() < last {
+            thread::sleep(Duration::from_millis(1));
         }
+        // If a process still has a file open there, the mount ends with the test's mount namespace.
+        let _ = session.umount_and_join();
     }
+}
+
+/// Returns whether this process has a file open below `folder`.
+fn has_open_file(folder: &Path) -> bool {
+    let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else {
+        return false;
+    };
+    let links = descriptors.flatten().map(|entry| entry.path().read_link());
+    links
+        .flatten()
+        .any(|target| target.starts_with(folder) && target != folder)
 }
 
 struct Files {

@@ -20,6 +20,7 @@ Examples:
   annulus bench net http --what respond,1k,64k --connections 100,500
       compares `annulus serve http`, hyper on Tokio and, if installed, nginx
   annulus bench net http 127.0.0.1:8080 --path /index.html --reconnect
+  annulus bench net http 127.0.0.1:8080 --path /upload --post 64k
   annulus bench net redis unix:/run/redis.sock --command set --size 1k --pipeline 16
   annulus bench net memcached 127.0.0.1:11211 --size 3,1k --fill
   annulus bench net echo --variants epoll --server-cmd mine='/opt/mine --listen {addr}'
@@ -29,7 +30,7 @@ How it measures:
   echoes byte for byte; HTTP by status and length (with --body, byte for byte; for compared
   servers, 1 in 16 of the bodies above 4 KiB); redis and memcached by type, memcached also by
   key, and values byte for byte with --fill. A request without a valid response counts as an
-  error. A run fails on an error, on a connection that is missing at the end, and on a count
+  error. With --disconnect, requests are counted when they are sent, and no response is checked. A run fails on an error, on a connection that is missing at the end, and on a count
   that does not match.
   Without --rate, each connection keeps --pipeline requests in flight. Latency is then the time
   from sending to response; it does not include requests that a slow server has delayed. With
@@ -63,7 +64,7 @@ pub(crate) enum NetProtocol {
         #[command(flatten)]
         load: LoadArgs,
     },
-    /// HTTP server: GET requests over HTTP/1.1
+    /// HTTP server: GET or POST requests over HTTP/1.1
     #[command(after_help = MORE_OPTIONS, after_long_help = NET_HELP)]
     Http {
         /// Path to request from ADDR or from the servers of --server-cmd [default: /]
@@ -78,6 +79,14 @@ pub(crate) enum NetProtocol {
         /// Value of the header field `Host` [default: ADDR]
         #[arg(long, hide_short_help = true)]
         host: Option<String>,
+        /// Send POST requests with a body of this length, such as 64k, instead of GET
+        #[arg(long, value_name = "LENGTH", value_parser = parse_bytes, conflicts_with = "what")]
+        post: Option<u64>,
+        /// Open a connection for each request, and close it when the request is sent, without receiving
+        ///
+        /// The latency is then the time to connect and send. --reconnect waits for the response.
+        #[arg(long, hide_short_help = true, conflicts_with_all = ["body", "pipeline"])]
+        disconnect: bool,
         /// File with the expected body of every response, compared byte for byte
         #[arg(long, value_name = "FILE", hide_short_help = true)]
         body: Option<PathBuf>,
@@ -151,6 +160,17 @@ impl NetProtocol {
             NetProtocol::Http { path, .. } => path.as_deref(),
             _ => None,
         }
+    }
+
+    /// Returns `--disconnect` of HTTP.
+    pub(crate) fn disconnects(&self) -> bool {
+        matches!(
+            self,
+            NetProtocol::Http {
+                disconnect: true,
+                ..
+            }
+        )
     }
 
     /// Returns the options that all protocols have.

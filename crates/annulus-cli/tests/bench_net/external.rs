@@ -136,10 +136,26 @@ fn an_http_status_a_wrong_body_and_a_stores_error_fail_the_run() {
     assert_fails("wrong response", "http", &addr, &body);
 }
 
+/// The head of a request of `--post 1000 --host h --path /up`.
+const HEAD_OF_POST: &str = "POST /up HTTP/1.1\r\nHost: h\r\nContent-Type: application/octet-stream\r\n\
+    Content-Length: 1000\r\n\r\n";
+
 #[test]
 fn http_redis_and_memcached_are_measured() {
     let addr = servers::http("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     report("http", &addr, &["--reconnect"], 0);
+    if let Some(report) = report("http", &addr, &["--disconnect"], 0) {
+        assert_eq!(report["load"]["disconnect"], true);
+        assert_eq!(report["load"]["reconnect"], true);
+    }
+    let addr = servers::responding(HEAD_OF_POST.len() + 1000, |_, request| {
+        let is_post = request.starts_with(HEAD_OF_POST.as_bytes());
+        is_post.then(|| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())
+    });
+    let post = ["--post", "1000", "--host", "h", "--path", "/up"];
+    if let Some(report) = report("http", &addr, &post, 0) {
+        assert_eq!(report["load"]["post_bytes"], 1000);
+    }
     let addr = servers::responding(36, |_, _| Some(b"$-1\r\n".to_vec()));
     let redis = report("redis", &addr, &[], 0);
     let addr = servers::responding(22, |_, _| Some(b"END\r\n".to_vec()));

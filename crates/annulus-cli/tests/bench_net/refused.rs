@@ -80,6 +80,12 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["echo", "--server-cmd", "x=y"], "no {addr}"),
     (&["redis"], "needs the server's ADDR"),
     (&["http", "--path", "/x"], "needs the server's ADDR"),
+    (&["http", "--post", "1k"], "accept no POST"),
+    (&["http", "127.0.0.1:9", "--post", "1g"], "at most"),
+    (
+        &["http", "127.0.0.1:9", "--disconnect", "--pipeline", "2"],
+        "cannot be used with",
+    ),
     (&["http", "--what", "1q"], "write `respond`, or the length"),
     (&["http", "--what", "0"], "write `respond`, or the length"),
     (&["http", "--what", "1g"], "files of at most"),

@@ -1,4 +1,4 @@
-//! HTTP/1.1 GET. A response whose head equals the previous one, byte by byte, is not parsed again.
+//! HTTP/1.1 GET and POST. A response whose head equals the previous one, byte by byte, is not parsed again.
 
 use std::sync::Arc;
 
@@ -75,6 +75,17 @@ impl Http {
             known: Vec::new(),
             meaning: Head::default(),
         }
+    }
+
+    /// Sends POST requests with a body of this length.
+    pub(super) fn posting(mut self, bytes: usize) -> Http {
+        self.request.splice(..b"GET".len(), *b"POST");
+        self.request.truncate(self.request.len() - b"\r\n".len());
+        let fields =
+            format!("Content-Type: application/octet-stream\r\nContent-Length: {bytes}\r\n\r\n");
+        self.request.extend_from_slice(fields.as_bytes());
+        self.request.resize(self.request.len() + bytes, b'x');
+        self
     }
 
     /// Compares one of N bodies of a connection byte by byte, and only the length of the others.

@@ -20,6 +20,9 @@ pub struct Plan {
     pub pace: Pace,
     /// Opens a connection for each request.
     pub reconnect: bool,
+    /// Closes each connection when its request is sent, without receiving. Requires `reconnect`. A request that is sent
+    /// counts as a response.
+    pub disconnect: bool,
     /// The number of threads. Each has a ring and a share of the connections.
     pub threads: usize,
     /// The processors of the threads, assigned round-robin. If empty, the kernel chooses.
@@ -51,10 +54,12 @@ pub enum Workload {
         /// The length of a message in bytes.
         bytes: usize,
     },
-    /// `GET path`. Any 2xx status is correct.
+    /// `GET path`, or `POST path`. Any 2xx status is correct.
     Http {
         /// The path.
         path: String,
+        /// The length of the body of a POST. `None`: GET.
+        post_bytes: Option<usize>,
         /// The `Host:` header.
         host: String,
         /// The expected body of each response, if known.

@@ -144,11 +144,16 @@ pub fn run_until(
         Workload::Echo { bytes } => start(plan, stop, on, |seed| Echo::new(*bytes, seed)),
         Workload::Http {
             path,
+            post_bytes,
             host,
             body,
             compared,
         } => start(plan, stop, on, |_| {
-            Http::new(path, host, close, body.clone()).comparing_one_of(*compared)
+            let http = Http::new(path, host, close, body.clone()).comparing_one_of(*compared);
+            match *post_bytes {
+                Some(bytes) => http.posting(bytes),
+                None => http,
+            }
         }),
         Workload::Redis {
             command,
@@ -187,6 +192,9 @@ fn check(plan: &Plan) -> Result<(), Failure> {
     }
     if plan.reconnect && plan.pipeline > 1 {
         return refused("a connection for each request has no pipeline".into());
+    }
+    if plan.disconnect && !plan.reconnect {
+        return refused("a client that disconnects after a request has to reconnect".into());
     }
     if let Some(failure) = os::kernel_refuses() {
         return Err(failure);

@@ -51,6 +51,7 @@ fn plan(target: Target, workload: Workload) -> Plan {
         pipeline: 1,
         pace: Pace::Closed,
         reconnect: false,
+        disconnect: false,
         threads: 1,
         cpus: Vec::new(),
         warmup: Duration::from_millis(20),
@@ -436,10 +437,15 @@ fn http(response: &'static [u8]) -> Target {
 }
 
 fn get() -> Workload {
+    http_workload(None, None)
+}
+
+fn http_workload(post_bytes: Option<usize>, body: Option<&[u8]>) -> Workload {
     Workload::Http {
         path: "/x".into(),
+        post_bytes,
         host: "localhost".into(),
-        body: None,
+        body: body.map(Arc::from),
         compared: 1,
     }
 }
@@ -462,13 +468,73 @@ fn http_responses_are_read_with_a_length_and_in_chunks() {
 }
 
 #[test]
+fn posts_have_a_body_of_the_given_length() {
+    const REQUEST: &str = "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n\
+        Content-Length: ";
+    for (post_bytes, pipeline) in [(0, 1), (1, 8), (100_000, 1), (3000, 3)] {
+        let request = format!("{REQUEST}{post_bytes}\r\n\r\n{}", "x".repeat(post_bytes));
+        let target = serve(move |mut stream, _| {
+            let mut received = vec![0; request.len()];
+            while stream.read_exact(&mut received).is_ok() && received == request.as_bytes() {
+                if stream
+                    .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+                    .is_err()
+                {
+                    return;
+                }
+            }
+        });
+        assert_good(&Plan {
+            pipeline,
+            ..plan(target, http_workload(Some(post_bytes), None))
+        });
+    }
+}
+
+#[test]
+fn a_client_that_disconnects_sends_whole_requests_and_awaits_no_response() {
+    const REQUEST: &[u8] = b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let (whole, others) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let counts = (Arc::clone(&whole), Arc::clone(&others));
+    let target = serve(move |mut stream, _| {
+        let mut received = Vec::new();
+        let read = stream.read_to_end(&mut received);
+        let count = match (read, &received[..]) {
+            (Ok(_), REQUEST) => &counts.0,
+            // `outcome` looks whether a server is there.
+            (Ok(0), _) => return,
+            _ => &counts.1,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    for pace in [Pace::Closed, Pace::Rate(200.0)] {
+        let plan = Plan {
+            reconnect: true,
+            disconnect: true,
+            pace,
+            ..plan(target.clone(), get())
+        };
+        let before = whole.load(Ordering::Relaxed);
+        // One run: the server counts all requests.
+        let outcome = match run(&plan, &mut |_, _| {}) {
+            Ok(outcome) => outcome,
+            Err(Failure::Unavailable(why)) => return println!("skip: {why}"),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(outcome.errors.total(), 0, "{:?}", outcome.faults);
+        assert_eq!(outcome.all_responses, outcome.requests);
+        assert_eq!(outcome.all_received_bytes, 0);
+        while whole.load(Ordering::Relaxed) - before < outcome.requests {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(others.load(Ordering::Relaxed), 0);
+        assert_eq!(whole.load(Ordering::Relaxed) - before, outcome.requests);
+    }
+}
+
+#[test]
 fn an_http_response_with_another_body_is_counted() {
-    let with = |body: &[u8]| Workload::Http {
-        path: "/x".into(),
-        host: "localhost".into(),
-        body: Some(body.into()),
-        compared: 1,
-    };
+    let with = |body: &[u8]| http_workload(None, Some(body));
     let target = http(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc");
     assert_good(&plan(target.clone(), with(b"abc")));
     assert_counted(Kind::WrongResponse, &plan(target, with(b"abd")));

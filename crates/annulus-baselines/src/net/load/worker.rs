@@ -326,7 +326,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             .requests
             .stamp_due(conn_index, conn, memory, self.request_bytes, sent_ns);
         // Without pipelining, the response implies that the request was sent, so the send needs no completion.
-        conn.sending = self.plan.pipeline > 1;
+        conn.sending = self.plan.pipeline > 1 || self.plan.disconnect;
         (conn.send_from, conn.send_len) = (0, bytes as u32);
         self.sent_bytes += bytes as u64;
         self.push_send(conn_index)
@@ -400,6 +400,10 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             return self.push_send(conn_index);
         }
         conn.sending = false;
+        if self.plan.disconnect {
+            self.requests.complete_oldest(conn_index, conn, self.now_ns);
+            return self.after_responses(conn_index, 1);
+        }
         self.flush(conn_index)
     }
 

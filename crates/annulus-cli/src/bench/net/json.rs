@@ -68,6 +68,12 @@ pub(crate) struct LoadFacts {
     pub(crate) rate: Option<f64>,
     /// `true` if each request opens a new connection.
     pub(crate) reconnect: bool,
+    /// `true` if the connection is closed when the request is sent. Requests sent then count as responses.
+    #[serde(default)]
+    pub(crate) disconnect: bool,
+    /// The length of the body of HTTP's POST requests; absent for GET.
+    #[serde(default)]
+    pub(crate) post_bytes: Option<usize>,
     pub(crate) client_threads: usize,
     /// Processors of the client threads, assigned round-robin. If empty, the kernel chooses.
     pub(crate) client_cpus: Vec<usize>,
@@ -88,6 +94,8 @@ impl LoadFacts {
             pipeline: options.pipeline,
             rate: options.rate,
             reconnect: options.reconnect,
+            disconnect: options.disconnect,
+            post_bytes: options.post_bytes(),
             client_threads: options.threads,
             client_cpus: options.client_cpus.clone(),
             server_cpus: options.server_cpus.clone(),

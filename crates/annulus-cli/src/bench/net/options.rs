@@ -54,6 +54,7 @@ pub(crate) struct Options {
     pub(crate) pipeline: usize,
     pub(crate) rate: Option<f64>,
     pub(crate) reconnect: bool,
+    pub(crate) disconnect: bool,
     pub(crate) threads: usize,
     pub(crate) client_cpus: Vec<usize>,
     pub(crate) server_cpus: Vec<usize>,
@@ -97,7 +98,8 @@ impl Options {
             variants,
             pipeline: args.pipeline,
             rate: args.rate,
-            reconnect: args.reconnect,
+            reconnect: args.reconnect || requested.disconnects(),
+            disconnect: requested.disconnects(),
             threads: args.threads,
             client_cpus,
             server_cpus,
@@ -144,6 +146,7 @@ impl Options {
                 path,
                 body,
                 compared,
+                ..
             } => {
                 if let Some(pages) = &self.pages {
                     let (expected, one_of) = pages.body(cell.size);
@@ -165,6 +168,7 @@ impl Options {
             pipeline: self.pipeline,
             pace: self.rate.map_or(Pace::Closed, Pace::Rate),
             reconnect: self.reconnect,
+            disconnect: self.disconnect,
             threads: self.threads,
             cpus: self.client_cpus.clone(),
             warmup: self.warmup,
@@ -174,14 +178,23 @@ impl Options {
         }
     }
 
+    /// Returns the length of the body of HTTP's requests.
+    pub(crate) fn post_bytes(&self) -> Option<usize> {
+        match self.workload {
+            Workload::Http { post_bytes, .. } => post_bytes,
+            _ => None,
+        }
+    }
+
     pub(crate) fn description(&self) -> String {
         let pace = match self.rate {
             Some(rate) => format!("{rate} requests/s by the clock"),
             None => format!("{} in flight per connection", self.pipeline),
         };
-        let kept = match self.reconnect {
-            true => "a connection for each request",
-            false => "connections kept",
+        let kept = match (self.disconnect, self.reconnect) {
+            (true, _) => "a connection for each request, closed before the response",
+            (false, true) => "a connection for each request",
+            (false, false) => "connections kept",
         };
         let threads = match self.threads {
             1 => "1 client thread".to_string(),
@@ -191,7 +204,11 @@ impl Options {
             Some(Variant::External { target, .. }) => format!("{} to {target}", self.protocol),
             _ => self.protocol.to_string(),
         };
-        format!("{target}, {pace}, {kept}, {threads}")
+        let posts = match self.post_bytes() {
+            Some(bytes) => format!(", POST of {bytes} bytes"),
+            None => String::new(),
+        };
+        format!("{target}{posts}, {pace}, {kept}, {threads}")
     }
 }
 
@@ -209,11 +226,18 @@ fn protocol(requested: &NetProtocol) -> Result<ProtocolSetup<'_>, Fault> {
         NetProtocol::Http {
             path,
             host,
+            post,
             body,
             what,
             load,
+            ..
         } => {
-            let workload = page(path.as_deref(), host.as_ref(), body.as_deref())?;
+            if post.is_some() && load.addr.is_none() && path.is_none() {
+                return Err(Fault::usage(
+                    "--post: the built-in servers accept no POST; give the server's ADDR, or --path with --server-cmd",
+                ));
+            }
+            let workload = page(path.as_deref(), host.as_ref(), *post, body.as_deref())?;
             ("http", workload, lengths(what)?, load, host.is_some())
         }
         NetProtocol::Redis {
@@ -252,8 +276,18 @@ fn protocol(requested: &NetProtocol) -> Result<ProtocolSetup<'_>, Fault> {
     })
 }
 
-/// Returns the HTTP workload for a path, a host and an expected body.
-fn page(path: Option<&str>, host: Option<&String>, body: Option<&Path>) -> Result<Workload, Fault> {
+/// Returns the HTTP workload for a path, a host, the length of the request's body, and the expected body.
+fn page(
+    path: Option<&str>,
+    host: Option<&String>,
+    post: Option<u64>,
+    body: Option<&Path>,
+) -> Result<Workload, Fault> {
+    if let Some(bytes) = post.filter(|&bytes| bytes > SIZE_MAX) {
+        return Err(Fault::usage(format!(
+            "--post {bytes}: at most {SIZE_MAX} bytes"
+        )));
+    }
     let path = path.unwrap_or("/");
     let host = host.cloned().unwrap_or_default();
     for (name, value) in [("path", path), ("host", &host)] {
@@ -270,6 +304,7 @@ fn page(path: Option<&str>, host: Option<&String>, body: Option<&Path>) -> Resul
     }
     Ok(Workload::Http {
         path: path.into(),
+        post_bytes: post.map(|bytes| bytes as usize),
         host,
         body: body.map(expected).transpose()?,
         compared: 1,

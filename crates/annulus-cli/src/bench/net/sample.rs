@@ -146,6 +146,7 @@ mod tests {
             pipeline: 1,
             pace: Pace::Closed,
             reconnect: false,
+            disconnect: false,
             threads: 2,
             cpus: Vec::new(),
             warmup: Duration::ZERO,

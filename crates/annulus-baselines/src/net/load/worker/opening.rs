@@ -85,7 +85,9 @@ impl<P: Protocol> Worker<'_, '_, P> {
         self.opening -= 1;
         self.open += 1;
         self.conns[conn_index as usize].state = State::Open;
-        self.arm(conn_index)?;
+        if !self.plan.disconnect {
+            self.arm(conn_index)?;
+        }
         match self.plan.reconnect {
             true => self.flush(conn_index),
             false => self.queue_requests(conn_index, self.plan.pipeline as u32),

@@ -61,7 +61,9 @@ pub struct Limits {
     /// The time that a connection may wait for a request.
     pub idle_timeout: Duration,
     /// The time without any acknowledgement from the client while a response is sent. A slow client may take as long as
-    /// it needs, provided that it acknowledges something within each such period.
+    /// it needs, provided that it acknowledges something within each such period. The period is longer after many
+    /// acknowledged bytes, which the client may still have to read: by a second for 2,000 bytes, up to four times as
+    /// long in all.
     pub send_timeout: Duration,
     /// The time for the TLS handshake.
     pub handshake_timeout: Duration,

@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::log::Log;
 use crate::options::{Limits, Options};
 use crate::site::Site;
+use crate::stall::READ_RATE;
 use crate::transport::{Buffers, Scratch};
 use crate::watch::Watches;
 
@@ -49,6 +50,8 @@ pub(crate) struct Ticks {
     pub(crate) send: u64,
     /// The time between two checks of a client that receives a response.
     pub(crate) send_check: u64,
+    /// The number of bytes that a client reads in a tick, at least.
+    pub(crate) read_bytes: u64,
     pub(crate) handshake: u64,
     pub(crate) linger: u64,
 }
@@ -71,6 +74,7 @@ impl PerCore {
             idle: watches.ticks(limits.idle_timeout),
             send: watches.ticks(limits.send_timeout),
             send_check: (watches.ticks(limits.send_timeout) / SEND_CHECKS).max(1),
+            read_bytes: (READ_RATE * watches.tick().as_millis() as u64 / 1000).max(1),
             handshake: watches.ticks(limits.handshake_timeout),
             linger: watches.ticks(LINGER),
         };

@@ -3,6 +3,10 @@
 //! The check runs several times within the timeout and compares what the client has acknowledged. The completion of a
 //! send is no measure: a slow client may need minutes for one. A send that completes before the first check costs no
 //! call.
+//!
+//! Acknowledged bytes are in the client's receive buffer. The client's kernel opens a full one again only when the
+//! client has read much of it: for segments of 64 KiB, at least one. Until then it acknowledges nothing, however steadily
+//! the client reads. Acknowledged bytes therefore extend the timeout by the time to read them.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -12,6 +16,11 @@ use annulus::net::SendProgress;
 
 use crate::per_core::Ticks;
 use crate::watch::{Phase, Registration};
+
+/// The rate in bytes per second at which a client reads, at least.
+pub(crate) const READ_RATE: u64 = 2000;
+/// The longest extended timeout, as a multiple of the timeout.
+pub(crate) const EXTENDED_MAX: u64 = 4;
 
 /// The number of ticks to the first check. Progress is measured from then on.
 pub(crate) const FIRST_CHECK: u64 = 1;
@@ -27,8 +36,10 @@ pub(crate) struct Stall {
     is_response: bool,
     /// `true` if all sent bytes belong to responses.
     all_responses: bool,
-    /// The tick of the last progress.
-    since: u64,
+    /// The tick at which the client counts as stalled, without more progress. `None` before the first check.
+    until: Option<u64>,
+    /// The tick of the start.
+    start: u64,
 }
 
 impl Stall {
@@ -40,7 +51,8 @@ impl Stall {
             written: 0,
             is_response: true,
             all_responses: true,
-            since: registration.now(),
+            until: None,
+            start: registration.now(),
         }
     }
 
@@ -68,18 +80,23 @@ impl Stall {
         written: u64,
     ) -> bool {
         let now = registration.now();
+        let mut until = self.until.unwrap_or(self.start + ticks.send);
         if std::mem::replace(&mut self.written, written) != written {
             self.is_response = true;
-            self.since = now;
+            until = until.max(now + ticks.send);
         }
         if let Ok(Some(state)) = self.progress.look() {
             let before = self.acknowledged.replace(state.bytes);
             if self.is_response && before != Some(state.bytes) {
-                self.since = now;
+                let bytes = state.bytes.saturating_sub(before.unwrap_or(0));
+                let reading = bytes / ticks.read_bytes;
+                until = (until.max(now + ticks.send).saturating_add(reading))
+                    .min(now + EXTENDED_MAX * ticks.send);
             }
             self.is_response = self.all_responses || (self.is_response && !state.all);
         }
-        let left = (self.since + ticks.send).saturating_sub(now);
+        self.until = Some(until);
+        let left = until.saturating_sub(now);
         if left > 0 {
             registration.set(Phase::Busy, left.min(ticks.send_check));
         }
@@ -134,6 +151,7 @@ mod tests {
             idle: 0,
             send: TICKS,
             send_check: 1,
+            read_bytes: u64::MAX,
             handshake: 0,
             linger: 0,
         }
@@ -215,6 +233,31 @@ mod tests {
             assert!(!sending.is_finished(), "it is one send");
             // The client now takes only what fits into its socket buffer.
             assert!(fixture.ticks_until_stalled(&mut stall, 0).await >= TICKS - 1);
+        });
+    }
+
+    #[test]
+    fn acknowledged_bytes_extend_the_timeout_by_the_time_to_read_them_up_to_a_limit() {
+        for_each_backend(|fixture| async move {
+            for (read_bytes, expected) in [(100, TICKS + 10), (1, EXTENDED_MAX * TICKS)] {
+                let ticks = Ticks {
+                    read_bytes,
+                    ..ticks()
+                };
+                let mut stall = Stall::of_send(fixture.near.send_progress(), &fixture.registration);
+                fixture.near.send_all(vec![0; 1000]).await.unwrap();
+                while !fixture.near.send_progress().look().unwrap().unwrap().all {
+                    yield_now().await;
+                }
+                let mut count = 0;
+                while !stall.has_stalled(&fixture.registration, &ticks, 0) {
+                    fixture.watches.advance();
+                    count += 1;
+                }
+                assert_eq!(count, expected);
+            }
+            // The client's end was open until here.
+            drop(fixture);
         });
     }
 

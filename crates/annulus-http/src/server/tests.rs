@@ -15,6 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::*;
 use crate::site::SiteOptions;
+use crate::stall::EXTENDED_MAX;
 
 #[test]
 fn the_connection_limit_leaves_descriptors_for_files_and_for_each_core() {
@@ -102,7 +103,7 @@ impl Fixture {
 
     /// Returns the number of ticks until the server ends the connection of a client that reads nothing.
     async fn ticks_until_ended(&self) -> u64 {
-        for ticks in 0..TIMEOUTS * self.core.ticks.send {
+        for ticks in 0..2 * EXTENDED_MAX * self.core.ticks.send {
             if self.core.watches.connections() == 0 {
                 return ticks;
             }

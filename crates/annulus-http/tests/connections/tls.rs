@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use annulus_http::Options;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use tempfile::TempDir;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -130,6 +131,34 @@ fn connections_that_do_not_speak_tls_or_stall_are_closed() {
             .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             .unwrap();
         assert_eq!(response(&mut stream).1, BODY.as_bytes());
+    });
+}
+
+#[test]
+fn a_client_with_a_small_buffer_that_reads_steadily_is_served_for_many_send_timeouts() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    const TIMEOUTS: u32 = 8;
+    /// In bytes per timeout. The client's kernel closes the window until 64 KiB are read, on a loopback device.
+    const RATE: usize = 50_000;
+    let (mut options, config) = certified();
+    options.limits.send_timeout = TIMEOUT;
+    options.site.respond = Some((http::StatusCode::OK, vec![0; 8 << 20].into()));
+    for_each_backend(&options, |server| {
+        let mut stream = connect(server, &config);
+        set_socket_recv_buffer_size(&stream.sock, 64 << 10).unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        let began = Instant::now();
+        let mut received = 0;
+        let mut piece = vec![0; RATE / 50];
+        while began.elapsed() < TIMEOUT * TIMEOUTS {
+            let bytes = stream.read(&mut piece).unwrap();
+            assert!(bytes > 0, "closed after {received} bytes");
+            received += bytes;
+            let due = TIMEOUT.mul_f64(received as f64 / RATE as f64);
+            std::thread::sleep(due.saturating_sub(began.elapsed()));
+        }
     });
 }
 

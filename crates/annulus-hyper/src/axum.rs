@@ -19,6 +19,7 @@
 //! - **End.** SIGTERM and SIGINT end the server gracefully: it accepts no more connections, and requests in progress
 //!   have until the [deadline](Serve::deadline). Upgraded connections are closed then.
 //! - **Panics.** A handler that panics responds with status 500, and its connection goes on.
+//! - **TLS.** `Serve::tls`, with the feature `tls`. The certificate can be replaced while the server runs.
 //! - **Peer.** `ConnectInfo<SocketAddr>` works with `router.into_make_service_with_connect_info::<SocketAddr>()`.
 
 use std::convert::Infallible;
@@ -233,6 +234,12 @@ impl<A: App> Serve<A> {
     pub fn http(mut self, change: impl FnOnce(Server) -> Server) -> Self {
         self.server = change(self.server);
         self
+    }
+
+    /// Serves over TLS (feature `tls`).
+    #[cfg(feature = "tls")]
+    pub fn tls(self, tls: super::Tls) -> Self {
+        self.http(|server| server.with_tls(tls))
     }
 
     /// Calls `tell` with the address once the server accepts connections there. With port 0 the kernel has selected the

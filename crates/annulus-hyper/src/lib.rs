@@ -58,7 +58,8 @@
 //!
 //! # Features and fallback
 //!
-//! Without the feature `axum`, the crate names no runtime but Annulus. The backend is that of the runtime: without
+//! `tls` adds TLS by rustls (`Tls`, `Server::with_tls`). Without the feature `axum`, the crate uses no runtime but
+//! Annulus. The backend is that of the runtime: without
 //! io_uring the same program runs on epoll ([`annulus::Backend`]).
 //!
 //! # Cancellation
@@ -91,10 +92,16 @@ mod io;
 mod remote;
 mod serve;
 mod time;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use io::HyperStream;
 pub use serve::{Listener, Server, serve};
 pub use time::{CoreSleep, CoreTimer};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
+#[cfg(feature = "tls")]
+pub use tokio_rustls::rustls;
 
 use std::future::Future;
 
@@ -124,6 +131,6 @@ where
 struct GuideSockets;
 
 /// The Rust code of another page.
-#[cfg(all(doctest, feature = "axum"))]
+#[cfg(all(doctest, feature = "axum", feature = "tls"))]
 #[doc = include_str!("../../../docs/guide/axum.md")]
 struct GuideAxum;

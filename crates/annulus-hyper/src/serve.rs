@@ -10,11 +10,14 @@ use annulus::net::{ConnectedStream, Incoming, TcpListener, TcpStream, UnixListen
 use annulus::{runtime, time};
 use hyper::body;
 use hyper::rt::bounds::Http2ServerConnExec;
+use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 
 use super::io::{HyperStream, PollEnd};
 use super::time::HeadTimer;
+#[cfg(feature = "tls")]
+use super::tls::Tls;
 use super::{CoreExecutor, CoreTimer};
 
 /// The time that a client has to send the head of a request, and the longest pause between two requests.
@@ -135,13 +138,15 @@ where
 /// When the runtime is [stopping](annulus::runtime::stopping), the server accepts no more connections and closes those
 /// that wait for a request. Requests in progress have the runtime's grace period to finish.
 ///
-/// The server recognises HTTP/2 by the first bytes of a connection. With TLS, where the handshake selects the protocol,
-/// use hyper's builders.
+/// The server recognises HTTP/2 by the first bytes of a connection. With TLS (feature `tls`), the handshake selects the
+/// protocol.
 #[derive(Clone, Debug)]
 pub struct Server {
     http1: http1::Builder,
     http2: http2::Builder<CoreExecutor>,
     header_read_timeout: Option<Duration>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 impl Server {
@@ -154,6 +159,8 @@ impl Server {
             http1,
             http2,
             header_read_timeout: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         };
         server.with_header_read_timeout(Some(HEADER_READ_TIMEOUT))
     }
@@ -177,6 +184,14 @@ impl Server {
     /// Returns hyper's options for HTTP/2.
     pub fn http2(&mut self) -> &mut http2::Builder<CoreExecutor> {
         &mut self.http2
+    }
+
+    /// Serves over TLS (feature `tls`). The handshake has the header timeout.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Server {
+        self.tls = Some(tls);
+        self
     }
 
     /// Serves the connections that `listener` accepts with `service`, until the runtime is stopping.
@@ -254,7 +269,7 @@ impl Server {
     /// # Errors
     ///
     /// Fails with [`TimedOut`](io::ErrorKind::TimedOut) if the first bytes do not arrive within the header timeout.
-    /// Also fails with a `hyper::Error`, or with an [`io::Error`] of the stream.
+    /// Also fails with a `hyper::Error`, or with an [`io::Error`] of the stream or the TLS handshake.
     ///
     /// # Panics
     ///
@@ -270,10 +285,42 @@ impl Server {
     {
         let (stream, poll_end) = HyperStream::with_poll_end(stream);
         let mut stopping = pin!(runtime::stopping());
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            // Boxed, so that a connection without TLS is not larger.
+            let handshake = Box::pin(async { tls.accept(stream, &poll_end).await.map(Some) });
+            let Some((stream, is_http2)) = self.in_time(stopping.as_mut(), handshake).await? else {
+                return Ok(());
+            };
+            let served = self.serve_protocol(is_http2, stream, service, stopping, poll_end);
+            return Box::pin(served).await;
+        }
         let first = poll_end.begins_with(HTTP2_PREFACE);
         let Some(is_http2) = self.in_time(stopping.as_mut(), first).await? else {
             return Ok(());
         };
+        self.serve_protocol(is_http2, stream, service, stopping, poll_end)
+            .await
+    }
+
+    /// Serves one connection whose protocol is known.
+    async fn serve_protocol<T, I, S>(
+        &self,
+        is_http2: bool,
+        stream: I,
+        service: S,
+        stopping: Pin<&mut impl Future<Output = ()>>,
+        poll_end: PollEnd<T>,
+    ) -> Result<(), BoxError>
+    where
+        T: ConnectedStream + 'static,
+        I: Read + Write + Unpin + Send + 'static,
+        S: HttpService<body::Incoming, ResBody: body::Body<Error: Into<BoxError>> + 'static>
+            + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: 'static,
+        CoreExecutor: Http2ServerConnExec<S::Future, S::ResBody>,
+    {
         // Boxed: the future of the other protocol adds nothing to the size of this task.
         if is_http2 {
             let connection = Box::pin(self.http2.serve_connection(stream, service));
@@ -318,9 +365,9 @@ trait Connection: Future<Output = hyper::Result<()>> {
     fn finish_up(self: Pin<&mut Self>);
 }
 
-impl<T, S> Connection for http1::UpgradeableConnection<HyperStream<T>, S>
+impl<I, S> Connection for http1::UpgradeableConnection<I, S>
 where
-    T: ConnectedStream + 'static,
+    I: Read + Write + Unpin + Send + 'static,
     S: HttpService<body::Incoming, ResBody: body::Body<Error: Into<BoxError>> + 'static> + 'static,
     S::Error: Into<BoxError>,
 {
@@ -329,9 +376,9 @@ where
     }
 }
 
-impl<T, S> Connection for http2::Connection<HyperStream<T>, S, CoreExecutor>
+impl<I, S> Connection for http2::Connection<I, S, CoreExecutor>
 where
-    T: ConnectedStream + 'static,
+    I: Read + Write + Unpin + 'static,
     S: HttpService<body::Incoming, ResBody: body::Body<Error: Into<BoxError>> + 'static> + 'static,
     S::Error: Into<BoxError>,
     S::Future: 'static,

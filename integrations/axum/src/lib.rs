@@ -9,7 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use annulus::Backend;
+use annulus_hyper::Tls;
 use annulus_hyper::axum::serve;
+use annulus_hyper::rustls::crypto::ring;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -77,6 +79,13 @@ pub struct Site {
 impl Site {
     /// Starts the router in the calling Tokio runtime.
     pub async fn start(on: On, files: &Path) -> Site {
+        Site::start_with(on, files, None).await
+    }
+
+    /// Starts the router, over TLS on Annulus.
+    pub async fn start_with(on: On, files: &Path, tls: Option<Tls>) -> Site {
+        // For the clients of the handlers and of the tests. An error means that it is installed.
+        let _ = ring::default_provider().install_default();
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async { drop(stopped.await) };
         let pool = SqlitePool::connect("sqlite::memory:").await.unwrap();
@@ -94,10 +103,13 @@ impl Site {
                     Kind::Epoll => Backend::Fallback,
                 };
                 let (tell, address) = oneshot::channel();
-                let server = serve("127.0.0.1:0", app)
+                let mut server = serve("127.0.0.1:0", app)
                     .runtime(|runtime| runtime.backend(backend).threads(2))
                     .with_graceful_shutdown(stopped)
                     .on_listening(move |address| tell.send(address).unwrap());
+                if let Some(tls) = tls {
+                    server = server.tls(tls);
+                }
                 let ended = tokio::spawn(server.into_future());
                 (address.await.unwrap(), ended)
             }

@@ -7,8 +7,11 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
+use annulus_hyper::Tls;
+use annulus_hyper::rustls::ServerConfig;
+use annulus_hyper::rustls::pki_types::PrivateKeyDer;
 use annulus_integrations_axum::{ALL, On, Site};
-use reqwest::{Client, RequestBuilder, StatusCode};
+use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, StatusCode, Version};
 
 /// The limit of each test.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -163,6 +166,8 @@ tests! {
     websocket_wrong_frames websockets::wrong_frames();
     websocket_without_close websockets::without_close();
     websocket_over_http2 websockets::over_http2();
+    tls encrypted();
+    tls_replaced_certificate replaced();
 }
 
 fn parts(post: RequestBuilder) -> RequestBuilder {
@@ -287,6 +292,81 @@ fn fetched() {
         })
         .await;
         assert_eq!(bodies, ["fetched", "fetched"]);
+    });
+}
+
+/// Runs `test` on each backend with a server that uses TLS, its configuration, and its certificate.
+fn with_tls<F: Future<Output = ()>>(test: impl Fn(String, Tls, Certificate) -> F) {
+    let files = tempfile::tempdir().unwrap();
+    for on in ALL {
+        if on == On::Tokio || !on.is_possible() {
+            continue;
+        }
+        let tokio = tokio::runtime::Runtime::new().unwrap();
+        let tested = tokio.block_on(async {
+            let (certificate, config) = certified();
+            let tls = Tls::new(config);
+            let site = Site::start_with(on, files.path(), Some(tls.clone())).await;
+            let url = format!("https://localhost:{}/path/a", site.address.port());
+            let tested = tokio::time::timeout(PATIENCE, test(url, tls, certificate)).await;
+            site.stop().await;
+            tested
+        });
+        tested.expect("it hangs");
+    }
+}
+
+/// Returns a new certificate, and the configuration of a server with it.
+fn certified() -> (Certificate, ServerConfig) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    (Certificate::from_der(made.cert.der()).unwrap(), config)
+}
+
+fn trusting(certificate: &Certificate) -> ClientBuilder {
+    Client::builder().tls_certs_only([certificate.clone()])
+}
+
+fn encrypted() {
+    with_tls(async |url, _, certificate| {
+        let http1 = trusting(&certificate).http1_only();
+        for (client, version) in [
+            (http1, Version::HTTP_11),
+            (trusting(&certificate), Version::HTTP_2),
+        ] {
+            let response = client.build().unwrap().get(&url).send().await.unwrap();
+            assert_eq!(response.version(), version);
+            assert_eq!(response.text().await.unwrap(), "a");
+        }
+    });
+}
+
+fn replaced() {
+    with_tls(async |url, tls, first| {
+        let client = trusting(&first).build().unwrap();
+        client.get(&url).send().await.unwrap();
+        let (second, config) = certified();
+        tls.replace(config);
+        // The open connection goes on.
+        client.get(&url).send().await.unwrap();
+        trusting(&first)
+            .build()
+            .unwrap()
+            .get(&url)
+            .send()
+            .await
+            .unwrap_err();
+        trusting(&second)
+            .build()
+            .unwrap()
+            .get(&url)
+            .send()
+            .await
+            .unwrap();
     });
 }
 

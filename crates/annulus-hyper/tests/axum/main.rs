@@ -1,14 +1,17 @@
 //! axum's routers on the cores, on both backends, beside the Tokio runtime that the clients run in.
 
+#[cfg(feature = "tls")]
+mod tls;
+
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use annulus::Backend;
-use annulus_hyper::axum::{App, serve};
+use annulus_hyper::axum::{App, Serve, serve};
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
@@ -38,7 +41,11 @@ struct Site {
 }
 
 impl Site {
-    async fn start(backend: Backend, app: impl App) -> Site {
+    async fn start<A: App>(
+        backend: Backend,
+        app: A,
+        change: impl Fn(Serve<A>) -> Serve<A>,
+    ) -> Site {
         let (stop, stopped) = oneshot::channel::<()>();
         let (tell, address) = oneshot::channel();
         let server = serve("127.0.0.1:0", app)
@@ -46,7 +53,7 @@ impl Site {
             .deadline(PATIENCE)
             .with_graceful_shutdown(async { drop(stopped.await) })
             .on_listening(move |address| tell.send(address).unwrap());
-        let ended = tokio::spawn(server.into_future());
+        let ended = tokio::spawn(change(server).into_future());
         Site {
             address: address.await.unwrap(),
             stop,
@@ -81,20 +88,34 @@ impl Site {
     }
 }
 
-/// Runs `test` with a server on each backend, and then ends the server.
-fn each_way<A: App, F: Future<Output = Site>>(app: impl Fn() -> A, test: impl Fn(Site) -> F) {
-    for backend in [Backend::Uring, Backend::Fallback] {
-        match annulus::runtime::Runtime::builder()
-            .backend(backend)
-            .block_on(async {})
-        {
-            Ok(()) => {}
+/// Returns the backends that can run here.
+fn backends() -> impl Iterator<Item = Backend> {
+    let backends = [Backend::Uring, Backend::Fallback].into_iter();
+    backends.filter(|&backend| {
+        let builder = annulus::runtime::Runtime::builder().backend(backend);
+        match builder.block_on(async {}) {
+            Ok(()) => true,
             Err(error) if error.allows_fallback() => {
                 println!("skip: {backend:?}: {error}");
-                continue;
+                false
             }
             Err(error) => panic!("{backend:?}: {error}"),
         }
+    })
+}
+
+/// Runs `test` with a server on each backend, and then ends the server.
+fn each_way<A: App, F: Future<Output = Site>>(app: impl Fn() -> A, test: impl Fn(Site) -> F) {
+    each_way_with(app, |server| server, test);
+}
+
+/// Runs `test` with a server whose options `change` sets.
+fn each_way_with<A: App, F: Future<Output = Site>>(
+    app: impl Fn() -> A,
+    change: impl Fn(Serve<A>) -> Serve<A>,
+    test: impl Fn(Site) -> F,
+) {
+    for backend in backends() {
         let tokio = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -102,7 +123,7 @@ fn each_way<A: App, F: Future<Output = Site>>(app: impl Fn() -> A, test: impl Fn
             .unwrap();
         tokio.block_on(async {
             let limited = tokio::time::timeout(PATIENCE, async {
-                let site = Site::start(backend, app()).await;
+                let site = Site::start(backend, app(), &change).await;
                 test(site).await.stop().await;
             });
             limited.await.unwrap();
@@ -487,4 +508,53 @@ fn an_upload_waits_for_its_handler() {
         sends.await.unwrap();
         site
     });
+}
+
+// ----- the end -----
+
+#[test]
+fn if_the_tokio_runtime_ends_first_the_server_stops_and_its_cores_finish_their_requests() {
+    for backend in backends() {
+        let next = Arc::new(Notify::new());
+        let waits = {
+            let next = Arc::clone(&next);
+            async move || {
+                let last = async move {
+                    next.notified().await;
+                    Ok::<_, Infallible>("last piece")
+                };
+                Body::from_stream(stream::iter([Ok("first piece")]).chain(stream::once(last)))
+            }
+        };
+        let app = websockets().route("/waits", get(waits));
+        let tokio = tokio::runtime::Runtime::new().unwrap();
+        let site = tokio.block_on(Site::start(backend, app, |server| server));
+        let open = |path: &str, more: &str, until: &str| {
+            let mut stream = std::net::TcpStream::connect(site.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n").unwrap();
+            let mut text = Vec::new();
+            while !text.ends_with(until.as_bytes()) {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                text.extend(byte);
+            }
+            stream
+        };
+        let mut request = open("/waits", "", "first piece\r\n");
+        let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+            sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+        let mut socket = open("/", upgrade, "\r\n\r\n");
+
+        tokio.shutdown_background();
+        while std::net::TcpStream::connect(site.address).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The task of the WebSocket has ended with its runtime.
+        drop(socket.read_to_end(&mut Vec::new()));
+        next.notify_one();
+        let mut rest = String::new();
+        request.read_to_string(&mut rest).unwrap();
+        assert!(rest.ends_with("last piece\r\n0\r\n\r\n"), "{rest}");
+    }
 }

@@ -388,7 +388,7 @@ impl Shared {
                 self.handle.counters.timeouts().add(1);
                 // SAFETY: Lent: in flight, and this thread holds the lock.
                 unsafe { slot.driver() }.stage = Stage::Expired;
-                done.wakers.extend(wake);
+                done.wake_later(wake);
             }
         });
     }

@@ -126,7 +126,7 @@ impl<K: Kernel> Driver<K> {
                 && let Some(wake) = slot.lifecycle.expire()
             {
                 side.stage = Stage::Expired;
-                self.done.wakers.extend(wake);
+                self.done.wake_later(wake);
             }
         }
     }

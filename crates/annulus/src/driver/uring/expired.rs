@@ -64,7 +64,7 @@ impl<K: Kernel> Driver<K> {
         let side = unsafe { slot.driver() };
         if let Some(wake) = slot.lifecycle.expire() {
             side.stage = Stage::Expired;
-            self.done.wakers.extend(wake);
+            self.done.wake_later(wake);
         }
     }
 }

@@ -38,9 +38,7 @@ rules! {
     crates_depend_in_one_direction_and_the_library_on_no_runtime: layers::crates;
     only_sys_names_the_kernels_crates: layers::kernel_crates;
     unsafe_code_is_in_the_listed_files_only: safety::files;
-    the_tool_and_the_bridges_forbid_unsafe_code: safety::forbidden;
     every_safety_note_names_an_invariant: safety::notes;
-    every_invariant_is_cited: safety::invariants_in_use;
     every_dependency_has_its_reason: manifest::reasons;
     every_kernel_trap_named_is_in_the_table: traps::named;
     every_kernel_trap_has_its_test_or_a_reason: traps::rows;

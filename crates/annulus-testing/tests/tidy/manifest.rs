@@ -5,8 +5,7 @@ use crate::repo::{Findings, Repo};
 /// The kind of a dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
-    /// `[dependencies]` and `[build-dependencies]`, for any target: users of the library build it
-    /// too.
+    /// `[dependencies]` and `[build-dependencies]`, for any target: users of the library build it, too.
     Shipped,
     /// `[dev-dependencies]`.
     Tests,
@@ -50,8 +49,7 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
     found
 }
 
-/// Splits `name = …` at the start of a dependency. Returns `None` in the continuation of a list of
-/// features.
+/// Splits `name = …` at the start of a dependency. Returns `None` in the continuation of a list of features.
 fn entry(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     let key = key.trim();

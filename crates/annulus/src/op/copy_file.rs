@@ -8,33 +8,34 @@ use std::io;
 
 use super::copy_range::CopyRange;
 use super::{FileOp, Op, OpInfo, Resume, table};
-use crate::sys::call;
+use crate::sys::call::{self, Position};
 use crate::sys::errno::ECANCELED;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Copies a whole file into an empty one, in the kernel. Fails if the kernel has no way to copy these two.
 #[derive(Debug)]
 pub(crate) struct CopyFile {
-    way: Way,
+    /// The index of the call in `WAYS`.
+    way: usize,
     range: CopyRange,
 }
 
 /// The ways to copy, in the order in which they are tried. Each way avoids work of the next one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Both files share the blocks. No data is copied.
-    Clone,
-    /// The kernel copies, between files of one file system. Network file systems copy on the server.
-    Range,
-    /// The kernel copies, between any two files.
-    Splice,
-}
+const WAYS: [fn(Position, Position, u32) -> i32; 3] = [
+    // Both files share the blocks. No data is copied.
+    |from, into, _| call::clone_file(from.0, into.0),
+    // The kernel copies, between files of one file system. Network file systems copy on the server.
+    call::copy_file_range,
+    // The kernel copies, between any two files.
+    call::splice_file,
+];
+const CLONE: usize = 0;
+const RANGE: usize = 1;
 
 impl CopyFile {
     /// Copies the range, which is the whole file.
     pub(crate) fn new(range: CopyRange) -> CopyFile {
-        let way = Way::Clone;
-        CopyFile { way, range }
+        CopyFile { way: CLONE, range }
     }
 }
 
@@ -45,28 +46,24 @@ unsafe impl Op for CopyFile {
 
     fn sqe(&mut self) -> Sqe {
         match self.way {
-            Way::Range => self.range.sqe(),
+            RANGE => self.range.sqe(),
             // For the simulated kernel, which has neither shared blocks nor pipes.
-            Way::Clone | Way::Splice => Sqe::new(opcode::COPY_FILE, self.range.rest().0.0),
+            _ => Sqe::new(opcode::COPY_FILE, self.range.rest().0.0),
         }
     }
 
     fn resume(&mut self, res: i32) -> Resume {
-        if self.way == Way::Clone && res == 0 {
+        if self.way == CLONE && res == 0 {
             self.range.copied = self.range.bytes;
             return Resume::Done(res);
         }
-        match (self.way, self.range.resume(res)) {
+        match self.range.resume(res) {
             // File systems refuse with many errnos. An error that has another cause returns in the next way.
-            (way, Resume::Done(..0)) if way != Way::Splice && res != -ECANCELED => {
-                self.way = if way == Way::Clone {
-                    Way::Range
-                } else {
-                    Way::Splice
-                };
+            Resume::Done(..0) if self.way + 1 < WAYS.len() && res != -ECANCELED => {
+                self.way += 1;
                 Resume::Again
             }
-            (_, resume) => resume,
+            resume => resume,
         }
     }
 
@@ -78,11 +75,7 @@ unsafe impl Op for CopyFile {
 impl FileOp for CopyFile {
     fn syscall(&mut self) -> i32 {
         let (from, into, bytes) = self.range.rest();
-        match self.way {
-            Way::Clone => call::clone_file(from.0, into.0),
-            Way::Range => call::copy_file_range(from, into, bytes),
-            Way::Splice => call::splice_file(from, into, bytes),
-        }
+        WAYS[self.way](from, into, bytes)
     }
 }
 
@@ -115,11 +108,11 @@ mod tests {
         for errno in refusals {
             let mut copy = copy();
             assert_eq!(copy.resume(-errno), Resume::Again);
-            assert_eq!(copy.way, Way::Range);
+            assert_eq!(copy.way, RANGE);
             assert_eq!(copy.resume(40), Resume::Again);
-            assert_eq!(copy.way, Way::Range);
+            assert_eq!(copy.way, RANGE);
             assert_eq!(copy.resume(-errno), Resume::Again);
-            assert_eq!(copy.way, Way::Splice);
+            assert_eq!(copy.way, RANGE + 1);
             let ((_, at), (_, into_at), bytes) = copy.range.rest();
             assert_eq!(
                 (at, into_at, bytes),
@@ -141,6 +134,6 @@ mod tests {
         assert!(cancelled.complete(-ECANCELED).is_err());
         let mut interrupted = copy();
         assert_eq!(interrupted.resume(-libc::EINTR), Resume::Again);
-        assert_eq!(interrupted.way, Way::Clone);
+        assert_eq!(interrupted.way, CLONE);
     }
 }

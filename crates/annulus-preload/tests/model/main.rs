@@ -16,7 +16,7 @@ mod report;
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use annulus_testing::preload_counts::Counts;
@@ -27,9 +27,9 @@ use report::Difference;
 static DRIVER: Program = Program::c("model");
 
 /// The number of sequences of one process, as state that one leaves behind may disturb the next.
-const SEEDS_PER_PROCESS: u64 = 10;
+const SEEDS_PER_PROCESS: u64 = 5;
 /// The number of sequences, if none is requested. `ci/long model` runs 20,000.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 30;
 /// Sequences that differed once, by their faults: an edge after SO_RCVLOWAT without all events, last bytes that were not
 /// read, a oneshot member that was reported twice, an error that was not reported again, a reset behind unread bytes.
 const REGRESSIONS: [u64; 5] = [4830, 10055, 10221, 14368, 60535];
@@ -61,21 +61,18 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
     let seed = number("SEED");
     let first = seed.unwrap_or(1);
     let count = number("MODEL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
-    let next = AtomicU64::new(first);
     let regressions = REGRESSIONS.iter().filter(|_| seed.is_none());
-    let results = Mutex::new(
-        regressions
-            .flat_map(|&seed| differences(driver, seed, 1))
-            .collect::<Vec<_>>(),
-    );
+    // The first seed and the number of seeds of each process.
+    let work: Vec<(u64, u64)> = (first..first + count)
+        .step_by(SEEDS_PER_PROCESS as usize)
+        .map(|from| (from, SEEDS_PER_PROCESS.min(first + count - from)))
+        .chain(regressions.map(|&seed| (seed, 1)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
     let work = || {
-        loop {
-            let from = next.fetch_add(SEEDS_PER_PROCESS, Ordering::Relaxed);
-            let left = (first + count).saturating_sub(from);
-            if left == 0 {
-                return;
-            }
-            let more = differences(driver, from, left.min(SEEDS_PER_PROCESS));
+        while let Some(&(from, seeds)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let more = differences(driver, from, seeds);
             results.lock().unwrap().extend(more);
         }
     };

@@ -1,6 +1,6 @@
 //! An axum router on the cores of Annulus or on Tokio:
-//! `axum_hello [--runtime annulus|annulus-tokio|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers]
-//! [--no-timeout]`.
+//! `axum_hello [--runtime annulus|annulus-tokio|tokio] [--backend auto|uring|epoll] [--threads N] [--addr ADDRESS]
+//! [--layers] [--no-timeout]`. Only Annulus has more than one thread.
 //!
 //! `annulus-tokio` is Annulus with Tokio's context. `--layers` adds tower middleware. One layer uses Tokio's clock, so the
 //! context is added as well. `--no-timeout` removes the time limit for the head of a request, as in `axum::serve`.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use annulus::Backend;
 use annulus::net::TcpListener;
-use annulus::runtime::Runtime;
+use annulus::runtime::{Runtime, RuntimeBuilder};
 use annulus_hyper::Server;
 use annulus_hyper::axum::{serve_on_core, server as axum_server};
 use axum::Router;
@@ -28,8 +28,10 @@ use tower_http::compression::CompressionLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-const USAGE: &str = "axum_hello [--runtime annulus|annulus-tokio|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] \
-                     [--layers] [--no-timeout]";
+const USAGE: &str = "axum_hello [--runtime annulus|annulus-tokio|tokio] [--backend auto|uring|epoll] [--threads N] \
+                     [--addr ADDRESS] [--layers] [--no-timeout]";
+/// The steps of `/compute`: about a millisecond.
+const COMPUTE_STEPS: u64 = 800_000;
 
 #[derive(Clone, Copy)]
 enum On {
@@ -40,6 +42,7 @@ enum On {
 
 struct Options {
     on: On,
+    threads: usize,
     address: SocketAddr,
     layers: bool,
     no_timeout: bool,
@@ -58,13 +61,11 @@ fn main() -> ExitCode {
             if options.no_timeout {
                 server = server.with_header_read_timeout(None);
             }
-            on_annulus(
-                backend,
-                has_tokio,
-                address,
-                server,
-                router(options.layers, has_tokio),
-            )
+            let mut builder = Runtime::builder().threads(options.threads).backend(backend);
+            if has_tokio {
+                builder = builder.with_tokio();
+            }
+            on_annulus(builder, address, server, router(options.layers, has_tokio))
         }
         On::Tokio => on_tokio(address, router(options.layers, true)),
     };
@@ -81,7 +82,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
     let mut backend = Backend::Auto;
     let (mut on_cores, mut has_tokio) = (true, false);
     let mut address = SocketAddr::from(([127, 0, 0, 1], 8080));
-    let (mut layers, mut no_timeout) = (false, false);
+    let (mut threads, mut layers, mut no_timeout) = (1, false, false);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--layers" => layers = true,
@@ -102,6 +103,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
                     _ => return None,
                 }
             }
+            "--threads" => threads = words.next()?.parse().ok()?,
             "--addr" => address = words.next()?.parse().ok()?,
             _ => return None,
         }
@@ -112,6 +114,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Options> {
     };
     Some(Options {
         on,
+        threads,
         address,
         layers,
         no_timeout,
@@ -132,6 +135,7 @@ fn router(layers: bool, has_tokio: bool) -> Router {
     let websocket = |upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(echo) };
     let router = Router::new()
         .route("/sleep", get(sleep))
+        .route("/compute", get(compute))
         .route(
             "/upload",
             post(|body: Bytes| async move { body.len().to_string() }),
@@ -159,6 +163,15 @@ fn router(layers: bool, has_tokio: bool) -> Router {
     )
 }
 
+/// Each step needs the result of the one before.
+async fn compute() -> &'static str {
+    let steps = (0..COMPUTE_STEPS).fold(1, |hash: u64, step| {
+        (hash ^ step).wrapping_mul(0x100_0000_01b3)
+    });
+    std::hint::black_box(steps);
+    "computed"
+}
+
 async fn echo(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         if socket.send(message).await.is_err() {
@@ -168,16 +181,11 @@ async fn echo(mut socket: WebSocket) {
 }
 
 fn on_annulus(
-    backend: Backend,
-    has_tokio: bool,
+    builder: RuntimeBuilder,
     address: SocketAddr,
     server: Server,
     router: Router,
 ) -> io::Result<()> {
-    let mut builder = Runtime::builder().threads(1).backend(backend);
-    if has_tokio {
-        builder = builder.with_tokio();
-    }
     builder.run(move |_core| {
         let (server, router) = (server.clone(), router.clone());
         async move {

@@ -1,6 +1,7 @@
 //! The load of `ci/axum-bench`: `axum_load ADDRESS LOAD CONNECTIONS SECONDS`.
 //!
-//! LOAD is `hello`, `pipelined` (16 requests at a time), `sleep`, `upload` (64 KiB) or `websocket` (128 bytes). Each
+//! LOAD is `hello`, `pipelined` (16 requests at a time), `sleep`, `compute`, `sqlite`, `upload` (64 KiB) or `websocket` (128
+//! bytes). Each
 //! connection sends the next message when the response to the last one has arrived. Prints the messages per second and
 //! percentiles of their latencies as JSON.
 
@@ -15,7 +16,8 @@ use annulus::net::TcpStream;
 use annulus::runtime::{self, Runtime};
 use annulus::time;
 
-const USAGE: &str = "axum_load ADDRESS hello|pipelined|sleep|upload|websocket CONNECTIONS SECONDS";
+const USAGE: &str =
+    "axum_load ADDRESS hello|pipelined|sleep|compute|sqlite|upload|websocket CONNECTIONS SECONDS";
 const PIPELINED: usize = 16;
 const UPLOAD_BYTES: usize = 64 << 10;
 const MESSAGE_BYTES: u8 = 128;
@@ -56,6 +58,8 @@ fn read(words: &[String]) -> Option<(SocketAddr, Load, usize, f64)> {
     let message = match load.as_str() {
         "hello" | "pipelined" => get("/"),
         "sleep" => get("/sleep"),
+        "compute" => get("/compute"),
+        "sqlite" => get("/user"),
         "upload" => {
             let head = format!(
                 "POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: {UPLOAD_BYTES}\r\n\r\n"

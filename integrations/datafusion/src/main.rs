@@ -82,6 +82,9 @@ struct Args {
     /// The parts to run
     #[arg(long, value_delimiter = ',', default_value = "tpch,scans,text")]
     parts: Vec<Part>,
+    /// Runs only the queries whose names contain this text, such as "0.1 % of the groups"
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
     /// A quick check: TPC-H at scale 0.1, a wide table of 1,000 row groups, one round
     #[arg(long)]
     short: bool,
@@ -129,14 +132,14 @@ async fn run(args: &Args, groups: usize) -> Result<(), Error> {
     let mut report = Report::default();
     for part in &args.parts {
         let table = match part {
-            Part::Tpch => run_tpch(&tpch, args.repeat, &mut report).await?,
+            Part::Tpch => run_tpch(&tpch, args, &mut report).await?,
             Part::Scans => {
                 let wide = data::wide(&dir, groups).await?;
-                run_scans(&wide, groups, args.repeat, &mut report).await?
+                run_scans(&wide, groups, args, &mut report).await?
             }
             Part::Text => {
                 let text = data::text(&dir, args.scale, &tpch).await?;
-                run_text(&text, args.repeat, &mut report).await?
+                run_text(&text, args, &mut report).await?
             }
         };
         println!("{table}");
@@ -181,7 +184,7 @@ fn text_of(path: &Path) -> Result<&str, Error> {
         .ok_or_else(|| format!("{} is not UTF-8; choose another --dir", path.display()).into())
 }
 
-async fn run_tpch(tpch: &Path, repeat: usize, report: &mut Report) -> Result<String, Error> {
+async fn run_tpch(tpch: &Path, args: &Args, report: &mut Report) -> Result<String, Error> {
     let variants = contexts(&SessionConfig::new(), false)?;
     for variant in &variants {
         for table in data::TPCH_TABLES {
@@ -200,7 +203,7 @@ async fn run_tpch(tpch: &Path, repeat: usize, report: &mut Report) -> Result<Str
             sql: sql.to_owned(),
             folder: tpch.to_owned(),
         };
-        measure(&variants, &query, Cache::Cached, repeat, report).await?;
+        measure(&variants, &query, Cache::Cached, args, report).await?;
         loads.push(query.name);
     }
     let sum = "TPC-H, sum";
@@ -224,7 +227,7 @@ async fn run_tpch(tpch: &Path, repeat: usize, report: &mut Report) -> Result<Str
 async fn run_scans(
     wide: &Path,
     groups: usize,
-    repeat: usize,
+    args: &Args,
     report: &mut Report,
 ) -> Result<String, Error> {
     let variants = contexts(&SessionConfig::new(), false)?;
@@ -248,7 +251,7 @@ async fn run_scans(
                     sql: format!("SELECT {} FROM wide WHERE tag < {below}", sums.join(", ")),
                     folder: wide.to_owned(),
                 };
-                measure(&variants, &query, cache, repeat, report).await?;
+                measure(&variants, &query, cache, args, report).await?;
                 loads.push(query.name);
             }
         }
@@ -256,7 +259,7 @@ async fn run_scans(
     Ok(report.table(&loads, &[LOCAL, ANNULUS, DRIVE], LOCAL, DRIVE))
 }
 
-async fn run_text(text: &Path, repeat: usize, report: &mut Report) -> Result<String, Error> {
+async fn run_text(text: &Path, args: &Args, report: &mut Report) -> Result<String, Error> {
     let variants = contexts(&SessionConfig::new(), true)?;
     for variant in &variants {
         let (csv, json) = (text.join("orders.csv"), text.join("orders.json"));
@@ -285,7 +288,7 @@ async fn run_text(text: &Path, repeat: usize, report: &mut Report) -> Result<Str
                 sql: format!("SELECT {columns} FROM {table}"),
                 folder: text.to_owned(),
             };
-            measure(&variants, &query, cache, repeat, report).await?;
+            measure(&variants, &query, cache, args, report).await?;
             loads.push(query.name);
         }
     }
@@ -297,16 +300,19 @@ async fn measure(
     variants: &[Variant],
     query: &Query,
     cache: Cache,
-    repeat: usize,
+    args: &Args,
     report: &mut Report,
 ) -> Result<(), Error> {
+    if !query.name.contains(&args.only) {
+        return Ok(());
+    }
     eprintln!("{}", query.name);
     if cache == Cache::Cached {
         read_into_cache(&query.folder)?;
     }
     let mut drive = None;
     let mut expected: Option<Vec<String>> = None;
-    for round in 0..=repeat {
+    for round in 0..=args.repeat {
         let mut drive_bytes = 0;
         for place in order(variants.len(), round) {
             let variant = &variants[place];

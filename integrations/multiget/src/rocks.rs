@@ -18,10 +18,10 @@ const WRITES: usize = 1000;
 /// The result of `RocksDbIOUringEnable`, for files that are opened later.
 static URING: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether RocksDB may use io_uring. RocksDB calls it for each file that it opens. In a program without this
-/// function it never uses io_uring, even if it was compiled with it.
-#[unsafe(no_mangle)] // RocksDB declares this symbol; no other crate defines it.
-pub(crate) extern "C" fn RocksDbIOUringEnable() -> bool {
+/// Returns whether RocksDB may use io_uring. RocksDB calls it for each file that it opens: the linker replaces calls of
+/// `RocksDbIOUringEnable` with calls of this function (`build.rs`).
+#[unsafe(no_mangle)] // No other crate defines this symbol.
+extern "C" fn __wrap_RocksDbIOUringEnable() -> bool {
     URING.load(Ordering::Relaxed)
 }
 

@@ -1,13 +1,19 @@
 //! Tokio's context on the cores of a runtime.
 
+use std::cell::RefCell;
 use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use annulus::Backend;
-use annulus::runtime::{self, Runtime, RuntimeBuilder};
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{self, CoreBound, Runtime, RuntimeBuilder};
 use annulus_testing::skip::skip;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -128,6 +134,183 @@ fn tokio_works_in_the_tasks_of_each_core() {
             sockets().await?;
             files_and_processes().await?;
             signals().await
+        });
+        ended.unwrap();
+    });
+}
+
+/// Returns a client and a server that are connected, on the calling core.
+async fn connected() -> io::Result<[TcpStream; 2]> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let client = TcpStream::connect(listener.local_addr()?);
+    let client = runtime::spawn(client);
+    let server = listener.accept().await?;
+    Ok([client.await??, server])
+}
+
+#[test]
+fn a_task_of_tokio_runs_on_its_core_and_uses_the_sockets_there() {
+    each_way(|builder| {
+        let ended = builder.with_tokio().block_on(async {
+            let [client, server] = connected().await?;
+            tokio::spawn(OnCore::new(exchange(client, server))).await?
+        });
+        ended.unwrap().unwrap();
+    });
+}
+
+/// Sends more messages than a task may receive in one poll, and receives them.
+async fn exchange(client: TcpStream, server: TcpStream) -> io::Result<()> {
+    const MESSAGES: usize = 1_000;
+    for _ in 0..MESSAGES {
+        client.send_all("message").await?;
+    }
+    let mut chunks = server.recv_multishot();
+    let mut bytes = 0;
+    while bytes < MESSAGES * "message".len() {
+        let chunk = chunks.next().await.ok_or(io::ErrorKind::UnexpectedEof)??;
+        bytes += chunk.len();
+    }
+    Ok(())
+}
+
+/// A future that uses the core, and that Tokio polls there.
+struct OnCore<T: 'static>(CoreBound<RefCell<Pin<Box<dyn Future<Output = T>>>>>);
+
+impl<T: 'static> OnCore<T> {
+    fn new(future: impl Future<Output = T> + 'static) -> OnCore<T> {
+        let future: Pin<Box<dyn Future<Output = T>>> = Box::pin(future);
+        OnCore(CoreBound::new(Rc::new(RefCell::new(future))).unwrap())
+    }
+}
+
+impl<T: 'static> Future for OnCore<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Fails on another thread.
+        let future = self.0.get().unwrap();
+        future.borrow_mut().as_mut().poll(context)
+    }
+}
+
+#[test]
+fn a_task_of_tokio_that_never_waits_holds_back_no_operation() {
+    each_way(|builder| {
+        let ended = builder.with_tokio().block_on(async {
+            let [client, server] = connected().await?;
+            let has_ended = Arc::new(AtomicBool::new(false));
+            let sets = Sets(Arc::clone(&has_ended));
+            let exchanged = tokio::spawn(OnCore::new(async move {
+                let ended = exchange(client, server).await;
+                annulus::time::sleep(Duration::from_millis(1)).await;
+                drop(sets);
+                ended
+            }));
+            let spins = tokio::spawn(async move {
+                while !has_ended.load(Ordering::SeqCst) {
+                    tokio::task::yield_now().await;
+                }
+            });
+            exchanged.await??;
+            spins.await?;
+            io::Result::Ok(())
+        });
+        ended.unwrap().unwrap();
+    });
+}
+
+/// Exchanges messages with the server at `address`, on another thread.
+fn exchange_with(address: SocketAddr, streams: usize, messages: usize) -> io::Result<()> {
+    let all = Runtime::builder().block_on(async move {
+        let mut tasks = Vec::new();
+        for _ in 0..streams {
+            let stream = TcpStream::connect(address).await?;
+            tasks.push(runtime::spawn(async move {
+                let mut message = vec![7; 128];
+                for _ in 0..messages {
+                    message = stream.send_all(message).await?;
+                    message = stream.recv_exact(message).await?;
+                }
+                io::Result::Ok(())
+            }));
+        }
+        for task in tasks {
+            task.await??;
+        }
+        Ok(())
+    });
+    all?
+}
+
+#[test]
+fn tasks_of_tokio_that_have_too_few_receive_buffers_go_on() {
+    const STREAMS: usize = 100;
+    each_way(|builder| {
+        let builder = builder.receive_buffers(8, 64).with_tokio();
+        let ended = builder.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let address = listener.local_addr()?;
+            let clients = runtime::spawn_blocking(move || exchange_with(address, STREAMS, 20));
+            let mut tasks = JoinSet::new();
+            for _ in 0..STREAMS {
+                let stream = listener.accept().await?;
+                tasks.spawn(OnCore::new(async move {
+                    let mut chunks = stream.recv_multishot();
+                    while let Some(chunk) = chunks.next().await {
+                        stream.send_all(chunk?).await?;
+                    }
+                    io::Result::Ok(())
+                }));
+            }
+            while let Some(task) = tasks.join_next().await {
+                task??;
+            }
+            clients.await?
+        });
+        ended.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_core_that_never_waits_holds_back_no_task_of_tokio() {
+    each_way(|builder| {
+        let ended = builder.with_tokio().block_on(async {
+            let sleep = tokio::spawn(tokio::time::sleep(Duration::from_millis(1)));
+            while !sleep.is_finished() {
+                runtime::yield_now().await;
+            }
+            sleep.await
+        });
+        ended.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_timer_of_the_core_that_a_task_of_tokio_sets_is_in_time() {
+    each_way(|builder| {
+        let ended = builder.with_tokio().block_on(async {
+            // The core sleeps until this timer, if nothing else comes.
+            let late = runtime::spawn(annulus::time::sleep(NEVER));
+            let sleep = async { annulus::time::sleep(Duration::from_millis(1)).await };
+            tokio::spawn(sleep).await.unwrap();
+            drop(late);
+        });
+        ended.unwrap();
+    });
+}
+
+#[test]
+fn other_threads_wake_a_core_that_sleeps_in_tokio() {
+    each_way(|builder| {
+        let ended = builder.with_tokio().block_on(async {
+            tokio::spawn(async {}).await.unwrap();
+            for _ in 0..100 {
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                let thread = std::thread::spawn(|| sender.send(7));
+                assert_eq!(receiver.await, Ok(7));
+                thread.join().unwrap().unwrap();
+            }
         });
         ended.unwrap();
     });

@@ -10,7 +10,7 @@ use super::{Interest, Op, OpInfo, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, check};
 use crate::sys::message;
-use crate::sys::sqe::{POLL_READ, POLL_WRITE, Sqe, opcode};
+use crate::sys::sqe::{POLL_READ, POLL_WRITE, Sqe, opcode, poll_mask};
 
 /// Waits until a descriptor is ready.
 pub(crate) struct Poll {
@@ -65,14 +65,5 @@ impl SocketOp for Poll {
             0 => -EAGAIN,
             res => res,
         }
-    }
-}
-
-/// Returns the events as the kernel reads them: the halves are swapped on big-endian machines.
-fn poll_mask(events: u32) -> u32 {
-    if cfg!(target_endian = "big") {
-        events.rotate_left(16)
-    } else {
-        events
     }
 }

@@ -248,7 +248,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Runs a Tokio runtime beside the cores, whose context each core has. Code on a core can then use
+    /// Gives each core a current-thread Tokio runtime on the core's thread. Code on a core can then use
     /// `tokio::{time, net, fs, process, signal}`, `tokio::spawn` and `spawn_blocking`, and libraries that need them.
     ///
     /// ```
@@ -266,17 +266,25 @@ impl RuntimeBuilder {
     /// # }
     /// ```
     ///
-    /// The runtime is a multi-thread one with a worker per core. `tokio::spawn` runs tasks on its workers; they cannot
-    /// use the sockets of a core. It ends after the cores, and waits for blocking work at most for the
+    /// Tasks of `tokio::spawn` run on the core that spawned them, and may use its sockets. One that blocks its thread
+    /// blocks the core, so use `spawn_blocking`. `block_in_place` works in tasks of the core; in tasks of `tokio::spawn` it
+    /// panics, as in every current-thread runtime. Use [`with_tokio_handle`](RuntimeBuilder::with_tokio_handle) for tasks
+    /// that need other threads.
+    ///
+    /// Tokio's tasks are dropped after those of the core. The core then waits for blocking work for at most the
     /// [`drain_timeout`](RuntimeBuilder::drain_timeout). Code that does not use Tokio costs no more than without it.
+    ///
+    /// A thread inside a Tokio runtime can't run another one. If the calling thread is, a multi-thread runtime with a
+    /// worker per core runs beside the cores instead.
     #[cfg(feature = "tokio")]
     pub fn with_tokio(mut self) -> Self {
         self.tokio = TokioChoice::Own;
         self
     }
 
-    /// Gives each core the context of an existing Tokio runtime, like [`with_tokio`](RuntimeBuilder::with_tokio). Use
-    /// it if the program has built pools or clients in that runtime.
+    /// Gives each core the context of an existing Tokio runtime instead of [its own](RuntimeBuilder::with_tokio). Tasks
+    /// of `tokio::spawn` then run on the threads of that runtime, and each wake-up between them and a core costs a system
+    /// call if the woken thread sleeps.
     ///
     /// If that runtime ends before the cores, its timers and sockets fail or panic in the tasks that use them. A
     /// current-thread runtime makes progress only while some thread is in its `block_on`.

@@ -1,7 +1,8 @@
-//! The Tokio context that the cores have, with the feature `tokio`.
+//! The Tokio context that the cores have, with the feature `tokio`: a runtime on each core's thread
+//! ([`LocalTokio`](super::local_tokio)), or one beside the cores that each core's thread enters.
 //!
-//! A Tokio runtime runs beside the cores, and each core's thread enters it. Wakers of tasks are thread-safe, so Tokio's
-//! threads wake a core's task through the core's inbox. A task that does not use Tokio pays nothing.
+//! Wakers of tasks are thread-safe, so the threads of a runtime beside the cores wake a core's task through the core's
+//! inbox.
 
 #[cfg(feature = "tokio")]
 pub(super) use of_tokio::{Context, TokioChoice};
@@ -14,6 +15,13 @@ pub(super) struct Context;
 impl Context {
     pub(super) fn start(_: &super::RuntimeBuilder) -> Result<Context, crate::error::SetupError> {
         Ok(Context)
+    }
+
+    pub(super) fn local(
+        &self,
+        _: &crate::driver::core::Core,
+    ) -> Result<Option<super::local_tokio::LocalTokio>, crate::error::SetupError> {
+        Ok(None)
     }
 
     pub(super) fn enter(&self) -> Option<std::convert::Infallible> {
@@ -29,8 +37,10 @@ mod of_tokio {
 
     use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 
+    use crate::driver::core::Core;
     use crate::error::SetupError;
     use crate::runtime::RuntimeBuilder;
+    use crate::runtime::local_tokio::LocalTokio;
     use crate::sys::forked;
 
     /// The Tokio runtime whose context the cores are to have.
@@ -41,20 +51,26 @@ mod of_tokio {
         Of(Handle),
     }
 
-    /// The Tokio runtime beside the cores. It ends after them.
+    /// The context of all cores. A runtime that it has started ends after them.
     pub(in super::super) struct Context {
+        /// The handle of a runtime beside the cores.
         handle: Option<Handle>,
         own: Option<Runtime>,
+        /// Each core has a runtime on its thread.
+        is_local: bool,
         drain_timeout: Duration,
         process: u64,
     }
 
     impl Context {
-        /// Starts a runtime, unless the builder has none or an existing one.
+        /// Starts a runtime beside the cores if they need one.
         pub(in super::super) fn start(builder: &RuntimeBuilder) -> Result<Context, SetupError> {
-            let own = match builder.tokio {
-                TokioChoice::Own => Some(start(builder.options.threads)?),
-                TokioChoice::None | TokioChoice::Of(_) => None,
+            let is_own = matches!(builder.tokio, TokioChoice::Own);
+            // The calling thread is the first core. Inside of a Tokio runtime, it can't run another one.
+            let is_local = is_own && Handle::try_current().is_err();
+            let own = match is_own && !is_local {
+                true => Some(start(builder.options.threads)?),
+                false => None,
             };
             let handle = match &builder.tokio {
                 TokioChoice::Of(handle) => Some(handle.clone()),
@@ -65,12 +81,25 @@ mod of_tokio {
             Ok(Context {
                 handle,
                 own,
+                is_local,
                 drain_timeout: builder.options.drain_timeout,
                 process: forked::process(),
             })
         }
 
-        /// Enters the context on the calling thread until the guard is dropped.
+        /// Makes the runtime on the thread of `core`, which is the calling thread.
+        pub(in super::super) fn local(
+            &self,
+            core: &Core,
+        ) -> Result<Option<LocalTokio>, SetupError> {
+            let made = (self.is_local).then(|| LocalTokio::new(core, self.drain_timeout));
+            made.transpose().map_err(|error| SetupError::Os {
+                what: "the Tokio runtime of a core",
+                error,
+            })
+        }
+
+        /// Enters the runtime beside the cores on the calling thread until the guard is dropped.
         pub(in super::super) fn enter(&self) -> Option<EnterGuard<'_>> {
             self.handle.as_ref().map(Handle::enter)
         }

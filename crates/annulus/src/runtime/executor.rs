@@ -17,6 +17,7 @@ use async_task::Runnable;
 use slab::Slab;
 
 use super::handle::Handle;
+use super::local_tokio::LocalTokio;
 use super::task::{End, JoinHandle, ReportedTask};
 use crate::driver::core::{Core, Notifier};
 use crate::driver::mailbox::Mailbox;
@@ -56,6 +57,12 @@ struct CoreContext {
     number: Cell<u64>,
     ready: RefCell<VecDeque<Runnable>>,
     executor: RefCell<Option<Rc<Executor>>>,
+    /// Ends the core's sleep in another runtime.
+    #[cfg(feature = "tokio")]
+    sleep: Cell<Option<Waker>>,
+    /// Wakes the task of the other runtime that submits operations during the sleep.
+    #[cfg(feature = "tokio")]
+    submitter: Cell<Option<Waker>>,
 }
 
 thread_local! {
@@ -64,8 +71,36 @@ thread_local! {
             number: Cell::new(0),
             ready: RefCell::new(VecDeque::new()),
             executor: RefCell::new(None),
+            #[cfg(feature = "tokio")]
+            sleep: Cell::new(None),
+            #[cfg(feature = "tokio")]
+            submitter: Cell::new(None),
         }
     };
+}
+
+/// Sets what [`end_sleep`] wakes. Returns the waker before it.
+#[cfg(feature = "tokio")]
+pub(super) fn set_sleep(waker: Option<Waker>) -> Option<Waker> {
+    CONTEXT.with(|context| context.sleep.replace(waker))
+}
+
+/// Ends the sleep of this thread's core in another runtime.
+#[cfg(feature = "tokio")]
+pub(super) fn end_sleep() {
+    CONTEXT.with(|context| context.sleep.take().into_iter().for_each(Waker::wake));
+}
+
+/// Sets what [`submit_soon`] wakes. Returns the waker before it.
+#[cfg(feature = "tokio")]
+pub(super) fn set_submitter(waker: Option<Waker>) -> Option<Waker> {
+    CONTEXT.with(|context| context.submitter.replace(waker))
+}
+
+/// Wakes the task that submits operations during a sleep of this thread's core.
+#[cfg(feature = "tokio")]
+pub(super) fn submit_soon() {
+    CONTEXT.with(|context| (context.submitter.take().into_iter()).for_each(Waker::wake));
 }
 
 impl Inbox {
@@ -136,6 +171,8 @@ impl Inbox {
         let _ = CONTEXT.try_with(|context| {
             if context.number.get() == self.number {
                 context.ready.borrow_mut().extend(runnable.take());
+                #[cfg(feature = "tokio")]
+                context.sleep.take().into_iter().for_each(Waker::wake);
             }
         });
         if let Some(runnable) = runnable {
@@ -150,6 +187,8 @@ impl Inbox {
 
 /// The executor of a core.
 pub(super) struct Executor {
+    /// The Tokio runtime on this thread. Dropped before the core, whose descriptors it watches.
+    tokio: RefCell<Option<Rc<LocalTokio>>>,
     core: Rc<Core>,
     inbox: Arc<Inbox>,
     /// A waker of each task that has not ended.
@@ -259,8 +298,13 @@ impl<F: Future> Future for Spawned<F> {
 }
 
 impl Executor {
-    pub(super) fn new(core: Rc<Core>, inbox: Arc<Inbox>) -> Rc<Executor> {
+    pub(super) fn new(
+        core: Rc<Core>,
+        inbox: Arc<Inbox>,
+        tokio: Option<LocalTokio>,
+    ) -> Rc<Executor> {
         Rc::new(Executor {
+            tokio: RefCell::new(tokio.map(Rc::new)),
             core,
             inbox,
             tasks: RefCell::default(),
@@ -270,6 +314,11 @@ impl Executor {
             stop_wakers: RefCell::default(),
             kept: RefCell::new(Some(Slab::new())),
         })
+    }
+
+    /// Returns the Tokio runtime on this thread.
+    pub(super) fn tokio(&self) -> Option<Rc<LocalTokio>> {
+        self.tokio.borrow().clone()
     }
 
     pub(super) fn core(&self) -> &Rc<Core> {
@@ -364,14 +413,18 @@ impl Executor {
 
     /// Runs tasks until `is_over` returns `true`, or the ring has failed.
     pub(super) fn run(self: &Rc<Self>, is_over: impl Fn() -> bool) {
+        let tokio = self.tokio();
         while !is_over() && !self.core.has_failed() {
             self.read_messages();
             let more = self.run_ready();
             if is_over() {
                 return;
             }
-            self.core
-                .drive(|| more || has_ready() || self.inbox.is_called());
+            let busy = || more || has_ready() || self.inbox.is_called();
+            match &tokio {
+                Some(tokio) => tokio.drive(&self.core, busy),
+                None => self.core.drive(busy),
+            }
         }
     }
 
@@ -427,6 +480,13 @@ impl Executor {
     pub(super) fn leave(self: &Rc<Self>) -> u32 {
         // Dropping a task may wake or start others. A task that another thread is waking now is dropped when that
         // thread has sent it.
+        self.drop_all_tasks();
+        // Tokio's tasks may use the core, and its blocking threads may wait for tasks that were dropped.
+        let tokio = self.tokio.take();
+        match self.core.is_elsewhere() {
+            true => std::mem::forget(tokio),
+            false => drop(tokio),
+        }
         self.drop_all_tasks();
         // Drop the values that are bound to the core, even if other threads hold handles: their sockets close with
         // the others.

@@ -34,6 +34,7 @@ mod context;
 mod executor;
 pub mod fs;
 mod handle;
+mod local_tokio;
 mod start;
 mod started;
 mod task;

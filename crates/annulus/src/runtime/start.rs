@@ -93,7 +93,7 @@ where
     let handle = new_handle(builder)?;
     let affinity = affinity(builder);
     let context = Context::start(builder)?;
-    let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0))?;
+    let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0), &context)?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
     let (ended, failure) = made.drive(builder, &files, &handle, &context, false, || future);
@@ -166,7 +166,8 @@ where
         }
         // Only the threads of cores hold senders now.
         drop(sender);
-        let made = NewCore::new(self.builder, &self.config, 0, self.handle.inbox(0))?;
+        let inbox = self.handle.inbox(0);
+        let made = NewCore::new(self.builder, &self.config, 0, inbox, &self.context)?;
         let mut seats = vec![made.seat()];
         for _ in &others {
             match receiver.recv() {
@@ -204,14 +205,15 @@ where
     ) -> Result<CoreThread<'scope>, SetupError> {
         let (go, gone) = mpsc::channel::<Arc<Submitter>>();
         let body = move || {
-            let made =
-                match NewCore::new(self.builder, &self.config, index, self.handle.inbox(index)) {
-                    Ok(made) => made,
-                    Err(error) => {
-                        let _ = sender.send(Err(error));
-                        return Ok(Ok(()));
-                    }
-                };
+            let inbox = self.handle.inbox(index);
+            let made = NewCore::new(self.builder, &self.config, index, inbox, &self.context);
+            let made = match made {
+                Ok(made) => made,
+                Err(error) => {
+                    let _ = sender.send(Err(error));
+                    return Ok(Ok(()));
+                }
+            };
             let _ = sender.send(Ok(made.seat()));
             drop(sender);
             match gone.recv() {
@@ -297,6 +299,7 @@ impl NewCore {
         config: &CoreConfig,
         index: usize,
         inbox: Arc<Inbox>,
+        context: &Context,
     ) -> Result<NewCore, SetupError> {
         let pinned = builder.pin.then(|| Pinned::to_nth(index)).flatten();
         let backend = builder.options.backend;
@@ -316,9 +319,10 @@ impl NewCore {
                 (core, None, CoreBackend::Epoll { reason })
             }
         };
+        let tokio = context.local(&core)?;
         Ok(NewCore {
             index,
-            executor: Executor::new(core, inbox),
+            executor: Executor::new(core, inbox, tokio),
             seat,
             backend: Arc::new(backend),
             pinned,
@@ -399,8 +403,10 @@ impl NewCore {
         F: Future + 'static,
     {
         self.label_counters(files, handle);
-        let _entered = context.enter();
         let executor = self.executor;
+        let _beside = context.enter();
+        let local = executor.tokio().map(|tokio| tokio.handle());
+        let _local = local.as_ref().map(|local| local.enter());
         executor.core().set_seat(handle.seat(self.index));
         executor.enter(files, handle);
         let files_driver = self

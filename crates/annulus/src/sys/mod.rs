@@ -44,5 +44,7 @@ pub(crate) mod size_limit;
 pub(crate) mod sq_poll;
 pub(crate) mod sqe;
 pub(crate) mod syscall_probe;
+#[cfg(all(feature = "net", feature = "tokio"))]
+pub(crate) mod timer_fd;
 pub(crate) mod wait_for;
 pub(crate) mod wake;

@@ -74,6 +74,17 @@ impl Poller {
         }
     }
 
+    /// Returns whether the last wait may have left events.
+    #[cfg(all(feature = "net", feature = "tokio"))]
+    pub(crate) fn may_have_more(&self) -> bool {
+        self.events.len() == self.events.capacity()
+    }
+
+    #[cfg(all(feature = "net", feature = "tokio"))]
+    pub(crate) fn try_clone_fd(&self) -> io::Result<OwnedFd> {
+        self.epoll.try_clone()
+    }
+
     /// Returns event `nth` of the last wait.
     pub(crate) fn event(&self, nth: usize) -> Option<Readiness> {
         use epoll::EventFlags as Is;

@@ -139,6 +139,24 @@ impl Ring {
     }
 
     /// Returns the interface for registrations.
+    /// Registers an eventfd that is written when work arrives for the ring, while the [bell](Ring::set_bell) is on.
+    #[cfg(all(feature = "net", feature = "tokio"))]
+    pub(crate) fn register_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        self.set_bell(false);
+        self.submitter().register_eventfd(bell.as_raw_fd())
+    }
+
+    /// Turns the bell on or off. When it is on, check for work once more before a sleep.
+    #[cfg(all(feature = "net", feature = "tokio"))]
+    pub(crate) fn set_bell(&mut self, on: bool) {
+        let queue = self.ring.completion();
+        match on {
+            true => queue.enable_eventfd(),
+            false => queue.disable_eventfd(),
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
         self.ring.submitter()
     }

@@ -165,6 +165,16 @@ pub(crate) const POLL_FIRST: u16 = 1;
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
 /// Poll events: data, or the end of the stream.
 pub(crate) const POLL_READ: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
+#[cfg(feature = "net")]
+/// Returns the events as the kernel reads them: the halves are swapped on big-endian machines.
+pub(crate) fn poll_mask(events: u32) -> u32 {
+    if cfg!(target_endian = "big") {
+        events.rotate_left(16)
+    } else {
+        events
+    }
+}
+
 /// `IORING_FSYNC_DATASYNC`.
 pub(crate) const FSYNC_DATASYNC: u32 = 1;
 /// `RWF_DSYNC`: the write is on stable storage when it completes.

@@ -1,6 +1,8 @@
 //! The ways in which other threads wake a driver that sleeps: in the kernel by an eventfd, or outside of it.
 
 use std::io;
+#[cfg(all(feature = "net", feature = "tokio"))]
+use std::os::fd::RawFd;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -70,6 +72,20 @@ impl EventFd {
 
     pub(crate) fn raw(&self) -> i32 {
         self.fd.as_raw_fd()
+    }
+}
+
+#[cfg(all(feature = "net", feature = "tokio"))]
+impl From<EventFd> for OwnedFd {
+    fn from(eventfd: EventFd) -> OwnedFd {
+        eventfd.fd
+    }
+}
+
+#[cfg(all(feature = "net", feature = "tokio"))]
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.raw()
     }
 }
 

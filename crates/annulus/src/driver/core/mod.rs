@@ -27,6 +27,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+#[cfg(feature = "tokio")]
+use std::os::fd::{BorrowedFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,6 +58,8 @@ use crate::sys::kernel::Kernel;
 use crate::sys::net::Kind;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::Sqe;
+#[cfg(feature = "tokio")]
+use crate::sys::wake::EventFd;
 use closing::Closing;
 use readiness::Readiness;
 use rings::Rings;
@@ -89,6 +93,30 @@ impl GroupChoice {
     }
 }
 
+/// A sleep in another runtime.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy)]
+struct Sleep {
+    /// The time of the next timer, ns.
+    until_ns: u64,
+    /// The callbacks for tasks of the other runtime that use the core.
+    calls: SleepCalls,
+}
+
+/// The callbacks of a sleep in another runtime.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy)]
+pub(crate) struct SleepCalls {
+    /// Called when an operation waits for a submission.
+    pub(crate) on_push: fn(),
+    /// Called when a timer is earlier than the end of the sleep.
+    pub(crate) on_earlier_timer: fn(),
+}
+
+/// There is work, so a core must not sleep.
+#[cfg(feature = "tokio")]
+pub(crate) struct Awake;
+
 /// The source of completions or readiness of a core's sockets.
 enum Backend {
     Rings(Box<Rings>),
@@ -113,6 +141,9 @@ pub(crate) struct Core {
     closing: Closing,
     notifier: Arc<Notifier>,
     budget: Cell<u32>,
+    /// The sleep in another runtime, which may poll its own tasks meanwhile.
+    #[cfg(feature = "tokio")]
+    sleep: Cell<Option<Sleep>>,
     /// True if new operations are refused because the core is ending.
     ending: Cell<bool>,
     /// Starts a task on this core; set by the executor.
@@ -192,6 +223,8 @@ impl Core {
             closing: Closing::new(close_timeout),
             notifier,
             budget: Cell::new(BUDGET),
+            #[cfg(feature = "tokio")]
+            sleep: Cell::new(None),
             ending: Cell::new(false),
             starter: Cell::new(None),
             seat: OnceCell::new(),
@@ -247,6 +280,11 @@ impl Core {
                 true
             }
             None => {
+                // Another runtime does not reset the budget before it polls its tasks.
+                #[cfg(feature = "tokio")]
+                if self.sleep.get().is_some() {
+                    self.refill();
+                }
                 context.waker().wake_by_ref();
                 false
             }
@@ -447,6 +485,12 @@ impl Core {
         });
         let before = self.timers.borrow_mut().set(timer, waker);
         drop(before);
+        #[cfg(feature = "tokio")]
+        if let Some(sleep) = self.sleep.get()
+            && at_ns < sleep.until_ns
+        {
+            (sleep.calls.on_earlier_timer)();
+        }
         timer
     }
 
@@ -511,8 +555,7 @@ impl Core {
         if self.is_elsewhere() {
             return;
         }
-        let next_ns = self.timers.borrow().next_ns();
-        let next_ns = next_ns.into_iter().chain(self.closing.next_ns()).min();
+        let next_ns = self.next_ns();
         self.with_group(Group::fetch);
         match &self.backend {
             Backend::Rings(rings) => rings.drive(self, next_ns, busy),
@@ -523,6 +566,102 @@ impl Core {
         for socket in self.closing.stuck() {
             self.notifier.counters.close_timeouts().add(1);
             socket.abort();
+        }
+    }
+
+    /// Returns the time of the next timer, ns.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        let next_ns = self.timers.borrow().next_ns();
+        next_ns.into_iter().chain(self.closing.next_ns()).min()
+    }
+
+    // ----- sleeps in another runtime -----
+
+    /// Polls the reactor of another runtime, until [`is_reactor_ready`](Core::is_reactor_ready). The caller keeps
+    /// `reactor` open as long as the core.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_reactor(&self, reactor: RawFd) -> std::io::Result<()> {
+        match &self.backend {
+            Backend::Rings(rings) => {
+                rings.poll_reactor(reactor);
+                Ok(())
+            }
+            Backend::Readiness(readiness) => readiness.poll_reactor(reactor),
+        }
+    }
+
+    /// Returns whether the reactor that is polled has had an event.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_reactor_ready(&self) -> bool {
+        match &self.backend {
+            Backend::Rings(rings) => rings.is_reactor_ready(),
+            Backend::Readiness(readiness) => readiness.is_reactor_ready(),
+        }
+    }
+
+    /// Returns two descriptors whose edges end a sleep that began with [`begin_sleep`](Core::begin_sleep): one for the
+    /// backend, which is the bell or the epoll instance, and that of the notifier.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn sleep_sources(&self) -> std::io::Result<(OwnedFd, Arc<EventFd>)> {
+        let backend = match &self.backend {
+            Backend::Rings(_) => EventFd::new()?.into(),
+            Backend::Readiness(readiness) => readiness.poller_fd()?,
+        };
+        Ok((backend, Arc::clone(self.notifier.eventfd())))
+    }
+
+    /// Lets `reactor` watch the backend's descriptor of [`sleep_sources`](Core::sleep_sources), and polls it no longer.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn register_bell(
+        &self,
+        bell: BorrowedFd<'_>,
+        reactor: Option<BorrowedFd<'_>>,
+    ) -> std::io::Result<()> {
+        match &self.backend {
+            Backend::Rings(rings) => return rings.register_bell(bell),
+            // Two epoll instances can't watch each other.
+            Backend::Readiness(readiness) => readiness.forget_reactor(reactor),
+        }
+        Ok(())
+    }
+
+    /// Begins a sleep in another runtime. Returns the time of the next timer. Fails if there is work to do first.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn begin_sleep(
+        &self,
+        busy: impl Fn() -> bool,
+        calls: SleepCalls,
+    ) -> Result<Option<u64>, Awake> {
+        let files_ns = match &self.backend {
+            Backend::Rings(rings) => rings.begin_sleep(busy, calls.on_push)?,
+            Backend::Readiness(readiness) => readiness.begin_sleep(busy)?,
+        };
+        let next_ns = self.next_ns().into_iter().chain(files_ns).min();
+        let until_ns = next_ns.unwrap_or(u64::MAX);
+        self.sleep.set(Some(Sleep { until_ns, calls }));
+        Ok(next_ns)
+    }
+
+    /// Ends a sleep, if one was begun.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn end_sleep(&self) {
+        if self.sleep.take().is_none() {
+            return;
+        }
+        match &self.backend {
+            Backend::Rings(rings) => rings.end_sleep(),
+            Backend::Readiness(readiness) => readiness.end_sleep(),
+        }
+    }
+
+    /// Submits operations during a sleep. Returns whether there is work that ends it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn submit_asleep(&self) -> bool {
+        match (&self.backend, self.sleep.get()) {
+            (Backend::Rings(rings), Some(sleep)) if !self.is_elsewhere() => {
+                rings.submit_asleep(self, sleep.calls.on_push)
+            }
+            _ => false,
         }
     }
 

@@ -6,12 +6,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+#[cfg(feature = "tokio")]
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use slab::Slab;
 
+#[cfg(feature = "tokio")]
+use super::Awake;
 use super::waiters::{Waiters, Woken};
 use super::{Notifier, count_call, table};
 use crate::driver::finish::contain;
@@ -26,6 +30,9 @@ use crate::sys::poller::Poller;
 
 /// The notifier's token among the polled descriptors.
 const NOTIFIER: u64 = u64::MAX;
+/// The token of another runtime's reactor.
+#[cfg(feature = "tokio")]
+const REACTOR: u64 = u64::MAX - 1;
 
 pub(super) struct Readiness {
     poller: RefCell<Poller>,
@@ -34,6 +41,9 @@ pub(super) struct Readiness {
     /// True if detached operations have ended.
     over: Cell<bool>,
     notifier: Arc<Notifier>,
+    /// The reactor that is polled has had an event.
+    #[cfg(feature = "tokio")]
+    reactor_ready: Cell<bool>,
 }
 
 /// The known readiness of a socket.
@@ -122,6 +132,8 @@ impl Readiness {
             generation: Cell::new(0),
             over: Cell::new(false),
             notifier,
+            #[cfg(feature = "tokio")]
+            reactor_ready: Cell::new(false),
         })
     }
 
@@ -247,6 +259,11 @@ impl Readiness {
                 let _ = self.notifier.eventfd().sleep(Some(0));
                 continue;
             }
+            #[cfg(feature = "tokio")]
+            if ready.token == REACTOR {
+                self.reactor_ready.set(true);
+                continue;
+            }
             if ready.ended {
                 self.with_source(ready.token, |source| source.ended = true);
             }
@@ -258,6 +275,44 @@ impl Readiness {
                 self.go_on(ready.token);
             }
         }
+    }
+
+    /// Polls the reactor of another runtime: reports each change.
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_reactor(&self, reactor: RawFd) -> io::Result<()> {
+        self.poller.borrow().add(borrow_fd(reactor), REACTOR)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn forget_reactor(&self, reactor: Option<BorrowedFd<'_>>) {
+        (reactor.into_iter()).for_each(|reactor| self.poller.borrow().remove(reactor));
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_reactor_ready(&self) -> bool {
+        self.reactor_ready.get()
+    }
+
+    /// Begins a sleep outside of the poller, which an event of the poller ends. Fails if there is work.
+    #[cfg(feature = "tokio")]
+    pub(super) fn begin_sleep(&self, busy: impl Fn() -> bool) -> Result<Option<u64>, Awake> {
+        self.notifier.about_to_sleep();
+        // An edge of the poller is only reported for new events.
+        if self.poller.borrow().may_have_more() || busy() {
+            self.end_sleep();
+            return Err(Awake);
+        }
+        Ok(None)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn end_sleep(&self) {
+        self.notifier.awake();
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn poller_fd(&self) -> io::Result<OwnedFd> {
+        self.poller.borrow().try_clone_fd()
     }
 
     /// Starts a detached operation.

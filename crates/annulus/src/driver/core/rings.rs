@@ -4,12 +4,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+#[cfg(feature = "tokio")]
+use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use slab::Slab;
 
+#[cfg(feature = "tokio")]
+use super::Awake;
 use super::shared_ring::{Files, SubmissionPort};
 use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table, Token};
 use super::{Core, Notifier};
@@ -26,13 +30,18 @@ use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::kernel::{EnterOutcome, Kernel};
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
+#[cfg(feature = "tokio")]
+use crate::sys::sqe::{POLL_READ, poll_mask};
 
 /// The token of the eventfd read that a notifier completes.
 const WAKE: Token = Token::special(0);
 /// The token of CQEs without meaning: those of closes and cancels.
 const IGNORED: Token = Token::special(1);
+/// The token of the poll of another runtime's reactor.
+#[cfg(feature = "tokio")]
+const REACTOR: Token = Token::special(2);
 /// The first of the tokens for closes that are linked to sends; each is followed by the index.
-const CLOSES: u32 = 2;
+const CLOSES: u32 = 3;
 /// The interval between checks of the operations in flight while a core ends, ns.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
@@ -46,6 +55,9 @@ pub(super) struct Rings {
     /// Sockets whose last send has a close linked to it.
     closes: RefCell<Slab<Rc<Socket>>>,
     wake_armed: Cell<bool>,
+    /// The reactor that is polled has had an event.
+    #[cfg(feature = "tokio")]
+    reactor_ready: Cell<bool>,
     notifier: Arc<Notifier>,
     /// True if the kernel continues a send until all of it is sent or it fails (MSG_WAITALL). Since Linux 5.19,
     /// detected by an operation of 6.0.
@@ -75,6 +87,8 @@ impl Rings {
             cqes: RefCell::default(),
             closes: RefCell::default(),
             wake_armed: Cell::new(false),
+            #[cfg(feature = "tokio")]
+            reactor_ready: Cell::new(false),
             notifier,
             sends_whole,
             failed: Cell::new(0),
@@ -264,6 +278,70 @@ impl Rings {
         self.judge(result);
     }
 
+    /// Registers the eventfd that ends sleeps outside of the ring.
+    #[cfg(feature = "tokio")]
+    pub(super) fn register_bell(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        self.with_ring(|ring| ring.register_bell(bell))
+    }
+
+    /// Polls the reactor of another runtime once. `reactor` stays open as long as the ring.
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_reactor(&self, reactor: RawFd) {
+        self.push_later(Sqe {
+            user_data: REACTOR.user_data(),
+            op_flags: poll_mask(POLL_READ),
+            ..Sqe::new(opcode::POLL_ADD, reactor)
+        });
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_reactor_ready(&self) -> bool {
+        self.reactor_ready.get()
+    }
+
+    /// Begins a sleep outside of the ring, which the bell or the notifier ends. Returns the time of the next deadline
+    /// of the files. Fails if there is work. Calls `on_push` when an SQE is pushed during the sleep.
+    #[cfg(feature = "tokio")]
+    pub(super) fn begin_sleep(
+        &self,
+        busy: impl Fn() -> bool,
+        on_push: fn(),
+    ) -> Result<Option<u64>, Awake> {
+        self.notifier.about_to_sleep();
+        if self.has_work_with_bell() || !self.files.borrow().prepare_sleep() || busy() {
+            self.end_sleep();
+            return Err(Awake);
+        }
+        self.port.on_push.set(Some(on_push));
+        Ok(self.files.borrow().next_ns())
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn end_sleep(&self) {
+        self.port.on_push.set(None);
+        self.with_ring(|ring| ring.set_bell(false));
+        self.wake_up();
+    }
+
+    /// Submits during a sleep. Returns whether there is work that ends it.
+    #[cfg(feature = "tokio")]
+    pub(super) fn submit_asleep(&self, core: &Core, on_push: fn()) -> bool {
+        // Without the bell, which would report each completion of the submission.
+        self.with_ring(|ring| ring.set_bell(false));
+        self.drive(core, None, || true);
+        self.port.on_push.set(Some(on_push));
+        self.has_work_with_bell()
+    }
+
+    #[cfg(feature = "tokio")]
+    fn has_work_with_bell(&self) -> bool {
+        let has_work = self.with_ring(|ring| {
+            ring.set_bell(true);
+            ring.unsubmitted() > 0 || ring.ready()
+        });
+        has_work || !self.waiting.borrow().is_empty()
+    }
+
     fn wake_up(&self) {
         self.files.borrow().wake_up();
         self.notifier.awake();
@@ -331,6 +409,10 @@ impl Rings {
         if Token::special(number) == WAKE {
             self.wake_armed.set(false);
             self.files.borrow_mut().follow_arenas();
+        }
+        #[cfg(feature = "tokio")]
+        if Token::special(number) == REACTOR {
+            self.reactor_ready.set(true);
         }
     }
 

@@ -22,6 +22,9 @@ pub(super) struct SubmissionPort {
     pub(super) ring: RefCell<Ring>,
     /// The number of SQEs pushed so far.
     pushed: Cell<u64>,
+    /// Called at the next push, while the core sleeps in another runtime.
+    #[cfg(feature = "tokio")]
+    pub(super) on_push: Cell<Option<fn()>>,
     for_files: RefCell<Vec<Cqe>>,
     /// CQEs of the core that were reaped while the file driver waited; handled in the core's next poll.
     for_core: RefCell<Vec<Cqe>>,
@@ -32,6 +35,8 @@ impl SubmissionPort {
         Rc::new(SubmissionPort {
             ring: RefCell::new(ring),
             pushed: Cell::new(0),
+            #[cfg(feature = "tokio")]
+            on_push: Cell::new(None),
             for_files: RefCell::default(),
             for_core: RefCell::default(),
         })
@@ -41,6 +46,10 @@ impl SubmissionPort {
     pub(super) fn push(&self, sqe: Sqe) -> bool {
         let pushed = self.ring.borrow_mut().push(sqe);
         self.pushed.set(self.pushed.get() + u64::from(pushed));
+        #[cfg(feature = "tokio")]
+        if let Some(tell) = self.on_push.take() {
+            tell();
+        }
         pushed
     }
 

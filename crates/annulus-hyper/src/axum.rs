@@ -13,8 +13,9 @@
 //! }
 //! ```
 //!
-//! The cores run beside the program's Tokio runtime, one thread per processor. Connections, and the handlers of their
-//! requests, run on the cores. Tasks of `tokio::spawn` run on Tokio's workers, and with them axum's WebSockets.
+//! The cores are threads beside those of the program's Tokio runtime, one per processor. Each has a Tokio runtime of its
+//! own: connections, the handlers of their requests, the tasks that these spawn, and WebSockets stay on one core. Pools and
+//! clients that `main` has made work there, too.
 //!
 //! - **End.** SIGTERM and SIGINT end the server gracefully: it accepts no more connections, and requests in progress
 //!   have until the [deadline](Serve::deadline). Upgraded connections are closed then.
@@ -58,7 +59,7 @@ pub fn serve<A: App>(address: impl ToSocketAddrs, app: A) -> Serve<A> {
     Serve {
         addresses: address.to_socket_addrs().map(Iterator::collect),
         app,
-        runtime: Runtime::builder().grace(DEADLINE),
+        runtime: Runtime::builder().grace(DEADLINE).with_tokio(),
         server: server(),
         stop: None,
         on_listening: None,
@@ -274,9 +275,7 @@ impl<A: App> Serve<A> {
             None => Box::pin(terminated()?),
         };
         let (app, server) = (self.app, self.server);
-        let runtime = self
-            .runtime
-            .with_tokio_handle(tokio::runtime::Handle::current());
+        let runtime = self.runtime;
         let on_listening = Mutex::new(self.on_listening);
         let (bound, _) = watch::channel(None);
         let main = move |core: annulus::runtime::CoreInfo| {

@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use annulus::net::{AsyncStream, ConnectedStream};
 use annulus::runtime::CoreBound;
@@ -58,6 +58,21 @@ pub(crate) struct Shared<S: ConnectedStream> {
     pub(crate) inner: RefCell<Inner<S>>,
     /// The buffer to gather into. A completed send returns its buffer here, possibly while `inner` is borrowed.
     spare: Cell<Vec<u8>>,
+    end: Rc<StreamEnd>,
+}
+
+/// The end of a stream, which a task awaits.
+#[derive(Default)]
+pub(crate) struct StreamEnd {
+    has_ended: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl<S: ConnectedStream> Drop for Shared<S> {
+    fn drop(&mut self) {
+        self.end.has_ended.set(true);
+        self.end.waker.take().into_iter().for_each(Waker::wake);
+    }
 }
 
 pub(crate) struct Inner<S: ConnectedStream> {
@@ -146,6 +161,7 @@ impl<S: ConnectedStream> Shared<S> {
                 failed: None,
             }),
             spare: Cell::default(),
+            end: Rc::default(),
         })
     }
 }
@@ -158,6 +174,27 @@ impl<S: ConnectedStream> PollEnd<S> {
 
     pub(crate) fn submit(&self) {
         self.0.inner.borrow_mut().submit();
+    }
+
+    pub(crate) fn stream_end(&self) -> Rc<StreamEnd> {
+        Rc::clone(&self.0.end)
+    }
+}
+
+impl StreamEnd {
+    pub(crate) fn has_come(&self) -> bool {
+        self.has_ended.get()
+    }
+
+    pub(crate) async fn wait(self: Rc<Self>) {
+        let ended = poll_fn(|context| {
+            if self.has_ended.get() {
+                return Poll::Ready(());
+            }
+            self.waker.set(Some(context.waker().clone()));
+            Poll::Pending
+        });
+        ended.await;
     }
 }
 

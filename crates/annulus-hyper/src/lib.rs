@@ -53,8 +53,8 @@
 //! # Upgrades
 //!
 //! For WebSockets and other upgrades, await `hyper::upgrade::on(request)`. A task started by
-//! [`annulus::runtime::spawn`] uses the stream on its core. On any other thread, such as one of Tokio's, the core moves the
-//! bytes.
+//! [`annulus::runtime::spawn`], or by `tokio::spawn` with the core's own Tokio runtime, uses the stream on its core. On any
+//! other thread, the core moves the bytes.
 //!
 //! # Features and fallback
 //!

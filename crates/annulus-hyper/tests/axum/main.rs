@@ -243,7 +243,11 @@ fn a_websocket_that_blocks_its_thread_holds_back_no_response_of_others() {
         let upgrade = |upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(block_or_echo) };
         Router::new().route("/", any(upgrade))
     };
-    each_way(app, |site| async {
+    let beside = |serve: Serve<Router>| {
+        let tokio = tokio::runtime::Handle::current();
+        serve.runtime(|runtime| runtime.with_tokio_handle(tokio))
+    };
+    each_way_with(app, beside, |site| async {
         let mut sockets = Vec::new();
         for _ in 0..16 {
             sockets.push(websocket(&site).await);
@@ -528,7 +532,10 @@ fn if_the_tokio_runtime_ends_first_the_server_stops_and_its_cores_finish_their_r
         };
         let app = websockets().route("/waits", get(waits));
         let tokio = tokio::runtime::Runtime::new().unwrap();
-        let site = tokio.block_on(Site::start(backend, app, |server| server));
+        let beside = |serve: Serve<Router>| {
+            serve.runtime(|runtime| runtime.with_tokio_handle(tokio.handle().clone()))
+        };
+        let site = tokio.block_on(Site::start(backend, app, beside));
         let open = |path: &str, more: &str, until: &str| {
             let mut stream = std::net::TcpStream::connect(site.address).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();

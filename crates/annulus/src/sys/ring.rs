@@ -157,6 +157,12 @@ impl Ring {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
 
+    /// Returns whether there are completions, or were more than the queue holds.
+    #[cfg(all(feature = "net", feature = "tokio"))]
+    pub(crate) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty() || self.ring.submission().cq_overflow()
+    }
+
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
         self.ring.submitter()
     }

@@ -42,6 +42,10 @@ const IGNORED: Token = Token::special(1);
 const REACTOR: Token = Token::special(2);
 /// The first of the tokens for closes that are linked to sends; each is followed by the index.
 const CLOSES: u32 = 3;
+/// The number of enters in a row without a completion after which the flag for task work is not believed. Each runs 20
+/// items of work, or all.
+#[cfg(feature = "tokio")]
+const FRUITLESS_ENTERS_MAX: u32 = 16;
 /// The interval between checks of the operations in flight while a core ends, ns.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
@@ -58,6 +62,9 @@ pub(super) struct Rings {
     /// The reactor that is polled has had an event.
     #[cfg(feature = "tokio")]
     reactor_ready: Cell<bool>,
+    /// The number of enters since the last completion that were to run task work.
+    #[cfg(feature = "tokio")]
+    fruitless_enters: Cell<u32>,
     notifier: Arc<Notifier>,
     /// True if the kernel continues a send until all of it is sent or it fails (MSG_WAITALL). Since Linux 5.19,
     /// detected by an operation of 6.0.
@@ -89,6 +96,8 @@ impl Rings {
             wake_armed: Cell::new(false),
             #[cfg(feature = "tokio")]
             reactor_ready: Cell::new(false),
+            #[cfg(feature = "tokio")]
+            fruitless_enters: Cell::new(0),
             notifier,
             sends_whole,
             failed: Cell::new(0),
@@ -333,13 +342,25 @@ impl Rings {
         self.has_work_with_bell()
     }
 
+    /// Turns the bell on. Returns whether there is work that it may not report.
     #[cfg(feature = "tokio")]
     fn has_work_with_bell(&self) -> bool {
-        let has_work = self.with_ring(|ring| {
+        let (has_work, may_have) = self.with_ring(|ring| {
             ring.set_bell(true);
-            ring.unsubmitted() > 0 || ring.ready()
+            let has_work = ring.unsubmitted() > 0 || ring.has_completions();
+            (has_work, ring.ready())
         });
-        has_work || !self.waiting.borrow().is_empty()
+        if has_work || !self.waiting.borrow().is_empty() {
+            return true;
+        }
+        if !may_have {
+            return false;
+        }
+        // An enter may leave task work, and keeps the flag then. The flag may also stay set without any: the kernel sets
+        // it after it has queued the work, which may have run by then. No enter clears it then.
+        let enters = self.fruitless_enters.get() + 1;
+        self.fruitless_enters.set(enters);
+        enters <= FRUITLESS_ENTERS_MAX
     }
 
     fn wake_up(&self) {
@@ -376,6 +397,10 @@ impl Rings {
         counters.sqes().set(self.port.pushed());
         counters.cqes().add(cqes.len() as u64);
         self.reaped_ns.set(0);
+        #[cfg(feature = "tokio")]
+        if !cqes.is_empty() {
+            self.fruitless_enters.set(0);
+        }
         for cqe in cqes.drain(..) {
             self.react(core, cqe);
         }

@@ -18,10 +18,10 @@ use crate::error::Failure;
 
 /// The longest range that is read before `get` returns, bytes. A caller of a short range usually wants all of it.
 pub(crate) const SHORT_BYTES: u64 = 1 << 20;
-/// The size of a stream's reads, bytes.
-const CHUNK_BYTES: u64 = 1 << 20;
+/// The size of a stream's reads, bytes. Small, so that the chunks ahead fit into a processor's cache.
+const CHUNK_BYTES: u64 = 128 << 10;
 /// The number of reads that a stream has in flight.
-const READ_AHEAD: usize = 4;
+const READ_AHEAD: usize = 8;
 /// The longest read for several ranges, bytes. Each of them keeps all of it in memory.
 const MERGED_BYTES_MAX: u64 = 1 << 20;
 

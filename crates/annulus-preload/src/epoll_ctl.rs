@@ -216,7 +216,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if config::get().disabled || !ring_policy::may_make_rings() {
         counters::passed(Why::Filtered);
         stops::on_set(Why::Filtered, 0);
-        log::log_refused("the program has set a system call filter");
+        log::log_refused(ring_policy::why_no_rings());
         guard.mode = Mode::Passing;
         return;
     }

@@ -13,7 +13,7 @@ use crate::sys;
 /// The program has changed its credentials: no kernel thread polls for a ring any more.
 static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
 
-/// Remaining checks for a new filter: a program that sets `no_new_privs` often sets a filter next.
+/// Remaining checks for a new filter: a thread that sets `no_new_privs` often sets a filter next.
 static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
 const FILTER_CHECKS_MAX: u32 = 64;
 /// In place of a count: no ring is created or entered any more.
@@ -22,6 +22,16 @@ const NO_RINGS: u32 = u32::MAX;
 /// Forbids rings permanently.
 pub(crate) fn forbid_rings() {
     FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
+}
+
+/// Returns the reason for [`forbid_rings`], for the log.
+pub(crate) fn why_no_rings() -> &'static str {
+    if sys::has_filter() {
+        "the program has set a system call filter"
+    } else {
+        "the program may set a system call filter: a thread that was served has set no_new_privs, or a child shares \
+         its memory"
+    }
 }
 
 /// Starts to check for a filter, which the program may be about to set.

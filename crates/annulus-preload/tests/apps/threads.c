@@ -3,6 +3,7 @@
  * without the library. The library may serve other connections, but bytes and events stay the same. */
 #include "app.h"
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 
 struct task {
     pthread_t thread;
@@ -336,6 +337,8 @@ static void several_threads_may_share_a_set(void) {
 static void serve_own(struct task *task) {
     struct epoll_event event;
     char bytes[64];
+    if (task->other)
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     int set = new_set();
     add(set, task->pair.app, EPOLLIN | EPOLLRDHUP, 1);
     for (;;) {
@@ -350,13 +353,16 @@ static void serve_own(struct task *task) {
     MUST(close(set));
 }
 
-/* memcached: each worker has its set, and gets its connections from the thread that accepts. */
-static void each_thread_may_have_its_set(void) {
+static void serve_by_threads(bool without_privileges) {
     struct task tasks[6] = {0};
     int right = 0;
     for (int i = 0; i < 6; i++) {
         tasks[i].pair = connected();
+        tasks[i].other = without_privileges;
         start(&tasks[i], serve_own);
+        /* The thread before is being served when the next one begins. */
+        peer_send(&tasks[i].pair, "first");
+        peer_gets(&tasks[i].pair, 5);
     }
     for (int round = 0; round < 100; round++)
         for (int i = 0; i < 6; i++) {
@@ -374,6 +380,12 @@ static void each_thread_may_have_its_set(void) {
     }
     print("right: %d\n", right);
 }
+
+/* memcached: each worker has its set, and gets its connections from the thread that accepts. */
+static void each_thread_may_have_its_set(void) { serve_by_threads(false); }
+
+/* HAProxy: each thread does this before its first wait, while others are served already. */
+static void threads_that_set_no_new_privileges_are_served(void) { serve_by_threads(true); }
 
 static void pass_to_thread(struct task *task) {
     int set = new_set();
@@ -527,6 +539,7 @@ static const struct app_case cases[] = {
     CASE(another_thread_wakes_the_owner_by_an_eventfd, "passed:not_a_stream"),
     CASE(several_threads_may_share_a_set, "back:several_threads"),
     CASE(each_thread_may_have_its_set, "served:read served:write"),
+    CASE(threads_that_set_no_new_privileges_are_served, "served:read passed:filtered<=0 back:filtered<=0"),
     CASE(a_socket_may_move_to_another_threads_set, ""),
     CASE(a_thread_that_sleeps_can_be_cancelled, ""),
     CASE(a_handler_may_end_the_waiting_thread, "served:epoll_wait"),

@@ -276,6 +276,7 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn another_thread_wakes_the_owner_by_an_eventfd;
     fn several_threads_may_share_a_set;
     fn each_thread_may_have_its_set;
+    fn threads_that_set_no_new_privileges_are_served;
     fn a_socket_may_move_to_another_threads_set;
     fn a_thread_that_sleeps_can_be_cancelled;
     fn a_handler_may_end_the_waiting_thread;

@@ -44,14 +44,22 @@ pub fn in_child(test: &str, body: impl FnOnce()) {
     }
 }
 
-/// Changes to the user "nobody", without groups and capabilities, in all threads of this process.
-pub fn become_nobody() {
-    const NOBODY: libc::uid_t = 65534;
+/// The number of a user who owns no files, and whose processes are only those of this test process. The kernel counts
+/// locked memory and processes per user, so tests that share a user fail beside each other.
+#[must_use]
+pub fn own_user() -> u32 {
+    // Within the 65,536 users that a container usually has, and above those of a usual system.
+    20_000 + std::process::id() % 40_000
+}
+
+/// Changes to `own_user`, without groups and capabilities, in all threads of this process.
+pub fn become_own_user() {
+    let user = own_user();
     // SAFETY: only numbers are passed; the C library applies the change to every thread.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
-        assert_eq!(libc::setresgid(NOBODY, NOBODY, NOBODY), 0);
-        assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);
-        assert_eq!(libc::geteuid(), NOBODY);
+        assert_eq!(libc::setresgid(user, user, user), 0);
+        assert_eq!(libc::setresuid(user, user, user), 0);
+        assert_eq!(libc::geteuid(), user);
     }
 }

@@ -3,7 +3,7 @@
 
 use annulus::buf::{Arena, BufferLayout};
 use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
-use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::child_process::{become_own_user, in_child};
 use annulus_testing::{skip, workload};
 
 /// Removes all locked memory, and the capability that waives the limit.
@@ -19,7 +19,7 @@ fn limit_locked_memory(bytes: u64) {
     // SAFETY: reads the given struct.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
     assert_eq!(set, 0);
-    become_nobody();
+    become_own_user();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use annulus::OpenOptions;
 use annulus::fs::CachedReads;
 use annulus::net::TcpListener;
 use annulus::runtime::{self, CoreBackend, CoreInfo, Handle, Runtime, RuntimeBuilder};
-use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::child_process::{become_own_user, in_child};
 use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -315,7 +315,7 @@ fn a_runtime_without_locked_memory_serves() {
         // SAFETY: reads the given struct.
         let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
         assert_eq!(set, 0);
-        become_nobody();
+        become_own_user();
         let builder = Runtime::builder().threads(2);
         let run = builder.clone().run(|core| {
             println!("core {}: {}", core.index(), core.backend());

@@ -2,7 +2,7 @@
 //! whole machine, so `ci/kernel` runs these tests in a virtual machine, one at a time.
 
 use annulus::{Engine, SetupError};
-use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::child_process::{become_own_user, in_child};
 use annulus_testing::sysctl::{ChangedSysctl, DISABLED};
 use annulus_testing::workload;
 
@@ -48,7 +48,7 @@ fn io_uring_for_root_only_is_reported_and_everything_works() {
         );
     }
     in_child(NAME, || {
-        become_nobody();
+        become_own_user();
         assert_disabled(1, "kernel.io_uring_group");
     });
 }

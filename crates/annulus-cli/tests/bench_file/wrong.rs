@@ -4,12 +4,10 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
+use annulus_testing::child_process::own_user;
 use annulus_testing::skip::skip;
 
 use crate::command::Workspace;
-
-/// The user `nobody`, who owns no files.
-const NOBODY: u32 = 65534;
 
 /// Asserts that the command fails with this code and this message, and leaves the folder unchanged.
 fn refuses(workspace: &Workspace, args: &[&str], code: i32, text: &str) {
@@ -70,8 +68,8 @@ fn an_unreadable_file_is_refused() {
     std::fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
     let mut command = workspace.command(&["secret"]);
     if std::fs::File::open(&path).is_ok() {
-        // Root may read every file; the user `nobody` may not.
-        command.uid(NOBODY).gid(NOBODY);
+        // Root may read every file; an ordinary user may not.
+        command.uid(own_user()).gid(own_user());
     }
     let output = match command.output() {
         Ok(output) => output,
@@ -261,7 +259,7 @@ fn a_memory_limit_without_permission_is_refused() {
     std::fs::set_permissions(workspace.path(), Permissions::from_mode(0o777)).unwrap();
     let mut command = workspace.command(&["--memory", "64M"]);
     if is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(own_user()).gid(own_user());
     }
     let output = match command.output() {
         Ok(output) => output,

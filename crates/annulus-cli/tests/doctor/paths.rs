@@ -5,14 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use annulus_testing::child_process::own_user;
 use annulus_testing::skip::{root_or_skip, skip};
 use serde_json::Value;
 
 use crate::below::below;
 use crate::command::{command, output, report, rules};
-
-/// A user without files.
-const NOBODY: u32 = 65534;
 
 fn location(path: &str) -> Value {
     report(command(&[path, "--quick", "--json"]))
@@ -76,7 +74,10 @@ fn an_unreadable_file_is_described_and_not_measured() {
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
     let mut command = command(&["secret", "--quick", "--json"]);
-    command.current_dir(dir.path()).uid(NOBODY).gid(NOBODY);
+    command
+        .current_dir(dir.path())
+        .uid(own_user())
+        .gid(own_user());
     if let Err(error) = command.output() {
         return skip(format_args!(
             "cannot run the command as another user: {error}"
@@ -101,7 +102,10 @@ fn a_folder_without_write_permission_is_named_and_says_nothing_about_direct_io()
     let dir = folder();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let mut command = command(&["--quick", "--json"]);
-    command.current_dir(dir.path()).uid(NOBODY).gid(NOBODY);
+    command
+        .current_dir(dir.path())
+        .uid(own_user())
+        .gid(own_user());
     if let Err(error) = command.output() {
         return skip(format_args!(
             "cannot run the command as another user: {error}"
@@ -230,7 +234,7 @@ fn a_block_device_is_reported_with_its_queue() {
     assert!(rules(&report).contains(&"stacked"), "{}", report["advice"]);
     // A user without read access still gets its facts.
     let mut command = below(&["env"], &[&device.0, "--quick", "--json"]);
-    command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    command.uid(own_user()).gid(own_user()).current_dir("/");
     if command
         .output()
         .is_ok_and(|output| output.status.code() != Some(126))

@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::thread;
 
+use annulus_testing::child_process::own_user;
 use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
@@ -15,8 +16,6 @@ const ENTER: i64 = 426;
 const REGISTER: i64 = 427;
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
-/// A user without locked memory. The limit is per user, and other tests run as "nobody".
-const USER: u32 = 54_321;
 
 /// Runs `body` on a thread with a seccomp filter, which its child processes inherit.
 fn filtered<T: Send>(calls: &[i64], errno: u32, body: impl FnOnce() -> T + Send) -> T {
@@ -116,7 +115,7 @@ fn the_text_reports_a_refusal_with_its_remedy() {
 /// Returns the report with a limit, as a user to whom it applies.
 fn limited(limit: &str) -> Option<Value> {
     let mut command = below(&["prlimit", limit], &["--quick", "--json"]);
-    command.uid(USER).gid(USER).current_dir("/");
+    command.uid(own_user()).gid(own_user()).current_dir("/");
     match command.output() {
         Ok(output) if output.status.code() == Some(126) || output.stdout.is_empty() => {
             let why = String::from_utf8_lossy(&output.stderr);

@@ -7,12 +7,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use annulus_testing::child_process::own_user;
 use annulus_testing::skip::skip;
 
 use crate::command::{CommandOutput, command, folder, is_root, result_of, run};
-
-/// The user `nobody`, who owns no files.
-const NOBODY: u32 = 65534;
 
 fn bench(folder: &Path, args: &[&str]) -> CommandOutput {
     let short = [
@@ -65,7 +63,7 @@ fn a_folder_without_permission_is_refused() {
     let dir = folder();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = command(dir.path(), &["bench", "file", "--size", "1M"]);
-    let refused = match command.uid(NOBODY).gid(NOBODY).output() {
+    let refused = match command.uid(own_user()).gid(own_user()).output() {
         Ok(output) => result_of(output),
         Err(error) => {
             return skip(format_args!(

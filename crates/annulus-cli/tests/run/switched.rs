@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus::metrics::layout::switch::{self, SwitchCounter};
+use annulus_testing::child_process::own_user;
 use annulus_testing::skip::skip;
 
 use crate::command::{CommandOutput, library, output};
@@ -99,7 +100,10 @@ fn a_process_is_released_and_resumed_and_the_counts_are_reported() {
     }
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
-    command.args(["resume", &own]).uid(65534).gid(65534);
+    command
+        .args(["resume", &own])
+        .uid(own_user())
+        .gid(own_user());
     if let Ok(output) = command.output() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");

@@ -3,13 +3,11 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use annulus_testing::child_process::own_user;
 use annulus_testing::skip;
 
 use crate::server::Server;
 use crate::{code_and_error, top};
-
-/// A user without files.
-const NOBODY: u32 = 65534;
 
 #[track_caller]
 fn refuses(args: &[&str], code: i32, text: &str) {
@@ -87,7 +85,7 @@ fn a_process_of_another_user_needs_sudo() {
     let mut command = top(&[&server.pid(), "--once"]);
     command.stdin(Stdio::null());
     if rustix::process::geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(own_user()).gid(own_user());
     } else {
         // A process of root, which other users may not inspect.
         command = top(&["1", "--once"]);

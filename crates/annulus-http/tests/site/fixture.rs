@@ -13,6 +13,7 @@ use annulus_http::site::{
     Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site, SiteOptions,
     SiteRequest, SiteResponse,
 };
+use annulus_testing::child_process::own_user;
 use annulus_testing::skip::{log, skip};
 use tempfile::TempDir;
 
@@ -258,9 +259,9 @@ pub(crate) async fn read(file: &OpenFile, offset: u64, bytes: u64) -> io::Result
     Ok(file.file().read_exact_at(buf, offset).await?)
 }
 
-/// Runs `body` in a separate process, as the user "nobody" if `as_nobody` and possible.
+/// Runs `body` in a separate process, as a user without rights if `as_other` and possible.
 #[track_caller]
-pub(crate) fn in_child(test: &str, as_nobody: bool, body: impl FnOnce()) {
+pub(crate) fn in_child(test: &str, as_other: bool, body: impl FnOnce()) {
     if std::env::var(ROLE).as_deref() == Ok(test) {
         return body();
     }
@@ -270,11 +271,11 @@ pub(crate) fn in_child(test: &str, as_nobody: bool, body: impl FnOnce()) {
         .env(ROLE, test)
         .env_remove("ANNULUS_SKIP_LOG")
         .stdin(Stdio::null());
-    if as_nobody && is_root() {
-        command.uid(65534).gid(65534).current_dir("/");
+    if as_other && is_root() {
+        command.uid(own_user()).gid(own_user()).current_dir("/");
     }
     let output = match command.output() {
-        Err(error) if as_nobody => return skip(format_args!("as nobody: {error}")),
+        Err(error) if as_other => return skip(format_args!("as another user: {error}")),
         output => output.unwrap(),
     };
     let text = String::from_utf8_lossy(&output.stdout);

@@ -44,7 +44,7 @@ macro_rules! tests {
 
         use super::{mounts_or_skip, names};
         use annulus_object_store::$store::LocalFileSystem;
-        use annulus_testing::child_process::{become_nobody, in_child};
+        use annulus_testing::child_process::{become_own_user, in_child};
         use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
         use annulus_testing::skip::{root_or_skip, skip};
         use nix::mount::{MsFlags, mount};
@@ -209,7 +209,7 @@ macro_rules! tests {
                             .unwrap();
                     };
                     allow(root.path(), 0o777);
-                    become_nobody();
+                    become_own_user();
                     block_on(async {
                         let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
                         let location = Path::from("object");

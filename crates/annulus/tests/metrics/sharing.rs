@@ -11,7 +11,7 @@ use annulus::fs::CachedReads;
 use annulus::metrics::{self, Snapshot, snapshot};
 use annulus::{Backend, Engine, OpenOptions};
 use annulus_observe::snapshot_of;
-use annulus_testing::child_process::{become_nobody, in_child};
+use annulus_testing::child_process::{become_own_user, in_child};
 use annulus_testing::skip::root_or_skip;
 
 use crate::{count, since};
@@ -223,7 +223,7 @@ fn the_error_for_a_process_of_another_user_names_the_permitted_users() {
         "sharing::the_error_for_a_process_of_another_user_names_the_permitted_users",
         || {
             let observed = ObservedProcess::new(true);
-            become_nobody();
+            become_own_user();
             let error = snapshot_of(observed.id()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             assert!(error.to_string().contains("root"), "{error}");

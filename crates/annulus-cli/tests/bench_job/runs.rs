@@ -36,6 +36,22 @@ fn the_job_files_of_the_repository_are_valid_with_a_warning_on_threads() {
     assert_eq!(count, 2);
 }
 
+#[test]
+fn a_name_is_shown_and_an_escaped_colon_is_part_of_one_file() {
+    let workspace = Workspace::new();
+    workspace.job("[section]\nname=shown\nsize=64k\n[other]\nfilename=a\\:b\nsize=64k\n");
+    let output = workspace.run(&["--repeat", "1", "--keep-files", "--fio-json", "own.json"]);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    assert_eq!(
+        workspace.names(),
+        ["a:b", "job.fio", "own.json", "section.0.0"]
+    );
+    let jobs = &workspace.json("own.json")["jobs"];
+    assert_eq!(jobs[0]["jobname"], "shown");
+    assert_eq!(jobs[0]["job options"]["name"], "shown");
+    assert!(output.out.contains("[shown] psync read"), "{}", output.out);
+}
+
 const MANY_KEYS: &str = "\
 [global]
 thread

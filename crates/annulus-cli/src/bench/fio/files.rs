@@ -184,7 +184,7 @@ fn clone_files(job: &Job, clone: usize) -> Result<CloneFiles, Fault> {
     let paths: Vec<PathBuf> = match options.filenames.is_empty() {
         true => (0..options.nrfiles)
             .map(|file| {
-                Path::new(folder).join(format!("{}.{clone}.{file}", job.name.replace('/', "_")))
+                Path::new(folder).join(format!("{}.{clone}.{file}", job.section.replace('/', "_")))
             })
             .collect(),
         false => options
@@ -193,7 +193,8 @@ fn clone_files(job: &Job, clone: usize) -> Result<CloneFiles, Fault> {
             .map(|name| Path::new(folder).join(name))
             .collect(),
     };
-    let about = |text: String| Fault::usage(format!("[{}], line {}: {text}", job.name, job.line));
+    let about =
+        |text: String| Fault::usage(format!("[{}], line {}: {text}", job.section, job.line));
     let shortest = || -> Result<u64, Fault> {
         let mut least = u64::MAX;
         for path in &paths {
@@ -294,14 +295,14 @@ fn add_needs(
             bytes: 0,
             read: false,
             written: false,
-            job: job.name.clone(),
+            job: job.section.clone(),
             length: None,
         });
     entry.bytes = entry.bytes.max(clone_files.offset + clone_files.bytes);
     entry.read |= job.options.reads();
     if job.options.kind != Kind::Read {
         entry.written = true;
-        entry.job.clone_from(&job.name);
+        entry.job.clone_from(&job.section);
     }
 }
 

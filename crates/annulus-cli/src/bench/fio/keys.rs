@@ -95,15 +95,21 @@ pub(super) const USED: &[Key] = keys![
     ["offset_increment"], "64m", "added to `offset` for each clone of `numjobs`", |o, v| {
         v.bytes().map(|bytes| o.offset_increment = bytes)
     };
-    ["filename"], "data:more", "files, separated by colons; all clones share them", |o, v| {
-        let names = v.text()?.split(':').filter(|name| !name.is_empty());
-        o.filenames = names.map(str::to_string).collect();
-        if o.filenames.is_empty() { Err("names no file".into()) } else { Ok(()) }
+    ["filename"], "data:more", "files, separated by colons; `\\:` is a colon of a name; all clones share them", |o, v| {
+        o.filenames = value::names(v.text()?);
+        match o.filenames.iter().any(|name| name == "-") {
+            true => Err("`-` is standard input or output in fio, which is not supported; a file of this name is `./-`".into()),
+            false if o.filenames.is_empty() => Err("names no file".into()),
+            false => Ok(()),
+        }
     };
-    ["directory"], ".", "where the files are; one directory", |o, v| match v.text()? {
-        "" => Err("names no directory".into()),
-        text if text.contains(':') => Err("several directories are not supported".into()),
-        text => { o.directory = Some(text.to_string()); Ok(()) }
+    ["directory"], ".", "where the files are; one directory; `\\:` is a colon of its name", |o, v| {
+        let mut names = value::names(v.text()?);
+        if names.len() > 1 {
+            return Err("several directories are not supported; write a colon of a name as `\\:`".into());
+        }
+        o.directory = Some(names.pop().ok_or("names no directory")?);
+        Ok(())
     };
     ["nrfiles", "nr_files"], "4", "files of each clone, `size` shared among them, used in turn", |o, v| {
         v.count(1, FILES_MAX).map(|count| o.nrfiles = count as u32)
@@ -203,6 +209,13 @@ pub(super) const USED: &[Key] = keys![
         "1024" | "1000" => Ok(()),
         other => Err(format!("`{}` is neither 1024 nor 1000", shown(other))),
     };
+    ["name"], "nightly", "name of the job in results, instead of that in brackets, which still names its files", |o, v| {
+        match v.text()? {
+            "" => return Err("is empty".into()),
+            text => o.name = Some(text.to_string()),
+        }
+        Ok(())
+    };
     ["description"], "nightly", "kept in --fio-json", |o, v| {
         o.description = Some(v.text()?.to_string());
         Ok(())
@@ -296,7 +309,8 @@ fn unknown(name: &str) -> String {
         .map(|known| (strsim::damerau_levenshtein(known, name), known))
         .min_by_key(|(distance, _)| *distance);
     match nearest {
-        Some((distance, known)) if distance <= 1 + name.len() / 4 => {
+        // A third of a short name would be another word: `name` is not `rate`.
+        Some((distance, known)) if distance <= (name.len() / 3).max(1) => {
             format!("unknown key `{}`; did you mean `{known}`?", shown(name))
         }
         _ => format!(

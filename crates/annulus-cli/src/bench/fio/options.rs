@@ -87,7 +87,7 @@ pub(super) struct Options {
     pub(super) hint: Hint,
     pub(super) end_fsync: bool,
     pub(super) directory: Option<String>,
-    /// The value of `filename`, split at colons. Empty if the key is absent.
+    /// The names in the value of `filename`. Empty if the key is absent.
     pub(super) filenames: Vec<String>,
     pub(super) nrfiles: u32,
     pub(super) size: Option<Size>,
@@ -126,6 +126,8 @@ pub(super) struct Options {
     pub(super) randrepeat: bool,
     pub(super) randseed: Option<u64>,
     pub(super) unlink: bool,
+    /// The job's name in results, if it is not that of its section.
+    pub(super) name: Option<String>,
     pub(super) description: Option<String>,
 }
 
@@ -180,6 +182,7 @@ impl Default for Options {
             randrepeat: true,
             randseed: None,
             unlink: false,
+            name: None,
             description: None,
         }
     }

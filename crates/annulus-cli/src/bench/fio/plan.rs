@@ -15,7 +15,9 @@ const CLONES_MAX: usize = 1024;
 /// A job of the file.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
-    /// The name of the job's section.
+    /// The name of the job's section, which its files have.
+    pub(super) section: String,
+    /// The name of the job in results.
     pub(super) name: String,
     /// The line of the section in the file.
     pub(super) line: usize,
@@ -59,7 +61,8 @@ pub(super) fn plan(
                 warnings.extend(about);
                 check(section, &options, &mut warnings, &mut errors);
                 jobs.push(Job {
-                    name: section.name.clone(),
+                    section: section.name.clone(),
+                    name: options.name.clone().unwrap_or(section.name.clone()),
                     line: section.line,
                     options,
                     written: written(section, false),

@@ -26,6 +26,23 @@ pub(super) enum Size {
     Percent(u8),
 }
 
+/// Splits a list of names at its colons. As in fio, `\:` is a colon of a name, and empty names are left out.
+pub(super) fn names(text: &str) -> Vec<String> {
+    let (mut names, mut name) = (Vec::new(), String::new());
+    for part in text.split(':') {
+        match part.strip_suffix('\\') {
+            Some(start) => name += &format!("{start}:"),
+            None => names.push(std::mem::take(&mut name) + part),
+        }
+    }
+    // Nothing follows this backslash, so it is one of the name.
+    if name.pop().is_some() {
+        names.push(name + "\\");
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
 fn no_expression(text: &str) -> Result<&str, String> {
     match text.trim() {
         "" => Err("has no value".into()),

@@ -77,6 +77,55 @@ fn keys_that_change_the_measurement_are_refused_and_others_cause_a_warning() {
 }
 
 #[test]
+fn every_key_of_fio_is_known() {
+    let keys: Vec<&str> = include_str!("fio-3.33.txt").split_whitespace().collect();
+    assert!(keys.len() > 250, "{}", keys.len());
+    let unknown: Vec<&str> = (keys.into_iter())
+        .filter(|key| {
+            let read = read_one(&format!("{key}=1"));
+            read.is_err_and(|errors| errors[0].text.contains("unknown key"))
+        })
+        .collect();
+    assert_eq!(unknown, [""; 0]);
+    assert!(error("cpuload=50").contains("an engine of fio that is not supported"));
+    assert!(warning("log_alternate_epoch_clock_id=1").contains("no log files are written"));
+}
+
+#[test]
+fn a_name_is_that_of_the_results_and_nothing_is_suggested_for_another_word() {
+    assert_eq!(options("name=nightly").name.as_deref(), Some("nightly"));
+    assert!(error("name=").contains("is empty"));
+    let text = error("nave=1");
+    assert!(text.contains("did you mean `name`?"), "{text}");
+    let text = error("zate=1");
+    assert!(text.contains("did you mean `rate`?"), "{text}");
+    assert!(!error("mate7=1").contains("did you mean `name`"));
+    assert!(!error("game7=1").contains("did you mean"));
+}
+
+#[test]
+fn an_escaped_colon_belongs_to_a_name() {
+    for (text, names) in [
+        ("a:b", &["a", "b"][..]),
+        (r"a\:b", &["a:b"]),
+        (r"dev/foo@3,0\:c:other:", &["dev/foo@3,0:c", "other"]),
+        (r"F\:\filename", &[r"F:\filename"]),
+        (r"\:", &[":"]),
+        (r"a\", &[r"a\"]),
+    ] {
+        assert_eq!(options(&format!("filename={text}")).filenames, names);
+    }
+    assert_eq!(
+        options(r"directory=/mnt/a\:b").directory.as_deref(),
+        Some("/mnt/a:b")
+    );
+    assert!(error("directory=a:b").contains("several directories"));
+    assert!(error("directory=:").contains("names no directory"));
+    assert!(error("filename=::").contains("names no file"));
+    assert!(error("filename=data:-").contains("`./-`"));
+}
+
+#[test]
 fn values_are_those_of_the_manual() {
     let read = options(
         "rw=randrw\nrwmixwrite=30\nbs=4k,8k\nsize=50%\nruntime=2m\ntime_based\nrate=1m,\niodepth=0x10",

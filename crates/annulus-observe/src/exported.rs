@@ -87,6 +87,11 @@ const COUNTERS: [(&str, &str, &str); 18] = [
         "close_timeouts",
         "Connections of dropped streams that were reset because the peer accepted no data within the close timeout",
     ),
+    (
+        "panics",
+        "panics",
+        "Panics of wakers, buffers and other code of the program that the library caught",
+    ),
 ];
 
 /// Returns the name and the description of a counter. A field that is not in the list keeps its name.

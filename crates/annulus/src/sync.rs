@@ -19,6 +19,18 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
+/// The model checker's threads share one thread of the system.
+#[cfg(annulus_loom)]
+macro_rules! thread_local {
+    ($($(#[$about:meta])* static $name:ident: $of:ty = const { $value:expr };)*) => {
+        loom::thread_local! { $($(#[$about])* static $name: $of = $value;)* }
+    };
+}
+#[cfg(not(annulus_loom))]
+pub(crate) use std::thread_local;
+#[cfg(annulus_loom)]
+pub(crate) use thread_local;
+
 /// A lock for `try_lock`. Like `Mutex`, except under the model checker, whose own `try_lock` blocks if another thread
 /// takes the lock first.
 #[cfg(not(annulus_loom))]

@@ -74,16 +74,15 @@ mod io_probe;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor};
+use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor, worker_index};
 
-use crate::driver::thread_rings::{self, Presence, RingExecutor, ThreadRing};
+use crate::driver::thread_rings::{self, Batches, Presence, RingExecutor, ThreadRing};
 
 /// Builds Tokio runtimes whose threads have rings.
 pub trait Rings {
@@ -266,38 +265,6 @@ thread_local! {
     static LAST_RUNTIME: Cell<Option<LastRuntime>> = const { Cell::new(None) };
     /// The number of the runtime whose hook ran last on this thread; 0 if none.
     static PARKS_IN: Cell<u64> = const { Cell::new(0) };
-    /// The number of the current-thread runtime whose scheduler has run on this thread; 0 if none.
-    static SCHEDULED_IN: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Wakes `waker` when the scheduler of the calling thread has no task that is ready, and immediately if no scheduler
-/// runs on this thread.
-fn defer(waker: &Waker) {
-    let mut yielding = pin!(tokio::task::yield_now());
-    let _ = yielding.as_mut().poll(&mut Context::from_waker(waker));
-}
-
-/// Returns whether the scheduler of a current-thread runtime runs on this thread, or has run on it.
-fn is_scheduled(number: u64) -> bool {
-    /// Notes that it has been woken.
-    struct Woken(AtomicBool);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-
-    if SCHEDULED_IN.get() == number {
-        return true;
-    }
-    let woken = Arc::new(Woken(AtomicBool::new(false)));
-    defer(&Waker::from(Arc::clone(&woken)));
-    let scheduled = !woken.0.load(Ordering::Relaxed);
-    if scheduled {
-        SCHEDULED_IN.set(number);
-    }
-    scheduled
 }
 
 /// The Tokio runtimes of this process, as a ring executor.
@@ -316,7 +283,7 @@ impl RingExecutor for Tokio {
                 Presence::Resident(number)
             }
             (Mode::Rings { has_hooks: false }, RuntimeFlavor::CurrentThread)
-                if !is_scheduled(number) =>
+                if worker_index().is_none() =>
             {
                 Presence::Absent
             }
@@ -328,8 +295,8 @@ impl RingExecutor for Tokio {
         inside().is_some_and(|inside| inside.mode == Mode::Rings { has_hooks: true })
     }
 
-    fn defer(&self, flush: &Waker) {
-        defer(flush);
+    fn runs_batches(&self) -> bool {
+        worker_index().is_some()
     }
 
     fn missed_completions(&self, executor: u64) {
@@ -353,6 +320,7 @@ impl RingExecutor for Tokio {
 
     fn register(&self, ring: ThreadRing) -> io::Result<()> {
         let has_hooks = self.has_hooks();
+        let batches = ring.batches();
         #[expect(
             deprecated,
             reason = "sound because this descriptor never changes; the new form is unsafe"
@@ -366,9 +334,20 @@ impl RingExecutor for Tokio {
             // A thread that runs tasks calls the hook before it sleeps. A thread that is never idle would not be
             // recognised without this task. On a blocking thread, the task marks the worker that runs it.
             drop(tokio::spawn(async { after_unpark() }));
+        } else {
+            drop(tokio::spawn(end_batches(batches)));
         }
         ring_task.watch(false);
         Ok(())
+    }
+}
+
+/// Submits what is queued in a ring when no task is ready. The task is woken like any other, so no code of the library or
+/// of a program runs while Tokio's scheduler has something borrowed.
+async fn end_batches(batches: Batches) {
+    while batches.begin().await {
+        tokio::task::yield_now().await;
+        batches.end();
     }
 }
 

@@ -7,12 +7,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use super::DriverHandle;
 use super::many::Group;
 use super::slot::{Slot, Stage};
 use super::stack::Pushed;
+use crate::metrics::{Counters, SourceKind};
 use crate::narrow::to_u32;
 use crate::sync::{Mutation, broken};
 
@@ -206,10 +208,27 @@ pub(crate) fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     value
 }
 
-/// Runs foreign code. A panic in it ends here, and the driver continues.
+/// The number of panics that ended in [`contain`].
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of panics of foreign code that were caught in this process.
+pub(super) fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
+}
+
+/// Runs foreign code. A panic in it ends here and is counted, and the driver continues.
+#[inline]
 pub(crate) fn contain(foreign: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
+        count_panic();
         // Dropping the panic's payload would run foreign code again.
         std::mem::forget(panic);
     }
+}
+
+/// Counts a caught panic, in a source that ends immediately: most foreign code belongs to no source.
+#[cold]
+fn count_panic() {
+    PANICS.fetch_add(1, Ordering::Relaxed);
+    Counters::new(SourceKind::FastPath).panics().add(1);
 }

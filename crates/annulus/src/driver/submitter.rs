@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::lazy_driver::LazyDriver;
-use super::{DriverHandle, Operation, blocking, coop_budget, thread_rings};
+use super::{DriverHandle, Operation, blocking, coop_budget, finish, thread_rings};
 use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
 use crate::fd::{CloseFd, CloseLater, MountHints};
@@ -424,6 +424,7 @@ impl Submitter {
         let mut metrics = Metrics {
             fast_path: self.sync.completed(),
             fast_path_missed: self.sync.missed().get(),
+            panics: finish::panics(),
             ..Metrics::default()
         };
         for handle in self.all_handles() {

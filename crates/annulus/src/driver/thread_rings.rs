@@ -6,12 +6,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 
+use super::finish::contained;
 use super::threadless::ThreadlessDriver;
 use super::{DriverHandle, Submitter, ring_watch};
 use crate::error::SetupError;
@@ -38,10 +40,10 @@ pub trait RingExecutor: Send + Sync {
         true
     }
 
-    /// Wakes `flush` on the calling thread after the tasks that are ready have run, and before the thread sleeps; or
-    /// immediately. Called if there are no hooks.
-    fn defer(&self, flush: &Waker) {
-        flush.wake_by_ref();
+    /// Returns whether the executor runs the [`Batches`] of its rings as a task, and a task that is woken on the calling
+    /// thread runs there. Called if there are no hooks. Otherwise each operation is submitted immediately.
+    fn runs_batches(&self) -> bool {
+        false
     }
 
     /// Reports that completions of a ring stayed unnoticed although the executor with this number should have polled
@@ -102,6 +104,11 @@ impl ThreadRing {
         self.driver.poll();
     }
 
+    /// Returns the batches of the ring, for an executor without hooks.
+    pub fn batches(&self) -> Batches {
+        Batches(Arc::clone(&self.driver))
+    }
+
     /// Ready when the ring has ended (because its engine has, for example) and should be dropped.
     pub fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
         self.driver.set_end_waker(context.waker());
@@ -157,23 +164,34 @@ struct OwnRing {
     has_hooks: bool,
 }
 
-/// The waker that an executor without hooks wakes before a thread sleeps. It submits what is queued, also when it is
-/// dropped, because an executor that ends may not wake it.
-struct Flush(Arc<ThreadlessDriver<Ring>>);
+/// The batches of a ring whose executor has no hooks: operations of tasks that were woken together. The executor runs a
+/// task that waits for the begin of each, lets the tasks that are ready run, and ends it.
+///
+/// It may be dropped at any time. The executor must then have ended, or end the ring.
+pub struct Batches(Arc<ThreadlessDriver<Ring>>);
 
-impl Wake for Flush {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
+impl Batches {
+    /// Waits for the begin of a batch. Returns `false` when the ring has ended.
+    pub async fn begin(&self) -> bool {
+        poll_fn(|context| self.0.poll_batch(context)).await
     }
 
-    fn wake_by_ref(self: &Arc<Self>) {
+    /// Ends the batch: submits the operations that are queued. Never blocks; may be called from any thread.
+    pub fn end(&self) {
         self.0.flush();
     }
 }
 
-impl Drop for Flush {
+impl fmt::Debug for Batches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batches").finish_non_exhaustive()
+    }
+}
+
+/// Submits what is queued: an executor that ends may drop the task.
+impl Drop for Batches {
     fn drop(&mut self) {
-        self.0.flush();
+        self.end();
     }
 }
 
@@ -224,7 +242,8 @@ fn look<'a>(
     if !submitter.makes_rings() {
         return None;
     }
-    let (executor, resident) = match ring_executor.presence() {
+    // The executor is foreign code. If it panics, the operation goes to the engine's drivers.
+    let (executor, resident) = match contained(|| ring_executor.presence())? {
         Presence::Absent => return None,
         Presence::Unusable(reason) => {
             submitter.no_thread_ring(reason);
@@ -235,26 +254,25 @@ fn look<'a>(
     };
     let engine = submitter.number();
     let existing = THREAD_RINGS
-        .try_with(|rings| find(&rings.0, engine, executor))
+        .try_with(|rings| find(&rings.0, ring_executor, engine, executor))
         .ok()?;
-    let (index, flush) = match existing {
+    let index = match existing {
         Some(existing) => existing?,
-        None => (make(submitter, ring_executor, executor)?, None),
+        None => make(submitter, ring_executor, executor)?,
     };
-    if let Some(flush) = flush {
-        ring_executor.defer(&Waker::from(Arc::new(flush)));
-    }
     if resident {
         CURRENT.set((engine, index));
     }
     submitter.own_handle(index)
 }
 
-/// The index of a ring's driver handle, and what to defer before the next operation is submitted, if anything.
-type UsableRing = (usize, Option<Flush>);
-
-/// Looks a ring up. `Some(None)` if it could not be created.
-fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Option<UsableRing>> {
+/// Looks a ring up, and begins a batch if that pays. `Some(None)` if the ring could not be created.
+fn find(
+    rings: &RefCell<Vec<Entry>>,
+    ring_executor: &dyn RingExecutor,
+    engine: u64,
+    executor: u64,
+) -> Option<Option<usize>> {
     let mut entries = rings.try_borrow_mut().ok()?;
     let is_over = |entry: &mut Entry| {
         let ring = entry.ring.as_ref();
@@ -268,14 +286,19 @@ fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Optio
     let existing = entries
         .iter()
         .find(|entry| entry.engine == engine && entry.executor == executor)?;
-    Some(existing.ring.as_ref().map(|ring| {
-        if ring.has_hooks {
-            return (ring.index, None);
-        }
+    let Some(ring) = &existing.ring else {
+        return Some(None);
+    };
+    let (index, has_hooks, driver) = (ring.index, ring.has_hooks, Arc::clone(&ring.driver));
+    // With nothing borrowed, as above.
+    drop(entries);
+    if !has_hooks {
         ring_watch::note_submission();
-        let begins = ring.driver.begin_batch();
-        (ring.index, begins.then(|| Flush(Arc::clone(&ring.driver))))
-    }))
+        if contained(|| ring_executor.runs_batches()) == Some(true) {
+            driver.begin_batch();
+        }
+    }
+    Some(Some(index))
 }
 
 #[cold]
@@ -289,13 +312,17 @@ fn make(
             driver: Arc::clone(&driver),
             descriptor: pollable,
         };
-        ring_executor
-            .register(ring)
+        let registered = contained(|| {
+            ring_executor.register(ring)?;
+            io::Result::Ok(ring_executor.has_hooks())
+        });
+        let panicked = || Err(io::Error::other("the executor panicked"));
+        let has_hooks = registered
+            .unwrap_or_else(panicked)
             .map_err(|error| SetupError::Os {
                 what: "registering a ring with the executor",
                 error,
             })?;
-        let has_hooks = ring_executor.has_hooks();
         if !has_hooks {
             driver.batch_by_wakeups();
             ring_watch::add(&driver, ring_executor, executor);

@@ -2,7 +2,8 @@
 //!
 //! A thread that finds the lock taken sets a mark (`again`), and the holder checks for marks after unlocking. No
 //! submission is overlooked, and no thread blocks. Wakers and buffers are foreign code and run with the lock released.
-//! Checked by loom (`ci/loom`).
+//! Checked by loom (`ci/loom`). A poll inside a delivery, by a waker that starts an operation, delivers nothing itself:
+//! the outer poll continues with that driver.
 //!
 //! While the owner thread of a driver is awake (`owner_awake`), it will poll before it sleeps. Submissions then only
 //! queue, until there are enough operations for a system call. Otherwise every submission polls.
@@ -11,18 +12,21 @@
 //! driver is stored here (`over`), and the handle's own flag is only changed while this driver is known to use the
 //! handle.
 
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{
     AtomicBool as StdAtomicBool, AtomicU32 as StdAtomicU32, Ordering::Relaxed,
 };
 use std::sync::{Arc, PoisonError, TryLockError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use super::finish::{Done, contain};
 use super::threadless_state::{Drive, ThreadlessState};
 use super::uring::{Driver, Tuning};
 use super::{DriverHandle, Limits, Wake, leak, ring_watch};
-use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TryMutex, broken, fence};
+use crate::sync::{
+    AtomicBool, AtomicWaker, Mutation, Ordering, TryMutex, broken, fence, thread_local,
+};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
@@ -55,6 +59,8 @@ pub(crate) struct ThreadlessDriver<K> {
     owner_awake: AtomicBool,
     /// True if the owner's executor has no hooks, so that only operations of tasks that were woken together are queued.
     batches_by_wakeups: StdAtomicBool,
+    /// Woken when a batch begins. Its task ends the batch.
+    batch_waker: AtomicWaker,
     /// True if all woken tasks have run, so that no further operation is expected.
     all_ran: StdAtomicBool,
     /// The number of polls; wraps.
@@ -67,6 +73,34 @@ pub(crate) struct ThreadlessDriver<K> {
     end_waker: AtomicWaker,
     /// An empty list to deliver from, so that a poll allocates nothing.
     spare: TryMutex<Done>,
+}
+
+thread_local! {
+    /// True while this thread delivers completions.
+    static DELIVERING: Cell<bool> = const { Cell::new(false) };
+    /// The drivers to poll after the delivery.
+    static POLLED_LATER: RefCell<Vec<Arc<dyn Drive>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes that the driver of `state` has to be polled after the delivery. Returns `false` if that is not possible.
+fn poll_later(state: &ThreadlessState) -> bool {
+    let Some(driver) = state.driver() else {
+        return false;
+    };
+    let noted = POLLED_LATER.try_with(|drivers| {
+        let mut drivers = drivers.borrow_mut();
+        if !drivers.iter().any(|other| Arc::ptr_eq(other, &driver)) {
+            drivers.push(driver);
+        }
+    });
+    noted.is_ok()
+}
+
+fn next_to_poll() -> Option<Arc<dyn Drive>> {
+    POLLED_LATER
+        .try_with(|drivers| drivers.borrow_mut().pop())
+        .ok()
+        .flatten()
 }
 
 impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
@@ -88,6 +122,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             interrupt,
             owner_awake: AtomicBool::new(false),
             batches_by_wakeups: StdAtomicBool::new(false),
+            batch_waker: AtomicWaker::new(),
             all_ran: StdAtomicBool::new(false),
             polls: StdAtomicU32::new(0),
             over: AtomicBool::new(false),
@@ -121,6 +156,10 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 driver.forget_woken();
             }
             self.work(driver);
+            if self.is_delivering() {
+                // The completions stay in the driver for the outer poll.
+                return self.publish(driver);
+            }
             let done = self.collect(driver);
             drop(guard);
             self.deliver(done);
@@ -211,10 +250,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.again.store(true, Ordering::Release);
     }
 
-    fn collect(&self, driver: &mut Driver<K>) -> Done {
-        if self.handle.stopping() {
-            self.over.store(true, Ordering::Release);
-        }
+    fn publish(&self, driver: &Driver<K>) {
         if let Some(state) = &self.handle.threadless {
             let chunk = match self.batches_by_wakeups.load(Relaxed) {
                 true => driver.chunk_of_woken(),
@@ -222,6 +258,13 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             };
             state.publish(driver.in_flight(), chunk);
         }
+    }
+
+    fn collect(&self, driver: &mut Driver<K>) -> Done {
+        if self.handle.stopping() {
+            self.over.store(true, Ordering::Release);
+        }
+        self.publish(driver);
         if driver.in_flight() == 0 {
             // A thread that submitted meanwhile may rely on a completion that has already arrived.
             fence(Ordering::SeqCst);
@@ -237,10 +280,20 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         done
     }
 
+    /// Returns whether this thread is delivering completions. Then the outermost delivery polls this driver afterwards.
+    fn is_delivering(&self) -> bool {
+        DELIVERING.with(Cell::get) && self.handle.threadless.as_ref().is_some_and(poll_later)
+    }
+
     fn deliver(&self, mut done: Done) {
+        let nested = DELIVERING.with(|delivering| delivering.replace(true));
         done.deliver(&self.handle);
+        DELIVERING.with(|delivering| delivering.set(nested));
         if let Ok(mut spare) = self.spare.try_lock() {
             *spare = done;
+        }
+        while !nested && let Some(driver) = next_to_poll() {
+            driver.poll();
         }
     }
 
@@ -268,7 +321,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
 
     /// Called by the owner before it submits an operation. Returns `true` if the operation is worth queueing: several
     /// tasks were woken by the last completions and are about to submit, and an operation in flight guarantees another
-    /// poll. The caller must then make sure that the owner calls `flush` before it sleeps.
+    /// poll. The task that waits in `poll_batch` then calls `flush`.
     pub(super) fn begin_batch(&self) -> bool {
         let begins = !self.owner_awake.load(Ordering::Relaxed)
             && (self.handle.whole_reads() > 1
@@ -278,8 +331,21 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             if !self.over.load(Ordering::Acquire) {
                 self.handle.sleeper.awake();
             }
+            self.batch_waker.wake();
         }
         begins
+    }
+
+    /// Ready with `true` when a batch has begun, and with `false` when there will be no more batches.
+    pub(super) fn poll_batch(&self, context: &Context<'_>) -> Poll<bool> {
+        self.batch_waker.register(context.waker());
+        if self.is_over() {
+            Poll::Ready(false)
+        } else if self.owner_awake.load(Ordering::Acquire) {
+            Poll::Ready(true)
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Submits what the owner has queued since `begin_batch`, unless that has been done.
@@ -476,6 +542,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             state.vacate(!leaks && self.handle.failed.load(Ordering::Acquire) == 0);
         }
         contain(|| self.end_waker.wake());
+        contain(|| self.batch_waker.wake());
         if self.batches_by_wakeups.load(Relaxed) {
             ring_watch::note_end();
         }

@@ -270,9 +270,12 @@ impl<K: Kernel> Driver<K> {
         self.due = 0;
     }
 
-    /// Returns whether a poll would find completions or queued operations.
+    /// Returns whether a poll would find completions, queued operations or undelivered results.
     pub(super) fn is_due(&mut self) -> bool {
-        self.kernel.ready() || self.is_stuck() || !self.handle.inbox.is_empty()
+        self.kernel.ready()
+            || self.is_stuck()
+            || !self.handle.inbox.is_empty()
+            || !self.done.is_empty()
     }
 
     /// Returns whether operations or timers are pending.

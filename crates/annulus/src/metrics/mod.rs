@@ -102,6 +102,9 @@ pub struct Metrics {
     /// Operations abandoned when the drain timeout passed. Their memory is not freed while the kernel may access it: a
     /// ring leaks its memory permanently, a blocking thread until its system call returns.
     pub leaked: u64,
+    /// Panics of wakers, buffers and other code of the program that the library caught, in the whole process. The panic
+    /// hook reports each. The code that panicked did not do its work, for example wake a task.
+    pub panics: u64,
 }
 
 impl Metrics {
@@ -126,6 +129,7 @@ impl Metrics {
             timeouts,
             stale,
             leaked,
+            panics: _,
         } = self;
         *completed += counters.completed();
         for (total, counter) in [

@@ -261,6 +261,8 @@ counters! {
     flying,
     /// Connections of a core that were reset because their peer accepted nothing.
     close_timeouts,
+    /// Panics of the program's code that were caught.
+    panics,
 }
 const _: () = assert!(NUMBER_NAMES.len() <= COUNTERS_MAX);
 
@@ -408,6 +410,7 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
         fixed: word(Number::fixed),
         leaked: word(Number::leaked),
         close_timeouts: word(Number::close_timeouts),
+        panics: word(Number::panics),
     }
 }
 

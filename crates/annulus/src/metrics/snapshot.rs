@@ -150,6 +150,9 @@ counts! {
     /// Connections of dropped streams that were reset, because the peer accepted none of the remaining output for the
     /// close timeout (`RuntimeBuilder::close_timeout`).
     close_timeouts,
+    /// Panics of wakers, buffers and other code of the program that the library caught. Counted in the source of the
+    /// ended ones.
+    panics,
 }
 
 impl Counts {

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{pid_t, size_t, ssize_t};
+use libc::{nfds_t, pid_t, pollfd, size_t, ssize_t};
 
 /// The function that a child of `clone` runs.
 pub(crate) type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -104,5 +104,6 @@ real! {
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
     fork() -> pid_t;
+    poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
     raise(signal: c_int) -> c_int;
 }

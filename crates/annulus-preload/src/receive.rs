@@ -390,7 +390,7 @@ pub(crate) unsafe fn read_inherited(
     (done > 0).then_some(Ok(done))
 }
 
-/// Writes buffered bytes to a pipe. `None`: there are none, and the kernel splices.
+/// Moves buffered bytes into a pipe, as many as it has room for. `None`: there are none, and the kernel splices.
 pub(crate) fn splice_buffered(
     entry: &'static Entry,
     fd: i32,
@@ -404,7 +404,15 @@ pub(crate) fn splice_buffered(
     if available.is_empty() {
         return None;
     }
-    let result = sys::write(pipe, &available[..available.len().min(bytes)]);
+    let bytes = &available[..available.len().min(bytes)];
+    let result = match ring_policy::may_be_filtered() {
+        true => Err(libc::EOPNOTSUPP),
+        false => sys::write_what_fits(pipe, bytes),
+    };
+    let result = match result {
+        Err(libc::EOPNOTSUPP) => sys::write_pages(pipe, bytes),
+        result => result,
+    };
     if let Ok(written) = result {
         drop_first(&mut guard, fd, connection, written);
     }

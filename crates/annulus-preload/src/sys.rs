@@ -270,9 +270,54 @@ pub(crate) fn is_fatal(signal: c_int) -> bool {
     ret == 0 && action.sa_sigaction == libc::SIG_DFL
 }
 
-pub(crate) fn write(fd: i32, bytes: &[u8]) -> CallResult {
-    // SAFETY: Lent: borrowed for the call.
-    result(unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
+/// Returns whether the descriptor is an end of a pipe.
+pub(crate) fn is_pipe(fd: i32) -> bool {
+    // SAFETY: Typed: numbers only.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETPIPE_SZ, 0) > 0 }
+}
+
+/// Writes as many bytes to a pipe as it has room for. Never blocks, whatever the flags of the pipe. Fails with
+/// `EOPNOTSUPP` before Linux 6.4.
+pub(crate) fn write_what_fits(fd: i32, bytes: &[u8]) -> CallResult {
+    let vector = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    // The offset -1 is the current position.
+    // SAFETY: Lent: of this stack, and borrowed for the call.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_pwritev2,
+            fd,
+            &raw const vector,
+            1,
+            -1_i64,
+            -1_i64,
+            libc::RWF_NOWAIT,
+        )
+    })
+}
+
+/// Writes page by page while the pipe is writable, and so has room for one. May block if another thread fills the pipe
+/// at the same moment.
+pub(crate) fn write_pages(fd: i32, bytes: &[u8]) -> CallResult {
+    let mut written = 0;
+    for page in bytes.chunks(libc::PIPE_BUF) {
+        if poll_now(fd, libc::POLLOUT as u32) == 0 {
+            break;
+        }
+        // SAFETY: Lent: borrowed for the call.
+        let ret = unsafe { libc::syscall(libc::SYS_write, fd, page.as_ptr(), page.len()) };
+        match result(ret) {
+            Ok(bytes) => written += bytes,
+            Err(errno) if written == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    if written == 0 {
+        return Err(libc::EAGAIN);
+    }
+    Ok(written)
 }
 
 pub(crate) fn epoll_create() -> Result<i32, i32> {

@@ -58,7 +58,7 @@ pub(super) fn before_accept(fd: c_int) {
     }
 }
 
-fn is_blocking(fd: c_int) -> bool {
+pub(super) fn is_blocking(fd: c_int) -> bool {
     sys::flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0)
 }
 

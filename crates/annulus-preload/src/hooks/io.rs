@@ -6,15 +6,18 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{
+    iovec, mmsghdr, msghdr, off64_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
 
-use super::blocking::before_read;
+use super::blocking::{before_blocking, before_read, is_blocking};
 use super::unserve::{flush, hand_back, mark_passed_fds_shared, never_serve_siblings};
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
 use crate::errno::{CallResult, into_return};
 use crate::fd_table;
+use crate::real;
 use crate::receive;
 use crate::send;
 use crate::sys;
@@ -261,6 +264,11 @@ const FILE_MAX: usize = 64 << 10;
 hooks! {
     fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
         hand_back(from, Why::UnknownFlags);
+        if offset.is_null()
+            && let Some(ret) = pass_on!(splice_buffered(from, to, count, 0))
+        {
+            return ret;
+        }
         if let FdState::Connection(entry) = fd_state(to)
             && count <= FILE_MAX
             && may_be_mapped(offset)
@@ -293,16 +301,50 @@ hooks! {
         flags: c_uint) -> ssize_t {
         hand_back(from, Why::UnknownFlags);
         hand_back(to, Why::UnknownFlags);
-        if let FdState::Connection(entry) = fd_state(from)
+        if from_offset.is_null()
             && to_offset.is_null()
-            && let Some(result) = catch_panic(|| receive::splice_buffered(entry, from, to, bytes))
+            && let Some(ret) = pass_on!(splice_buffered(from, to, bytes, flags))
         {
-            return into_return(result);
+            return ret;
         }
         if let Some(result) = flush(to) {
             return into_return(result);
         }
         pass_on!(real(from, from_offset, to, to_offset, bytes, flags))
+    }
+}
+
+/// The flags that `splice` accepts.
+const SPLICE_FLAGS: c_uint =
+    libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+
+/// Moves buffered bytes of a connection into a pipe, by the kernel's rules: waits for room unless the call or the pipe
+/// is non-blocking, and then moves what fits. No lock is held while it waits. `None`: the kernel handles the call.
+unsafe fn splice_buffered(from: c_int, to: c_int, bytes: size_t, flags: c_uint) -> Option<ssize_t> {
+    let FdState::Connection(entry) = fd_state(from) else {
+        return None;
+    };
+    // The kernel returns the error.
+    if bytes == 0 || flags & !SPLICE_FLAGS != 0 || !sys::is_pipe(to) {
+        return None;
+    }
+    loop {
+        let result = catch_panic(|| receive::splice_buffered(entry, from, to, bytes))?;
+        let waits =
+            result == Err(libc::EAGAIN) && flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking(to);
+        if !waits {
+            return Some(into_return(result));
+        }
+        before_blocking();
+        let mut room = pollfd {
+            fd: to,
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // A cancellation point, as `splice` is.
+        if pass_on!(real::poll(&raw mut room, 1, -1)) < 0 {
+            return Some(-1);
+        }
     }
 }
 

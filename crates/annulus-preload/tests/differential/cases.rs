@@ -166,6 +166,16 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn writes_to_other_descriptors_are_unchanged;
 }
 
+cases! { PIPES, PIPES_CASES = c("pipes"):
+    fn a_full_pipe_takes_nothing_and_does_not_wait;
+    fn more_bytes_than_a_pipe_has_room_for_arrive_in_parts;
+    fn a_full_pipe_is_waited_for_and_others_are_served;
+    fn a_wait_for_a_pipe_is_ended_by_a_signal_or_a_cancel;
+    fn a_pipe_without_a_reader_is_broken;
+    fn calls_that_splice_nothing_lose_nothing;
+    fn pipes_between_two_connections_keep_the_order;
+}
+
 cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn written_bytes_arrive_before_the_end;
     fn a_socket_closed_with_deferred_output_sends_it_first;
@@ -446,13 +456,14 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, with the cases that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 20] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 21] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&SINGLE_THREAD, SINGLE_THREAD_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
     (&RECEIVING, RECEIVING_CASES),
     (&SENDING, SENDING_CASES),
+    (&PIPES, PIPES_CASES),
     (&CLOSING, CLOSING_CASES),
     (&DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES),
     (&IDLE_WAITS, IDLE_WAITS_CASES),

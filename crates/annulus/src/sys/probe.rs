@@ -88,8 +88,17 @@ fn parse_seccomp(status: &str) -> bool {
 
 /// Returns the number of seccomp filters of this thread. `None` before Linux 5.9, and without `/proc`.
 pub(crate) fn seccomp_filters_count() -> Option<u32> {
+    status_number("Seccomp_filters:")
+}
+
+/// Returns the number of threads of this process. `None` without `/proc`.
+pub(crate) fn threads_count() -> Option<u32> {
+    status_number("Threads:")
+}
+
+fn status_number(key: &str) -> Option<u32> {
     let status = read_text("/proc/thread-self/status")?;
-    let line = (status.lines()).find_map(|line| line.strip_prefix("Seccomp_filters:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
     parse_number(line?)
 }
 

@@ -4,8 +4,9 @@
 //! initialised. One value owns it, and frees it with the layout of its allocation (Owned).
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, LayoutError, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -31,28 +32,44 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Allocates `bytes` zero bytes at an address that is a multiple of `align_bytes`.
+    /// Allocates `bytes` zero bytes at an address that is a multiple of `align_bytes`. Ends the process if memory is
+    /// short, like a `Vec`; see [`try_with_len`](AlignedBuf::try_with_len).
     ///
     /// # Panics
     ///
     /// Panics if `align_bytes` is not a power of two, or if the size overflows `isize`.
     pub fn with_len(bytes: usize, align_bytes: usize) -> AlignedBuf {
-        let layout = match Layout::from_size_align(bytes.max(1), align_bytes) {
+        let layout = match layout(bytes, align_bytes) {
             Ok(layout) => layout,
             Err(_) => panic!(
                 "cannot allocate {bytes} bytes aligned to {align_bytes}: not a power of two, or too large"
             ),
         };
+        AlignedBuf::allocate(bytes, layout).unwrap_or_else(|| handle_alloc_error(layout))
+    }
+
+    /// Allocates like [`with_len`](AlignedBuf::with_len), for a size that comes from a file or a peer.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `InvalidInput` if `align_bytes` is not a power of two, and with `OutOfMemory` if memory is short.
+    pub fn try_with_len(bytes: usize, align_bytes: usize) -> io::Result<AlignedBuf> {
+        if !align_bytes.is_power_of_two() {
+            let text = format!("an alignment of {align_bytes} bytes is not a power of two");
+            return Err(io::Error::new(ErrorKind::InvalidInput, text));
+        }
+        let layout = layout(bytes, align_bytes).map_err(|_| ErrorKind::OutOfMemory)?;
+        Ok(AlignedBuf::allocate(bytes, layout).ok_or(ErrorKind::OutOfMemory)?)
+    }
+
+    fn allocate(bytes: usize, layout: Layout) -> Option<AlignedBuf> {
         // SAFETY: Owned from here on; the layout's size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else {
-            handle_alloc_error(layout)
-        };
-        AlignedBuf {
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(AlignedBuf {
             base,
             layout,
             len: bytes,
-        }
+        })
     }
 
     /// Sets the length that operations use and that the slice has. It may be raised again up to the capacity.
@@ -80,9 +97,13 @@ impl AlignedBuf {
     }
 }
 
+fn layout(bytes: usize, align_bytes: usize) -> Result<Layout, LayoutError> {
+    Layout::from_size_align(bytes.max(1), align_bytes)
+}
+
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: Owned: allocated in `with_len` with this layout, and freed nowhere else.
+        // SAFETY: Owned: allocated in `allocate` with this layout, and freed nowhere else.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }

@@ -4,6 +4,7 @@
 //! aligned for direct I/O. Buffers are reused; there is one pool per engine (Owned).
 #![allow(unsafe_code)]
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{AlignedBuf, IoBuf, IoBufMut};
@@ -24,23 +25,20 @@ pub(crate) struct BouncePool {
 }
 
 impl BouncePool {
-    /// Takes a buffer of at least `bytes` bytes.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Bounce {
+    /// Takes a buffer of `bytes` bytes. Fails with `OutOfMemory` if memory is short.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> io::Result<Bounce> {
         let class = class_of(bytes);
         let kept = self.idle.get(class).and_then(|idle| lock(idle).pop());
-        let mut buf = kept.unwrap_or_else(|| {
-            let bytes = if class < CLASSES {
-                BYTES_MIN << class
-            } else {
-                bytes
-            };
-            AlignedBuf::with_len(bytes, ALIGN_BYTES)
-        });
+        let mut buf = match kept {
+            Some(buf) => buf,
+            None if class < CLASSES => AlignedBuf::try_with_len(BYTES_MIN << class, ALIGN_BYTES)?,
+            None => AlignedBuf::try_with_len(bytes, ALIGN_BYTES)?,
+        };
         buf.set_len(bytes);
-        Bounce {
+        Ok(Bounce {
             buf: Some(buf),
             pool: Arc::clone(self),
-        }
+        })
     }
 
     fn put(&self, buf: AlignedBuf) {
@@ -55,8 +53,10 @@ impl BouncePool {
 }
 
 fn class_of(bytes: usize) -> usize {
-    let rounded = bytes.max(BYTES_MIN).next_power_of_two();
-    (rounded / BYTES_MIN).trailing_zeros() as usize
+    match bytes.max(BYTES_MIN).checked_next_power_of_two() {
+        Some(rounded) => (rounded / BYTES_MIN).trailing_zeros() as usize,
+        None => CLASSES,
+    }
 }
 
 /// Nothing panics while the lock is held; if it did, the list would still be consistent.

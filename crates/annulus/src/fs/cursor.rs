@@ -191,12 +191,13 @@ impl FileCursor {
         self.block_bytes = FIRST_BYTES;
     }
 
-    /// Creates the read of a block at `offset`; `None` at the largest offset of all.
-    fn read_block(&mut self, offset: u64, confirms: bool) -> Option<BlockRead> {
+    /// Creates the read of a block at `offset`; `None` at the largest offset of all. Fails with `OutOfMemory` if memory
+    /// for the block is short.
+    fn read_block(&mut self, offset: u64, confirms: bool) -> io::Result<Option<BlockRead>> {
         let to_boundary = self.block_bytes - to_usize(offset % BLOCK_BYTES as u64);
         let bytes = to_boundary.min(to_usize(i64::MAX as u64 - offset));
         if bytes == 0 {
-            return None;
+            return Ok(None);
         }
         let buf = match self.spare.take() {
             Some(mut buf) if buf.capacity() >= bytes => {
@@ -206,17 +207,24 @@ impl FileCursor {
             _ => {
                 let alignment = self.file.direct_alignment();
                 let align_bytes = alignment.map_or(1, |alignment| alignment.memory_bytes);
-                AlignedBuf::with_len(bytes, align_bytes)
+                match AlignedBuf::try_with_len(bytes, align_bytes) {
+                    Ok(buf) => buf,
+                    Err(_) if self.block_bytes > FIRST_BYTES => {
+                        self.block_bytes = FIRST_BYTES;
+                        return self.read_block(offset, confirms);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         };
         let file = self.file.clone();
-        Some(BlockRead {
+        Ok(Some(BlockRead {
             future: Box::pin(async move { file.read_at(buf, offset).await }),
             done: None,
             bytes,
             missed: false,
             confirms,
-        })
+        }))
     }
 
     /// Reads the next block. It is empty at the end of the file.
@@ -234,7 +242,7 @@ impl FileCursor {
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
-                    match self.read_block(self.position, confirms) {
+                    match self.read_block(self.position, confirms)? {
                         Some(read) => (read, true),
                         None => return Poll::Ready(Ok(())),
                     }
@@ -272,12 +280,13 @@ impl FileCursor {
         } else {
             CACHED_BYTES
         };
-        self.block_bytes = (2 * self.block_bytes).min(bytes_max);
+        self.block_bytes = self.block_bytes.saturating_mul(2).min(bytes_max);
         if !missed || !is_whole || is_first || self.read_ahead_bytes == 0 {
             return;
         }
         let offset = self.position + self.end as u64;
-        self.next = self.read_block(offset, false);
+        // If memory is short, the next call reports it.
+        self.next = self.read_block(offset, false).unwrap_or(None);
         if let Some(read) = &mut self.next {
             // Submits the read. Its completion wakes no task; the call that needs the block polls again.
             match (read.future.as_mut()).poll(&mut Context::from_waker(Waker::noop())) {

@@ -38,26 +38,30 @@ impl Direct {
             && offset.is_multiple_of(u64::from(self.offset_bytes))
     }
 
-    /// Returns the target of a read: the buffer if it is aligned, otherwise a bounce buffer for the rounded range.
+    /// Returns the target of a read: the buffer if it is aligned, otherwise a bounce buffer for the rounded range. Fails
+    /// with `OutOfMemory` if there is no memory for that.
     pub(crate) fn target(
         self,
         address: usize,
         bytes: usize,
         offset: u64,
         pool: &Arc<BouncePool>,
-    ) -> Target {
+    ) -> io::Result<Target> {
         let align_bytes = self.offset_bytes;
         if self.is_aligned(address, bytes, offset) {
-            return Target::Buf { align_bytes };
+            return Ok(Target::Buf { align_bytes });
         }
         // Less than `align_bytes`, which has 32 bits.
         let skip = u32::try_from(offset % u64::from(align_bytes)).unwrap_or(0);
-        let rounded = (skip as usize + bytes).next_multiple_of(align_bytes as usize);
-        Target::Bounce {
-            bounce: pool.take(rounded),
+        let rounded = bytes
+            .checked_add(skip as usize)
+            .and_then(|bytes| bytes.checked_next_multiple_of(align_bytes as usize))
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Target::Bounce {
+            bounce: pool.take(rounded)?,
             skip,
             align_bytes,
-        }
+        })
     }
 
     /// Rejects an unaligned transfer, with the numbers.

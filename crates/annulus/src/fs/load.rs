@@ -212,7 +212,13 @@ impl<'a> Run<'a> {
             // A direct read may begin before the region, at the start of a block.
             let offset = (self.load.offset + from as u64) - self.pieces.visible().start as u64;
             let file = self.load.file;
-            let target = file.target(piece.stable_mut_ptr().addr(), bytes, offset);
+            let target = match file.target(piece.stable_mut_ptr().addr(), bytes, offset) {
+                Ok(target) => target,
+                Err(error) => {
+                    self.error = Some(error);
+                    break;
+                }
+            };
             let read = ReadAt::new(file.fd.clone(), piece, offset, target, Until::FullOrEnd);
             self.batch.add(read.past_the_cache(), Part { from, bytes });
             self.batch.flush_chunk();

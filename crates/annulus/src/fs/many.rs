@@ -193,9 +193,14 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
 
     /// Adds a read to the driver's batch.
     fn submit_read(&mut self, mut buf: B, request: ReadRequest) {
-        let target = self
-            .file
-            .target(buf.fill_ptr().addr(), buf.fill_bytes(), request.offset);
+        let (address, bytes) = (buf.fill_ptr().addr(), buf.fill_bytes());
+        let target = match self.file.target(address, bytes, request.offset) {
+            Ok(target) => target,
+            Err(error) => {
+                let result = request.result(Err(BufError::new(error, Some(buf))));
+                return self.ready.push_back(result);
+            }
+        };
         let read = ReadAt::new(
             self.file.fd.clone(),
             buf,

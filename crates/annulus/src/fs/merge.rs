@@ -117,8 +117,17 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
     fn start(&mut self) {
         self.is_submitted = true;
         for (key, (offset, bytes)) in std::mem::take(&mut self.ranges).into_iter().enumerate() {
-            let bounce = self.file.submitter.bounces.take(bytes);
-            let target = self.file.target(bounce.as_ptr().addr(), bytes, offset);
+            let memory = self.file.submitter.bounces.take(bytes).and_then(|bounce| {
+                let target = self.file.target(bounce.as_ptr().addr(), bytes, offset)?;
+                Ok((bounce, target))
+            });
+            let (bounce, target) = match memory {
+                Ok(memory) => memory,
+                Err(error) => {
+                    self.split(key, Err(BufError::new(error, None)));
+                    continue;
+                }
+            };
             // A short transfer in the middle of a file must not look like the end of the file to later parts.
             self.batch.add(
                 ReadAt::new(

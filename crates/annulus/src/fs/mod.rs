@@ -216,14 +216,12 @@ impl File {
     }
 
     fn read<B: IoBufMut>(&self, mut buf: B, offset: u64, until: Until) -> Operation<'_, ReadAt<B>> {
-        let bytes = match check_read(&mut buf, offset) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                return Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf))));
-            }
-        };
-        let target = self.target(buf.fill_ptr().addr(), bytes, offset);
-        self.op(ReadAt::new(self.fd.clone(), buf, offset, target, until))
+        let checked = check_read(&mut buf, offset)
+            .and_then(|bytes| self.target(buf.fill_ptr().addr(), bytes, offset));
+        match checked {
+            Ok(target) => self.op(ReadAt::new(self.fd.clone(), buf, offset, target, until)),
+            Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf)))),
+        }
     }
 
     /// Returns whether a read of `bytes` may be tried on the page cache.
@@ -232,9 +230,9 @@ impl File {
     }
 
     /// Returns where the kernel puts the bytes of a read into memory at `address`.
-    fn target(&self, address: usize, bytes: usize, offset: u64) -> Target {
+    fn target(&self, address: usize, bytes: usize, offset: u64) -> io::Result<Target> {
         match self.direct {
-            None => Target::Buf { align_bytes: 1 },
+            None => Ok(Target::Buf { align_bytes: 1 }),
             Some(direct) => direct.target(address, bytes, offset, &self.submitter.bounces),
         }
     }

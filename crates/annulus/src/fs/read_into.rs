@@ -46,13 +46,14 @@ impl<'a> ReadInto<'a> {
     }
 
     /// Returns the read for data that is not cached.
-    fn past_the_cache(&self) -> ReadAt<Bounce> {
+    fn past_the_cache(&self) -> io::Result<ReadAt<Bounce>> {
         let File { fd, submitter, .. } = self.file;
         let bytes = self.into.len();
-        let mut bounce = submitter.bounces.take(bytes);
+        let mut bounce = submitter.bounces.take(bytes)?;
         let address = bounce.stable_mut_ptr().addr();
-        let target = self.file.target(address, bytes, self.offset);
-        ReadAt::new(fd.clone(), bounce, self.offset, target, Until::Once).past_the_cache()
+        let target = self.file.target(address, bytes, self.offset)?;
+        let read = ReadAt::new(fd.clone(), bounce, self.offset, target, Until::Once);
+        Ok(read.past_the_cache())
     }
 
     /// Returns whether the file ends `n` bytes after the start of the read, without blocking.
@@ -107,7 +108,7 @@ impl Future for ReadInto<'_> {
                 coop_budget::count(1, to_u32(bytes));
                 return Poll::Ready(Ok(bytes));
             }
-            let mut read = this.file.op(this.past_the_cache());
+            let mut read = this.file.op(this.past_the_cache()?);
             if let Some(timeout) = this.timeout {
                 read = read.timeout(timeout);
             }

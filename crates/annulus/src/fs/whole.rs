@@ -92,7 +92,7 @@ async fn read_rest(submitter: &Submitter, file: File, mut buf: Vec<u8>) -> io::R
     let mut done = buf.len();
     // One more, so that a read that ends before it has reached the end of the file. Files of /proc have no length.
     let bytes = bytes.saturating_add(1).max(GROW_BYTES).max(done + 1);
-    buf.resize(bytes, 0);
+    grow(&mut buf, bytes)?;
     loop {
         let (read, rest) = match file.read_at(buf.subslice(done..), done as u64).await {
             Ok(read) => read,
@@ -110,9 +110,16 @@ async fn read_rest(submitter: &Submitter, file: File, mut buf: Vec<u8>) -> io::R
             return Ok(buf);
         }
         if done == buf.len() {
-            buf.resize(done.saturating_mul(2), 0);
+            grow(&mut buf, done.saturating_mul(2))?;
         }
     }
+}
+
+/// Lengthens `buf` to `bytes`. Fails with `OutOfMemory` if memory is short.
+fn grow(buf: &mut Vec<u8>, bytes: usize) -> io::Result<()> {
+    buf.try_reserve_exact(bytes.saturating_sub(buf.len()))?;
+    buf.resize(bytes, 0);
+    Ok(())
 }
 
 /// Reads the rest of an open pipe, terminal or the like, after the first `done` bytes of `buf`.

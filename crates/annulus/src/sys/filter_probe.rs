@@ -394,7 +394,7 @@ mod tests {
                     }
                 });
                 assert_eq!(CHILDREN.load(Ordering::Relaxed), 1);
-                // Threads with filters of their own have one each.
+                // A thread that adds a filter has its own child.
                 thread::scope(|scope| {
                     for _ in 0..2 {
                         scope.spawn(|| {

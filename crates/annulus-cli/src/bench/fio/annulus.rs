@@ -6,16 +6,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use annulus::buf::{AlignedBuf, Arena, BufferLayout};
+use annulus::buf::{Arena, BufferLayout};
 use annulus::engine::{CurrentThreadDriver, SqPoll};
 use annulus::{Engine, File, IoBufMut};
 use annulus_baselines::{Bench, Failure, Finished, Job, Op, Variant, Worker, on_owning_threads};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::options::Options;
-
-/// The alignment of buffers, sufficient for direct I/O on any device.
-const ALIGN_BYTES: usize = 4096;
+use crate::bench::variant::submit::buffer;
 
 /// The variant that runs a job through Annulus, with the settings that the job requests.
 pub(super) struct OnAnnulus {
@@ -100,12 +98,7 @@ impl<B: Bench> Variant<B> for OnAnnulus {
             };
             self.drive_with(job, bench, (&engine, &files), take)?;
         } else {
-            let make = || {
-                let mut buffer = AlignedBuf::with_len(job.block_bytes, ALIGN_BYTES);
-                fastrand::fill(&mut buffer);
-                Ok(buffer)
-            };
-            self.drive_with(job, bench, (&engine, &files), make)?;
+            self.drive_with(job, bench, (&engine, &files), || buffer(job))?;
         }
         drop(files);
         Ok(Finished {

@@ -235,7 +235,7 @@ impl<B: Bench> Variant<B> for Annulus {
         }
         opened.shows_calls(bench);
         let callers = match self.memory {
-            Memory::Plain => self.run_with(job, bench, &opened, || Ok(buffer(job)))?,
+            Memory::Plain => self.run_with(job, bench, &opened, || buffer(job))?,
             Memory::Arena => {
                 let arena = opened.arena(job)?;
                 self.run_with(job, bench, &opened, || arena_buffer(&arena))?

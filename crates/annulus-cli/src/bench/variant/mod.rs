@@ -11,7 +11,7 @@ use crate::fault::Fault;
 mod annulus;
 mod direct;
 mod null;
-mod submit;
+pub(crate) mod submit;
 mod tokio;
 
 /// The variant that every repeat measures, so that a hand-written ring is always available for comparison.

@@ -39,10 +39,11 @@ pub(crate) struct Target {
 type Submitted<B> = Result<(usize, B), (io::Error, Option<B>)>;
 
 /// Allocates a buffer of random data, so that its pages are resident and do not compress.
-pub(crate) fn buffer(job: &Job) -> AlignedBuf {
-    let mut buffer = AlignedBuf::with_len(job.block_bytes, ALIGN_BYTES);
+pub(crate) fn buffer(job: &Job) -> Result<AlignedBuf, Failure> {
+    let mut buffer = AlignedBuf::try_with_len(job.block_bytes, ALIGN_BYTES)
+        .map_err(|error| Failure::failed("allocating a block", &error))?;
     fastrand::fill(&mut buffer);
-    buffer
+    Ok(buffer)
 }
 
 /// Runs one task per buffer, all on this thread, until the worker has no more operations.

@@ -180,7 +180,7 @@ impl<B: Bench> Variant<B> for OnTokio {
         let opened = Opened::new(job, None, Engine::builder().thread_rings(rings))?;
         opened.shows_calls(bench);
         match self.memory {
-            Memory::Plain => self.run_with(job, bench, &opened, || Ok(buffer(job)))?,
+            Memory::Plain => self.run_with(job, bench, &opened, || buffer(job))?,
             Memory::Arena => {
                 let arena = opened.arena(job)?;
                 self.run_with(job, bench, &opened, || arena_buffer(&arena))?;

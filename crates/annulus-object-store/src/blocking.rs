@@ -4,7 +4,7 @@ use std::io;
 use std::panic::resume_unwind;
 
 use tokio::runtime::Handle;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinError;
 
 use crate::error::Failure;
 
@@ -18,17 +18,7 @@ pub(crate) async fn run<T: Send + 'static>(
     let Ok(runtime) = Handle::try_current() else {
         return work();
     };
-    join(runtime.spawn_blocking(work)).await
-}
-
-/// Returns the result of a task.
-pub(crate) async fn join<T>(task: JoinHandle<Result<T, Failure>>) -> Result<T, Failure> {
-    result(task.await)
-}
-
-/// Returns the result of a task that has ended.
-pub(crate) fn result<T>(joined: Result<Result<T, Failure>, JoinError>) -> Result<T, Failure> {
-    match joined {
+    match runtime.spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
         Err(error) => Err(ended(error)),
@@ -36,7 +26,7 @@ pub(crate) fn result<T>(joined: Result<Result<T, Failure>, JoinError>) -> Result
 }
 
 /// Returns the error for work that was not started.
-pub(crate) fn ended(error: JoinError) -> Failure {
+fn ended(error: JoinError) -> Failure {
     Failure::new(
         "use the object store while the Tokio runtime shuts down",
         io::Error::other(error),

@@ -7,6 +7,8 @@
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use annulus::{Engine, EngineBackend, OpenOptions};
@@ -82,7 +84,10 @@ impl Calls {
     {
         match (self, Handle::try_current()) {
             (Calls::System, _) => blocking::run(move || without_waiting(work())).await,
-            (Calls::Ring(_), Ok(runtime)) => blocking::join(runtime.spawn(work())).await,
+            (Calls::Ring(_), Ok(runtime)) => {
+                let work = Some(Box::pin(work()));
+                Detached { work, runtime }.await
+            }
             _ => work().await,
         }
     }
@@ -181,6 +186,46 @@ impl Calls {
                     .map(|found| (found.path, found.stat.modified))
                     .collect())
             }
+        }
+    }
+}
+
+/// Work that its caller polls, so that it does not need the workers of the runtime, which other executors may block. If it
+/// is dropped before its end, a task of the runtime continues it.
+struct Detached<F>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    /// `None` once the work has ended or panicked.
+    work: Option<Pin<Box<F>>>,
+    runtime: Handle,
+}
+
+impl<F> Future for Detached<F>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(mut work) = self.work.take() else {
+            return Poll::Pending;
+        };
+        let polled = work.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
+    }
+}
+
+impl<F> Drop for Detached<F>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            drop(self.runtime.spawn(work));
         }
     }
 }

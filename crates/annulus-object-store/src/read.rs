@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use annulus::File;
 use annulus::buf::{Arena, ArenaBuf, IoBufMut};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use crate::blocking;
 use crate::error::Failure;
 
 /// The longest range that is read before `get` returns, bytes. A caller of a short range usually wants all of it.
@@ -279,6 +279,8 @@ pub(crate) async fn ranges(
 
 /// Makes reads into the heap. Long ones are shared with the workers of the Tokio runtime, as the copy of cached data uses
 /// the processor for its whole length. Returns the same as `batch`.
+///
+/// The caller and a task poll each part. So the parts end although all workers of the runtime are blocked.
 async fn in_parts(
     file: &File,
     path: &Path,
@@ -290,21 +292,19 @@ async fn in_parts(
     let parts = workers.min(most).clamp(1, PARTS_MAX);
     let mut parts = reads.chunks(reads.len().div_ceil(parts).max(1));
     let own = parts.next().unwrap_or_default();
-    let mut tasks = JoinSet::new();
-    let mut starts = own.len();
+    let (mut tasks, mut shared) = (JoinSet::new(), Vec::new());
     for part in parts {
         let (file, path, reads) = (file.clone(), path.to_owned(), part.to_vec());
-        let start = starts;
-        tasks.spawn(async move { Ok((start, into_heap(&file, &path, &reads).await?)) });
-        starts += part.len();
+        let part = async move { Arc::new(Mutex::new(into_heap(&file, &path, &reads).await)) };
+        let part = part.boxed().shared();
+        tasks.spawn(part.clone().map(drop));
+        shared.push(part);
     }
     let mut done = into_heap(file, path, own).await?;
-    done.resize_with(reads.len(), Default::default);
-    while let Some(joined) = tasks.join_next().await {
-        let (start, part) = blocking::result(joined)?;
-        for (done, part) in done.iter_mut().skip(start).zip(part) {
-            *done = part;
-        }
+    for part in shared {
+        let part = part.await;
+        let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        done.append(&mut std::mem::replace(&mut *part, Ok(Vec::new()))?);
     }
     Ok(done)
 }

@@ -6,6 +6,7 @@ mod conformance;
 mod crash;
 mod differential;
 mod errors;
+mod executors;
 mod open_files;
 mod power;
 mod reads;

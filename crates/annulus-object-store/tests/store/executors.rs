@@ -1,0 +1,182 @@
+//! Calls whose futures another executor polls inside a Tokio runtime. They complete although no worker of the runtime is
+//! free, or nothing drives the runtime, as those of `LocalFileSystem` do.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Fails the test instead of the whole run if a call never completes.
+const COMPLETES_WITHIN: Duration = Duration::from_secs(100);
+
+/// Returns a runtime with this number of workers; 0 for that of one thread.
+fn runtime(workers: usize) -> Runtime {
+    match workers {
+        0 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    }
+    .worker_threads(workers.max(1))
+    .enable_all()
+    .build()
+    .unwrap()
+}
+
+/// Runs `work` on another thread inside a runtime that nothing drives. Returns its messages.
+fn on_an_idle_runtime<T: Send + 'static>(
+    work: impl FnOnce(Handle) -> T + Send + 'static,
+) -> Receiver<T> {
+    let (done, result) = channel();
+    let runtime = runtime(0);
+    thread::spawn(move || {
+        let _ = done.send(work(runtime.handle().clone()));
+    });
+    result
+}
+
+macro_rules! tests {
+    ($store:ident, $object_store:ident) => {
+        use super::{COMPLETES_WITHIN, on_an_idle_runtime, runtime};
+        use annulus_object_store::$store::LocalFileSystem;
+        use futures_util::stream::{self, StreamExt, TryStreamExt};
+        use std::path::Path as FilePath;
+        use std::sync::mpsc::channel;
+        use std::time::Duration;
+        use $object_store::path::Path;
+        use $object_store::{ObjectStore, ObjectStoreExt, PutMode, Result};
+
+        /// The bytes of an object whose ranges several workers read.
+        const BIG: u64 = 40 << 20;
+
+        /// Makes a call of each method in `folder`. `called` receives the name of each that returned.
+        async fn every_method(
+            folder: std::path::PathBuf,
+            fsync: bool,
+            mut called: impl FnMut(&'static str),
+        ) -> Result<()> {
+            let store = LocalFileSystem::new_with_prefix(&folder)?.with_fsync(fsync);
+            let at = |name: &str| Path::from(name);
+            store.put(&at("a"), "small".into()).await?;
+            called("put");
+            store.put(&at("large"), vec![1; 2 << 20].into()).await?;
+            called("put of a large object");
+            store
+                .put_opts(&at("new"), "x".into(), PutMode::Create.into())
+                .await?;
+            called("create");
+            let mut upload = store.put_multipart(&at("upload")).await?;
+            upload.put_part(vec![1; 100_000].into()).await?;
+            upload.complete().await?;
+            let mut upload = store.put_multipart(&at("upload")).await?;
+            upload.put_part("x".into()).await?;
+            upload.abort().await?;
+            called("upload");
+            store.head(&at("a")).await?;
+            store.get_range(&at("a"), 0..3).await?;
+            store.get(&at("large")).await?.bytes().await?;
+            called("get");
+            let ranges: Vec<_> = (0..BIG >> 19)
+                .map(|n| n << 19..(n << 19) + 500_000)
+                .collect();
+            let read = store.get_ranges(&at("big"), &ranges).await?;
+            assert!(read.iter().all(|bytes| bytes.len() == 500_000));
+            called("get_ranges");
+            store.list(None).try_collect::<Vec<_>>().await?;
+            store
+                .list_with_offset(None, &at("b"))
+                .try_collect::<Vec<_>>()
+                .await?;
+            store.list_with_delimiter(None).await?;
+            called("lists");
+            store.copy(&at("a"), &at("folder/copy")).await?;
+            store.copy_if_not_exists(&at("a"), &at("copy")).await?;
+            called("copy");
+            store.rename(&at("copy"), &at("renamed")).await?;
+            store
+                .rename_if_not_exists(&at("renamed"), &at("copy"))
+                .await?;
+            called("rename");
+            store.delete(&at("copy")).await?;
+            let several = ["a", "large", "new"].map(|name| Ok(at(name)));
+            let deleted = store.delete_stream(stream::iter(several).boxed());
+            assert_eq!(deleted.try_collect::<Vec<_>>().await?.len(), 3);
+            called("delete");
+            store.remove_staged(Duration::ZERO).await?;
+            called("remove_staged");
+            Ok(())
+        }
+
+        /// Returns a folder with an object of many bytes.
+        fn folder() -> tempfile::TempDir {
+            let folder = tempfile::tempdir().unwrap();
+            let big = std::fs::File::create(folder.path().join("big")).unwrap();
+            big.set_len(BIG).unwrap();
+            folder
+        }
+
+        /// Blocks every worker of a runtime on the calls of a task.
+        fn block_workers(workers: usize, fsync: bool) {
+            let (messages, received) = channel();
+            let runtime = runtime(workers);
+            let folders: Vec<_> = (0..workers.max(1)).map(|_| folder()).collect();
+            for folder in &folders {
+                let (messages, folder) = (messages.clone(), folder.path().to_owned());
+                runtime.spawn(async move {
+                    let all = every_method(folder, fsync, |name| {
+                        messages.send(Ok(name)).unwrap();
+                    });
+                    // A future of this size does not fit on a worker's stack together with that of the task.
+                    messages
+                        .send(Err(pollster::block_on(Box::pin(all))))
+                        .unwrap();
+                });
+            }
+            if workers == 0 {
+                std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+            } else {
+                std::mem::forget(runtime); // Its workers would be waited for.
+            }
+            drop(messages);
+            let mut last = "start";
+            for _ in 0..folders.len() {
+                loop {
+                    match received.recv_timeout(COMPLETES_WITHIN) {
+                        Ok(Ok(name)) => last = name,
+                        Ok(Err(all)) => break all.unwrap(),
+                        Err(_) => panic!("{workers} workers: a call after `{last}` hangs"),
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn calls_complete_while_every_worker_is_blocked_on_them() {
+            for workers in [0, 1, 2, 4] {
+                block_workers(workers, false);
+                block_workers(workers, true);
+            }
+        }
+
+        #[test]
+        fn calls_complete_in_a_runtime_that_nothing_drives() {
+            let folder = folder();
+            let path: &FilePath = folder.path();
+            for blocks_on_handle in [false, true] {
+                let all = every_method(path.to_owned(), false, |_| {});
+                let done = on_an_idle_runtime(move |handle| match blocks_on_handle {
+                    true => handle.block_on(all),
+                    false => {
+                        let _inside = handle.enter();
+                        pollster::block_on(all)
+                    }
+                });
+                let result = done.recv_timeout(COMPLETES_WITHIN);
+                result.expect("a call hangs").unwrap();
+                for name in ["folder/copy", "upload"] {
+                    std::fs::remove_file(path.join(name)).unwrap();
+                }
+            }
+        }
+    };
+}
+crate::for_each_version!(tests);

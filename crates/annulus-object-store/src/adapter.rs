@@ -52,7 +52,8 @@ const DELETES_TOGETHER: usize = 64;
 /// one with the default settings. Listings and other changes are system calls on Tokio's blocking threads. Outside a
 /// Tokio runtime they run on the calling thread. A store with an engine on a simulated kernel makes all its calls there.
 ///
-/// Cheap to clone. Clones share the open files.
+/// Cheap to clone. Clones share the open files; a clone with another number of them, time or engine keeps its own, and
+/// changes through one are found by the others at once.
 #[derive(Clone, Debug)]
 pub struct LocalFileSystem {
     store: Store,
@@ -151,7 +152,8 @@ impl LocalFileSystem {
         self.store.memory.heap_reads()
     }
 
-    /// Closes the files that are open between calls. Files of reads in progress close when these end.
+    /// Closes the files that this store and its clones keep open between calls. Files of reads in progress close when these
+    /// end.
     pub fn close_files(&self) {
         self.store.files.close();
     }

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -31,16 +31,38 @@ pub(crate) struct Opened {
     pub(crate) stat: Stat,
 }
 
+/// Open files by their paths.
+type Files = Cache<OsString, Arc<Entry>>;
+
 /// The open files of a store.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     /// `None`: no file stays open.
-    cache: Option<Cache<OsString, Arc<Entry>>>,
+    cache: Option<Arc<Files>>,
     /// The time for which a file is used without a comparison.
     trusted: Duration,
-    /// The number of changes by this store. An entry is trusted only if it was compared since the last one.
-    changes: AtomicU64,
     start: Instant,
+    shared: Arc<Shared>,
+}
+
+/// The record that a store shares with its clones, also those with other settings.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The number of changes. An entry is trusted only if it was compared since the last one.
+    changes: AtomicU64,
+    /// One for each setting.
+    caches: RwLock<Vec<Weak<Files>>>,
+}
+
+impl Shared {
+    /// Returns the files of all settings.
+    fn caches(&self) -> impl Iterator<Item = Arc<Files>> {
+        let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+        caches
+            .clone()
+            .into_iter()
+            .filter_map(|cache| cache.upgrade())
+    }
 }
 
 #[derive(Debug)]
@@ -60,11 +82,28 @@ struct Entry {
 
 impl OpenFiles {
     pub(crate) fn new(max: usize, trusted: Duration) -> OpenFiles {
+        OpenFiles::sharing(Arc::default(), max, trusted)
+    }
+
+    /// Returns the open files of a clone with other settings.
+    pub(crate) fn with(&self, max: usize, trusted: Duration) -> OpenFiles {
+        OpenFiles::sharing(Arc::clone(&self.shared), max, trusted)
+    }
+
+    fn sharing(shared: Arc<Shared>, max: usize, trusted: Duration) -> OpenFiles {
+        let cache = (max > 0).then(|| Arc::new(Cache::new(max)));
+        let mut caches = shared
+            .caches
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        caches.retain(|cache| cache.strong_count() > 0);
+        caches.extend(cache.as_ref().map(Arc::downgrade));
+        drop(caches);
         OpenFiles {
-            cache: (max > 0).then(|| Cache::new(max)),
+            cache,
             trusted,
-            changes: AtomicU64::new(0),
             start: Instant::now(),
+            shared,
         }
     }
 
@@ -79,23 +118,21 @@ impl OpenFiles {
         self.trusted
     }
 
-    /// Returns the number of open files.
-    pub(crate) fn len(&self) -> usize {
-        self.cache.as_ref().map_or(0, Cache::len)
-    }
-
-    /// Closes all files, except those in use.
-    pub(crate) fn close(&self) {
-        if let Some(cache) = &self.cache {
+    /// Closes all files, also those of clones, except those in use. Returns whether there were any.
+    pub(crate) fn close(&self) -> bool {
+        let mut had_any = false;
+        for cache in self.shared.caches() {
+            had_any |= !cache.is_empty();
             cache.clear();
         }
+        had_any
     }
 
-    /// Forgets the file at `path`, which this store has just replaced or removed. No later access uses the old file,
-    /// whichever path led to it.
+    /// Forgets the file at `path`, which this store or a clone has just created, replaced or removed. No later access uses
+    /// the old file, whichever path led to it.
     pub(crate) fn changed(&self, path: &Path) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        if let Some(cache) = &self.cache {
+        self.shared.changes.fetch_add(1, Ordering::SeqCst);
+        for cache in self.shared.caches() {
             cache.remove(path.as_os_str());
         }
     }
@@ -105,7 +142,7 @@ impl OpenFiles {
         let Some(cache) = &self.cache else {
             return Ok(self.open_new(engine, path).await?.0);
         };
-        let changes = self.changes.load(Ordering::SeqCst);
+        let changes = self.shared.changes.load(Ordering::SeqCst);
         if let Some(entry) = cache.get(path.as_os_str()) {
             if let Some(stat) = self.current(engine, path, &entry, changes).await {
                 let file = entry.file.clone();
@@ -126,7 +163,7 @@ impl OpenFiles {
             let key = path.as_os_str().to_owned();
             cache.insert(key, Arc::new(entry));
             // A change meanwhile may have removed the entry before it was there. It must not keep a removed file open.
-            if self.changes.load(Ordering::SeqCst) != changes {
+            if self.shared.changes.load(Ordering::SeqCst) != changes {
                 cache.remove(path.as_os_str());
             }
         }
@@ -183,11 +220,7 @@ impl OpenFiles {
     /// Closes all files if `error` says that there are too many. Returns whether this may help.
     pub(crate) fn made_room(&self, error: &io::Error) -> bool {
         let errno = error.raw_os_error().map(Errno::from_raw);
-        let is_full = matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) && self.len() > 0;
-        if is_full {
-            self.close();
-        }
-        is_full
+        matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) && self.close()
     }
 
     fn now_ns(&self) -> u64 {

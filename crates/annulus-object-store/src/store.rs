@@ -47,12 +47,12 @@ impl Store {
         self.calls = Calls::of(&engine);
         self.engine = Some(engine);
         self.set_open_files(self.files.max(), self.files.trusted());
+        // A leader uses the engine of its store.
+        self.group = Arc::default();
     }
 
     pub(crate) fn set_open_files(&mut self, max: usize, trusted: Duration) {
-        self.files = Arc::new(OpenFiles::new(max, trusted));
-        // A leader tells only the files of its store about a change.
-        self.group = Arc::default();
+        self.files = Arc::new(self.files.with(max, trusted));
     }
 
     /// Returns the engine. The first use of the shared one creates it.

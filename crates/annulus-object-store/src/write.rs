@@ -197,7 +197,7 @@ impl Store {
     ) -> Result<(), Failure> {
         let published = match existing {
             Existing::Replace => self.rename(staged.path(), object).await,
-            Existing::Keep => self.calls.hard_link(staged.path(), object).await,
+            Existing::Keep => self.link(staged.path(), object).await,
         };
         match (published, existing) {
             (Ok(()), Existing::Replace) => staged.forget(),
@@ -231,7 +231,7 @@ impl Store {
         let mut parents = 0;
         loop {
             let linked = match existing {
-                Existing::Keep => self.calls.hard_link(from, to).await,
+                Existing::Keep => self.link(from, to).await,
                 Existing::Replace => self.link_over(from, to).await,
             };
             match linked {
@@ -331,6 +331,13 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Makes `to` a name of the file of `from`. The store may have a file open that another program removed from `to`.
+    async fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let linked = self.calls.hard_link(from, to).await;
+        self.files.changed(to);
+        linked
     }
 
     async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

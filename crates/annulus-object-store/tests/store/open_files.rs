@@ -11,16 +11,23 @@ pub(crate) fn descriptors_in(folder: &FilePath) -> usize {
     targets.filter(|target| target.starts_with(&folder)).count()
 }
 
+/// Waits until this process has no file in `folder` open. A thread closes files that have no name.
+fn all_closed(folder: &FilePath) {
+    while descriptors_in(folder) > 0 {
+        std::thread::yield_now();
+    }
+}
+
 macro_rules! tests {
     ($store:ident, $object_store:ident) => {
-        use super::descriptors_in;
+        use super::{all_closed, descriptors_in};
         use std::time::Duration;
 
         use annulus_object_store::$store::LocalFileSystem;
         use annulus_testing::child_process::in_child;
         use nix::sys::resource::{Resource, getrlimit, setrlimit};
         use $object_store::path::Path;
-        use $object_store::{Error, ObjectStore, ObjectStoreExt};
+        use $object_store::{Error, ObjectStore, ObjectStoreExt, PutMode};
 
         async fn read(store: &LocalFileSystem, location: &str) -> Result<bytes::Bytes, Error> {
             store.get(&Path::from(location)).await?.bytes().await
@@ -103,6 +110,68 @@ macro_rules! tests {
                 both(Some("five")).await;
                 store.delete(&a).await.unwrap();
                 both(None).await;
+            }
+        }
+
+        #[tokio::test]
+        async fn a_creation_is_found_after_another_program_deleted_the_object() {
+            let root = tempfile::tempdir().unwrap();
+            let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+            let store = store.with_revalidation(Duration::MAX);
+            let (at, from) = (Path::from("a"), Path::from("from"));
+            for way in ["put", "copy", "rename"] {
+                store.put(&from, "new".into()).await.unwrap();
+                store.put(&at, "old".into()).await.unwrap();
+                assert_eq!(read(&store, "a").await.unwrap(), "old");
+                std::fs::remove_file(root.path().join("a")).unwrap();
+                assert_eq!(read(&store, "a").await.unwrap(), "old", "it is not trusted");
+                match way {
+                    "put" => {
+                        let created = store.put_opts(&at, "new".into(), PutMode::Create.into());
+                        drop(created.await.unwrap());
+                    }
+                    "copy" => store.copy_if_not_exists(&from, &at).await.unwrap(),
+                    _ => store.rename_if_not_exists(&from, &at).await.unwrap(),
+                }
+                all_closed(root.path());
+                assert_eq!(read(&store, "a").await.unwrap(), "new", "{way}");
+            }
+        }
+
+        #[tokio::test]
+        async fn a_change_through_a_clone_is_found_whatever_its_settings() {
+            let engine = annulus::Engine::new().unwrap();
+            let layout = annulus::buf::BufferLayout::new(4, 4096);
+            let arena = engine.register_buffers(layout).unwrap();
+            let settings: [&dyn Fn(LocalFileSystem) -> LocalFileSystem; 7] = [
+                &|clone| clone,
+                &|clone| clone.with_engine(engine.clone()),
+                &|clone| clone.with_open_files(7),
+                &|clone| clone.with_open_files(0),
+                &|clone| clone.with_revalidation(Duration::from_secs(7)),
+                &|clone| clone.with_fsync(true),
+                &|clone| clone.with_arena(arena.clone(), 1),
+            ];
+            for (number, setting) in settings.into_iter().enumerate() {
+                let root = tempfile::tempdir().unwrap();
+                let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+                let store = store.with_revalidation(Duration::MAX);
+                let clone = setting(store.clone());
+                let at = Path::from("a");
+                for (one, other) in [(&store, &clone), (&clone, &store)] {
+                    one.put(&at, "old".into()).await.unwrap();
+                    for store in [one, other] {
+                        assert_eq!(read(store, "a").await.unwrap(), "old", "{number}");
+                    }
+                    one.put(&at, "new".into()).await.unwrap();
+                    // Neither keeps the space of the old file in use.
+                    all_closed(root.path());
+                    for store in [one, other] {
+                        assert_eq!(read(store, "a").await.unwrap(), "new", "{number}");
+                    }
+                    one.close_files();
+                    all_closed(root.path());
+                }
             }
         }
 

@@ -159,7 +159,7 @@ impl LocalFileSystem {
     }
 
     /// Removes the staged files of uploads that a crash has left, and returns their number. Listings never show these
-    /// files. Call it when a program starts.
+    /// files. Call it when a program starts. The staged files of object_store's `LocalFileSystem` stay.
     ///
     /// `age` protects the uploads of other programs: files that were written to more recently stay.
     ///

@@ -1,7 +1,11 @@
 //! The mapping between the locations of objects and the paths of files. Every answer equals that of `LocalFileSystem`,
 //! which builds a URL for each path. Names of plain characters take a shorter way to the same answer.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
@@ -136,6 +140,32 @@ pub(crate) fn is_object(location: &str) -> bool {
         }
 }
 
+/// The start of the name of a staged file.
+const STAGED: &str = ".annulus-staged#";
+/// The digits in the name of a staged file: as many as the largest `u64` has.
+const STAGED_DIGITS: usize = 20;
+
+/// Returns the path of a staged file for `object`, beside it: `.annulus-staged#` and twenty digits.
+///
+/// Both stores hide names whose first `#` begins a suffix of digits. So the name does not have that of the object, which may
+/// have a `#`, too, and may be as long as a name can be. Each path differs, also in forked processes.
+pub(crate) fn staged(object: &Path) -> PathBuf {
+    static NEXT: OnceLock<(RandomState, AtomicU64)> = OnceLock::new();
+    let (hasher, count) = NEXT.get_or_init(Default::default);
+    let count = count.fetch_add(1, Ordering::Relaxed);
+    let number = hasher.hash_one((std::process::id(), count));
+    object.with_file_name(format!("{STAGED}{number:0STAGED_DIGITS$}"))
+}
+
+/// Returns whether a file has the name of a staged one, which no program uses by accident.
+pub(crate) fn is_staged(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let digits = name.and_then(|name| name.strip_prefix(STAGED));
+    digits.is_some_and(|digits| {
+        digits.len() == STAGED_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
 /// Returns whether URLs and locations write these bytes as they are. A location has no empty segment, `.` or `..`.
 fn is_plain(bytes: &[u8]) -> bool {
     bytes
@@ -167,6 +197,25 @@ mod tests {
                 assert!(is_plain(location.as_bytes()), "{location}");
                 assert_eq!(root.prefix(location).unwrap(), by_url(&root, location));
             }
+        }
+    }
+
+    #[test]
+    fn staged_files_are_no_objects_and_no_other_file_is_staged() {
+        for object in ["/a", "/folder/a#b", "/folder/a#"] {
+            let object = Path::new(object);
+            let staged = staged(object);
+            assert_eq!(staged.parent(), object.parent());
+            assert!(is_staged(&staged) && !is_object(staged.to_str().unwrap()));
+            assert_ne!(staged, super::staged(object));
+        }
+        for other in [
+            "song #1",
+            "a#12345678901234567890",
+            ".annulus-staged#1",
+            "#1",
+        ] {
+            assert!(!is_staged(Path::new(other)), "{other}");
         }
     }
 

@@ -3,12 +3,8 @@
 //! New contents are written to a staged file beside the object, and then published by a rename or a link. With `fsync`
 //! the order is: the file, the publication, its folder. New folders are made durable up to the first that existed.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -31,18 +27,12 @@ pub(crate) enum Existing {
 /// The number of times that missing folders are created for one change. Another task may remove them again, because they
 /// are empty.
 const PARENTS_TRIES: usize = 16;
-/// The longest name of a file on Linux, bytes.
-const NAME_BYTES_MAX: usize = 255;
-/// The digits in the name of a staged file.
-const DIGITS: usize = 10;
 
 /// The path of a staged file. Dropping it removes the file; a simulated file stays.
 #[derive(Debug)]
 pub(crate) struct Staged {
     /// `None` once the file is published or removed.
     path: Option<PathBuf>,
-    /// No other task or process uses the name.
-    is_unique: bool,
     calls: Calls,
 }
 
@@ -55,25 +45,10 @@ pub(crate) struct Written {
 }
 
 impl Staged {
-    /// Returns the path for an attempt to stage `object`: its name, `#`, and digits.
-    ///
-    /// The digits differ at each call, so tasks that write to one object do not try each other's names. Names that are
-    /// too long for ten digits get a few, as those of `LocalFileSystem`.
-    fn name(calls: &Calls, object: &Path, attempt: u64) -> Staged {
-        static NEXT: OnceLock<AtomicU64> = OnceLock::new();
-        let name_bytes = object.file_name().map_or(0, |name| name.len());
-        let is_unique = name_bytes + 1 + DIGITS <= NAME_BYTES_MAX;
-        let mut path = object.as_os_str().to_owned();
-        if is_unique {
-            let next = NEXT.get_or_init(|| AtomicU64::new(RandomState::new().hash_one(0)));
-            let number = next.fetch_add(1, Ordering::Relaxed) % 10_u64.pow(DIGITS as u32);
-            path.push(format!("#{number:0width$}", width = DIGITS));
-        } else {
-            path.push(format!("#{attempt}"));
-        }
+    /// Returns a new path to stage `object`.
+    fn new(calls: &Calls, object: &Path) -> Staged {
         Staged {
-            path: Some(path.into()),
-            is_unique,
+            path: Some(names::staged(object)),
             calls: calls.clone(),
         }
     }
@@ -120,9 +95,9 @@ impl Drop for Remove {
 impl Store {
     /// Creates a staged file for `object`, and its folders.
     pub(crate) async fn stage(&self, object: &Path) -> Result<(NewFile, Staged), Failure> {
-        let (mut attempt, mut parents) = (1, 0);
+        let mut parents = 0;
         loop {
-            let mut staged = Staged::name(&self.calls, object, attempt);
+            let mut staged = Staged::new(&self.calls, object);
             let error = match self.calls.create_new(staged.path()).await {
                 Ok(file) => return Ok((file, staged)),
                 Err(error) => error,
@@ -130,7 +105,7 @@ impl Store {
             let path = staged.path().to_owned();
             staged.forget();
             match error.kind() {
-                ErrorKind::AlreadyExists => attempt += 1,
+                ErrorKind::AlreadyExists => {}
                 ErrorKind::NotFound if parents < PARENTS_TRIES => {
                     self.create_parents(&path).await?;
                     parents += 1;
@@ -290,26 +265,18 @@ impl Store {
 
     /// Makes `to` a link to the file of `from`. Links to a staged name first, because a link replaces nothing.
     async fn link_over(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut attempt = 0;
         loop {
-            let mut staged = Staged::name(&self.calls, to, attempt);
-            match self.calls.hard_link(from, staged.path()).await {
-                Ok(()) => {}
-                Err(error) => {
-                    staged.forget();
-                    if error.kind() == ErrorKind::AlreadyExists {
-                        attempt += 1;
-                        continue;
-                    }
-                    return Err(error);
+            let mut staged = Staged::new(&self.calls, to);
+            if let Err(error) = self.calls.hard_link(from, staged.path()).await {
+                staged.forget();
+                if error.kind() == ErrorKind::AlreadyExists {
+                    continue;
                 }
+                return Err(error);
             }
             let renamed = self.rename(staged.path(), to).await;
             // If `to` is a link to the same file already, the rename has no effect and the staged name stays.
-            match renamed.is_ok() && !staged.is_unique {
-                true => staged.forget(),
-                false => drop(staged.remove().await),
-            }
+            let _ = staged.remove().await;
             return renamed;
         }
     }
@@ -401,9 +368,8 @@ impl Store {
         let files = files.map_err(|error| Failure::new("list staged files", error))?;
         let (now, mut removed) = (SystemTime::now(), 0);
         for (path, modified) in files {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
             let is_old = now.duration_since(modified).unwrap_or_default() >= age;
-            if names::is_object(&name) || !is_old {
+            if !names::is_staged(&path) || !is_old {
                 continue;
             }
             match self.calls.remove_file(&path).await {

@@ -10,6 +10,7 @@ mod executors;
 mod open_files;
 mod power;
 mod reads;
+mod staged;
 
 use annulus::sim::SimConfig;
 use annulus::{Backend, Engine};

@@ -1,8 +1,10 @@
 //! Decides whether a descriptor can be served: it must be a connected, non-blocking TCP stream.
 
+use std::ptr;
+
 use crate::config;
 use crate::counters::Why;
-use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED, NONBLOCK, UNSHARED};
+use crate::fd_table::{self, Entry, Kind, NONBLOCK, UNSHARED, never_served};
 use crate::sockopts;
 use crate::stops;
 use crate::sys;
@@ -33,18 +35,19 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         // The options of a socket from another process are not recorded here.
         let unusual = !entry.is_created() && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
         entry.set_listener(None);
-        let never_served = if unusual { NEVER_SERVED | BY_OPTION } else { 0 };
-        entry.set_kind(Kind::Stream, never_served);
+        entry.set_epoll_set(ptr::null_mut());
+        let flags = if unusual {
+            never_served(0, Why::UnknownOption)
+        } else {
+            0
+        };
+        entry.set_kind(Kind::Stream, flags);
     }
-    if entry.flags() & NEVER_SERVED != 0 {
-        return Err(match entry.flags() {
-            flags if flags & BY_PORT != 0 => Why::Port,
-            flags if flags & BY_OPTION != 0 => Why::UnknownOption,
-            _ => Why::Duplicated,
-        });
+    if let Some(why) = entry.why_never_served() {
+        return Err(why);
     }
-    if sockopts::are_siblings_never_served(entry) {
-        return Err(Why::UnknownOption);
+    if let Some(why) = sockopts::why_siblings_never_served(entry) {
+        return Err(why);
     }
     // The peer may have reset it since it was accepted, or since it was last in a set.
     if kind != Kind::Free && !fd_table::is_just_accepted(fd) && !sys::is_connected(fd) {
@@ -76,14 +79,13 @@ pub(crate) fn accepted(
         on_listening(listener, listener_fd);
     }
     let nonblock = if nonblock { NONBLOCK } else { 0 };
-    let reason = listener.flags() & (BY_PORT | BY_OPTION);
-    let never_served = if reason == 0 {
-        0
-    } else {
-        NEVER_SERVED | reason
+    let flags = match listener.why_never_served().filter(fd_table::is_inherited) {
+        Some(why) => never_served(nonblock | UNSHARED, why),
+        None => nonblock | UNSHARED,
     };
     entry.set_listener(Some(listener_fd));
-    entry.set_kind(Kind::Stream, nonblock | never_served | UNSHARED);
+    entry.set_epoll_set(ptr::null_mut());
+    entry.set_kind(Kind::Stream, flags);
     fd_table::on_accepted(fd);
 }
 
@@ -91,20 +93,16 @@ pub(crate) fn accepted(
 fn on_listening(entry: &Entry, fd: i32) {
     let by_port = config::get().passes(sys::own_port(fd).unwrap_or(0));
     // The program may have set an option that the kernel cannot report.
-    let set_by_program = entry.kind() == Kind::Stream && entry.flags() & BY_OPTION != 0;
-    let by_option = sockopts::listener_is_unusual(fd) || set_by_program;
-    let flags = match (by_port, by_option) {
-        (true, _) => NEVER_SERVED | BY_PORT,
-        (false, true) => NEVER_SERVED | BY_OPTION,
-        (false, false) => 0,
-    };
-    if flags != 0 {
-        let why = if by_port {
-            Why::Port
-        } else {
-            Why::UnknownOption
-        };
+    let set_by_program = entry.why_never_served().filter(|why| {
+        entry.kind() == Kind::Stream && matches!(why, Why::UnknownOption | Why::UnknownFlags)
+    });
+    let by_option = sockopts::listener_is_unusual(fd).then_some(Why::UnknownOption);
+    let why = by_port
+        .then_some(Why::Port)
+        .or(set_by_program)
+        .or(by_option);
+    if let Some(why) = why {
         stops::on_listener(why);
     }
-    entry.set_kind(Kind::Listener, flags);
+    entry.set_kind(Kind::Listener, why.map_or(0, |why| never_served(0, why)));
 }

@@ -135,12 +135,15 @@ pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
 pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
 pub(crate) const EDGE_TRIGGERED: u32 = libc::EPOLLET as u32;
 pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// Urgent data. It is never reported: a connection is served until the program asks for urgent data.
+pub(crate) const PRI: u32 = libc::EPOLLPRI as u32;
 /// Flags of epoll that a served connection supports. A member with any other flag passes through.
 pub(crate) const KNOWN: u32 = IN
     | OUT
     | RDHUP
     | HUP
     | ERR
+    | PRI
     | EDGE_TRIGGERED
     | ONESHOT
     | (libc::EPOLLRDBAND | libc::EPOLLWRBAND | libc::EPOLLMSG) as u32;

@@ -7,7 +7,7 @@ use crate::deferred_output;
 use crate::draining;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
-use crate::fd_table::{self, Entry, Kind, NEVER_SERVED};
+use crate::fd_table::{self, Entry, Kind, never_served};
 use crate::hand_back;
 use crate::identity;
 use crate::listeners;
@@ -191,12 +191,13 @@ pub(crate) fn duplicate(
             }
         }
         Kind::Stream => {
-            from.set_kind(Kind::Stream, from.flags() | NEVER_SERVED);
-            to.set_kind(Kind::Stream, from.flags() | NEVER_SERVED);
+            let flags = never_served(from.flags(), Why::Duplicated);
+            from.set_kind(Kind::Stream, flags);
+            to.set_kind(Kind::Stream, flags);
         }
         Kind::Listener => {
-            to.set_kind(Kind::Listener, from.flags() | NEVER_SERVED);
-            stops::stop_listener(from, 0, Why::Duplicated);
+            to.set_kind(Kind::Listener, never_served(from.flags(), Why::Duplicated));
+            stops::stop_listener(from, Why::Duplicated);
         }
         _ => to.forget(),
     }

@@ -109,10 +109,7 @@ fn add(
     buffered: &[u8],
 ) -> Option<CallResult> {
     let pass = |why: Why| {
-        counters::passed(why);
-        if why != Why::NotAStream {
-            log::log_first_pass(why);
-        }
+        count_pass(why);
         None
     };
     if guard.mode == Mode::Passing {
@@ -122,7 +119,10 @@ fn add(
         if entry.kind() == Kind::Listener {
             return listeners::control(guard, fd, request);
         }
-        return pass(why);
+        return match why {
+            Why::Blocking => add_blocking(set, guard, entry, fd, request),
+            why => pass(why),
+        };
     }
     if request.events & !KNOWN != 0 {
         return pass(Why::UnknownFlags);
@@ -131,19 +131,8 @@ fn add(
         // Before the first wait on the set, its owner is unknown.
         if !set.is_owner() {
             // The kernel's set has it until there is a ring.
-            let result = sys::control(
-                guard.fd,
-                request.operation,
-                fd,
-                request.events,
-                request.data,
-            );
-            if result.is_ok() {
-                guard.needs_ring = true;
-                // The number may have belonged to another member, which the program has closed.
-                guard.early_members.retain(|member| member.0 != fd);
-                guard.early_members.push((fd, request.events, request.data));
-            }
+            let result = add_early_member(guard, fd, request);
+            guard.needs_ring |= result.is_ok();
             return Some(result);
         }
         start(set, guard);
@@ -162,6 +151,81 @@ fn add(
     Some(Ok(0))
 }
 
+fn count_pass(why: Why) {
+    counters::passed(why);
+    if why != Why::NotAStream {
+        log::log_first_pass(why);
+    }
+}
+
+/// Adds a member to the kernel's set, from which a ring may take it later.
+fn add_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> CallResult {
+    let CtlRequest {
+        operation,
+        events,
+        data,
+    } = request;
+    let result = sys::control(guard.fd, operation, fd, events, data);
+    if result.is_ok() {
+        // The number may have belonged to another member, which the program has closed.
+        guard.early_members.retain(|member| member.0 != fd);
+        guard.early_members.push((fd, events, data));
+    }
+    result
+}
+
+/// Adds a blocking connection, which is served if it becomes non-blocking before the next wait: Boost.Asio does this at
+/// the first operation of a connection. `None`: passes through to the kernel's set.
+fn add_blocking(
+    set: &'static Set,
+    guard: &mut SetGuard,
+    entry: &'static Entry,
+    fd: i32,
+    request: CtlRequest,
+) -> Option<CallResult> {
+    let is_other = Set::of(entry).is_some_and(|other| !std::ptr::eq(other, set));
+    // Another thread may wait on the set at any time. Another set may have it as well.
+    let may_begin = !is_other && (set.owner() == 0 || set.is_owner());
+    if !may_begin || request.events & !KNOWN != 0 {
+        entry.set_epoll_set(std::ptr::null_mut());
+        count_pass(Why::Blocking);
+        return None;
+    }
+    entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+    Some(add_early_member(guard, fd, request))
+}
+
+/// Serves a member that has become non-blocking, if no wait has reported it yet.
+pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
+    let Some(set) = Set::of(entry).filter(|set| set.owner() == 0 || set.is_owner()) else {
+        return;
+    };
+    let Some(mut guard) = set.take() else {
+        return;
+    };
+    let is_early = guard.early_members.iter().any(|member| member.0 == fd);
+    if is_early && guard.mode == Mode::Fresh {
+        guard.needs_ring = true;
+        if set.is_owner() {
+            start(set, &mut guard);
+        }
+    } else if is_early && guard.mode == Mode::Serving {
+        let (members, others) = std::mem::take(&mut guard.early_members)
+            .into_iter()
+            .partition(|member| member.0 == fd);
+        guard.early_members = others;
+        serve_early_members(set, &mut guard, members);
+    }
+}
+
+/// Runs before a wait that may report members of the kernel's set: they stay there.
+#[cold]
+pub(crate) fn pass_early_members(guard: &mut SetGuard) {
+    for _ in std::mem::take(&mut guard.early_members) {
+        count_pass(Why::Blocking);
+    }
+}
+
 /// Updates a member that was added before the set had a ring.
 fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
     let Some(nth) = guard.early_members.iter().position(|member| member.0 == fd) else {
@@ -175,16 +239,19 @@ fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
 }
 
 /// Moves members that were added before the ring existed from the kernel's set to the ring.
-fn serve_early_members(set: &'static Set, guard: &mut SetGuard) {
-    for (fd, events, data) in std::mem::take(&mut guard.early_members) {
+fn serve_early_members(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
+    for (fd, events, data) in members {
         let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
         // A member that has been closed or shared since is not served.
-        let still = classify::can_be_served(entry, fd).is_ok()
-            && sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok();
-        if still {
-            begin(set, guard, entry, fd, (events, data), &[]);
+        match classify::can_be_served(entry, fd) {
+            Ok(()) => {
+                if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
+                    begin(set, guard, entry, fd, (events, data), &[]);
+                }
+            }
+            Err(why) => count_pass(why),
         }
     }
 }
@@ -243,7 +310,8 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
             fd_limit::on_ring();
             crate::flush_thread::begin_thread();
             listeners::watch_all(guard);
-            serve_early_members(set, guard);
+            let members = std::mem::take(&mut guard.early_members);
+            serve_early_members(set, guard, members);
         }
         Err(why) => {
             guard.mode = Mode::Passing;

@@ -83,10 +83,13 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     }
     if guard.mode == Mode::Fresh {
         if !guard.needs_ring || config::get().disabled {
+            epoll_ctl::pass_early_members(&mut guard);
             // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
         }
         epoll_ctl::start(set, &mut guard);
+    } else if !guard.early_members.is_empty() {
+        epoll_ctl::pass_early_members(&mut guard);
     }
     // A signal handler may have jumped out of the wait that it interrupted, or may itself wait.
     guard.clear_in_enter();

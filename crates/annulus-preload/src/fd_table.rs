@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::connection::Connection;
+use crate::counters::Why;
 use crate::epoll_set::Set;
 use crate::identity;
 
@@ -48,25 +49,43 @@ const KINDS: [Kind; 8] = [
 
 /// The descriptor is non-blocking.
 pub(crate) const NONBLOCK: u32 = 1 << 8;
-/// Must not be served: it is shared, or the operator excluded it.
-pub(crate) const NEVER_SERVED: u32 = 1 << 9;
-
-/// The descriptor passes through because of its listener's port.
-pub(crate) const BY_PORT: u32 = 1 << 10;
+/// Must not be served, for the reason in `WHY_MASK`; see [`never_served`].
+const NEVER_SERVED: u32 = 1 << 9;
 /// Another number or another process refers to it as well.
 pub(crate) const SHARED: u32 = 1 << 11;
-/// The descriptor passes through because of a socket option that it or its listener has.
-pub(crate) const BY_OPTION: u32 = 1 << 12;
 /// Accepted by this process, and certainly not inherited by another: see [`mark_all_shared`].
 pub(crate) const UNSHARED: u32 = 1 << 13;
 
 /// A socket that this process has created and not connected yet: only this program has set options on it.
 const CREATED: u32 = 1 << 14;
 
-const FLAGS: u32 = NONBLOCK | NEVER_SERVED | BY_PORT | BY_OPTION | SHARED | UNSHARED;
+const FLAGS: u32 = NONBLOCK | NEVER_SERVED | WHY_MASK | SHARED | UNSHARED;
 
-const KIND_MASK: u32 = 0xff;
+const KIND_MASK: u32 = 7;
+/// The reason of `NEVER_SERVED`.
+const WHY_MASK: u32 = 31 << WHY_SHIFT;
+const WHY_SHIFT: u32 = 3;
+const _: () = assert!(Why::ALL.len() <= 32);
 const PROCESS_SHIFT: u32 = 16;
+
+/// Returns flags with `NEVER_SERVED` and its reason. The first reason stays: a later one is often its consequence.
+pub(crate) fn never_served(flags: u32, why: Why) -> u32 {
+    match flags & NEVER_SERVED {
+        0 => never_served_now(flags, why),
+        _ => flags,
+    }
+}
+
+/// Returns flags with `NEVER_SERVED` and this reason, instead of an earlier one.
+pub(crate) fn never_served_now(flags: u32, why: Why) -> u32 {
+    flags & !WHY_MASK | NEVER_SERVED | (why as u32) << WHY_SHIFT
+}
+
+/// Returns whether the connections of a listener with this reason are not served either. Those of one that is
+/// merely shared are.
+pub(crate) fn is_inherited(why: &Why) -> bool {
+    !matches!(why, Why::Duplicated | Why::PassedOn)
+}
 
 /// The state of a descriptor number.
 #[repr(C, align(64))]
@@ -91,7 +110,7 @@ impl Entry {
         {
             return Kind::Free;
         }
-        KINDS[(state & 7) as usize]
+        KINDS[(state & KIND_MASK) as usize]
     }
 
     /// Returns the kind of the number in a parent of this process.
@@ -100,12 +119,20 @@ impl Entry {
         if state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff {
             return Kind::Free;
         }
-        KINDS[(state & 7) as usize]
+        KINDS[(state & KIND_MASK) as usize]
     }
 
     #[inline]
     pub(crate) fn flags(&self) -> u32 {
         self.state.load(Ordering::Relaxed) & FLAGS
+    }
+
+    /// Returns the reason why it must not be served, if there is one.
+    #[inline]
+    pub(crate) fn why_never_served(&self) -> Option<Why> {
+        let flags = self.flags();
+        let why = || Why::ALL[((flags & WHY_MASK) >> WHY_SHIFT) as usize];
+        (flags & NEVER_SERVED != 0).then(why)
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::draining::{self, SharedWith};
 use crate::epoll_set::{AlreadyReported, Inner, Mode, Set, SetGuard, SharedMember};
-use crate::fd_table::{self, Entry, Kind, NEVER_SERVED, SHARED, UNSHARED};
+use crate::fd_table::{self, Entry, Kind, SHARED, UNSHARED, never_served};
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
@@ -97,13 +97,13 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     count_unserved(inner);
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
     let shared = if shared { SHARED } else { 0 };
+    let flags = shared | entry.flags();
     // A connection that was handed back by the switch may be served again.
-    let permanent = if why == Why::Released {
-        0
-    } else {
-        NEVER_SERVED
+    let flags = match why {
+        Why::Released => flags,
+        why => never_served(flags, why),
     };
-    entry.set_kind(Kind::HandedBack, permanent | shared | entry.flags());
+    entry.set_kind(Kind::HandedBack, flags);
     inner.handed_back_count += 1;
     // A disabled oneshot member cannot be added to the kernel's set as such, so it is added when it is re-armed.
     if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
@@ -185,8 +185,11 @@ pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
     inner.unready(fd, connection);
     inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     // A connection with an ended direction is not served again.
-    let over = if connection.is(OVER) { NEVER_SERVED } else { 0 };
-    entry.set_kind(Kind::Stream, entry.flags() | over);
+    let flags = match connection.is(OVER) {
+        true => never_served(entry.flags(), Why::NotConnected),
+        false => entry.flags(),
+    };
+    entry.set_kind(Kind::Stream, flags);
 }
 
 /// Removes a connection from its set. Adding it again in the same round undoes the removal.
@@ -211,7 +214,7 @@ pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     let own = std::ptr::eq(entry.set(), set);
     // A connection that is still served has not left its own set yet.
     let left = flags & flag::MEMBER == 0 && !(own && entry.kind() == Kind::Served);
-    left && entry.flags() & NEVER_SERVED == 0
+    left && entry.why_never_served().is_none()
 }
 
 /// Releases a connection that was removed from its set, for another set to serve. Returns its buffered bytes.
@@ -240,7 +243,10 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
         return;
     }
     entry.set_epoll_set(inner.set_ptr.cast_mut());
-    entry.set_kind(Kind::HandedBack, NEVER_SERVED | entry.flags());
+    entry.set_kind(
+        Kind::HandedBack,
+        never_served(entry.flags(), Why::SeveralSets),
+    );
     if let Some(mut connection) = inner.connection(fd) {
         connection.begin(0, 0);
         connection.clear(flag::MEMBER);
@@ -251,15 +257,16 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
 
 /// Shares the buffered bytes of a connection that was handed back with its duplicate.
 pub(crate) fn share_buffered(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
+    let flags = never_served(SHARED, Why::Duplicated);
     let Some(mut source) = inner.connection(from) else {
-        return entry.set_kind(Kind::Stream, NEVER_SERVED | SHARED);
+        return entry.set_kind(Kind::Stream, flags);
     };
     if source.buffered() == 0 {
-        return entry.set_kind(Kind::Stream, NEVER_SERVED | SHARED);
+        return entry.set_kind(Kind::Stream, flags);
     }
     receive::copy_out(inner, source);
     entry.set_epoll_set(inner.set_ptr.cast_mut());
-    entry.set_kind(Kind::HandedBack, NEVER_SERVED | SHARED);
+    entry.set_kind(Kind::HandedBack, flags);
     if let Some(mut duplicate) = inner.connection(to) {
         duplicate.begin(0, 0);
         duplicate.clear(flag::MEMBER);

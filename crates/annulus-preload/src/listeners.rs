@@ -3,22 +3,22 @@
 //! no extra call. Connections stay in the kernel until the program accepts them: processes share them, and they outlive
 //! a process that ends, as without this library.
 
+use crate::connection::{ERR, HUP, IN, PRI, RDHUP};
 use crate::counters::{self, Call, Why};
 use crate::epoll_ctl::CtlRequest;
 use crate::epoll_set::{Listener, Mode, SetGuard};
 use crate::errno::CallResult;
-use crate::fd_table::{self, NEVER_SERVED};
+use crate::fd_table;
 use crate::inherited_set::Member;
 use crate::sys;
 
 /// Events that a ring reports as the kernel's set does. Edge-triggered events are missing, because a re-armed poll
 /// would report one too many. So is `EPOLLEXCLUSIVE`, which prefers a waiting process to a busy one.
-const RING_EVENTS: u32 =
-    (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
+const RING_EVENTS: u32 = IN | ERR | HUP | RDHUP | PRI;
 
 /// Adds, changes or removes a listener. `None`: passes through to the kernel's set.
 pub(crate) fn control(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
-    let never_served = fd_table::entry(fd).is_none_or(|entry| entry.flags() & NEVER_SERVED != 0);
+    let never_served = fd_table::entry(fd).is_none_or(|entry| entry.why_never_served().is_some());
     let position = (guard.listeners.iter()).position(|listener| listener.fd == fd);
     if guard.mode == Mode::Passing || (never_served && position.is_none()) {
         return None;
@@ -115,7 +115,7 @@ fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Op
 /// Takes over a listener that is in the kernel's set, if a ring can poll it.
 pub(crate) fn adopt_member(guard: &mut SetGuard, member: &Member) {
     let &Member { fd, events, data } = member;
-    let never_served = fd_table::entry(fd).is_none_or(|entry| entry.flags() & NEVER_SERVED != 0);
+    let never_served = fd_table::entry(fd).is_none_or(|entry| entry.why_never_served().is_some());
     let generation = guard.round;
     if !never_served && events & !RING_EVENTS == 0 {
         guard.listeners.push(Listener {

@@ -2,11 +2,11 @@
 //! listener, which is queried once; an accepted connection is not queried.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::connection;
 use crate::counters::Why;
-use crate::fd_table::{BY_OPTION, Entry, Kind};
+use crate::fd_table::{Entry, Kind};
 use crate::sockopt_effects::{self, Effect};
 use crate::stops;
 use crate::sys;
@@ -105,20 +105,20 @@ pub(crate) fn has_ulp(fd: c_int) -> bool {
     )
 }
 
-/// Connections that the program connected itself are no longer served.
-static CLIENTS_NEVER_SERVED: AtomicBool = AtomicBool::new(false);
+/// The reason plus one for which connections that the program connected itself are no longer served; 0: they are served.
+static CLIENTS_NEVER_SERVED: AtomicU8 = AtomicU8::new(0);
 
 /// Stops serving new connections of the same listener. The program's call on a served connection came too late for
 /// bytes that the ring had already taken, and it will probably do the same to others. `false`: they were not served
 /// anyway.
-pub(crate) fn never_serve_siblings(entry: &Entry) -> bool {
-    if are_siblings_never_served(entry) {
+pub(crate) fn never_serve_siblings(entry: &Entry, why: Why) -> bool {
+    if why_siblings_never_served(entry).is_some() {
         return false;
     }
     match entry.listener() {
-        None => CLIENTS_NEVER_SERVED.store(true, Ordering::Relaxed),
+        None => CLIENTS_NEVER_SERVED.store(why as u8 + 1, Ordering::Relaxed),
         Some(listener) if listener.kind() == Kind::Listener => {
-            stops::stop_listener(listener, BY_OPTION, Why::UnknownOption);
+            stops::stop_listener(listener, why);
         }
         // It no longer listens, so there will be no others.
         Some(_) => return false,
@@ -126,12 +126,18 @@ pub(crate) fn never_serve_siblings(entry: &Entry) -> bool {
     true
 }
 
-/// Returns whether other connections of the same listener have shown that they cannot be served.
-pub(crate) fn are_siblings_never_served(entry: &Entry) -> bool {
-    match entry.listener() {
-        None => CLIENTS_NEVER_SERVED.load(Ordering::Relaxed),
-        Some(listener) => listener.kind() == Kind::Listener && listener.flags() & BY_OPTION != 0,
-    }
+/// Returns the reason for which other connections of the same listener have shown that they cannot be served.
+pub(crate) fn why_siblings_never_served(entry: &Entry) -> Option<Why> {
+    let Some(listener) = entry.listener() else {
+        let why = CLIENTS_NEVER_SERVED
+            .load(Ordering::Relaxed)
+            .checked_sub(1)?;
+        return Some(Why::ALL[usize::from(why)]);
+    };
+    let shown = |why: &Why| matches!(why, Why::UnknownOption | Why::UnknownFlags);
+    (listener.kind() == Kind::Listener)
+        .then(|| listener.why_never_served().filter(shown))
+        .flatten()
 }
 
 /// Returns whether closing the socket waits or resets the connection.

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::counters::{self, Why};
-use crate::fd_table::{Entry, Kind, NEVER_SERVED};
+use crate::fd_table::{self, Entry, Kind, never_served_now};
 use crate::log;
 
 /// The lines for each reason. A program may create a set per request; the last line has the counts.
@@ -43,12 +43,16 @@ pub(crate) fn on_listener(why: Why) {
     ));
 }
 
-/// Stops serving new connections of a listener. `reason`: the flag that its connections inherit, or 0.
-pub(crate) fn stop_listener(listener: &Entry, reason: u32, why: Why) {
-    if listener.flags() & NEVER_SERVED == 0 {
+/// Stops serving new connections of a listener.
+pub(crate) fn stop_listener(listener: &Entry, why: Why) {
+    let before = listener.why_never_served();
+    if before.is_none() {
         on_listener(why);
     }
-    listener.set_kind(Kind::Listener, listener.flags() | NEVER_SERVED | reason);
+    // Its connections inherit an option, which therefore counts more than that the listener is shared.
+    if !before.is_some_and(|before| fd_table::is_inherited(&before)) {
+        listener.set_kind(Kind::Listener, never_served_now(listener.flags(), why));
+    }
 }
 
 /// Returns the counts by reason; `None` if there are none.

@@ -10,6 +10,8 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use super::blocking::before_blocking_on;
 use super::{catch_panic, create, may_be_mapped};
+use crate::connection::{IN, PRI};
+use crate::counters::Why;
 use crate::epoll_ctl::{self, CtlRequest};
 use crate::epoll_set::Set;
 use crate::epoll_wait::{self, EventBuffer};
@@ -64,8 +66,10 @@ hooks! {
                 events,
                 data,
             };
-            if events & libc::EPOLLPRI as u32 != 0 {
-                super::unserve::never_serve_siblings(fd);
+            // Without an interest in other data, the program asks for urgent data. Boost.Asio adds the flag to each
+            // member, and reads no urgent data.
+            if events & (PRI | IN) == PRI {
+                super::unserve::never_serve_siblings(fd, Why::UnknownFlags);
             }
             if let Some(result) = catch_panic(|| epoll_ctl::control(number, fd, request)) {
                 return into_return_int(result);

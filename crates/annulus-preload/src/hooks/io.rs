@@ -28,7 +28,7 @@ const VECTORS_MAX: usize = 1024;
 unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
     let by_read = matches!(call, Call::Read | Call::Readv);
     if flags & libc::MSG_OOB != 0 {
-        never_serve_siblings(fd);
+        never_serve_siblings(fd, Why::UnknownFlags);
     }
     let result = match fd_state(fd) {
         FdState::Kernel => {

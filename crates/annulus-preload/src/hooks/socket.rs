@@ -11,14 +11,14 @@ use libc::{sockaddr, socklen_t};
 
 use super::blocking::{before_accept, before_connect};
 use super::io::read_buffered;
-use super::unserve::{flush, hand_back, never_serve, never_serve_because, never_serve_siblings};
+use super::unserve::{flush, hand_back, never_serve, never_serve_siblings};
 use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
 use crate::classify;
 use crate::connection;
 use crate::counters::{self, Call, Why};
 use crate::epoll_set::Set;
 use crate::errno::{self, CallResult, into_return_int};
-use crate::fd_table::{self, BY_OPTION, Entry, Kind};
+use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::receive;
 use crate::send;
@@ -76,7 +76,7 @@ hooks! {
         if has_connection {
             hand_back(fd, Why::UnknownFlags);
             flush(fd);
-            never_serve(fd);
+            never_serve(fd, Why::UnknownFlags);
         }
         let ret = pass_on!(real(fd, address, bytes));
         if has_connection && ret == 0 {
@@ -101,7 +101,7 @@ hooks! {
             None
         });
         // A connection that was shut down before it is added to a set is not served.
-        never_serve(fd);
+        never_serve(fd, Why::NotConnected);
         pass_on!(real(fd, how))
     }
 
@@ -137,7 +137,7 @@ hooks! {
                 };
                 let took = ret == 0 && (encrypts || sockopts::changes_data(level, name));
                 if took || too_late {
-                    never_serve_siblings(fd);
+                    never_serve_siblings(fd, Why::UnknownOption);
                 }
                 return ret;
             }
@@ -145,7 +145,7 @@ hooks! {
                 // Before the call, as another thread may accept a connection from this listener right after it.
                 let entry = fd_table::entry(fd);
                 let was = entry.map_or(0, Entry::snapshot);
-                never_serve_because(fd, BY_OPTION);
+                never_serve(fd, Why::UnknownOption);
                 let made = entry.map_or(0, Entry::snapshot);
                 let ret = pass_on!(real(fd, level, name, value, bytes));
                 if let Some(entry) = entry.filter(|_| ret != 0) {
@@ -275,12 +275,12 @@ struct Mapped {
 
 /// Makes a program that receives by mapping kernel pages read buffered bytes first. Returns `false` if there are none.
 unsafe fn report_nothing_mapped(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
-    never_serve_siblings(fd);
+    never_serve_siblings(fd, Why::UnknownFlags);
     hand_back(fd, Why::UnknownFlags);
     let entry = match fd_state(fd) {
         FdState::Connection(entry) => entry,
         FdState::Kernel => {
-            never_serve_because(fd, BY_OPTION);
+            never_serve(fd, Why::UnknownFlags);
             return false;
         }
         _ => return false,

@@ -28,7 +28,7 @@ hooks! {
             return stream;
         }
         hand_back(fd, Why::Stdio);
-        never_serve(fd);
+        never_serve(fd, Why::Stdio);
         if pass_on!(only_reads(mode)) {
             push_back(stream, &read_buffered(fd));
         }

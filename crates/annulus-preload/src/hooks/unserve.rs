@@ -12,7 +12,7 @@ use libc::msghdr;
 use super::{FdState, catch_panic, fd_state};
 use crate::counters::Why;
 use crate::errno::CallResult;
-use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED};
+use crate::fd_table::{self, Entry, Kind, never_served};
 use crate::hand_back;
 use crate::receive;
 use crate::send;
@@ -47,13 +47,14 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
 /// Stops serving all connections of the same listener, and hands back those that are served. The program will probably
 /// make the same call on them, and it would be too late for bytes that a ring has taken.
 #[cold]
-pub(super) fn never_serve_siblings(fd: c_int) {
+pub(super) fn never_serve_siblings(fd: c_int, why: Why) {
     let Some(entry) = fd_table::entry(fd) else {
         return;
     };
     let a_stream = matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::HandedBack);
     if !a_stream
-        || !sockopts::never_serve_siblings(entry) && !SIBLINGS_REMAIN.swap(false, Ordering::Relaxed)
+        || !sockopts::never_serve_siblings(entry, why)
+            && !SIBLINGS_REMAIN.swap(false, Ordering::Relaxed)
     {
         return;
     }
@@ -62,7 +63,7 @@ pub(super) fn never_serve_siblings(fd: c_int) {
         let sibling =
             |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
         if other != fd && fd_table::entry(other).filter(sibling).is_some() {
-            hand_back(other, Why::UnknownFlags);
+            hand_back(other, why);
             if fd_table::entry(other).filter(sibling).is_some() {
                 SIBLINGS_REMAIN.store(true, Ordering::Relaxed);
             }
@@ -73,12 +74,9 @@ pub(super) fn never_serve_siblings(fd: c_int) {
 /// A signal handler could not hand all of them back, so the next call does.
 static SIBLINGS_REMAIN: AtomicBool = AtomicBool::new(false);
 
-/// Prevents every set from serving the descriptor.
-pub(super) fn never_serve(fd: c_int) {
-    never_serve_because(fd, 0);
-}
-
-pub(super) fn never_serve_because(fd: c_int, reason: u32) {
+/// Prevents every set from serving the descriptor, and the connections that a listener accepts: they inherit its
+/// options.
+pub(super) fn never_serve(fd: c_int, why: Why) {
     let Some(entry) = fd_table::entry(fd) else {
         return;
     };
@@ -88,17 +86,10 @@ pub(super) fn never_serve_because(fd: c_int, reason: u32) {
                 entry.set_listener(None);
             }
             // For a file that is not a stream this has no effect, and `close` forgets it.
-            entry.set_kind(Kind::Stream, entry.flags() | NEVER_SERVED | reason);
+            entry.set_kind(Kind::Stream, never_served(entry.flags(), why));
         }
-        Kind::HandedBack => entry.set_kind(Kind::HandedBack, entry.flags() | NEVER_SERVED | reason),
-        Kind::Listener => {
-            // Connections that it accepts inherit the option.
-            let (reason, why) = match reason {
-                0 => (BY_PORT, Why::UnknownFlags),
-                reason => (reason, Why::UnknownOption),
-            };
-            stops::stop_listener(entry, reason, why);
-        }
+        Kind::HandedBack => entry.set_kind(Kind::HandedBack, never_served(entry.flags(), why)),
+        Kind::Listener => stops::stop_listener(entry, why),
         _ => {}
     }
 }
@@ -108,13 +99,13 @@ pub(super) fn never_serve_because(fd: c_int, reason: u32) {
 pub(super) fn on_signal_driven_io(fd: c_int) {
     match fd_state(fd) {
         FdState::Connection(_) => {
-            never_serve_siblings(fd);
+            never_serve_siblings(fd, Why::UnknownFlags);
             hand_back(fd, Why::UnknownFlags);
         }
         FdState::Kernel
             if fd_table::entry(fd).is_some_and(|entry| entry.kind() != Kind::Listener) =>
         {
-            never_serve_because(fd, BY_OPTION);
+            never_serve(fd, Why::UnknownFlags);
         }
         _ => {}
     }
@@ -122,7 +113,7 @@ pub(super) fn on_signal_driven_io(fd: c_int) {
 
 /// Returns whether the next read is at the mark of urgent data. `None`: passes through to the kernel.
 pub(super) fn at_mark(fd: c_int) -> Option<bool> {
-    never_serve_siblings(fd);
+    never_serve_siblings(fd, Why::UnknownFlags);
     hand_back(fd, Why::UnknownFlags);
     let FdState::Connection(entry) = fd_state(fd) else {
         return None;
@@ -152,7 +143,7 @@ pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
                 let fd = unsafe { fds.add(nth).read_unaligned() };
                 hand_back(fd, Why::PassedOn);
                 if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
-                    never_serve(fd);
+                    never_serve(fd, Why::PassedOn);
                 }
             }
         }

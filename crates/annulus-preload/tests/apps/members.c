@@ -367,6 +367,65 @@ static void a_blocking_socket_can_be_a_member(void) {
     print_read(pair.app, 100);
 }
 
+static void become_nonblocking(int fd, bool by_ioctl) {
+    if (by_ioctl)
+        MUST(ioctl(fd, FIONBIO, &(int){1}));
+    else
+        MUST(fcntl(fd, F_SETFL, O_NONBLOCK));
+}
+
+/* Boost.Asio adds each accepted connection with EPOLLPRI, and makes it non-blocking before the next wait. */
+static void a_member_that_becomes_non_blocking_is_served(void) {
+    uint32_t masks[] = {EPOLLIN | EPOLLPRI | EPOLLERR | EPOLLHUP | EPOLLET, EPOLLIN};
+    for (int i = 0; i < 8; i++) {
+        int set = i & 1 ? new_set() : fresh_set(), port, listener = listen_on(0, &port);
+        struct pair pair = pair_on(listener, port, 0);
+        uint32_t mask = masks[i >> 1 & 1];
+        add(set, pair.app, mask, 1);
+        become_nonblocking(pair.app, i & 4);
+        for (int k = 0; k < 3; k++)
+            exchange(set, &pair);
+        mod(set, pair.app, mask | EPOLLOUT, 2);
+        exchange(set, &pair);
+        peer_shutdown(&pair);
+        print_next(set);
+        print_read(pair.app, 100);
+        MUST(close(pair.app));
+        MUST(close(set));
+    }
+}
+
+/* A wait has reported these members, a second set has them, or they are closed: their events come once. */
+static void a_member_that_becomes_non_blocking_later_is_reported_once(void) {
+    for (int i = 0; i < 6; i++) {
+        int set = new_set(), second = new_set(), port, listener = listen_on(0, &port);
+        struct pair pair = pair_on(listener, port, 0);
+        add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+        if (i == 0 || i == 3)
+            print_now(set);
+        if (i == 1 || i == 4)
+            add(second, pair.app, EPOLLIN, 2);
+        if (i == 2) {
+            MUST(close(pair.app));
+            syscall(SYS_close, pair.peer);
+            pair = pair_on(listener, port, 0);
+        }
+        if (i == 5)
+            del(set, pair.app);
+        become_nonblocking(pair.app, i > 2);
+        print_now(set);
+        print_now(second);
+        peer_send(&pair, "hello");
+        await_delivery(&pair);
+        print_now(second);
+        print_now(set);
+        print_read(pair.app, 100);
+        print_now(set);
+        MUST(write(pair.app, "result", 6));
+        peer_gets(&pair, 6);
+    }
+}
+
 static void a_set_that_is_closed_leaves_its_members_whole(void) {
     struct pair pair = connected();
     for (int i = 0; i < 3; i++) {
@@ -518,6 +577,9 @@ static const struct app_case cases[] = {
     CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),
     CASE(buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate, "back:duplicated"),
     CASE(a_blocking_socket_can_be_a_member, "passed:blocking"),
+    CASE(a_member_that_becomes_non_blocking_is_served,
+        "served:read served:write passed:blocking<=0 passed:unknown_flags<=0 back:unknown_flags<=0"),
+    CASE(a_member_that_becomes_non_blocking_later_is_reported_once, "passed:blocking"),
     CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
     CASE(closed_sets_and_members_leave_no_descriptor, ""),
     CASE(a_hundred_members_are_reported_once_each, "served:epoll_wait served:read"),

@@ -527,10 +527,28 @@ static void the_urgent_mark_is_found_after_the_first_query(void) {
 static void reading_urgent_bytes_of_one_connection_covers_the_others(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
-    mod(set, first.app, EPOLLIN | EPOLLPRI, 1);
+    mod(set, first.app, EPOLLPRI, 1);
     struct pair third = member_from(set, listener, port, 3);
     print_urged(set, &second, true);
     print_urged(set, &third, true);
+}
+
+static void members_with_priority_are_served_until_urgent_bytes_are_read(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair pairs[3];
+    for (int i = 0; i < 3; i++) {
+        pairs[i] = accepted_from(listener, port);
+        add(set, pairs[i].app, EPOLLIN | EPOLLPRI, (uint64_t)i);
+        exchange(set, &pairs[i]);
+        exchange(set, &pairs[i]);
+    }
+    print_urgent(pairs[0].app);
+    for (int i = 0; i < 3; i++)
+        print_urged(set, &pairs[i], true);
+    peer_urges(&pairs[1], "?");
+    await_delivery(&pairs[1]);
+    print_next(set);
+    print_urgent(pairs[1].app);
 }
 
 static void a_client_reads_urgent_bytes_after_its_first_request(void) {
@@ -660,6 +678,26 @@ static void an_urgent_byte_waits_for_deferred_output(void) {
     for (int i = 0; i < 50000 && (done = syscall(SYS_recvfrom, pair.peer, bytes, 1, MSG_OOB, NULL, NULL)) < 0; i++)
         syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
     got_bytes("urgent", (char *)bytes, done);
+}
+
+/* Members that are not served: one was shut down, one was passed on, and one accepts after a request for urgent data. */
+static void reasons_are_those_of_the_program(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    add(set, listener, EPOLLIN | EPOLLPRI | EPOLLET, 9);
+    struct pair first = accepted_from(listener, port), second = accepted_from(listener, port);
+    MUST(shutdown(first.app, SHUT_WR));
+    add(set, first.app, EPOLLIN, 1);
+    MUST(shutdown(first.app, SHUT_RDWR));
+    add(set, second.app, EPOLLPRI, 2);
+    struct pair third = accepted_from(listener, port);
+    add(set, third.app, EPOLLIN, 3);
+    int twin = (int)MUST(dup(third.app));
+    MUST(setsockopt(third.app, SOL_SOCKET, SO_OOBINLINE, &(int){1}, sizeof(int)));
+    add(set, twin, EPOLLIN, 4);
+    peer_send(&third, "request");
+    await_delivery(&third);
+    print_wait(set, 1000);
+    print_read(third.app, 100);
 }
 
 /* ---- signals of arrival ---- */
@@ -929,17 +967,20 @@ static const struct app_case cases[] = {
     CASE(writability_of_a_small_send_buffer_keeps_a_reserve, "served:write"),
     CASE(writability_of_a_large_send_buffer_keeps_no_reserve, "served:write"),
     CASE(urgent_bytes_of_a_listener_that_wants_them_inline_are_inline, "passed:unknown_option"),
-    CASE(a_program_signalled_for_urgent_bytes_reads_them, "back:unknown_flags passed:unknown_option"),
-    CASE(urgent_bytes_are_kept_after_the_first_urgent_read, "back:unknown_flags passed:unknown_option"),
+    CASE(a_program_signalled_for_urgent_bytes_reads_them, "back:unknown_flags passed:unknown_flags"),
+    CASE(urgent_bytes_are_kept_after_the_first_urgent_read, "back:unknown_flags passed:unknown_flags"),
     CASE(an_urgent_read_covers_connections_of_other_threads, "back:unknown_flags"),
     CASE(a_reset_caused_by_sending_at_a_hand_back_is_reported, "back:unknown_flags"),
-    CASE(the_urgent_mark_is_found_after_the_first_query, "back:unknown_flags passed:unknown_option"),
-    CASE(reading_urgent_bytes_of_one_connection_covers_the_others, "back:unknown_flags passed:unknown_option"),
-    CASE(a_client_reads_urgent_bytes_after_its_first_request, "back:unknown_flags passed:unknown_option"),
+    CASE(the_urgent_mark_is_found_after_the_first_query, "back:unknown_flags passed:unknown_flags"),
+    CASE(reading_urgent_bytes_of_one_connection_covers_the_others, "back:unknown_flags passed:unknown_flags"),
+    CASE(members_with_priority_are_served_until_urgent_bytes_are_read, "served:read back:unknown_flags"),
+    CASE(a_client_reads_urgent_bytes_after_its_first_request, "back:unknown_flags passed:unknown_flags"),
     CASE(urgent_bytes_that_the_program_never_announced_are_skipped, ""),
     CASE(unread_urgent_bytes_are_not_in_the_stream, "served:read"),
     CASE(urgent_bytes_of_every_call_keep_their_order, "back:unknown_flags"),
     CASE(an_urgent_byte_waits_for_deferred_output, "back:unknown_flags"),
+    CASE(reasons_are_those_of_the_program,
+        "passed:not_connected passed:unknown_flags passed:unknown_option<=0 passed:duplicated<=0"),
     CASE(a_program_signalled_for_input_reads_it, "back:unknown_flags"),
     CASE(queued_bytes_are_included_in_tcp_info, "served:write served:read"),
     CASE(unsent_bytes_are_counted, "served:write"),

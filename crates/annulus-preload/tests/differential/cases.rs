@@ -81,6 +81,8 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_closed_number_whose_duplicate_lives_is_still_reported;
     fn buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate;
     fn a_blocking_socket_can_be_a_member;
+    fn a_member_that_becomes_non_blocking_is_served;
+    fn a_member_that_becomes_non_blocking_later_is_reported_once;
     fn a_set_that_is_closed_leaves_its_members_whole;
     fn closed_sets_and_members_leave_no_descriptor;
     fn a_hundred_members_are_reported_once_each;
@@ -415,11 +417,13 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn a_reset_caused_by_sending_at_a_hand_back_is_reported;
     fn the_urgent_mark_is_found_after_the_first_query;
     fn reading_urgent_bytes_of_one_connection_covers_the_others;
+    fn members_with_priority_are_served_until_urgent_bytes_are_read;
     fn a_client_reads_urgent_bytes_after_its_first_request;
     fn urgent_bytes_that_the_program_never_announced_are_skipped;
     fn unread_urgent_bytes_are_not_in_the_stream;
     fn urgent_bytes_of_every_call_keep_their_order;
     fn an_urgent_byte_waits_for_deferred_output;
+    fn reasons_are_those_of_the_program;
     fn a_program_signalled_for_input_reads_it;
     fn queued_bytes_are_included_in_tcp_info;
     fn unsent_bytes_are_counted;

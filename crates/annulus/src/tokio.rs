@@ -58,6 +58,7 @@
 //! - without io_uring, or if a thread's ring is refused;
 //! - if the runtime was built without I/O. To find out, the first operation in a runtime starts a thread that tries to
 //!   register a descriptor, once, and a panic hook keeps the panic of that thread silent;
+//! - in a forked child, inside of a runtime of its parent;
 //! - on a thread that has only entered a current-thread runtime, with `Handle::enter` or `spawn_blocking`;
 //! - in a runtime whose threads were all blocked three times for more than a quarter of a second with completed
 //!   operations, for example by `block_on` of another executor inside a task. A thread named `annulus-watch` notices
@@ -72,10 +73,9 @@
 mod io_probe;
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::io::Interest;
@@ -83,6 +83,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor, worker_index};
 
 use crate::driver::thread_rings::{self, Batches, Presence, RingExecutor, ThreadRing};
+use crate::sys::forked;
 
 /// Builds Tokio runtimes whose threads have rings.
 pub trait Rings {
@@ -123,7 +124,7 @@ impl Rings for Builder {
 /// # Errors
 ///
 /// Fails with `AlreadyExists` if another executor drives the rings of this process, and with `Unsupported` if the
-/// runtime was built without I/O.
+/// runtime was built without I/O, or in a forked child if the runtime is its parent's.
 pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
     static NAMED: OnceLock<bool> = OnceLock::new();
     if !NAMED.get_or_init(|| thread_rings::set_ring_executor(&Tokio)) {
@@ -134,8 +135,10 @@ pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
         let what = "cannot add rings to this runtime: it was built without I/O; call `enable_io` on its builder";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    set_mode(runtime.id(), Mode::Rings { has_hooks });
-    Ok(())
+    match add(runtime.id(), Mode::Rings { has_hooks }) {
+        Some(known) if known.process == forked::process() => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
+    }
 }
 
 /// Makes Tokio the executor whose threads get rings, unless the program names another one.
@@ -162,8 +165,9 @@ pub fn after_unpark() {
 
 /// Returns the number of the runtime that the calling thread is in, if it has been declared to have hooks.
 fn inside_with_hooks() -> Option<u64> {
-    let (number, mode) = known(&Handle::try_current().ok()?)?;
-    (mode == Mode::Rings { has_hooks: true }).then_some(number)
+    let known = known(Handle::try_current().ok()?.id())?;
+    let is_here = known.process == forked::process();
+    (is_here && known.mode == Mode::Rings { has_hooks: true }).then_some(known.number)
 }
 
 /// The way in which the operations of a runtime's threads are submitted.
@@ -178,6 +182,7 @@ enum Mode {
 const NO_IO: &str =
     "the Tokio runtime was built without I/O; call `enable_io` or `enable_all` on its builder";
 const NOT_PROBED: &str = "no thread could be started to find out whether the Tokio runtime has I/O";
+const FORKED: &str = "cannot add rings to this runtime: this process is a forked child, and the runtime belongs to its parent; build a runtime in the child";
 const BLOCKED: &str = "all threads of the Tokio runtime were blocked with operations in flight, for example by `block_on` of another executor inside a task; use `spawn_blocking` or await the operation";
 
 /// The number of times that the completions of a runtime's rings may stay unnoticed before its operations go to the
@@ -187,82 +192,106 @@ const MISSES_MAX: u32 = 3;
 /// The runtime that a thread is in.
 struct Inside {
     handle: Handle,
-    number: u64,
-    mode: Mode,
+    known: KnownRuntime,
 }
 
 /// Returns the runtime that the calling thread is in, if any. The first call in a runtime finds its mode out.
 fn inside() -> Option<Inside> {
     let handle = Handle::try_current().ok()?;
-    let (number, mode) = known(&handle).unwrap_or_else(|| {
-        let mode = match io_probe::has_io(&handle) {
-            Some(true) => Mode::Rings { has_hooks: false },
-            Some(false) => Mode::Drivers(NO_IO),
-            None => Mode::Drivers(NOT_PROBED),
-        };
-        let mut modes = MODES.write().unwrap_or_else(PoisonError::into_inner);
-        let mode = *modes
-            .get_or_insert_default()
-            .entry(handle.id())
-            .or_insert(mode);
-        (number_of(handle.id()), mode)
-    });
-    Some(Inside {
-        handle,
-        number,
-        mode,
-    })
+    let known = known(handle.id());
+    let known = match known {
+        Some(known) => known,
+        None => {
+            let mode = match io_probe::has_io(&handle) {
+                Some(true) => Mode::Rings { has_hooks: false },
+                Some(false) => Mode::Drivers(NO_IO),
+                None => Mode::Drivers(NOT_PROBED),
+            };
+            add(handle.id(), mode)?
+        }
+    };
+    // A forked child is still inside of the runtime of its parent's thread, and shares its reactor with the parent.
+    (known.process == forked::process()).then_some(Inside { handle, known })
 }
 
-/// Returns the number and the mode of a runtime, if its mode is known.
-fn known(runtime: &Handle) -> Option<(u64, Mode)> {
-    let id = runtime.id();
-    let changes = CHANGES.load(Ordering::Relaxed);
-    if let Some(last) = LAST_RUNTIME.get()
-        && last.id == id
-        && last.changes == changes
-    {
-        return Some((last.number, last.mode));
-    }
-    let modes = MODES.read().unwrap_or_else(PoisonError::into_inner);
-    let mode = *modes.as_ref()?.get(&id)?;
-    drop(modes);
-    let number = number_of(id);
-    LAST_RUNTIME.set(Some(LastRuntime {
-        id,
-        number,
-        mode,
-        changes,
-    }));
-    Some((number, mode))
-}
-
-fn set_mode(id: Id, mode: Mode) {
-    let mut modes = MODES.write().unwrap_or_else(PoisonError::into_inner);
-    modes.get_or_insert_default().insert(id, mode);
-    drop(modes);
-    CHANGES.fetch_add(1, Ordering::Relaxed);
-}
-
-/// The runtimes in which there was an operation. Tokio never reuses their numbers.
-static MODES: RwLock<Option<HashMap<Id, Mode>>> = RwLock::new(None);
-/// The number of changes of a known mode.
-static CHANGES: AtomicU32 = AtomicU32::new(0);
-/// The number of times that completions stayed unnoticed, by runtime.
-static MISSES: Mutex<Option<HashMap<u64, u32>>> = Mutex::new(None);
-
-/// The runtime that a thread last ran in.
+/// A runtime in which rings may be used.
 #[derive(Clone, Copy)]
-struct LastRuntime {
+struct KnownRuntime {
     id: Id,
+    /// Identifies the runtime to the drivers; never 0.
     number: u64,
     mode: Mode,
-    /// The number of changes when this was stored.
-    changes: u32,
+    /// The process that has the runtime's threads.
+    process: u64,
+    /// The number of times that completions stayed unnoticed.
+    misses: u32,
+}
+
+/// The known runtimes. Tokio never reuses their IDs.
+static KNOWN: Mutex<Vec<KnownRuntime>> = Mutex::new(Vec::new());
+/// The process that last locked `KNOWN`.
+static LOCKED_BY: AtomicU64 = AtomicU64::new(0);
+/// The number of changes of `KNOWN`.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+/// Locks the known runtimes. Returns `None` in a forked child if another thread of the parent held the lock during the
+/// fork: that thread does not exist in the child, and cannot unlock.
+fn lock() -> Option<MutexGuard<'static, Vec<KnownRuntime>>> {
+    let process = forked::process();
+    let last = LOCKED_BY.load(Ordering::Acquire);
+    let locked = match KNOWN.try_lock() {
+        Ok(known) => known,
+        Err(TryLockError::Poisoned(known)) => known.into_inner(),
+        Err(TryLockError::WouldBlock) if last == process || last == 0 => {
+            KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    LOCKED_BY.store(process, Ordering::Release);
+    Some(locked)
+}
+
+/// Returns what is known of a runtime.
+fn known(id: Id) -> Option<KnownRuntime> {
+    let changes = CHANGES.load(Ordering::Relaxed);
+    if let Some((last, seen)) = LAST_RUNTIME.get()
+        && last.id == id
+        && seen == changes
+    {
+        return Some(last);
+    }
+    let known = *lock()?.iter().find(|known| known.id == id)?;
+    LAST_RUNTIME.set(Some((known, changes)));
+    Some(known)
+}
+
+/// Makes a runtime known, or changes its mode.
+fn add(id: Id, mode: Mode) -> Option<KnownRuntime> {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    let mut all = lock()?;
+    let new = match all.iter_mut().find(|known| known.id == id) {
+        Some(known) => {
+            known.mode = mode;
+            *known
+        }
+        None => {
+            all.push(KnownRuntime {
+                id,
+                number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+                mode,
+                process: forked::process(),
+                misses: 0,
+            });
+            *all.last()?
+        }
+    };
+    CHANGES.fetch_add(1, Ordering::Relaxed);
+    Some(new)
 }
 
 thread_local! {
-    static LAST_RUNTIME: Cell<Option<LastRuntime>> = const { Cell::new(None) };
+    /// The runtime that this thread last ran in, and the number of changes when this was stored.
+    static LAST_RUNTIME: Cell<Option<(KnownRuntime, u32)>> = const { Cell::new(None) };
     /// The number of the runtime whose hook ran last on this thread; 0 if none.
     static PARKS_IN: Cell<u64> = const { Cell::new(0) };
 }
@@ -275,8 +304,8 @@ impl RingExecutor for Tokio {
         let Some(inside) = inside() else {
             return Presence::Absent;
         };
-        let number = inside.number;
-        match (inside.mode, inside.handle.runtime_flavor()) {
+        let number = inside.known.number;
+        match (inside.known.mode, inside.handle.runtime_flavor()) {
             (Mode::Drivers(reason), _) => Presence::Unusable(reason),
             // A worker belongs to its runtime until it ends, and no other thread calls this runtime's hook.
             (_, RuntimeFlavor::MultiThread) if PARKS_IN.get() == number => {
@@ -292,7 +321,7 @@ impl RingExecutor for Tokio {
     }
 
     fn has_hooks(&self) -> bool {
-        inside().is_some_and(|inside| inside.mode == Mode::Rings { has_hooks: true })
+        inside().is_some_and(|inside| inside.known.mode == Mode::Rings { has_hooks: true })
     }
 
     fn runs_batches(&self) -> bool {
@@ -300,21 +329,13 @@ impl RingExecutor for Tokio {
     }
 
     fn missed_completions(&self, executor: u64) {
-        let mut misses = MISSES.lock().unwrap_or_else(PoisonError::into_inner);
-        let misses = misses
-            .get_or_insert_default()
-            .entry(executor)
-            .and_modify(|misses| *misses += 1)
-            .or_insert(1);
-        if *misses < MISSES_MAX {
-            return;
-        }
-        let modes = MODES.read().unwrap_or_else(PoisonError::into_inner);
-        let mut ids = modes.iter().flat_map(HashMap::keys);
-        let blocked = ids.find(|&&id| number_of(id) == executor).copied();
-        drop(modes);
-        if let Some(id) = blocked {
-            set_mode(id, Mode::Drivers(BLOCKED));
+        let Some(mut all) = lock() else { return };
+        if let Some(known) = all.iter_mut().find(|known| known.number == executor) {
+            known.misses += 1;
+            if known.misses >= MISSES_MAX {
+                known.mode = Mode::Drivers(BLOCKED);
+            }
+            CHANGES.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -349,11 +370,6 @@ async fn end_batches(batches: Batches) {
         tokio::task::yield_now().await;
         batches.end();
     }
-}
-
-/// Converts an ID to a number by way of its text, the only form that Tokio offers.
-fn number_of(id: Id) -> u64 {
-    id.to_string().parse().unwrap_or(u64::MAX)
 }
 
 /// Polls a ring on the reactor's thread as soon as the reactor reports its descriptor readable. A task would have to

@@ -1,0 +1,113 @@
+//! A task of Tokio that forks. The child is still inside of its parent's runtime, whose reactor both processes share, so
+//! the child must not register a ring there (trap 54).
+#![allow(unsafe_code)]
+
+use std::path::Path;
+
+use annulus::fs::CachedReads;
+use annulus::{Backend, Engine, File, OpenOptions};
+use annulus_testing::skip::skip;
+use tokio::runtime::{Builder, Runtime};
+
+const BLOCK_BYTES: usize = 4096;
+const FORKS: usize = 10;
+
+/// Runs `child` in a forked child, and returns the status of `waitpid`.
+fn fork(child: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child runs code that expects one thread, and ends without running destructors of the parent.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        child();
+        // SAFETY: ends the child without running any code of the parent.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(pid > 0, "{}", std::io::Error::last_os_error());
+    pid
+}
+
+/// Returns the status of a child, if it has ended.
+fn ended(pid: libc::pid_t) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: a child of this process, not waited for yet.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+    (waited == pid).then_some(status)
+}
+
+async fn open(engine: &Engine, path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).cached_reads(CachedReads::Never);
+    engine.open_with(&options, path).await.unwrap()
+}
+
+async fn read(file: &File) {
+    let (count, page) = file.read_at(vec![0; BLOCK_BYTES], 0).await.unwrap();
+    assert!(count == BLOCK_BYTES && page.iter().all(|&byte| byte == 7));
+}
+
+fn new_engine() -> Engine {
+    Engine::builder().backend(Backend::Uring).build().unwrap()
+}
+
+/// Reads in the child with a new engine: inside of the parent's runtime, and then inside of a new one.
+fn child(nth: usize, path: &Path) {
+    // Other addresses than the parent's rings, which registered ones could be mistaken for.
+    let _padding: Vec<_> = (0..nth).map(|_| vec![0_u8; 200]).collect();
+    let engine = new_engine();
+    let file = pollster::block_on(open(&engine, path));
+    for _ in 0..10 {
+        pollster::block_on(read(&file));
+    }
+    let metrics = engine.metrics();
+    assert!(metrics.submitted > 0 && metrics.wakeups > 0, "{metrics:?}");
+    drop(file);
+    // Its own runtime has rings again. Tokio does not let a thread block inside of a runtime.
+    let read_inside = || {
+        let runtime = single();
+        let engine = new_engine();
+        runtime.block_on(async { read(&open(&engine, path).await).await });
+        let metrics = engine.metrics();
+        assert!(metrics.submitted > 0 && metrics.wakeups == 0, "{metrics:?}");
+    };
+    std::thread::scope(|scope| scope.spawn(read_inside).join().unwrap());
+}
+
+fn single() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_child_that_a_tokio_task_forks_uses_its_own_engine_and_the_parent_goes_on() {
+    if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
+        return skip(error);
+    }
+    let data = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(data.path(), [7; BLOCK_BYTES]).unwrap();
+    let path = data.path().to_owned();
+    let several = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    for runtime in [several, single()] {
+        let path = path.clone();
+        let task = runtime.spawn(async move {
+            let engine = new_engine();
+            let file = open(&engine, &path).await;
+            read(&file).await;
+            for nth in 0..FORKS {
+                let pid = fork(|| child(nth, &path));
+                let status = loop {
+                    read(&file).await;
+                    tokio::task::yield_now().await;
+                    match ended(pid) {
+                        Some(status) => break status,
+                        None => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+                    }
+                };
+                assert_eq!(status, 0, "fork {nth}");
+            }
+            assert_eq!(engine.metrics().wakeups, 0, "the parent keeps its rings");
+        });
+        runtime.block_on(task).unwrap();
+    }
+}

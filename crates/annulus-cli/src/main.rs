@@ -4,6 +4,8 @@
 //! that was not completed in time, and 128 + N after signal N. Some commands define others in their help.
 
 #![forbid(unsafe_code)]
+// They panic if the output is closed or full; `note!` does not.
+#![cfg_attr(not(test), warn(clippy::print_stderr, clippy::print_stdout))]
 #![cfg_attr(
     not(all(feature = "http", feature = "images", feature = "screen")),
     allow(
@@ -12,6 +14,9 @@
         reason = "some code is only for a feature that is off"
     )
 )]
+
+#[macro_use]
+mod note;
 
 mod args;
 mod bench;

@@ -49,6 +49,8 @@
 //! - `examples/static_files.rs`: a server with a graceful end. `examples/tls_echo.rs`: TLS without HTTP.
 //! - docs/reference/http.md: protocols, limits, the mapping of paths to files, ranges, caching, and how bodies are sent.
 #![forbid(unsafe_code)]
+// They panic if the output is closed or full.
+#![cfg_attr(not(test), warn(clippy::print_stderr, clippy::print_stdout))]
 
 mod clock;
 mod conn;

@@ -4,7 +4,7 @@
 mod tests;
 
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, Write};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -134,7 +134,10 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
                 }
                 if last_report.is_none_or(|last_report| last_report.elapsed() >= REPORT_EVERY) {
                     last_report = Some(Instant::now());
-                    eprintln!("annulus: cannot accept a connection: {error}; retrying in 10 ms");
+                    let _ = writeln!(
+                        io::stderr(),
+                        "annulus: cannot accept a connection: {error}; retrying in 10 ms"
+                    );
                 }
             }
             None => return Ok(()),

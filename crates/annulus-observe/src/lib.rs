@@ -44,6 +44,8 @@
 //! - docs/reference/metrics.md: each metric, the syntax of rules, and the cost.
 //! - docs/prometheus/rules.yml and docs/grafana/annulus.json: alert rules and a dashboard.
 #![forbid(unsafe_code)]
+// They panic if the output is closed or full.
+#![cfg_attr(not(test), warn(clippy::print_stderr, clippy::print_stdout))]
 // The documentation shows which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -17,7 +17,7 @@ pub(crate) struct Serve {
 pub(crate) enum ServeProtocol {
     /// Send received messages back: TCP, UDP or Unix sockets
     Echo(EchoArgs),
-    /// Serve the files of a directory over HTTP/1.1, or over HTTPS with HTTP/2
+    /// Serve the files of a directory over HTTP/1.1 and HTTP/2, with or without TLS
     #[cfg(feature = "http")]
     Http(Box<HttpArgs>),
 }

@@ -1,13 +1,13 @@
 //! `annulus serve echo`: sends received data back.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use annulus::net::{Incoming, TcpStream, UdpSocket, UnixListener, UnixStream};
 use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
 
 use super::address::{EchoAddr, Options};
-use super::runtime_of;
+use super::{announce, runtime_of};
 use crate::args::EchoArgs;
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
@@ -66,10 +66,7 @@ fn serve(core: CoreInfo, address: &EchoAddr) -> impl Future<Output = io::Result<
     async move {
         let listener = listener?;
         if core.index() == 0 {
-            eprintln!("annulus: {}", core.backend());
-            let mut out = io::stdout().lock();
-            writeln!(out, "listening on {address_text}")?;
-            out.flush()?;
+            announce(&core, &format!("listening on {address_text}\n"));
         }
         match listener {
             Listener::Tcp(mut incoming) => accept(async || incoming.next().await, echo_tcp).await,
@@ -109,7 +106,7 @@ async fn accept<S, F>(
     while let Some(stream) = next().await {
         match stream {
             Ok(stream) => drop(runtime::spawn(serve_one(stream))),
-            Err(error) => eprintln!("annulus: cannot accept a connection: {error}"),
+            Err(error) => note!("annulus: cannot accept a connection: {error}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `annulus serve http`: serves the files of a directory with the crate `annulus-http`.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use annulus_http::{AccessLog, Limits, LogFormat, Options};
 use http::StatusCode;
 
 use super::listening::{self, ListenAddr};
-use super::runtime_of;
+use super::{announce, runtime_of};
 use crate::args::{HttpArgs, LogFormatName};
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
@@ -63,10 +63,7 @@ fn serve(
     async move {
         let listeners = listeners?;
         if core.index() == 0 {
-            eprintln!("annulus: {}", core.backend());
-            let mut out = io::stdout().lock();
-            out.write_all(message.as_bytes())?;
-            out.flush()?;
+            announce(&core, &message);
         }
         annulus_http::serve_all(listeners, &options).await
     }

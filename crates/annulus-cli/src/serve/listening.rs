@@ -113,7 +113,7 @@ fn resolve_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
             )));
         }
         (Some((address, error)), false) => {
-            eprintln!("annulus: cannot listen on {address}, which is skipped: {error}")
+            note!("annulus: cannot listen on {address}, which is skipped: {error}")
         }
         (None, false) => {}
     }

@@ -11,9 +11,11 @@ pub(crate) use echo::echo;
 #[cfg(feature = "http")]
 pub(crate) use http::http;
 
+use std::io::{self, Write};
+
 use annulus::Backend;
 use annulus::engine::SqPoll;
-use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder};
+use annulus::runtime::{CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
 
 use crate::args::{ReceiveArgs, ReceiveModeName, ServeBackend};
 
@@ -41,4 +43,17 @@ fn runtime_of(
         ReceiveModeName::Whole => ReceiveMode::Whole,
         ReceiveModeName::Incremental => ReceiveMode::Incremental,
     })
+}
+
+/// Prints the backend of the first core on standard error, and `lines` with the addresses on standard output. If standard
+/// output is closed or full, the server goes on.
+fn announce(core: &CoreInfo, lines: &str) {
+    note!("annulus: {}", core.backend());
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
+        note!(
+            "annulus: cannot print to standard output: {error}; it would be: {}",
+            lines.trim_end()
+        );
+    }
 }

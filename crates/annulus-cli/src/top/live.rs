@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
+use ratatui::layout::Rect;
+use ratatui::{DefaultTerminal, TerminalOptions, Viewport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
@@ -19,6 +22,10 @@ use crate::fault::Fault;
 
 /// The interval at which signals are checked.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// The largest part of a terminal that is used. Every cell takes memory, and a terminal may claim 65,535 × 65,535.
+const COLUMNS_MAX: u16 = 512;
+const ROWS_MAX: u16 = 256;
 
 /// The reason for the end of the view.
 pub(super) enum End {
@@ -36,15 +43,37 @@ struct Screen {
 impl Screen {
     /// Switches to the alternate screen. A panic also restores the terminal, before its message.
     fn open() -> io::Result<Screen> {
-        match ratatui::try_init() {
-            Ok(terminal) => Ok(Screen { terminal }),
-            Err(error) => {
-                // The set-up may be incomplete.
-                let _ = ratatui::try_restore();
-                Err(error)
-            }
-        }
+        let open = || {
+            let viewport = Viewport::Fixed(area()?);
+            let terminal = ratatui::try_init_with_options(TerminalOptions { viewport })?;
+            execute!(io::stdout(), EnterAlternateScreen)?;
+            Ok(Screen { terminal })
+        };
+        open().inspect_err(|_| {
+            // The set-up may be incomplete.
+            let _ = ratatui::try_restore();
+        })
     }
+
+    fn draw(&mut self, app: &App) -> io::Result<()> {
+        let area = area()?;
+        if self.terminal.get_frame().area() != area {
+            self.terminal.resize(area)?;
+        }
+        self.terminal.draw(|frame| screen::draw(frame, app))?;
+        Ok(())
+    }
+}
+
+/// Returns the part of the terminal that is used.
+fn area() -> io::Result<Rect> {
+    let (columns, rows) = terminal::size()?;
+    Ok(Rect::new(
+        0,
+        0,
+        columns.min(COLUMNS_MAX),
+        rows.min(ROWS_MAX),
+    ))
 }
 
 impl Drop for Screen {
@@ -74,10 +103,7 @@ pub(super) fn run<L: Observed>(
     let mut screen = Screen::open().map_err(failed)?;
     let mut next = Instant::now() + app.interval;
     loop {
-        screen
-            .terminal
-            .draw(|frame| screen::draw(frame, &app))
-            .map_err(failed)?;
+        screen.draw(&app).map_err(failed)?;
         match keys(&mut app, observer, next, &stop).map_err(failed)? {
             KeyAction::Quit => return Ok(End::Quit),
             KeyAction::Nothing => {}

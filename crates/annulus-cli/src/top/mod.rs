@@ -86,7 +86,7 @@ fn lines<L: Observed>(observer: &mut Observer<L>, interval: Duration) -> Result<
                 }
             }
             Observation::Ended => {
-                eprintln!("annulus: process {} has ended", observer.facts().pid);
+                note!("annulus: process {} has ended", observer.facts().pid);
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -99,7 +99,7 @@ fn instead_of_screen<L: Observed>(
     interval: Duration,
     reason: &str,
 ) -> Result<ExitCode, Fault> {
-    eprintln!("annulus: {reason}, so one interval is shown, as with --once; --json shows all");
+    note!("annulus: {reason}, so one interval is shown, as with --once; --json shows all");
     once(observer, interval, text::text)
 }
 

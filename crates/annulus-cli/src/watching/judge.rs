@@ -98,7 +98,7 @@ impl Judge {
                 " (not Annulus, so the exit code is unaffected)"
             };
             let (value, at) = (first.value_text(), first.at_ns as f64 / 1e9);
-            eprintln!(
+            note!(
                 "annulus: alert raised: {rule}: {value}; {run}, {at:.2} s after its start{more}{note}"
             );
         }
@@ -197,7 +197,7 @@ impl Verdict {
     pub(crate) fn report(&self) {
         if self.rules > 0 && self.raised == 0 {
             let (rules, runs) = (self.rules, self.runs);
-            eprintln!("annulus: alerts: {rules} checked over {runs} runs, none raised");
+            note!("annulus: alerts: {rules} checked over {runs} runs, none raised");
         }
     }
 

@@ -29,12 +29,12 @@ pub(crate) struct Watching {
 /// Prometheus.
 pub(crate) fn begin(metrics: Option<SocketAddr>) -> Result<Watching, Fault> {
     if let Err(error) = share() {
-        eprintln!("annulus: `annulus top` cannot show this process: {error}");
+        note!("annulus: `annulus top` cannot show this process: {error}");
     }
     let endpoint = match metrics {
         Some(addr) => {
             let endpoint = prometheus::serve(addr).map_err(|error| refused(&error))?;
-            eprintln!("annulus: metrics at http://{}/metrics", endpoint.addr());
+            note!("annulus: metrics at http://{}/metrics", endpoint.addr());
             Some(endpoint)
         }
         None => None,
@@ -50,7 +50,7 @@ pub(crate) fn serving(args: &WatchArgs) -> Result<Watching, Fault> {
     let mut watching = begin(args.metrics)?;
     if !args.alert.is_empty() {
         let alerts = Alerts::new(args.alert.iter().cloned());
-        let running = alerts.run(CHECK_INTERVAL, |event| eprintln!("annulus: {event}"));
+        let running = alerts.run(CHECK_INTERVAL, |event| note!("annulus: {event}"));
         let running =
             running.map_err(|error| Fault::failed(format!("cannot check alerts: {error}")))?;
         watching._alerts = Some(running);

@@ -1,12 +1,73 @@
 //! Tests of the end of a server.
 
-use std::io::{Read, Write};
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Stdio;
+use std::time::Instant;
 
 use rustix::process::Signal;
 
-use crate::server::{BACKENDS, Server, command};
+use crate::server::{BACKENDS, Server, TIMEOUT, command, command_as};
+
+/// Returns an output that accepts nothing: a pipe without a reader, or a full device.
+fn unusable(full: bool) -> Stdio {
+    match full {
+        true => OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+            .into(),
+        false => io::pipe().unwrap().1.into(),
+    }
+}
+
+#[test]
+fn a_server_goes_on_if_its_outputs_are_closed_or_full() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for protocol in ["echo", "http"] {
+        for full in [false, true] {
+            // A killed server may hold its socket a little longer.
+            let path = dir.path().join(format!("{protocol}-{full}"));
+            let unix = format!("unix:{}", path.display());
+            let mut command = match protocol {
+                "echo" => command_as(protocol, &["--unix", path.to_str().unwrap()]),
+                _ => command_as(protocol, &["--addr", &unix, "--respond", "200"]),
+            };
+            let started = command
+                .stdout(unusable(full))
+                .stderr(unusable(full))
+                .spawn();
+            let mut child = started.unwrap();
+            let until = Instant::now() + TIMEOUT;
+            let mut stream = loop {
+                if let Ok(stream) = UnixStream::connect(&path) {
+                    break stream;
+                }
+                let status = child.try_wait().unwrap();
+                assert!(status.is_none(), "{protocol}, full: {full}: {status:?}");
+                assert!(Instant::now() < until, "{protocol} does not listen");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            };
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            stream
+                .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                .unwrap();
+            let mut first = [0; 5];
+            let read = stream.read_exact(&mut first);
+            let (killed, _) = (child.kill(), child.wait());
+            killed.unwrap();
+            assert!(read.is_ok(), "{protocol}, full: {full}: {read:?}");
+            let expected: &[u8] = if protocol == "http" {
+                b"HTTP/"
+            } else {
+                b"GET /"
+            };
+            assert_eq!(first, expected);
+        }
+    }
+}
 
 #[test]
 fn a_signal_ends_a_server_in_order_despite_open_connections() {

@@ -32,6 +32,11 @@ struct Terminal {
 
 impl Terminal {
     fn start(pid: &str) -> Option<Terminal> {
+        Terminal::of_size(pid, ROWS.get(), COLUMNS.get())
+    }
+
+    /// Starts on a terminal that claims this size. What it shows is read as if it had the usual one.
+    fn of_size(pid: &str, rows: u16, columns: u16) -> Option<Terminal> {
         let annulus = env!("CARGO_BIN_EXE_annulus");
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let pid_file = dir.path().join("pid");
@@ -40,7 +45,7 @@ impl Terminal {
             pid_file.display()
         );
         let shell = format!(
-            "stty rows {ROWS} cols {COLUMNS}; echo before $(stty -g); sh -c '{top}'; \
+            "stty rows {rows} cols {columns}; echo before $(stty -g); sh -c '{top}'; \
              echo code $?; echo after $(stty -g)"
         );
         let spawned = Command::new("script")
@@ -159,4 +164,22 @@ fn the_terminal_is_restored_after_a_key_a_signal_and_the_end_of_the_process() {
     );
     assert!(left.contains(&message), "{left}");
     assert!(left.contains("OPERATION"), "{left}");
+}
+
+#[test]
+fn a_terminal_that_claims_the_largest_size_is_used_in_part() {
+    let server = Server::start();
+    for (rows, columns) in [(u16::MAX, u16::MAX), (1, u16::MAX), (u16::MAX, 1)] {
+        let Some(mut terminal) = Terminal::of_size(&server.pid(), rows, columns) else {
+            return;
+        };
+        let shown = if rows > 1 && columns > 1 {
+            "\nrecv "
+        } else {
+            "q"
+        };
+        terminal.wait_for(shown);
+        terminal.type_key("q");
+        terminal.end();
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::server::{TIMEOUT, Watched};
 
@@ -144,4 +144,24 @@ fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c == '_' || c == ':' || c.is_ascii_alphanumeric()));
     let named = words.filter(|word| word.starts_with("annulus_") && !word.contains("::"));
     named.collect()
+}
+
+#[test]
+fn idle_clients_do_not_delay_a_scrape() {
+    // The endpoint closes an idle connection after 5 s. Without a delay one of these scrapes is faster than that.
+    const IDLE_TIME: Duration = Duration::from_secs(5);
+    let server = Watched::start(&[]);
+    let fastest = (0..5).map(|_| {
+        let idle: Vec<TcpStream> = (0..64)
+            .map(|_| TcpStream::connect(&server.metrics).unwrap())
+            .collect();
+        let start = Instant::now();
+        let page = server.exchange("GET /metrics", "");
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+        let taken = start.elapsed();
+        drop(idle);
+        taken
+    });
+    let fast = fastest.into_iter().find(|taken| *taken < IDLE_TIME);
+    assert!(fast.is_some(), "every scrape waited for the idle clients");
 }

@@ -1,6 +1,6 @@
 //! Sending of the output buffer, and of bodies that are too large for it.
 
-use std::io;
+use std::io::{self, Write};
 use std::rc::Rc;
 
 use super::{Connection, End, OUT_BYTES_MAX};
@@ -183,7 +183,10 @@ impl<T: Transport> Connection<T> {
             Ok(read) => Ok(read),
             Err(error) => {
                 if error.kind() != io::ErrorKind::UnexpectedEof {
-                    eprintln!("annulus: cannot read a file: {error}; its connection is closed");
+                    let _ = writeln!(
+                        io::stderr(),
+                        "annulus: cannot read a file: {error}; its connection is closed"
+                    );
                 }
                 Err(End::Now)
             }

@@ -4,7 +4,7 @@
 //! while a FIFO is full, on the FIFO. Only this thread waits for the file.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -128,7 +128,8 @@ impl Writer {
         while !queue.is_idle {
             let left = (until + END_SLACK).saturating_duration_since(Instant::now());
             if left.is_zero() {
-                eprintln!(
+                let _ = writeln!(
+                    io::stderr(),
                     "annulus: access log: the file accepted no data in time; the last lines are lost"
                 );
                 break;
@@ -261,7 +262,8 @@ impl WriterThread {
     }
 
     fn report(&self, message: &str) {
-        eprintln!(
+        let _ = writeln!(
+            io::stderr(),
             "annulus: access log {}: {message}",
             self.sink.path().display()
         );

@@ -1,8 +1,10 @@
 //! The endpoint: a thread with a small HTTP server.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,11 +19,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use super::Exposition;
 
-/// The number of connections served concurrently; further ones wait.
+/// The number of open connections. A further one replaces that of the client that has been silent longest, so that idle
+/// clients do not delay a scrape.
 const CONNECTIONS_MAX: usize = 16;
 /// The time that a client has to send its request.
 const HEAD_TIME: Duration = Duration::from_secs(5);
@@ -110,27 +114,46 @@ fn run(
     runtime.block_on(async {
         match TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::spawn(accept(listener, exposition))),
-            Err(error) => eprintln!("annulus: the metrics endpoint has stopped: {error}"),
+            Err(error) => {
+                let _ = writeln!(
+                    io::stderr(),
+                    "annulus: the metrics endpoint has stopped: {error}"
+                );
+            }
         }
         // This returns an error once the sender is dropped.
         let _ = stopped.await;
     });
 }
 
+/// An open connection.
+struct Open {
+    task: AbortHandle,
+    /// Set once its request has arrived.
+    requested: Arc<AtomicBool>,
+}
+
 async fn accept(listener: TcpListener, exposition: Exposition) {
     let exposition = Arc::new(Mutex::new(exposition));
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // In the order of their arrival.
+    let mut connections: VecDeque<Open> = VecDeque::new();
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            unreachable!("the semaphore is never closed");
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let exposition = Arc::clone(&exposition);
-                drop(tokio::spawn(async move {
-                    let _slot = slot;
-                    serve_one(stream, &exposition).await;
-                }));
+                connections.retain(|open| !open.task.is_finished());
+                if connections.len() == CONNECTIONS_MAX {
+                    let is_silent = |open: &Open| !open.requested.load(Ordering::Relaxed);
+                    let replaced = connections.iter().position(is_silent).unwrap_or(0);
+                    let replaced = connections.remove(replaced);
+                    replaced.iter().for_each(|open| open.task.abort());
+                }
+                let requested = Arc::new(AtomicBool::new(false));
+                let (exposition, is_requested) = (Arc::clone(&exposition), Arc::clone(&requested));
+                let connection = async move { serve_one(stream, &exposition, &is_requested).await };
+                let task = tokio::spawn(connection).abort_handle();
+                connections.push_back(Open { task, requested });
+                // A request that is already there is answered before another connection can replace it.
+                tokio::task::yield_now().await;
             }
             // There may be no free descriptor; one may be closed soon.
             Err(_) => tokio::time::sleep(PAUSE).await,
@@ -139,8 +162,9 @@ async fn accept(listener: TcpListener, exposition: Exposition) {
 }
 
 /// Serves one request. A reader that comes every few seconds needs no persistent connection.
-async fn serve_one(stream: TcpStream, exposition: &Mutex<Exposition>) {
+async fn serve_one(stream: TcpStream, exposition: &Mutex<Exposition>, requested: &AtomicBool) {
     let service = service_fn(|request| {
+        requested.store(true, Ordering::Relaxed);
         let response = respond(&request, exposition);
         async move { Ok::<_, Infallible>(response) }
     });

@@ -22,6 +22,7 @@ mod args;
 mod bench;
 mod doctor;
 mod fault;
+mod proc_files;
 mod release;
 mod report;
 mod run;

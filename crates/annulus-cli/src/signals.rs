@@ -9,7 +9,6 @@
 //! The same thread handles SIGUSR1 for a server ([`on_reopen`]): the server reopens its log, as after a rotation.
 
 use std::fmt;
-use std::fs;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -21,6 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::fault::Fault;
+use crate::proc_files;
 
 /// The time that running work has to end after the first signal. After that it is abandoned.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
@@ -240,7 +240,7 @@ fn locked(list: &'static Mutex<Vec<(u64, Action)>>) -> MutexGuard<'static, Vec<(
 }
 
 fn is_ignored(number: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = proc_files::read("/proc/self/status").unwrap_or_default();
     ignored_in(&status).is_some_and(|mask| mask & 1 << (number - 1) != 0)
 }
 

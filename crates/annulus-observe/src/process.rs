@@ -204,7 +204,9 @@ fn explain(process: u32, error: &io::Error) -> io::Error {
 
 /// Returns the IDs of the process in its PID namespaces.
 fn process_ids(process: u32) -> Vec<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    // The name of the process in it may have any bytes.
+    let status = fs::read(format!("/proc/{process}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let pids = line.unwrap_or_default().split_whitespace();
     let mut pids: Vec<u64> = pids.filter_map(|pid| pid.parse().ok()).collect();

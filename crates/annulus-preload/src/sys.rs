@@ -521,7 +521,9 @@ pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32, us: i6
 /// process determines its exit code.
 pub(crate) fn end_as_the_first_thread() {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in it may have any bytes.
+    let stat = std::fs::read("/proc/self/stat").unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
     let mut fields = stat.rsplit_once(") ").map_or("", |both| both.1).split(' ');
     let has_ended = fields.next() == Some("Z");
     // The 52nd field of all; the third is the state.

@@ -5,12 +5,15 @@
 //! move alone. The cgroup is removed at the end, also after a failure or an interrupt. The next run removes one that a
 //! process killed by `SIGKILL` left behind.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::fault::Fault;
+use crate::proc_files::{self, Mount};
 use crate::signals::Removal;
 
 const NAME: &str = "annulus-bench-";
@@ -51,9 +54,8 @@ pub(crate) struct Limit {
 impl Limit {
     /// Creates the cgroup, without a process in it.
     pub(crate) fn make(bytes: u64) -> Result<Limit, Fault> {
-        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let controller =
-            MemoryController::find(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"));
+        let cgroups = fs::read("/proc/self/cgroup").unwrap_or_default();
+        let controller = MemoryController::find(&proc_files::mounts(), &cgroups);
         let controller = controller.ok_or_else(|| {
             Fault::usage(
                 "--memory: no cgroup with the memory controller is mounted on this machine",
@@ -210,19 +212,20 @@ fn sweep(parent: &Path) {
 }
 
 impl MemoryController {
-    /// Finds the controller from the contents of `/proc/self/mountinfo` and `/proc/self/cgroup`.
-    fn find(mounts: &str, cgroups: &str) -> Option<MemoryController> {
-        let own = |matches: &dyn Fn(&str, &str) -> bool| {
-            cgroups.lines().find_map(|line| {
-                let mut fields = line.splitn(3, ':');
+    /// Finds the controller from the mounts and the content of `/proc/self/cgroup`.
+    fn find(mounts: &[Mount], cgroups: &[u8]) -> Option<MemoryController> {
+        let own = |matches: &dyn Fn(&[u8], &[u8]) -> bool| {
+            cgroups.split(|&byte| byte == b'\n').find_map(|line| {
+                let mut fields = line.splitn(3, |&byte| byte == b':');
                 let (number, controllers) = (fields.next()?, fields.next()?);
-                matches(number, controllers).then_some(fields.next()?)
+                let path = Path::new(OsStr::from_bytes(fields.next()?));
+                matches(number, controllers).then_some(path)
             })
         };
-        let has_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
+        let has_memory = |list: &[u8]| list.split(|&byte| byte == b',').any(|one| one == b"memory");
         if let Some(path) = own(&|_, controllers| has_memory(controllers)) {
-            let home = home(mounts, path, |kind, options| {
-                kind == "cgroup" && has_memory(options)
+            let home = home(mounts, path, |mount| {
+                mount.kind == "cgroup" && has_memory(mount.options.as_bytes())
             })?;
             return Some(MemoryController {
                 version: Version::One,
@@ -230,11 +233,11 @@ impl MemoryController {
                 home,
             });
         }
-        let path = own(&|number, controllers| number == "0" && controllers.is_empty())?;
-        let home = home(mounts, path, |kind, _| kind == "cgroup2")?;
+        let path = own(&|number, controllers| number == b"0" && controllers.is_empty())?;
+        let home = home(mounts, path, |mount| mount.kind == "cgroup2")?;
         // A cgroup with controlled children cannot hold a process, except the root, so create a sibling.
-        let parent = match (path, home.parent()) {
-            (path, Some(parent)) if path != "/" => parent.to_path_buf(),
+        let parent = match home.parent() {
+            Some(parent) if path != Path::new("/") => parent.to_path_buf(),
             _ => home.clone(),
         };
         Some(MemoryController {
@@ -245,33 +248,29 @@ impl MemoryController {
     }
 }
 
-/// Returns the folder of the cgroup `path` in the first mount that `matches` by type and options.
-fn home(mounts: &str, path: &str, matches: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(3);
-        let (root, point) = (left.next()?, left.next()?);
-        let mut right = right.split(' ');
-        let (kind, options) = (right.next()?, right.nth(1)?);
-        if !matches(kind, options) {
-            return None;
-        }
-        // In a container the mount may show only a part of the tree.
-        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        Some(Path::new(point).join(below))
-    })
+/// Returns the folder of the cgroup `path` in the first mount that `matches`.
+fn home(mounts: &[Mount], path: &Path, matches: impl Fn(&Mount) -> bool) -> Option<PathBuf> {
+    let mount = mounts.iter().find(|mount| matches(mount))?;
+    // In a container the mount may show only a part of the tree.
+    let below = path.strip_prefix(&mount.root).unwrap_or(Path::new(""));
+    Some(mount.point.join(below))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proc_files::parse_mounts;
+
+    fn find(mounts: &str, cgroups: &str) -> Option<MemoryController> {
+        MemoryController::find(&parse_mounts(mounts.as_bytes()), cgroups.as_bytes())
+    }
 
     #[test]
     fn version_one_is_recognized_by_its_controller() {
         let mounts = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
-        let controller = MemoryController::find(mounts, "4:memory:/a/b\n1:cpu:/\n0::/").unwrap();
+        let controller = find(mounts, "4:memory:/a/b\n1:cpu:/\n0::/").unwrap();
         assert_eq!(controller.version, Version::One);
         assert_eq!(controller.home, Path::new("/sys/fs/cgroup/memory/a/b"));
         assert_eq!(controller.parent, controller.home);
@@ -280,22 +279,22 @@ mod tests {
     #[test]
     fn in_version_two_the_new_cgroup_is_a_sibling() {
         let mounts = "32 25 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw";
-        let controller = MemoryController::find(mounts, "0::/user.slice/shell").unwrap();
+        let controller = find(mounts, "0::/user.slice/shell").unwrap();
         assert_eq!(controller.version, Version::Two);
         assert_eq!(
             controller.home,
             Path::new("/sys/fs/cgroup/user.slice/shell")
         );
         assert_eq!(controller.parent, Path::new("/sys/fs/cgroup/user.slice"));
-        let root = MemoryController::find(mounts, "0::/").unwrap();
+        let root = find(mounts, "0::/").unwrap();
         assert_eq!(root.parent, Path::new("/sys/fs/cgroup"));
     }
 
     #[test]
     fn in_a_container_the_root_of_the_mount_is_stripped() {
         let mounts = "31 25 0:27 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
-        let controller = MemoryController::find(mounts, "4:memory:/box/in").unwrap();
+        let controller = find(mounts, "4:memory:/box/in").unwrap();
         assert_eq!(controller.home, Path::new("/sys/fs/cgroup/memory/in"));
-        assert_eq!(MemoryController::find("", "4:memory:/"), None);
+        assert_eq!(find("", "4:memory:/"), None);
     }
 }

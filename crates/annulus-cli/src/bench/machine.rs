@@ -9,6 +9,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::proc_files;
+
 /// The machine, the file system and the disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -155,7 +157,7 @@ fn kib_of_meminfo(key: &str) -> Option<u64> {
 }
 
 fn line_value(path: &str, key: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
+    let text = proc_files::read(path).ok()?;
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         (name.trim() == key).then(|| value.trim().to_string())
@@ -165,12 +167,10 @@ fn line_value(path: &str, key: &str) -> Option<String> {
 /// Returns the type of the file system with this device number.
 fn filesystem(device: u64) -> Option<String> {
     let device_id = format!("{}:{}", major(device), minor(device));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        (left.split(' ').nth(2)? == device_id)
-            .then(|| right.split(' ').next().map(str::to_string))?
-    })
+    let mut mounts = proc_files::mounts().into_iter();
+    mounts
+        .find(|mount| mount.device == device_id)
+        .map(|mount| mount.kind)
 }
 
 fn disk(device: u64) -> Option<Disk> {
@@ -206,9 +206,8 @@ fn chosen(line: &str) -> String {
 }
 
 fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path)
-        .ok()
-        .map(|text| text.trim().to_string())
+    let text = proc_files::read(path).ok()?;
+    Some(text.trim().to_string())
 }
 
 fn number(path: &Path) -> Option<u64> {
@@ -269,7 +268,7 @@ impl Used {
 
 /// Returns the processor time of children that have ended.
 fn children_ticks() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    let text = proc_files::read("/proc/self/stat").ok()?;
     // proc_pid_stat(5): `cutime` and `cstime` are the fields 16 and 17; the second is the name, in brackets.
     let fields = text.rsplit_once(") ")?.1.split(' ').skip(13).take(2);
     fields.map(|field| field.parse::<u64>().ok()).sum()
@@ -277,7 +276,7 @@ fn children_ticks() -> Option<u64> {
 
 /// Returns the first eight numbers of the first line of `/proc/stat`.
 fn processor_ticks() -> Option<[u64; 8]> {
-    let text = fs::read_to_string("/proc/stat").ok()?;
+    let text = proc_files::read("/proc/stat").ok()?;
     let mut fields = [0; 8];
     for (slot, field) in fields
         .iter_mut()

@@ -135,10 +135,8 @@ pub(crate) fn next_command(verdict: Verdict, env: &Environment) -> String {
     let path = env
         .location
         .as_ref()
-        .filter(|location| location.path.as_os_str() != ".")
-        .map_or(String::new(), |location| {
-            format!(" {}", location.path.display())
-        });
+        .filter(|location| location.path != ".")
+        .map_or(String::new(), |location| format!(" {}", location.path));
     let is_closed = env.location.as_ref().is_some_and(|location| {
         location.kind == Kind::Directory && location.direct.works.is_none()
     });

@@ -1,6 +1,5 @@
 //! Gathers the facts about this machine.
 
-use std::fs;
 use std::path::Path;
 
 use annulus::support::{Probe, ProbeKind, Support, Verdict};
@@ -14,6 +13,7 @@ use super::facts::{
 use super::location::Location;
 use super::surroundings::{Surroundings, text};
 use crate::bench::all::parts::installed;
+use crate::proc_files;
 
 /// The capabilities that affect a rule, with their bits.
 const CAPABILITIES: [(u32, &str); 5] = [
@@ -161,7 +161,7 @@ fn line<'a>(status: &'a str, key: &str) -> Option<&'a str> {
 }
 
 fn policy(support: &Support) -> Policy {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let status = proc_files::read("/proc/thread-self/status").unwrap_or_default();
     let group = support.io_uring_group();
     Policy {
         io_uring_disabled: support.io_uring_disabled(),
@@ -197,7 +197,7 @@ fn capabilities(mask: &str) -> Vec<String> {
 }
 
 fn limits(support: &Support) -> Limits {
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let memory = proc_files::read("/proc/meminfo").unwrap_or_default();
     let kib: Option<u64> =
         line(&memory, "MemTotal").and_then(|value| value.trim_end_matches(" kB").parse().ok());
     Limits {

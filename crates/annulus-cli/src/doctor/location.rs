@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use annulus::Engine;
 use annulus::buf::AlignedBuf;
@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::device::Device;
 use crate::fault::Fault;
+use crate::proc_files::{Mount, mounts};
 
 /// The least length of a measured file. A shorter one has too few distinct blocks.
 const SAMPLE_BYTES_MIN: u64 = 1 << 20;
@@ -25,8 +26,8 @@ const PAGE_BYTES: usize = 4096;
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Location {
-    /// The path on the command line.
-    pub(crate) path: PathBuf,
+    /// The path on the command line. Bytes that are not UTF-8 are replaced.
+    pub(crate) path: String,
     pub(crate) kind: Kind,
     /// The type of the file system in the mount table.
     pub(crate) filesystem: Option<String>,
@@ -111,7 +112,7 @@ impl Location {
             opened.direct = Err(direct.why.clone().unwrap_or_default());
         }
         let location = Location {
-            path: path.to_path_buf(),
+            path: path.to_string_lossy().into_owned(),
             kind,
             filesystem,
             mount_point,
@@ -333,32 +334,27 @@ fn polled(file: &annulus::File) -> Result<(), String> {
 
 /// Returns the type and the mount point of the file system of a path.
 fn mounted(path: &Path, number: u64) -> Option<(String, String)> {
-    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let canonical = fs::canonicalize(path).ok()?;
-    find_mount(&table, &canonical, (major(number), minor(number)))
+    let mount = find_mount(&mounts(), &canonical, (major(number), minor(number)))?.clone();
+    Some((mount.kind, mount.point.to_string_lossy().into_owned()))
 }
 
 /// Returns the longest mount point above the path. Mounts with the device number of the path are preferred. A
 /// subvolume of btrfs has a number that is not in the table.
-fn find_mount(table: &str, path: &Path, (major, minor): (u32, u32)) -> Option<(String, String)> {
+fn find_mount<'a>(
+    mounts: &'a [Mount],
+    path: &Path,
+    (major, minor): (u32, u32),
+) -> Option<&'a Mount> {
     let number = format!("{major}:{minor}");
-    let rows = table.lines().filter_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(2);
-        let (device, _root, point) = (left.next()?, left.next()?, left.next()?);
-        // The kernel writes a space as \040.
-        let point = point.replace("\\040", " ");
-        let kind = right.split(' ').next()?.to_owned();
-        path.starts_with(&point)
-            .then_some((device == number, point.len(), kind, point))
-    });
-    let best = rows.max_by_key(|(is_it, length, ..)| (*is_it, *length))?;
-    Some((best.2, best.3))
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    above.max_by_key(|mount| (mount.device == number, mount.point.as_os_str().len()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proc_files::parse_mounts;
 
     const TABLE: &str = "\
         22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
@@ -367,7 +363,9 @@ mod tests {
         25 22 0:31 / /data/my\\040files rw - fuse.sshfs host: rw\n";
 
     fn mount_of(path: &str, number: (u32, u32)) -> String {
-        find_mount(TABLE, Path::new(path), number).unwrap().0
+        let mounts = parse_mounts(TABLE.as_bytes());
+        let mount = find_mount(&mounts, Path::new(path), number);
+        mount.unwrap().kind.clone()
     }
 
     #[test]
@@ -377,6 +375,6 @@ mod tests {
         // A subvolume has its own device number.
         assert_eq!(mount_of("/data/x", (0, 77)), "btrfs");
         assert_eq!(mount_of("/data/my files/a", (0, 31)), "fuse.sshfs");
-        assert_eq!(find_mount("", Path::new("/"), (0, 0)), None);
+        assert_eq!(find_mount(&[], Path::new("/"), (0, 0)), None);
     }
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::proc_files;
+
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Surroundings {
@@ -82,8 +84,7 @@ impl Surroundings {
 
 /// Returns the content of a small file, without the last line break.
 pub(super) fn text(path: &Path) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())
+    Some(proc_files::read(path).ok()?.trim_end().to_owned())
 }
 
 /// Returns the name in brackets, as in `none [mq-deadline] bfq`.

@@ -387,7 +387,7 @@ fn location_facts(lines: &mut Lines, location: &Location) {
         Kind::File => "a file",
         Kind::BlockDevice => "a block device",
     };
-    let mut fact = format!("{}, {kind}", location.path.display());
+    let mut fact = format!("{}, {kind}", location.path);
     if let (Some(name), Some(point)) = (&location.filesystem, &location.mount_point) {
         fact += &format!(" on {name} ({point})");
     }

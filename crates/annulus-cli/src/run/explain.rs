@@ -1,7 +1,6 @@
 //! `annulus run --explain`: reports whether a program would be served, and why, without starting it.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::Path;
 
 use annulus::engine::SetupMode;
@@ -11,6 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{Obstacles, PRELOAD, Variables, cores, elf, programs};
 use crate::args::RunArgs;
 use crate::doctor::{BUFFER_GROUPS, Lines};
+use crate::proc_files;
 
 /// The first version in which receives share buffers.
 const INCREMENTAL_SINCE: KernelVersion = KernelVersion::new(6, 12);
@@ -251,7 +251,7 @@ fn limits(text: &mut Text) {
 
 /// Explains that a service manager may set other limits than those of this process.
 fn manager(text: &mut Text) {
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let groups = proc_files::read("/proc/self/cgroup").unwrap_or_default();
     let unit = groups.lines().find_map(|line| {
         let path = line.rsplit(':').next()?;
         path.rsplit('/').find(|part| part.ends_with(".service"))

@@ -12,6 +12,7 @@ use super::observer::Observed;
 use super::report::ProcessFacts;
 use super::units::without_escapes;
 use crate::fault::Fault;
+use crate::proc_files;
 
 /// The name of the shared metrics among the descriptors of a process.
 const SHARED_METRICS: &str = "/memfd:annulus-metrics";
@@ -149,7 +150,7 @@ fn command(pid: u32) -> Option<String> {
 
 /// Returns the start time; `None` if the process has ended, even if its parent has not waited for it.
 fn started_ticks(pid: u32) -> Option<u64> {
-    started_ticks_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    started_ticks_in(&proc_files::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn started_ticks_in(stat: &str) -> Option<u64> {
@@ -167,7 +168,7 @@ fn started_ticks_in(stat: &str) -> Option<u64> {
 fn descends(pid: u32, ancestor: u32) -> bool {
     /// A chain of parents is not longer; with a reused ID it could be a circle.
     const GENERATIONS_MAX: usize = 64;
-    let parent = |pid: &u32| parent_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
+    let parent = |pid: &u32| parent_in(&proc_files::read(format!("/proc/{pid}/stat")).ok()?);
     let mut ancestors = std::iter::successors(parent(&pid), parent).take(GENERATIONS_MAX);
     ancestors.any(|one| one == ancestor)
 }
@@ -178,7 +179,7 @@ fn parent_in(stat: &str) -> Option<u32> {
 }
 
 fn uptime(started_ticks: u64) -> Option<f64> {
-    let text = fs::read_to_string("/proc/uptime").ok()?;
+    let text = proc_files::read("/proc/uptime").ok()?;
     let machine: f64 = text.split_whitespace().next()?.parse().ok()?;
     let process = started_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
     Some((machine - process).max(0.0))

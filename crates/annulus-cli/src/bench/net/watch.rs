@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use annulus_baselines::net::load::{Live, Moment};
 
+use crate::proc_files;
 use crate::trace::PerfCounter;
 
 /// The time for which system calls are counted. Counting follows the measured time because it slows the server.
@@ -135,7 +136,7 @@ pub(crate) fn family(pid: u32) -> Vec<u32> {
             .flatten();
         let children: Vec<u32> = threads
             .flatten()
-            .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+            .filter_map(|thread| proc_files::read(thread.path().join("children")).ok())
             .flat_map(|text| text.split_whitespace().map(str::parse).collect::<Vec<_>>())
             .flatten()
             .collect();
@@ -162,7 +163,7 @@ fn account(pid: u32) -> Result<Account, String> {
         .flatten()
     {
         // A thread may end during the reads. Its usage is then missing.
-        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let read = |name: &str| proc_files::read(task.path().join(name)).unwrap_or_default();
         let status = read("status");
         let thread = Thread {
             of_ring: read("comm").starts_with(RING_THREADS),

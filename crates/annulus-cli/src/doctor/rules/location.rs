@@ -83,7 +83,7 @@ fn device<'a>(findings: &'a Findings<'_>) -> Option<&'a Device> {
 
 fn in_memory(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
-    let what = format!("{} is in memory ({name})", location.path.display());
+    let what = format!("{} is in memory ({name})", location.path);
     let why = "reads do not wait for a device, so a plain read is fastest";
     ["tmpfs", "ramfs"].contains(&name).then(|| {
         RuleReport::new(Severity::Advice, what, why)
@@ -93,7 +93,7 @@ fn in_memory(findings: &Findings<'_>) -> Option<RuleReport> {
 
 fn overlay(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
-    let what = format!("{} is on overlayfs", location.path.display());
+    let what = format!("{} is on overlayfs", location.path);
     let why =
         "on a container image, the first write copies the whole file, and the device is hidden";
     let next = "put data on a volume: docker run -v DIRECTORY:/data";
@@ -102,7 +102,7 @@ fn overlay(findings: &Findings<'_>) -> Option<RuleReport> {
 
 fn fuse(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
-    let what = format!("{} is on {name}", location.path.display());
+    let what = format!("{} is on {name}", location.path);
     let why = "a user process handles each operation and determines its speed; Annulus uses blocking threads, \
                because a ring may return wrong bytes at the end of such a file";
     name.starts_with("fuse")
@@ -111,10 +111,7 @@ fn fuse(findings: &Findings<'_>) -> Option<RuleReport> {
 
 fn network(findings: &Findings<'_>) -> Option<RuleReport> {
     let (location, name) = filesystem(findings)?;
-    let what = format!(
-        "{} is on a network file system ({name})",
-        location.path.display()
-    );
+    let what = format!("{} is on a network file system ({name})", location.path);
     let why = "operations wait for the server, most of them on worker threads of the kernel; polling is not possible";
     [
         "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "virtiofs", "afs",
@@ -148,7 +145,7 @@ fn not_tested(findings: &Findings<'_>) -> Option<RuleReport> {
         Some((why, next)) => (why, Some(next)),
         None => (why, None),
     };
-    let what = format!("direct I/O on {} was not tested", location.path.display());
+    let what = format!("direct I/O on {} was not tested", location.path);
     let report = RuleReport::new(Severity::Advice, what, why);
     location.direct.works.is_none().then(|| match next {
         Some(next) => report.next(format!("{next}: annulus doctor PATH")),

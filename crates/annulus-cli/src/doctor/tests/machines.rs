@@ -1,7 +1,5 @@
 //! Simulated machines.
 
-use std::path::PathBuf;
-
 use crate::bench::Spread;
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
@@ -143,7 +141,7 @@ pub(in crate::doctor) fn in_container(env: &mut Environment, kind: ContainerKind
 /// A directory on a file system, with direct I/O and without a device.
 pub(in crate::doctor) fn location(filesystem: &str) -> Location {
     Location {
-        path: PathBuf::from("/data"),
+        path: "/data".into(),
         kind: Kind::Directory,
         filesystem: Some(filesystem.into()),
         mount_point: Some("/data".into()),

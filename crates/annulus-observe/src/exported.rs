@@ -4,7 +4,7 @@ use annulus::metrics::{PreloadCounts, Snapshot, Source, SourceKind};
 
 /// Field of `Counts`, exported name and description of each counter. Names omit the prefix `annulus_` and the suffix
 /// `_total`. `in_flight` is a gauge and therefore missing.
-const COUNTERS: [(&str, &str, &str); 18] = [
+const COUNTERS: [(&str, &str, &str); 19] = [
     (
         "submitted",
         "submitted",

@@ -458,11 +458,18 @@ impl Engine {
     /// dropped, the file may have a part of `contents`; write to a new name and [rename](Engine::rename) it where that
     /// matters.
     ///
+    /// A pipe or terminal is written on a blocking thread, which a drop of the future does not stop.
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `write(2)`, unchanged.
-    pub async fn write<B: IoBuf>(&self, path: impl OpPath, contents: B) -> io::Result<()> {
-        whole::write(&self.submitter, path.path_in(), contents).await
+    pub fn write<P: OpPath + Send, B: IoBuf>(
+        &self,
+        path: P,
+        contents: B,
+    ) -> impl Future<Output = io::Result<()>> + Send {
+        // Not an `async fn`: the compiler could not tell that the future with a `&'static str` is `Send`.
+        async move { whole::write(&self.submitter, path.path_in(), contents).await }
     }
 
     /// Copies the contents and permissions of the regular file `from` to `to`, which is created or replaced. Follows
@@ -480,6 +487,8 @@ impl Engine {
     /// File systems refuse a way with many errors (`EXDEV`, `EOPNOTSUPP`, `EINVAL`, `ENOSYS`, `ETXTBSY`, …), so every
     /// error leads to the next way. An error that is not due to the way also fails the reads and writes, and is
     /// returned.
+    ///
+    /// The kernel's copies keep the holes of a sparse file. `to` may be a pipe or a terminal.
     ///
     /// If the future is dropped, `to` may have a part of the contents.
     ///

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::task::{Context, Poll, Waker};
 
+use super::finish::contain;
 use super::slot::Slot;
 use super::stack::{Pushed, Stack};
 use super::{DriverHandle, Submitter};
@@ -414,7 +415,8 @@ impl<T: FileOp, K: Copy> Drop for Batch<'_, T, K> {
             self.let_go(ECANCELED);
         }
         for (_, op, res) in self.sync_results.drain(..) {
-            drop(op.complete(res));
+            // A second panic, of another buffer, would end the process.
+            contain(|| drop(op.complete(res)));
         }
     }
 }

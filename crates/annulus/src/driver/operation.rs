@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::finish::contain;
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
 use super::{DriverHandle, Submitter, coop_budget};
@@ -271,7 +272,7 @@ impl<T: FileOp, A> Drop for Operation<'_, T, A> {
             unsafe { handle.table.free(slot_ref) };
         }
         // Last, as in `watch`.
-        drop(completion.map(|(op, res)| op.complete(res)));
+        contain(|| drop(completion.map(|(op, res)| op.complete(res))));
     }
 }
 

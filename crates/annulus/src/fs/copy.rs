@@ -75,7 +75,7 @@ async fn copy_rest(
         if bytes == 0 {
             return Ok(at);
         }
-        let written = target.write_all_at(read.subslice(..bytes), at).await?;
+        let written = target.write_whole(read.subslice(..bytes), at).await?;
         buf = written.into_inner();
         at += bytes as u64;
     }

@@ -363,6 +363,15 @@ impl File {
             .map(|result, _| result.map(|(_, buf)| buf))
     }
 
+    /// Writes all of `buf`: at `offset`, or to a pipe, terminal or the like, which has no offsets.
+    async fn write_whole<B: IoBuf>(&self, buf: B, offset: u64) -> WholeResult<B> {
+        if self.fd.has_offsets() {
+            return self.write_all_at(buf, offset).await;
+        }
+        let (_, buf) = self.op(WriteAt::stream(self.fd.clone(), buf)).await?;
+        Ok(buf)
+    }
+
     fn write<B: IoBuf>(
         &self,
         buf: B,

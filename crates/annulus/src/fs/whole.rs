@@ -159,7 +159,7 @@ pub(crate) async fn write<B: IoBuf>(
     contents: B,
 ) -> io::Result<()> {
     let file = paths::to_create().open(submitter, path).await?;
-    file.write_all_at(contents, 0).await?;
+    file.write_whole(contents, 0).await?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! # Safety
 //!
-//! `copy`: `ioctl(FICLONE)`, then `copy_file_range`, then `splice`, until one of them works; on a blocking thread,
+//! `copy`: `ioctl(FICLONE)`, then `copy_file_range`, then `splice`, until one of them works; holes
+//! are not copied; on a blocking thread,
 //! because io_uring has no opcode for the first two. Owns both descriptors (Open).
 #![allow(unsafe_code)]
 
@@ -8,6 +9,7 @@ use std::io;
 
 use super::copy_range::CopyRange;
 use super::{FileOp, Op, OpInfo, Resume, table};
+use crate::narrow::low_half;
 use crate::sys::call::{self, Position};
 use crate::sys::errno::ECANCELED;
 use crate::sys::sqe::{Sqe, opcode};
@@ -75,7 +77,25 @@ unsafe impl Op for CopyFile {
 impl FileOp for CopyFile {
     fn syscall(&mut self) -> i32 {
         let (from, into, bytes) = self.range.rest();
-        WAYS[self.way](from, into, bytes)
+        if self.way == CLONE {
+            return WAYS[CLONE](from, into, bytes);
+        }
+        let ((raw, at), left) = (from, self.range.bytes - self.range.copied);
+        let data = call::next_data(raw, at);
+        match data.start.saturating_sub(at).min(left) {
+            0 => {
+                let bytes = low_half(data.end.saturating_sub(at).min(u64::from(bytes)));
+                WAYS[self.way](from, into, bytes)
+            }
+            // The target has no bytes there, so a greater length makes a hole.
+            hole_bytes => match call::ftruncate(into.0, into.1 + hole_bytes) {
+                0 => {
+                    self.range.copied += hole_bytes;
+                    self.syscall()
+                }
+                res => res,
+            },
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::close::has_run;
 use super::{Close, FileOp, Op, OpInfo, OpenedFd, Resume, SyncAttempt, retry_interrupted, table};
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
-use crate::sys::call::{self, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT};
+use crate::sys::call::{self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT};
 use crate::sys::errno::{EINTR, ENOENT, ENOMEM, ESPIPE, check, count};
 use crate::sys::mount::FileSystem;
 use crate::sys::sqe::{Sqe, opcode};
@@ -28,7 +28,6 @@ use crate::sys::sqe::{Sqe, opcode};
 const FIRST_BYTES: usize = (16 << 10) + 1;
 
 /// The offset of `preadv2` that stands for the position of the open file.
-const AT_POSITION: u64 = u64::MAX;
 
 /// Reads a whole file.
 pub struct ReadFile {

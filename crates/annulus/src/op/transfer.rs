@@ -13,7 +13,7 @@ use super::{FileOp, Op, OpInfo, Resume, ended, refused, retry_interrupted, table
 use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
-use crate::sys::call;
+use crate::sys::call::{self, AT_POSITION};
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -124,6 +124,11 @@ impl<B: IoBuf> WriteAt<B> {
         Transfer::of(fd, Single::new(buf), offset, flags, all)
     }
 
+    /// Writes all of `buf` to a file without offsets, on a blocking thread, which waits for the reader.
+    pub(crate) fn stream(fd: Fd, buf: B) -> WriteAt<B> {
+        WriteAt::new(fd, buf, AT_POSITION, 0, true).by_thread(true)
+    }
+
     /// Sets whether the write uses a blocking thread. A ring's workers do the buffered writes to one file one at a
     /// time. For durable writes that is too slow, because each waits for the device.
     pub(crate) fn by_thread(mut self, by_thread: bool) -> WriteAt<B> {
@@ -164,7 +169,10 @@ impl<D: Direction<S>, S: Shape> Transfer<D, S> {
     }
 
     fn rest_offset(&self) -> u64 {
-        self.offset + self.shape.done() as u64
+        match self.offset {
+            AT_POSITION => AT_POSITION,
+            offset => offset + self.shape.done() as u64,
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::ffi::{CStr, OsStr};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -135,6 +136,9 @@ pub(crate) unsafe fn pwritev(
     })
 }
 
+/// The offset of `preadv2` and `pwritev2` that stands for the position of the open file.
+pub(crate) const AT_POSITION: u64 = u64::MAX;
+
 /// Closes a descriptor once. EINTR is not retried: on Linux the descriptor is closed nevertheless.
 ///
 /// # Safety
@@ -252,6 +256,20 @@ pub(crate) fn copy_file_range(from: Position, into: Position, bytes: u32) -> i32
         into_at,
         bytes as usize,
     ))
+}
+
+/// Returns the next range of data from `at` on; an empty one at the end of the file if there is none. On a file system
+/// that does not know its holes, all is data. Moves the position.
+pub(crate) fn next_data(fd: RawFd, at: u64) -> Range<u64> {
+    let seek = |to| rfs::seek(borrow_fd(fd), to);
+    match seek(rfs::SeekFrom::Data(at)) {
+        Ok(start) => start..seek(rfs::SeekFrom::Hole(start)).unwrap_or(u64::MAX),
+        Err(Errno::NXIO) => {
+            let end = seek(rfs::SeekFrom::End(0)).unwrap_or(at);
+            end..end
+        }
+        Err(_) => at..u64::MAX,
+    }
 }
 
 /// `ioctl(FICLONE)`: makes `into`, an empty file, share the blocks of `from`.

@@ -1,7 +1,7 @@
 //! Copies between files.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use annulus::fs::SyncRangeMode;
@@ -317,4 +317,36 @@ fn each_refusal_of_the_kernel_leads_to_the_next_way() {
         // On a new thread, because a filter cannot be removed.
         std::thread::spawn(copy).join().unwrap();
     }
+}
+
+#[test]
+fn a_copy_keeps_the_holes() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("holes") {
+            return;
+        }
+        const BYTES: u64 = 64 << 20;
+        let from = fixture.path("sparse");
+        let file = std::fs::File::create(&from).unwrap();
+        for at in [0, 20 << 20, 40 << 20] {
+            std::os::unix::fs::FileExt::write_all_at(&file, &bytes(7, 9000), at).unwrap();
+        }
+        file.set_len(BYTES).unwrap();
+        file.sync_all().unwrap();
+        let stored = |path: &Path| std::fs::metadata(path).unwrap().blocks() * 512;
+        if stored(&from) > 1 << 20 {
+            return annulus_testing::skip::skip(
+                "the temporary directory's file system has no holes",
+            );
+        }
+        // On another file system, if there is one, the kernel copies in another way.
+        let shared = tempfile::tempdir_in("/dev/shm");
+        let mut targets = vec![fixture.path("copy")];
+        targets.extend(shared.iter().map(|dir| dir.path().join("copy")));
+        for to in targets {
+            assert_eq!(fixture.engine.copy(&from, &to).await.unwrap(), BYTES);
+            assert!(std::fs::read(&to).unwrap() == std::fs::read(&from).unwrap());
+            assert!(stored(&to) < 1 << 20, "{}: {}", to.display(), stored(&to));
+        }
+    });
 }

@@ -151,3 +151,18 @@ fn a_panicking_buffer_fails_only_its_own_read_of_a_batch() {
         assert!(failed > 0);
     });
 }
+
+/// A panic drops the rest of the batch, whose other buffers panic as well.
+#[test]
+fn panicking_buffers_of_a_batch_end_no_process() {
+    for_each(async |fixture| {
+        let failed = at_each_call(fixture, async |file, buffers, panics_at| {
+            let reads = (0..8).map(|n| (buffers.buffer(BYTES / 8, panics_at), n * 512));
+            let mut results = file.read_many_at(reads).await;
+            let (_, buf) = results.swap_remove(0)?;
+            Ok(buf.calls())
+        })
+        .await;
+        assert!(failed > 0);
+    });
+}

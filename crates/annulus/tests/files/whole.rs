@@ -9,6 +9,8 @@ use std::process::Command;
 use std::task::Poll;
 use std::thread;
 
+use annulus::Engine;
+
 use crate::fixtures::{Fixture, bytes, for_each_backend};
 use crate::local::{is_local, warm_up};
 use crate::wait::eventually;
@@ -285,5 +287,46 @@ fn a_file_that_grows_while_it_is_read_gives_a_correct_beginning() {
         }
         writer.join().unwrap();
         assert!(fixture.engine.read(&path).await.unwrap() == whole);
+    });
+}
+
+#[test]
+fn a_pipe_is_written_as_std_does() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("pipes") {
+            return;
+        }
+        let path = fixture.path("pipe");
+        make_pipe(&path);
+        // More than a pipe holds.
+        let contents = bytes(5, 300_000);
+        fixture.put("file", &contents);
+        let read = || {
+            let path = path.clone();
+            thread::spawn(move || std::fs::read(path).unwrap())
+        };
+        let reader = read();
+        fixture.engine.write(&path, contents.clone()).await.unwrap();
+        assert!(reader.join().unwrap() == contents);
+        let reader = read();
+        let copied = fixture.engine.copy(fixture.path("file"), &path).await;
+        assert_eq!(copied.unwrap(), 300_000);
+        assert!(reader.join().unwrap() == contents);
+    });
+}
+
+/// A future with a literal is `Send`, also within another future.
+#[test]
+fn a_literal_is_written_by_a_task() {
+    fn task(engine: Engine, path: PathBuf) -> impl Future<Output = io::Result<()>> + Send {
+        async move {
+            engine.write(&path, "text").await?;
+            Ok(())
+        }
+    }
+    for_each_backend(async |fixture| {
+        let path = fixture.path("f");
+        task(fixture.engine.clone(), path).await.unwrap();
+        assert_eq!(fixture.contents("f").unwrap(), b"text");
     });
 }

@@ -136,7 +136,7 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
 
 /// Waits until the socket is writable, like a call that may block. The caller holds no lock.
 pub(crate) fn wait_writable(fd: i32) -> Result<(), i32> {
-    match sys::poll(fd, flag::OUT, sys::send_timeout_ns(fd))? {
+    match sys::poll(fd, flag::OUT, sys::timeout_ns(fd, libc::SO_SNDTIMEO))? {
         0 => Err(libc::EAGAIN),
         _ => Ok(()),
     }

@@ -432,6 +432,8 @@ fn control_in_second_set(
 /// Makes this set report bytes that another set has buffered.
 fn add_shared_member(guard: &mut SetGuard, (fd, generation): (i32, u32), request: CtlRequest) {
     let (events, data) = (request.events, request.data);
+    let another = |member: &SharedMember| member.fd != fd || member.data != data;
+    guard.shared_members.retain(another);
     guard.shared_members.push(SharedMember {
         fd,
         generation,

@@ -50,6 +50,8 @@ pub(crate) struct Set {
     in_enter: AtomicBool,
     /// The number of threads that wait for the owner to leave the kernel.
     waiting_threads: AtomicU32,
+    /// The owner's thread is to be cancelled, and must leave its sleep.
+    cancelled: AtomicBool,
     /// The eventfd that wakes the owner.
     wake: AtomicI32,
     /// The time at which the first queued byte was written, ns; 0: no bytes are queued.
@@ -192,6 +194,12 @@ impl SetGuard {
         self.set.is_owner() && !self.in_signal_handler()
     }
 
+    /// Returns whether the owner's sleep ended because its thread is to be cancelled, once.
+    pub(crate) fn take_cancelled(&self) -> bool {
+        let is_cancelled = &self.set.cancelled;
+        is_cancelled.load(Ordering::Relaxed) && is_cancelled.swap(false, Ordering::Acquire)
+    }
+
     /// Clears the owner, whose thread ends; a new thread may get the same ID.
     pub(crate) fn clear_owner(&self) {
         self.set.owner.store(usize::MAX, Ordering::Relaxed);
@@ -235,6 +243,7 @@ impl Set {
                 owner: AtomicUsize::new(0),
                 in_enter: AtomicBool::new(false),
                 waiting_threads: AtomicU32::new(0),
+                cancelled: AtomicBool::new(false),
                 wake: AtomicI32::new(-1),
                 queued_since_ns: AtomicU64::new(0),
                 has_deferred: AtomicBool::new(false),
@@ -253,6 +262,7 @@ impl Set {
         set.process
             .store(identity::fork_generation(), Ordering::Relaxed);
         set.owner.store(0, Ordering::Relaxed);
+        set.cancelled.store(false, Ordering::Relaxed);
         let mut guard = set.take()?;
         // Deferred output of the set that used this slot before is still to be sent.
         let deferred = std::mem::take(&mut guard.deferred);
@@ -318,6 +328,14 @@ impl Set {
                 reserved_fds::wake(self.wake.load(Ordering::Relaxed));
             }
             sys::pause_us(20);
+        }
+    }
+
+    /// Makes the owner leave its sleep, as its thread is to be cancelled.
+    pub(crate) fn cancel_sleep(&'static self) {
+        self.cancelled.store(true, Ordering::Release);
+        if let Some(_guard) = self.take_during_enter() {
+            reserved_fds::wake(self.wake.load(Ordering::Relaxed));
         }
     }
 

@@ -57,6 +57,13 @@ pub(crate) fn none_is_queued() -> bool {
     all().all(|set| set.queued_since_ns() == 0)
 }
 
+/// Makes a thread that is to be cancelled leave its sleep in a set.
+pub(crate) fn cancel_sleep_of(thread_id: usize) {
+    all()
+        .filter(|set| set.owner() == thread_id)
+        .for_each(Set::cancel_sleep);
+}
+
 /// Calls `each` for every set that the calling thread waits on.
 pub(crate) fn for_each_owned(mut each: impl FnMut(&mut SetGuard)) {
     for set in all().filter(|set| set.is_owner()) {

@@ -40,12 +40,34 @@ pub(crate) struct EventBuffer {
 ///
 /// Lent: `buffer.events` is valid for `buffer.max` events; its mask is null, or the 8 bytes of a signal set.
 pub(crate) unsafe fn wait(number: &'static Entry, buffer: &EventBuffer) -> Option<CallResult> {
-    // SAFETY: Lent: the caller guarantees these pointers.
-    match errno::catch_panic(|| unsafe { begin(number, buffer) })? {
-        Started::Completed(result) => Some(result),
+    let deadline_ns = match buffer.timeout_ns {
+        Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
+        _ => None,
+    };
+    let mut left_ns = buffer.timeout_ns;
+    loop {
         // SAFETY: Lent: the caller guarantees these pointers.
-        Started::Serving(guard) => unsafe { wait_serving(guard, buffer) },
+        let result = match errno::catch_panic(|| unsafe { begin(number, buffer) })? {
+            Started::Completed(result) => Some(result),
+            // SAFETY: Lent: the caller guarantees these pointers.
+            Started::Serving(guard) => unsafe {
+                wait_serving(guard, buffer, (left_ns, deadline_ns))
+            },
+        };
+        if result != Some(Err(libc::ECANCELED)) {
+            return result;
+        }
+        // A wait is a cancellation point. The thread may have disabled cancellation, and then goes on.
+        // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
+        unsafe { pthread_testcancel() };
+        left_ns = deadline_ns.map_or(left_ns, |deadline_ns| {
+            Some(deadline_ns.saturating_sub(sys::now_ns()))
+        });
     }
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
 }
 
 enum Started {
@@ -66,7 +88,8 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     fd_table::clear_just_accepted();
     let mut guard = set.take()?;
     switch::apply(set, &mut guard);
-    match guard.mode {
+    let mode = guard.mode;
+    match mode {
         Mode::Passing
             if guard.has_ready_shared_member()
                 || guard.ready.1 != 0
@@ -105,16 +128,16 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
 }
 
 /// Waits by the ring. Between the parts that catch panics, it owns nothing: the thread sleeps there, and may be ended.
+/// Fails with `ECANCELED` if it has left its sleep because it is to be cancelled.
 ///
 /// # Safety
 ///
 /// Lent: the contract of [`wait`].
-unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
-    let deadline_ns = match buffer.timeout_ns {
-        Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
-        _ => None,
-    };
-    let mut left_ns = buffer.timeout_ns;
+unsafe fn wait_serving(
+    mut guard: SetGuard,
+    buffer: &EventBuffer,
+    (mut left_ns, deadline_ns): (Option<u64>, Option<u64>),
+) -> Option<CallResult> {
     loop {
         let (ready, sleeps, has_work) = errno::catch_panic(|| Some(begin_round(guard, left_ns)))?;
         guard = ready;
@@ -122,6 +145,9 @@ unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
         if sleeps || has_work {
             // SAFETY: Lent: the caller guarantees these pointers.
             (guard, outcome) = unsafe { poll_cycle::enter(guard, sleeps, left_ns, buffer.mask) }?;
+            if sleeps && outcome != EnterOutcome::Lost && guard.take_cancelled() {
+                return Some(Err(libc::ECANCELED));
+            }
         }
         if outcome != EnterOutcome::Lost && std::mem::take(&mut guard.recheck) {
             // SAFETY: Lent: no mask, as it does not sleep.
@@ -266,7 +292,14 @@ impl SetGuard {
             })
     }
 
-    pub(crate) fn has_ready_shared_member(&self) -> bool {
+    /// Returns whether there is a shared member to report. Forgets those that have no buffered bytes any more.
+    pub(crate) fn has_ready_shared_member(&mut self) -> bool {
+        if self.shared_members.is_empty() {
+            return false;
+        }
+        self.shared_members.retain(|member| {
+            fd_table::entry(member.fd).is_some_and(|entry| entry.kind() == Kind::HandedBack)
+        });
         self.shared_members
             .iter()
             .any(|&shared_member| self.has_buffered(shared_member))
@@ -289,7 +322,8 @@ impl SetGuard {
             if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
                 receive::copy_out(self, connection);
             }
-            if connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
+            let polls = self.mode == Mode::Serving;
+            if polls && connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
                 // Unread data must not hide an error, even if the data is not reported again.
                 self.to_poll.push(fd);
             }

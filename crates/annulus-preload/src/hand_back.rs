@@ -118,6 +118,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
                 false => pending & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
             };
             if pending != 0 {
+                inner.forget_reported_fd(fd);
                 inner.already_reported.push(AlreadyReported {
                     fd,
                     data,

@@ -36,6 +36,7 @@
 //! - `switch`, `switch_position`: the operator's switch, which hands all connections back while the program runs, and
 //!   serves them again.
 //! - `executed`: the entry point for a user who executes the shared object.
+//! - `signals`: blocked while a lock is held, in a program whose handlers may jump.
 //! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the library
 //!   may make rings. `config`, `log`, `counters`, `build_id`: settings, messages and counters.
 //!
@@ -84,6 +85,7 @@ mod ring_policy;
 mod ring_teardown;
 mod send;
 mod send_errors;
+mod signals;
 mod sockopt_effects;
 mod sockopts;
 mod stops;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::identity::thread_id;
+use crate::signals;
 
 /// The lock of a set. It is held for the few hundred nanoseconds of a served call, and never by a thread that sleeps.
 pub(crate) struct Lock(AtomicUsize);
@@ -22,13 +23,19 @@ impl Lock {
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let thread_id = thread_id();
-        match self
-            .0
-            .compare_exchange(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
-        {
-            Ok(_) => true,
-            Err(holder) => holder != thread_id && self.wait(thread_id),
+        signals::hold();
+        let is_taken =
+            match self
+                .0
+                .compare_exchange(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => true,
+                Err(holder) => holder != thread_id && self.wait(thread_id),
+            };
+        if !is_taken {
+            signals::release();
         }
+        is_taken
     }
 
     #[cold]
@@ -55,5 +62,6 @@ impl Lock {
     #[inline]
     pub(crate) fn release(&self) {
         self.0.store(0, Ordering::Release);
+        signals::release();
     }
 }

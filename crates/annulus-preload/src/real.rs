@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{nfds_t, pid_t, pollfd, size_t, ssize_t};
+use libc::{msghdr, nfds_t, pid_t, pollfd, size_t, ssize_t};
 
 /// The function that a child of `clone` runs.
 pub(crate) type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -106,4 +106,5 @@ real! {
     fork() -> pid_t;
     poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
     raise(signal: c_int) -> c_int;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
 }

@@ -604,8 +604,8 @@ pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32,
     })
 }
 
-/// Returns the send timeout of a socket, ns. `None`: no limit.
-pub(crate) fn send_timeout_ns(fd: i32) -> Option<u64> {
+/// Returns a timeout of a socket, ns: `SO_SNDTIMEO` or `SO_RCVTIMEO`. `None`: no limit.
+pub(crate) fn timeout_ns(fd: i32, option: c_int) -> Option<u64> {
     let mut time = libc::timeval {
         tv_sec: 0,
         tv_usec: 0,
@@ -617,7 +617,7 @@ pub(crate) fn send_timeout_ns(fd: i32) -> Option<u64> {
             libc::SYS_getsockopt,
             fd,
             libc::SOL_SOCKET,
-            libc::SO_SNDTIMEO,
+            option,
             &raw mut time,
             &raw mut bytes,
         )

@@ -172,7 +172,7 @@ unsafe fn wait_on(
         timeout_ns,
         mask: epoll_wait::kernel_mask(mask),
     };
-    // A wait is a cancellation point; here, no lock is held.
+    // Here, no lock is held.
     // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
     unsafe { pthread_testcancel() };
     // `wait` catches panics except in its sleep, where a handler may end the thread by unwinding.

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{
@@ -16,7 +17,7 @@ use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
 use crate::errno::{CallResult, into_return};
-use crate::fd_table;
+use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::receive;
 use crate::send;
@@ -47,7 +48,56 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
         }
     };
     send::count_result(call, result);
+    if flags & libc::MSG_WAITALL != 0
+        && let Some(Ok(done @ 1..)) = result
+    {
+        return Some(Ok(pass_on!(wait_for_all(fd, vectors, done, flags))));
+    }
     result
+}
+
+/// Continues a receive with `MSG_WAITALL` on a blocking connection, of which `done` bytes were buffered: waits for the
+/// others. Returns the number of bytes of both; an error is left to the next call.
+#[cold]
+unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], done: usize, flags: c_int) -> usize {
+    let total: usize = vectors.iter().map(|vector| vector.iov_len).sum();
+    let is_served =
+        matches!(fd_state(fd), FdState::Connection(entry) if entry.kind() == Kind::Served);
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !is_served && done < total && is_blocking(fd);
+    if !waits {
+        return done;
+    }
+    if sys::readable(fd) == 0 {
+        before_blocking();
+        let timeout_ns = sys::timeout_ns(fd, libc::SO_RCVTIMEO);
+        let timeout_ms = timeout_ns.map_or(-1, |ns| {
+            c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+        });
+        let mut input = pollfd {
+            fd,
+            events: libc::POLLIN | libc::POLLRDHUP,
+            revents: 0,
+        };
+        let ret = pass_on!(real::poll(&raw mut input, 1, timeout_ms));
+        if ret <= 0 || sys::readable(fd) == 0 {
+            return done;
+        }
+    }
+    let mut rest = [one(std::ptr::null(), 0)[0]; VECTORS_MAX];
+    let (mut skipped, mut count) = (done, 0);
+    for vector in vectors {
+        let skip = skipped.min(vector.iov_len);
+        skipped -= skip;
+        rest[count].iov_base = vector.iov_base.wrapping_byte_add(skip);
+        rest[count].iov_len = vector.iov_len - skip;
+        count += 1;
+    }
+    // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = rest.as_mut_ptr();
+    message.msg_iovlen = count;
+    let ret = pass_on!(real::recvmsg(fd, &raw mut message, flags));
+    done + usize::try_from(ret).unwrap_or(0)
 }
 
 unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
@@ -167,8 +217,12 @@ hooks! {
         let FdState::Connection(_) = fd_state(fd) else {
             return pass_on!(real(fd, messages, count, flags, timeout));
         };
-        let one = flags & !libc::MSG_WAITFORONE;
-        pass_on!(each(messages, count, |message| recvmsg(fd, message, one)))
+        let is_first = Cell::new(true);
+        pass_on!(each(messages, count, |message| {
+            let waits = is_first.replace(false) || flags & libc::MSG_WAITFORONE == 0;
+            let dont_wait = if waits { 0 } else { libc::MSG_DONTWAIT };
+            recvmsg(fd, message, flags & !libc::MSG_WAITFORONE | dont_wait)
+        }))
     }
 
     fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t
@@ -250,10 +304,6 @@ unsafe fn each(
         }
         // SAFETY: Lent: one of the program's messages.
         unsafe { (*message).msg_len = ret as c_uint };
-        // The end of the stream is one message.
-        if ret == 0 {
-            return nth as c_int + 1;
-        }
     }
     count as c_int
 }

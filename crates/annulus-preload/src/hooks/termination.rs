@@ -1,19 +1,22 @@
 //! # Safety
 //!
-//! Children that libc creates without the handlers of `pthread_atfork`, and ways to end the process that run no exit
-//! handler (Typed, Lent: the header of `hooks` gives the contract).
+//! Children that libc creates without the handlers of `pthread_atfork`, cancelled threads, jumps out of handlers, and
+//! ways to end the process that run no exit handler (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{pid_t, pthread_t, sigval};
 
 use super::catch_panic;
 use super::process::before_exec;
+use crate::epoll_set_list;
 use crate::process;
-use crate::real::{Run, call_next};
+use crate::real::{self, Run, call_next};
 use crate::ring_policy;
+use crate::signals;
 use crate::sys;
 
 // ---- children ----
@@ -33,6 +36,53 @@ hooks! {
         thread: *mut c_void, child: *mut pid_t) -> c_int {
         pass_on!(clone(run, stack, flags, argument, parent, thread, child))
     }
+}
+
+// ---- threads and jumps ----
+
+hooks! {
+    /// A thread that sleeps in a ring is not in a function that glibc would interrupt.
+    fn pthread_cancel(thread: pthread_t) -> c_int {
+        let ret = pass_on!(real(thread));
+        if ret == 0 {
+            catch_panic(|| {
+                epoll_set_list::cancel_sleep_of(thread as usize);
+                None
+            });
+        }
+        ret
+    }
+}
+
+extern "C" fn next_sigsetjmp(saves_mask: c_int) -> *mut c_void {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // A handler that jumps without restoring the mask would leave its signal blocked.
+    if saves_mask != 0 {
+        signals::MAY_JUMP.store(true, Ordering::Relaxed);
+    }
+    match NEXT.load(Ordering::Relaxed) {
+        next if next.is_null() => real::resolve(&NEXT, c"__sigsetjmp"),
+        next => next,
+    }
+}
+
+/// Returns twice, as the next function does, which gets the registers and the stack unchanged.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn __sigsetjmp() {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "mov edi, esi",
+        "call {next}",
+        "mov r11, rax",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp r11",
+        next = sym next_sigsetjmp,
+    )
 }
 
 // ---- ends ----

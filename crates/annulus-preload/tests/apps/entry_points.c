@@ -632,7 +632,7 @@ static const struct app_case cases[] = {
     CASE(raw_calls_on_descriptors_are_noticed, "back:duplicated back:unknown_option"),
     CASE(a_raw_exit_sends_written_bytes, "served:write"),
     CASE(a_raw_fork_sends_nothing_twice, "served:write"),
-    CASE(raw_calls_of_all_other_kinds_pass, ""),
+    CASE(raw_calls_of_all_other_kinds_pass, "passes"),
     CASE(a_raw_call_is_no_cancellation_point, ""),
     CASE(printing_keeps_its_order, "served:write back:stdio"),
     CASE(printing_to_a_full_peer_overtakes_nothing, "served:write"),

@@ -962,7 +962,7 @@ static const struct app_case cases[] = {
     CASE(a_client_that_enabled_control_data_gets_it, "passed:unknown_option"),
     CASE(a_low_water_mark_of_a_listener_holds_reports_back, "passed:unknown_option"),
     CASE(an_option_is_an_edge_if_it_wakes, "back:unknown_option"),
-    CASE(a_peek_offset_is_inherited_from_the_listener, ""),
+    CASE(a_peek_offset_is_inherited_from_the_listener, "passes"),
     CASE(writability_is_reported_below_the_mark_of_unsent_bytes, "passed:unknown_option back:unknown_option"),
     CASE(writability_of_a_small_send_buffer_keeps_a_reserve, "served:write"),
     CASE(writability_of_a_large_send_buffer_keeps_no_reserve, "served:write"),

@@ -19,11 +19,13 @@ static void fill_pipe(int fd) {
         MUST(syscall(SYS_write, fd, page, sizeof page));
 }
 
+/* Reads the bytes that a pipe has now. */
 static void empty_pipe(int fd) {
     static char page[65536];
-    struct pollfd bytes = {.fd = fd, .events = POLLIN};
-    while (syscall(SYS_poll, &bytes, 1, 0) == 1)
-        MUST(syscall(SYS_read, fd, page, sizeof page));
+    int count;
+    MUST(ioctl(fd, FIONREAD, &count));
+    while (count > 0)
+        count -= (int)MUST(syscall(SYS_read, fd, page, count < (int)sizeof page ? (size_t)count : sizeof page));
 }
 
 /* Returns a connection in a set, with `text` received and reported, and not read. */
@@ -115,15 +117,17 @@ static void *mover_run(void *argument) {
 /* Starts a thread that splices into a full pipe, and returns once it sleeps. */
 static void mover_start(struct mover *mover) {
     MUST(-pthread_create(&mover->thread, NULL, mover_run, mover));
-    char path[64], state = 0;
-    while (state != 'S') {
+    char path[64], text[64];
+    long number = -1;
+    /* The call in which the thread sleeps: the library polls. */
+    while (number != SYS_splice && number != SYS_poll) {
         pause_ms(1);
-        sprintf(path, "/proc/self/task/%d/stat", mover->tid);
-        FILE *file = mover->tid ? fopen(path, "r") : NULL;
-        if (file) {
-            if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
-                state = 0;
-            fclose(file);
+        sprintf(path, "/proc/self/task/%d/syscall", mover->tid);
+        int file = (int)syscall(SYS_open, path, O_RDONLY);
+        if (file >= 0) {
+            text[MUST(syscall(SYS_read, file, text, sizeof text - 1))] = 0;
+            syscall(SYS_close, file);
+            number = text[0] == 'r' ? -1 : atol(text);
         }
     }
 }

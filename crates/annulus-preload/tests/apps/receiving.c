@@ -536,6 +536,153 @@ static void messages_of_datagrams_pass(void) {
     GOT(shutdown(two[0], SHUT_RDWR));
 }
 
+/* ---- every flag of every call ---- */
+
+/* A state of a connection of which five bytes were reported: how the program left it. */
+enum state { SERVED, NON_BLOCKING, BLOCKING, REMOVED, REMOVED_BLOCKING, STATES };
+static const char *state_names[STATES] = {"served", "handed back", "blocking", "removed", "removed and blocking"};
+
+static void enter_state(int set, int fd, enum state state) {
+    if (state == REMOVED || state == REMOVED_BLOCKING)
+        del(set, fd);
+    if (state == REMOVED)
+        poll_once(set);
+    if (state == NON_BLOCKING)
+        MUST(close(dup(fd)));
+    if (state == BLOCKING || state == REMOVED_BLOCKING)
+        MUST(fcntl(fd, F_SETFL, 0));
+}
+
+enum call { READ, READV, RECV, RECVFROM, RECVMSG, RECVMMSG, CALLS };
+static const char *call_names[CALLS] = {"read", "readv", "recv", "recvfrom", "recvmsg", "recvmmsg"};
+
+static const struct {
+    int flags;
+    const char *name;
+} flag_rows[] = {
+    {0, "0"},
+    {MSG_PEEK, "PEEK"},
+    {MSG_WAITALL, "WAITALL"},
+    {MSG_PEEK | MSG_WAITALL, "PEEK|WAITALL"},
+    {MSG_DONTWAIT, "DONTWAIT"},
+    {MSG_DONTWAIT | MSG_WAITALL, "DONTWAIT|WAITALL"},
+    {MSG_TRUNC, "TRUNC"},
+    {MSG_TRUNC | MSG_PEEK, "TRUNC|PEEK"},
+    {MSG_TRUNC | MSG_WAITALL, "TRUNC|WAITALL"},
+    {MSG_NOSIGNAL, "NOSIGNAL"},
+    {MSG_CMSG_CLOEXEC, "CMSG_CLOEXEC"},
+    {MSG_ERRQUEUE, "ERRQUEUE"},
+    {MSG_DONTROUTE, "DONTROUTE"},
+    {0x10000000, "0x10000000"},
+    {MSG_WAITFORONE, "WAITFORONE"},
+    {MSG_WAITFORONE | MSG_WAITALL, "WAITFORONE|WAITALL"},
+    {MSG_WAITFORONE | MSG_PEEK, "WAITFORONE|PEEK"},
+};
+
+/* Makes one call with room for ten bytes, in two parts where it takes vectors, or three messages. */
+static void receive_by(int fd, enum call call, int flags) {
+    char bytes[3][16];
+    struct iovec parts[3][2];
+    struct mmsghdr messages[3] = {0};
+    socklen_t length = 0;
+    long result = 0;
+    memset(bytes, '.', sizeof bytes);
+    for (int i = 0; i < 3; i++) {
+        parts[i][0] = (struct iovec){bytes[i], 3};
+        parts[i][1] = (struct iovec){bytes[i] + 3, 7};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = parts[i], .msg_iovlen = 2};
+    }
+    switch (call) {
+    case READ: result = read(fd, bytes[0], 10); break;
+    case READV: result = readv(fd, parts[0], 2); break;
+    case RECV: result = recv(fd, bytes[0], 10, flags); break;
+    case RECVFROM: result = recvfrom(fd, bytes[0], 10, flags, NULL, &length); break;
+    case RECVMSG: result = recvmsg(fd, &messages[0].msg_hdr, flags); break;
+    case RECVMMSG: result = recvmmsg(fd, messages, 3, flags, NULL); break;
+    default: break;
+    }
+    int error = errno, shown = call == RECVMMSG ? (int)result : 1;
+    print(" %ld %s", result, result < 0 ? strerrorname_np(error) : "");
+    for (int i = 0; i < shown && result >= 0; i++) {
+        print(" \"%.10s\"", bytes[i]);
+        if (call == RECVMMSG)
+            print(" %u", messages[i].msg_len);
+        if (call == RECVMMSG || call == RECVMSG)
+            print(" flags 0x%x", messages[i].msg_hdr.msg_flags);
+    }
+}
+
+static void *send_the_rest(void *argument) {
+    struct pair *pair = argument;
+    pause_ms(1);
+    peer_send(pair, "67890");
+    MUST(syscall(SYS_shutdown, pair->peer, SHUT_WR));
+    return NULL;
+}
+
+static void flags_in_state(enum state state) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    for (size_t row = 0; row < sizeof flag_rows / sizeof *flag_rows; row++) {
+        for (enum call call = 0; call < CALLS; call++) {
+            bool takes_flags = call != READ && call != READV;
+            if (!takes_flags && flag_rows[row].flags || call != RECVMMSG && flag_rows[row].flags & MSG_WAITFORONE)
+                continue;
+            bool blocks = state == BLOCKING || state == REMOVED_BLOCKING;
+            /* Whether the end has come when the second message is tried depends on the time. */
+            if (blocks && flag_rows[row].flags == (MSG_WAITFORONE | MSG_WAITALL))
+                continue;
+            struct pair pair = pair_on(listener, port, SOCK_NONBLOCK);
+            pthread_t thread;
+            struct epoll_event event;
+            add(set, pair.app, EPOLLIN, 1);
+            poll_once(set);
+            peer_send(&pair, "12345");
+            await_delivery(&pair);
+            MUST(epoll_wait(set, &event, 1, 10000));
+            enter_state(set, pair.app, state);
+            if (blocks)
+                MUST(-pthread_create(&thread, NULL, send_the_rest, &pair));
+            print("%s %s:", call_names[call], flag_rows[row].name);
+            receive_by(pair.app, call, flag_rows[row].flags);
+            if (blocks)
+                pthread_join(thread, NULL);
+            else
+                send_the_rest(&pair);
+            await_state(pair.app, STATE_CLOSE_WAIT);
+            poll_once(set);
+            MUST(fcntl(pair.app, F_SETFL, O_NONBLOCK));
+            print(", ");
+            print_stream(pair.app, 100);
+            MUST(close(pair.app));
+            peer_close(&pair);
+        }
+    }
+}
+
+static void every_flag_on_a_served_connection(void) { flags_in_state(SERVED); }
+static void every_flag_on_a_connection_that_was_handed_back(void) { flags_in_state(NON_BLOCKING); }
+static void every_flag_on_a_blocking_connection(void) { flags_in_state(BLOCKING); }
+static void every_flag_on_a_removed_connection(void) { flags_in_state(REMOVED); }
+static void every_flag_on_a_removed_and_blocking_connection(void) { flags_in_state(REMOVED_BLOCKING); }
+
+static void a_time_limit_ends_a_wait_for_all(void) {
+    for (enum call call = RECV; call < CALLS; call++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN);
+        peer_send(&pair, "12345");
+        await_delivery(&pair);
+        MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 10000));
+        MUST(fcntl(pair.app, F_SETFL, 0));
+        MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, 100000}, sizeof(struct timeval)));
+        double before = now_ms();
+        print("%s:", call_names[call]);
+        receive_by(pair.app, call, MSG_WAITALL);
+        print(", waited: %d\n", now_ms() - before >= 99);
+        MUST(close(pair.app));
+        MUST(close(set));
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(every_call_that_receives_takes_the_next_bytes,
          "served:read served:recv served:readv served:recvmsg"),
@@ -558,8 +705,14 @@ static const struct app_case cases[] = {
     CASE(a_time_limit_on_a_blocking_read_holds, "back:blocking"),
     CASE(a_large_stream_arrives_whole, "served:read"),
     CASE(a_reader_that_stops_stops_its_sender, "served:read"),
-    CASE(messages_of_datagrams_pass, ""),
-    CASE(reads_of_other_descriptors_are_unchanged, ""),
+    CASE(messages_of_datagrams_pass, "passes"),
+    CASE(reads_of_other_descriptors_are_unchanged, "passes"),
+    CASE(every_flag_on_a_served_connection, "served:read served:readv served:recv served:recvmsg"),
+    CASE(every_flag_on_a_connection_that_was_handed_back, "served:recv served:recvmsg back:duplicated"),
+    CASE(every_flag_on_a_blocking_connection, "served:recv served:recvmsg back:blocking"),
+    CASE(every_flag_on_a_removed_connection, "served:recv served:recvmsg"),
+    CASE(every_flag_on_a_removed_and_blocking_connection, "served:recv served:recvmsg back:blocking"),
+    CASE(a_time_limit_ends_a_wait_for_all, "served:recv back:blocking"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -439,7 +439,7 @@ static const struct app_case cases[] = {
     CASE(a_child_in_the_same_memory_may_close_its_own_descriptors, "served:write back:forked"),
     CASE(every_way_to_end_sends_written_bytes, "served:write"),
     CASE(bytes_that_a_handler_writes_before_the_end_arrive, "served:write"),
-    CASE(signals_that_do_not_end_the_process_are_unchanged, ""),
+    CASE(signals_that_do_not_end_the_process_are_unchanged, "passes"),
     CASE(a_query_about_filters_changes_nothing, "served:write"),
     CASE(an_unhooked_filter_after_no_new_privileges_kills_no_process, "back:filtered"),
     CASE(a_filter_set_by_libcs_syscall_is_detected_first, "back:filtered"),

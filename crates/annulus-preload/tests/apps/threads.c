@@ -422,6 +422,7 @@ static void read_pipe(struct task *task) {
 }
 
 static void wait_without_timeout(struct task *task) {
+    settle(task->set);
     about_to_sleep(task);
     epoll_wait(task->set, &(struct epoll_event){0}, 1, -1);
     task->result = 2;
@@ -438,7 +439,8 @@ static void a_thread_that_sleeps_can_be_cancelled(void) {
     MUST(-pthread_cancel(task.thread));
     pthread_join(task.thread, &end);
     print("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
-    task.pair = connected();
+    /* A set whose only thread is cancelled. */
+    task = (struct task){.set = fresh_set(), .pair = connected()};
     add(task.set, task.pair.app, EPOLLIN, 1);
     start(&task, wait_without_timeout);
     until_it_sleeps(&task);
@@ -449,6 +451,33 @@ static void a_thread_that_sleeps_can_be_cancelled(void) {
     await_delivery(&task.pair);
     print_next(task.set);
     print_read(task.pair.app, 100);
+}
+
+static void wait_uncancelled(struct task *task) {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    settle(task->set);
+    about_to_sleep(task);
+    print_next(task->set);
+    print_read(task->pair.app, 100);
+    double before = now_ms();
+    print_wait(task->set, 100);
+    print("waited: %d\n", now_ms() - before >= 99);
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    pthread_testcancel();
+    print("not reached\n");
+}
+
+static void a_thread_that_disabled_cancellation_sleeps_on(void) {
+    struct task task = {.set = fresh_set(), .pair = connected()};
+    void *end;
+    add(task.set, task.pair.app, EPOLLIN, 1);
+    start(&task, wait_uncancelled);
+    until_it_sleeps(&task);
+    MUST(-pthread_cancel(task.thread));
+    pause_ms(20);
+    peer_send(&task.pair, "request");
+    pthread_join(task.thread, &end);
+    print("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
 }
 
 static void leave_now(int number) {
@@ -541,7 +570,8 @@ static const struct app_case cases[] = {
     CASE(each_thread_may_have_its_set, "served:read served:write"),
     CASE(threads_that_set_no_new_privileges_are_served, "served:read passed:filtered<=0 back:filtered<=0"),
     CASE(a_socket_may_move_to_another_threads_set, ""),
-    CASE(a_thread_that_sleeps_can_be_cancelled, ""),
+    CASE(a_thread_that_sleeps_can_be_cancelled, "served:epoll_wait"),
+    CASE(a_thread_that_disabled_cancellation_sleeps_on, "served:epoll_wait"),
     CASE(a_handler_may_end_the_waiting_thread, "served:epoll_wait"),
     CASE(a_thread_that_reuses_an_id_is_another, "back:other_thread"),
     CASE(a_thread_that_ends_leaves_its_set_to_others, ""),

@@ -406,6 +406,44 @@ static void a_handler_may_jump_out_of_a_wait(void) {
     }
 }
 
+/* Calls that take the set's lock, and change nothing that the transcript shows. */
+static void interrupted_call(int set, struct pair *pair, int round) {
+    char byte;
+    struct epoll_event event;
+    switch (round % 3) {
+    case 0: epoll_wait(set, &event, 1, round % 2); break;
+    case 1: recv(pair->app, &byte, 1, MSG_PEEK); break;
+    case 2: mod(set, pair->app, EPOLLIN, 1); break;
+    }
+}
+
+static void a_handler_may_jump_out_of_any_call_at_any_moment(void) {
+    int set = new_set(), deaf = 0;
+    struct pair pair = added(set, EPOLLIN);
+    struct sigevent by_signal = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    timer_t timer;
+    char byte;
+    on(SIGUSR1, jump, SA_NODEFER);
+    MUST(timer_create(CLOCK_MONOTONIC, &by_signal, &timer));
+    for (volatile int i = 0; i < 2000 && !deaf; i++) {
+        struct itimerspec soon = {{0}, {0, 20000 + rand() % 100000}}, never = {{0}};
+        if (sigsetjmp(back, 1) == 0) {
+            may_jump = 1;
+            MUST(timer_settime(timer, 0, &soon, NULL));
+            for (;;)
+                interrupted_call(set, &pair, i);
+        }
+        MUST(timer_settime(timer, 0, &never, NULL));
+        MUST(syscall(SYS_write, pair.peer, "q", 1));
+        deaf += epoll_wait(set, &(struct epoll_event){0}, 1, 5000) != 1;
+        deaf += read(pair.app, &byte, 1) != 1;
+        deaf += write(pair.app, "r", 1) != 1;
+        epoll_wait(set, &(struct epoll_event){0}, 1, 0);
+        deaf += syscall(SYS_read, pair.peer, &byte, 1) != 1;
+    }
+    print("deaf: %d\n", deaf);
+}
+
 static void a_stop_and_its_end_interrupt_a_wait(void) {
     int set = new_set();
     added(set, EPOLLIN);
@@ -490,7 +528,8 @@ static const struct app_case cases[] = {
     CASE(a_handler_may_write_during_the_wait, ""),
     CASE(a_handler_may_read, "served:read"),
     CASE(handlers_that_write_at_any_moment_tear_nothing, "served:write served:epoll_wait"),
-    CASE(a_handler_may_jump_out_of_a_wait, ""),
+    CASE(a_handler_may_jump_out_of_a_wait, "served:epoll_wait"),
+    CASE(a_handler_may_jump_out_of_any_call_at_any_moment, "served:epoll_wait served:read passed:in_handler<=0"),
     CASE(a_stop_and_its_end_interrupt_a_wait, ""),
     CASE(a_signal_between_waits_does_not_end_them, ""),
     CASE(an_empty_set_waits_for_its_timeout, ""),

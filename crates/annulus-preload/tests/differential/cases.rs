@@ -74,6 +74,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn sets_can_be_members_of_sets;
     fn a_set_can_be_polled;
     fn one_socket_can_be_in_two_sets;
+    fn sockets_that_were_in_two_sets_slow_down_no_wait;
     fn a_socket_can_move_between_sets;
     fn a_polled_set_reports_bytes_received_in_another_set;
     fn a_duplicate_of_a_set_is_the_same_set;
@@ -107,6 +108,7 @@ cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_handler_may_read;
     fn handlers_that_write_at_any_moment_tear_nothing;
     fn a_handler_may_jump_out_of_a_wait;
+    fn a_handler_may_jump_out_of_any_call_at_any_moment;
     fn a_stop_and_its_end_interrupt_a_wait;
     fn a_signal_between_waits_does_not_end_them;
     fn an_empty_set_waits_for_its_timeout;
@@ -136,6 +138,12 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn a_reader_that_stops_stops_its_sender;
     fn messages_of_datagrams_pass;
     fn reads_of_other_descriptors_are_unchanged;
+    fn every_flag_on_a_served_connection;
+    fn every_flag_on_a_connection_that_was_handed_back;
+    fn every_flag_on_a_blocking_connection;
+    fn every_flag_on_a_removed_connection;
+    fn every_flag_on_a_removed_and_blocking_connection;
+    fn a_time_limit_ends_a_wait_for_all;
 }
 
 cases! { SENDING, SENDING_CASES = c("sending"):
@@ -291,6 +299,7 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn threads_that_set_no_new_privileges_are_served;
     fn a_socket_may_move_to_another_threads_set;
     fn a_thread_that_sleeps_can_be_cancelled;
+    fn a_thread_that_disabled_cancellation_sleeps_on;
     fn a_handler_may_end_the_waiting_thread;
     fn a_thread_that_reuses_an_id_is_another;
     fn a_thread_that_ends_leaves_its_set_to_others;

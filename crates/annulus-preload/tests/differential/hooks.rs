@@ -53,7 +53,7 @@ const TRACED: &str = "a_backtrace_keeps_its_order";
 const UNDONE: &str = "a_dissolved_connection_passes_through";
 const ASYNCHRONOUS: &str = "asynchronous_writes_keep_their_order";
 
-const HOOKS: [Hook; 116] = [
+const HOOKS: [Hook; 118] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -300,6 +300,18 @@ const HOOKS: [Hook; 116] = [
     ("sigqueue", ANY_END, "served:write", NO_END),
     ("pthread_sigqueue", ANY_END, "served:write", NO_END),
     ("exit", LAST_WORDS, "served:write", "exit_handlers_run"),
+    (
+        "pthread_cancel",
+        "a_thread_that_sleeps_can_be_cancelled",
+        "served:epoll_wait",
+        "a_wait_for_a_pipe_is_ended_by_a_signal_or_a_cancel",
+    ),
+    (
+        "sigsetjmp",
+        "a_handler_may_jump_out_of_any_call_at_any_moment",
+        "served:epoll_wait",
+        "a_handler_may_jump_out_of_a_wait",
+    ),
 ];
 
 /// Calls that may block. A program with a queued response makes each of them, and so does one that serves nothing.
@@ -357,8 +369,9 @@ fn all_hooks() -> impl Iterator<Item = Hook> {
     HOOKS.into_iter().chain(waits).chain(alone)
 }
 
-/// Functions without a hook: glibc runs a list of exit handlers, to which the library adds one.
-const NOT_EXPORTED: [&str; 2] = ["exit", "quick_exit"];
+/// Functions without a hook: glibc runs a list of exit handlers, to which the library adds one, and `sigsetjmp` is a macro
+/// for `__sigsetjmp`.
+const NOT_EXPORTED: [&str; 3] = ["exit", "quick_exit", "sigsetjmp"];
 
 #[test]
 fn every_hook_is_exported() {

@@ -45,6 +45,8 @@ pub(crate) struct Case {
     pub(crate) name: String,
     /// The case needs root.
     pub(crate) as_root: bool,
+    /// The case is about connections that pass through.
+    pub(crate) passes: bool,
     /// Counters that the library must have increased, such as `served:read`, or upper limits: `enters<=40`.
     pub(crate) counted: Vec<String>,
 }
@@ -179,6 +181,7 @@ impl Case {
         Case {
             name: name.to_owned(),
             as_root: words().any(|word| word == "root"),
+            passes: words().any(|word| word == "passes" || word.starts_with("passed:")),
             counted: counted.map(str::to_owned).collect(),
         }
     }

@@ -20,7 +20,7 @@ const LAYERS: [&str; 9] = [
 /// The modules of the preload library, in the same order. The rows with seven and with thirteen modules are dependency cycles.
 const PRELOAD_LAYERS: [&str; 9] = [
     "accept_burst batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position",
-    "connection identity lock real",
+    "connection identity lock real signals",
     "ring_policy ring_teardown sys",
     "counters epoll_set epoll_set_list fd_table log reserved_fds stops",
     "classify program_rings sockopts writability",

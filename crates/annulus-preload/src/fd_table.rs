@@ -5,7 +5,7 @@
 //! that set's lock (Held).
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -241,15 +241,50 @@ pub(crate) fn make() {
     }
 }
 
-/// Returns the entry of a descriptor. `None`: the number is too high, or there is no table.
+/// Returns the entry of a descriptor. `None`: the number is too high, there is no table, or the calling thread has
+/// descriptors of its own.
 #[inline]
 pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     let at = fd as usize;
     if at >= COUNT.load(Ordering::Acquire) {
+        return shared_entry(at);
+    }
+    // SAFETY: Owned: within the mapping, which stays.
+    Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
+}
+
+/// The number of entries, while [`COUNT`] is 0 because a thread has descriptors of its own.
+static COUNT_OF_SHARED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The calling thread shares its descriptors with no thread that the library serves.
+    static IS_PRIVATE: Cell<bool> = const { Cell::new(false) };
+}
+
+#[cold]
+fn shared_entry(at: usize) -> Option<&'static Entry> {
+    if at >= COUNT_OF_SHARED.load(Ordering::Acquire) || IS_PRIVATE.get() {
         return None;
     }
     // SAFETY: Owned: within the mapping, which stays.
     Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
+}
+
+/// Records that the calling thread has descriptors of its own: all its calls pass through from now on. From now on each
+/// thread is asked whether it is such a thread.
+pub(crate) fn make_private() {
+    IS_PRIVATE.set(true);
+    let count = COUNT.load(Ordering::Acquire);
+    if count > 0 {
+        COUNT_OF_SHARED.store(count, Ordering::Release);
+        COUNT.store(0, Ordering::Release);
+    }
+}
+
+/// Returns whether the calling thread has descriptors of its own.
+#[inline]
+pub(crate) fn is_private() -> bool {
+    COUNT.load(Ordering::Acquire) == 0 && IS_PRIVATE.get()
 }
 
 /// The highest number that was accepted, plus one.
@@ -295,5 +330,6 @@ pub(crate) fn mark_all_shared() {
 
 /// Returns the number of entries.
 pub(crate) fn count() -> usize {
-    COUNT.load(Ordering::Acquire)
+    let count = COUNT.load(Ordering::Acquire);
+    count.max(COUNT_OF_SHARED.load(Ordering::Acquire))
 }

@@ -26,6 +26,7 @@ use crate::config;
 use crate::deferred_output::{self, on_writable};
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
+use crate::fd_table;
 use crate::identity;
 use crate::send;
 use crate::sys;
@@ -89,6 +90,10 @@ pub(crate) fn ensure_running() {
 
 #[cold]
 fn wake_or_start() {
+    if fd_table::is_private() {
+        // The thread would have the descriptors of this one.
+        return;
+    }
     let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP, RUNNING).is_ok() {
         writability::wake(&STATE);

@@ -12,6 +12,7 @@ use crate::counters::{self, Why};
 use crate::descriptor;
 use crate::draining;
 use crate::epoll_set_list;
+use crate::errno;
 use crate::fd_limit;
 use crate::fd_table;
 use crate::flush_thread;
@@ -24,6 +25,7 @@ use crate::ring_teardown;
 use crate::send;
 use crate::stops;
 use crate::switch_position;
+use crate::sys;
 use crate::writability;
 
 /// The library is initialised; before that, every call passes through.
@@ -123,7 +125,7 @@ pub(crate) fn before_clone(flags: c_int) {
     if flags & libc::CLONE_VM == 0 {
         return before_fork_child();
     }
-    if flags & (libc::CLONE_THREAD | libc::CLONE_FILES) != 0 {
+    if flags & libc::CLONE_FILES != 0 {
         return;
     }
     // The child has its own descriptors but shares this memory: its `close` would mark this process's number as closed.
@@ -131,6 +133,38 @@ pub(crate) fn before_clone(flags: c_int) {
     if flags & libc::CLONE_VFORK == 0 {
         ring_policy::forbid_rings();
     }
+}
+
+/// Makes a call after which the calling thread has descriptors of its own, if the process has other threads. The library
+/// does not track these: the sets of the thread, and all its later calls, pass through.
+pub(crate) fn with_private_descriptors(call: impl FnOnce() -> c_int) -> c_int {
+    if identity::is_single_threaded() || fd_table::is_private() {
+        return call();
+    }
+    let is_shared = errno::catch_panic(|| {
+        // The library's own thread does not count.
+        flush_thread::stop_and_wait();
+        sys::has_other_threads().then_some(())
+    });
+    if is_shared.is_none() {
+        return call();
+    }
+    errno::catch_panic(|| {
+        fd_table::mark_all_shared();
+        epoll_set_list::for_each_owned(|guard| {
+            hand_back::pass_through_set(guard, Why::Forked);
+        });
+        Some(())
+    });
+    let ret = call();
+    if ret == 0 {
+        errno::catch_panic(|| {
+            reserved_fds::close_copies();
+            fd_table::make_private();
+            Some(())
+        });
+    }
+    ret
 }
 
 extern "C" fn at_exit() {

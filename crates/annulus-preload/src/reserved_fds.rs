@@ -130,6 +130,16 @@ pub(crate) fn close_in_child() {
     }
 }
 
+/// Closes the copies that the calling thread has got with descriptors of its own.
+pub(crate) fn close_copies() {
+    for slot in &RESERVED {
+        let fd = slot.fd.load(Ordering::Relaxed);
+        if fd >= 0 && slot.is_same_file(fd) {
+            let _ = sys::close(fd);
+        }
+    }
+}
+
 /// Duplicates a descriptor to a number of the library's.
 pub(crate) fn duplicate(fd: i32) -> Result<i32, i32> {
     let own = sys::dup_above(fd, lowest()).or_else(|_| sys::dup_above(fd, 0))?;

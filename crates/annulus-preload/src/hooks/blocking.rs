@@ -17,6 +17,7 @@ use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
+use crate::process;
 use crate::real::call_next;
 use crate::ring_policy;
 use crate::sys;
@@ -110,10 +111,6 @@ hooks! {
     fn __uflow(stream: *mut FILE) -> c_int;
     fn __fgets_chk(line: *mut c_char, capacity: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
     fn __fread_chk(base: *mut c_void, capacity: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    // From now on one thread may wait for bytes that another has queued.
-    fn pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, run: *mut c_void, argument: *mut c_void)
-        -> c_int;
-    fn thrd_create(thread: *mut pthread_t, run: *mut c_void, argument: *mut c_void) -> c_int;
 }
 
 /// Sends queued bytes before a connect that blocks. A proxy connects in the middle of its rounds and does not block.
@@ -125,10 +122,9 @@ pub(super) fn before_connect(fd: c_int) {
 
 /// Defines calls that fail, or behave differently, in a process with a second thread.
 macro_rules! single_threaded {
-    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+    ($($alone:ident = $name:ident($($arg:ident: $type:ty),*);)*) => {
         $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+            unsafe fn $alone($($arg: $type),*) -> c_int {
                 before_blocking();
                 catch_panic(|| {
                     flush_thread::stop_and_wait();
@@ -150,6 +146,60 @@ macro_rules! single_threaded {
 }
 
 single_threaded! {
-    unshare(what: c_int);
-    setns(fd: c_int, kind: c_int);
+    unshare_alone = unshare(what: c_int);
+    setns_alone = setns(fd: c_int, kind: c_int);
+}
+
+hooks! {
+    fn unshare(what: c_int) -> c_int {
+        if what & libc::CLONE_FILES == 0 {
+            return pass_on!(unshare_alone(what));
+        }
+        process::with_private_descriptors(|| pass_on!(unshare_alone(what)))
+    }
+
+    fn setns(fd: c_int, kind: c_int) -> c_int { pass_on!(setns_alone(fd, kind)) }
+}
+
+/// The function of a thread and its argument.
+struct Start {
+    run: Routine,
+    argument: *mut c_void,
+}
+
+type Routine = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+/// Runs in a thread whose creator has descriptors of its own, which both share.
+unsafe extern "C-unwind" fn run_private(start: *mut c_void) -> *mut c_void {
+    // SAFETY: Owned: leaked by the creator for this thread.
+    let Start { run, argument } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    fd_table::make_private();
+    // SAFETY: Typed: the function and the argument of the program.
+    unsafe { run(argument) }
+}
+
+/// Returns the function and the argument with which a thread starts. Queued bytes are sent first: from now on one thread
+/// may wait for bytes that another has queued.
+fn start_of(run: *mut c_void, argument: *mut c_void) -> (*mut c_void, *mut c_void) {
+    before_blocking();
+    if !fd_table::is_private() {
+        return (run, argument);
+    }
+    // SAFETY: Typed: the function of a thread.
+    let run = unsafe { std::mem::transmute::<*mut c_void, Routine>(run) };
+    let start = Box::into_raw(Box::new(Start { run, argument }));
+    (run_private as *mut c_void, start.cast())
+}
+
+hooks! {
+    fn pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, run: *mut c_void,
+        argument: *mut c_void) -> c_int {
+        let (run, argument) = start_of(run, argument);
+        pass_on!(real(thread, attributes, run, argument))
+    }
+
+    fn thrd_create(thread: *mut pthread_t, run: *mut c_void, argument: *mut c_void) -> c_int {
+        let (run, argument) = start_of(run, argument);
+        pass_on!(real(thread, run, argument))
+    }
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
-use super::blocking::before_blocking;
+use super::blocking::{self, before_blocking};
 use super::unserve::{at_mark, flush, hand_back, on_signal_driven_io};
 use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
@@ -36,12 +36,21 @@ hooks! {
     }
 }
 
-/// The flag of `close_range` that sets close-on-exec and closes nothing.
+/// The flags of `close_range`: the calling thread gets descriptors of its own; sets close-on-exec and closes nothing.
+const CLOSE_RANGE_UNSHARE: c_int = 2;
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
 hooks! {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
+        let is_valid = first <= last && flags & !(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC) == 0;
+        if is_valid && flags & CLOSE_RANGE_UNSHARE != 0 {
+            let unshare = || pass_on!(blocking::unshare(libc::CLONE_FILES));
+            return match unshare() {
+                0 => pass_on!(close_range(first, last, flags & !CLOSE_RANGE_UNSHARE)),
+                error => error,
+            };
+        }
+        if !is_valid || flags & CLOSE_RANGE_CLOEXEC != 0 || fd_table::is_private() {
             return pass_on!(real(first, last, flags));
         }
         // Tracked descriptors are closed one by one, and the kernel closes the ranges between them.

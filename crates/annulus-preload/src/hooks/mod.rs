@@ -145,6 +145,9 @@ fn close_deferred_numbers() {
 /// Makes a call that creates a descriptor. If the process has none left, the library releases its own, and the call is
 /// repeated.
 fn create(call: impl Fn() -> i32) -> i32 {
+    if fd_table::is_private() {
+        return call();
+    }
     close_deferred_numbers();
     let fd = call();
     if fd >= 0 {

@@ -13,8 +13,8 @@ use std::ptr::{with_exposed_provenance as to, with_exposed_provenance_mut as to_
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use super::{
-    FdState, catch_panic, descriptor, epoll, fd_state, io, may_be_mapped, poll, process, socket,
-    uncommon,
+    FdState, blocking, catch_panic, descriptor, epoll, fd_state, io, may_be_mapped, poll, process,
+    socket, uncommon,
 };
 use crate::epoll_set_list;
 use crate::errno;
@@ -25,7 +25,7 @@ use crate::real;
 use crate::sys;
 
 /// The calls that are dispatched to a hook.
-const WATCHED: [c_long; 55] = [
+const WATCHED: [c_long; 56] = [
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_preadv2,
@@ -49,6 +49,7 @@ const WATCHED: [c_long; 55] = [
     libc::SYS_getsockopt,
     libc::SYS_close,
     libc::SYS_close_range,
+    libc::SYS_unshare,
     libc::SYS_dup,
     libc::SYS_dup2,
     libc::SYS_dup3,
@@ -387,6 +388,9 @@ unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
             ),
             libc::SYS_close => descriptor::close(fd),
             libc::SYS_close_range => descriptor::close_range(a as c_uint, b as c_uint, c as c_int),
+            libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => {
+                blocking::unshare(a as c_int)
+            }
             libc::SYS_dup => descriptor::dup(fd),
             libc::SYS_dup2 => descriptor::dup2(fd, b as c_int),
             libc::SYS_dup3 => descriptor::dup3(fd, b as c_int, c as c_int),

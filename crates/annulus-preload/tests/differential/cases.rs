@@ -186,6 +186,15 @@ cases! { PIPES, PIPES_CASES = c("pipes"):
     fn pipes_between_two_connections_keep_the_order;
 }
 
+cases! { PRIVATE_FDS, PRIVATE_FDS_CASES = c("private_fds"):
+    fn a_thread_that_unshares_its_descriptors_uses_the_same_numbers;
+    fn a_thread_of_such_a_thread_uses_the_same_numbers;
+    fn a_thread_closes_all_its_own_descriptors;
+    fn a_thread_that_served_before_goes_on;
+    fn a_process_of_one_thread_is_served_on;
+    fn a_clone_with_its_own_descriptors_disturbs_nothing;
+}
+
 cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn written_bytes_arrive_before_the_end;
     fn a_socket_closed_with_deferred_output_sends_it_first;
@@ -469,7 +478,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, with the cases that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 21] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 22] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&SINGLE_THREAD, SINGLE_THREAD_CASES),
     (&MEMBERS, MEMBERS_CASES),
@@ -477,6 +486,7 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 21] = [
     (&RECEIVING, RECEIVING_CASES),
     (&SENDING, SENDING_CASES),
     (&PIPES, PIPES_CASES),
+    (&PRIVATE_FDS, PRIVATE_FDS_CASES),
     (&CLOSING, CLOSING_CASES),
     (&DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES),
     (&IDLE_WAITS, IDLE_WAITS_CASES),

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
@@ -18,11 +19,12 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::libc::off_t;
 use nix::unistd::close;
 use tokio::runtime::Handle;
-use walkdir::WalkDir;
 
 use crate::blocking;
 use crate::error::Failure;
+use crate::open_files::OpenFiles;
 use crate::stat::Stat;
+use crate::walk::Walk;
 
 /// The most buffers of one write (`IOV_MAX`).
 pub(crate) const BUFFERS: usize = 1024;
@@ -164,18 +166,21 @@ impl Calls {
     }
 
     /// Returns the files in a folder and below, without following links, and the times of their last writes.
-    pub(crate) async fn files(&self, folder: &Path) -> io::Result<Vec<(PathBuf, SystemTime)>> {
+    pub(crate) async fn files(
+        &self,
+        open_files: &Arc<OpenFiles>,
+        folder: &Path,
+    ) -> io::Result<Vec<(PathBuf, SystemTime)>> {
         match self {
             Calls::System => {
                 let mut files = Vec::new();
-                for entry in WalkDir::new(folder).min_depth(1) {
-                    let entry = match entry.map_err(io::Error::from) {
-                        Ok(entry) if entry.file_type().is_file() => entry,
-                        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                        _ => continue,
-                    };
-                    let modified = entry.metadata().ok().and_then(|file| file.modified().ok());
-                    files.extend(modified.map(|modified| (entry.into_path(), modified)));
+                for found in Walk::new(Arc::clone(open_files), folder.to_owned()) {
+                    let found = found?;
+                    if found.kind().is_file() {
+                        let path = found.path.clone();
+                        let modified = found.metadata().and_then(|file| file.modified().ok());
+                        files.extend(modified.map(|modified| (path, modified)));
+                    }
                 }
                 Ok(files)
             }

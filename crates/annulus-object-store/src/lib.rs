@@ -33,6 +33,7 @@ mod read;
 mod stat;
 mod store;
 mod upload;
+mod walk;
 mod write;
 
 #[cfg(feature = "v0_13")]

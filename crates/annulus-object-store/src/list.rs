@@ -8,7 +8,6 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
-use walkdir::{DirEntry, WalkDir};
 
 use crate::blocking;
 use crate::calls::{self, Calls, Entry};
@@ -16,6 +15,7 @@ use crate::error::Failure;
 use crate::names::{self, Name, Root};
 use crate::stat::Stat;
 use crate::store::Store;
+use crate::walk::Walk;
 
 /// The number of objects that a blocking thread lists before it hands them over.
 const CHUNK: usize = 1024;
@@ -41,23 +41,22 @@ pub(crate) fn objects<L: Location, T: Send + 'static>(
     let root = Arc::clone(&store.root);
     match store.calls.clone() {
         Calls::System => {
-            let walk = WalkDir::new(folder).min_depth(1).follow_links(true);
-            in_chunks(walk.into_iter().filter_map(move |entry| {
-                let entry = match existing(entry) {
-                    Ok(entry) => entry?,
+            let walk = Walk::new(Arc::clone(&store.files), folder).following();
+            in_chunks(walk.filter_map(move |found| {
+                let found = match found.map_err(not_listed) {
+                    Ok(found) => found,
                     Err(failure) => return Some(Err(failure.into())),
                 };
-                let is_dir = entry.file_type().is_dir();
-                let stat = || Some(Stat::from(&entry.metadata().ok()?));
-                let object = object(&root, entry.path(), is_dir, stat, after.as_ref());
+                let (path, is_dir) = (found.path.clone(), found.kind().is_dir());
+                let stat = || Some(Stat::from(&found.metadata()?));
+                let object = object(&root, &path, is_dir, stat, after.as_ref());
                 object.map(|object| object.map(finish)).transpose()
             }))
         }
         Calls::Ring(engine) | Calls::Simulated(engine) => {
             let all = async move {
-                let failed = |error| Failure::new("list objects", error);
                 let found = calls::walk(&engine, &folder, true, usize::MAX).await;
-                let found = match found.map_err(failed) {
+                let found = match found.map_err(not_listed) {
                     Ok(found) => found,
                     Err(failure) => return stream::iter(vec![Err(failure.into())]),
                 };
@@ -98,17 +97,8 @@ fn object<L: Location>(
     Ok(names::is_object(location.as_ref()).then_some((location, stat)))
 }
 
-/// Returns an entry, or `None` if its file has been removed or its link leads nowhere.
-fn existing(entry: walkdir::Result<DirEntry>) -> Result<Option<DirEntry>, Failure> {
-    let error = match entry {
-        Ok(entry) => return Ok(Some(entry)),
-        Err(error) => error,
-    };
-    let kind = error.io_error().map(io::Error::kind);
-    if kind == Some(io::ErrorKind::NotFound) {
-        return Ok(None);
-    }
-    Err(Failure::new("list objects", error.into()))
+fn not_listed(error: io::Error) -> Failure {
+    Failure::new("list objects", error)
 }
 
 /// Runs an iterator on blocking threads, a chunk at a time. Ends after an error. Outside a Tokio runtime the polling
@@ -158,13 +148,15 @@ pub(crate) async fn level<L: Location>(
 ) -> Result<Level<L>, L::Error> {
     let root = Arc::clone(&store.root);
     match &store.calls {
-        Calls::System => blocking::run(move || Ok(level_of_entries(&root, folder))).await?,
+        Calls::System => {
+            let walk = Walk::new(Arc::clone(&store.files), folder);
+            let walk = walk.following().one_level();
+            blocking::run(move || Ok(level_of_entries(&root, walk))).await?
+        }
         Calls::Ring(engine) | Calls::Simulated(engine) => {
             let mut level: Level<L> = (BTreeSet::new(), Vec::new());
-            let failed = |error| Failure::new("list objects", error);
-            let found = calls::walk(engine, &folder, true, 1)
-                .await
-                .map_err(failed)?;
+            let found = calls::walk(engine, &folder, true, 1).await;
+            let found = found.map_err(not_listed)?;
             for Entry { path, stat } in found {
                 add(&mut level, &root, &path, stat.is_dir, || Some(stat))?;
             }
@@ -173,16 +165,13 @@ pub(crate) async fn level<L: Location>(
     }
 }
 
-fn level_of_entries<L: Location>(root: &Root, folder: PathBuf) -> Result<Level<L>, L::Error> {
-    let walk = WalkDir::new(folder).min_depth(1).max_depth(1);
+fn level_of_entries<L: Location>(root: &Root, walk: Walk) -> Result<Level<L>, L::Error> {
     let mut level: Level<L> = (BTreeSet::new(), Vec::new());
-    for entry in walk.follow_links(true) {
-        let Some(entry) = existing(entry)? else {
-            continue;
-        };
-        let stat = || Some(Stat::from(&entry.metadata().ok()?));
-        let is_dir = entry.file_type().is_dir();
-        add(&mut level, root, entry.path(), is_dir, stat)?;
+    for found in walk {
+        let found = found.map_err(not_listed)?;
+        let (path, is_dir) = (found.path.clone(), found.kind().is_dir());
+        let stat = || Some(Stat::from(&found.metadata()?));
+        add(&mut level, root, &path, is_dir, stat)?;
     }
     Ok(level)
 }

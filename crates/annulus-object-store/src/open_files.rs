@@ -50,6 +50,8 @@ pub(crate) struct OpenFiles {
 struct Shared {
     /// The number of changes. An entry is trusted only if it was compared since the last one.
     changes: AtomicU64,
+    /// The number of times that files were closed to make room.
+    closed: AtomicU64,
     /// One for each setting.
     caches: RwLock<Vec<Weak<Files>>>,
 }
@@ -118,14 +120,12 @@ impl OpenFiles {
         self.trusted
     }
 
-    /// Closes all files, also those of clones, except those in use. Returns whether there were any.
-    pub(crate) fn close(&self) -> bool {
-        let mut had_any = false;
-        for cache in self.shared.caches() {
-            had_any |= !cache.is_empty();
+    /// Closes all files, also those of clones, except those in use.
+    pub(crate) fn close(&self) {
+        for cache in self.shared.caches().filter(|cache| !cache.is_empty()) {
             cache.clear();
+            self.shared.closed.fetch_add(1, Ordering::SeqCst);
         }
-        had_any
     }
 
     /// Forgets the file at `path`, which this store or a clone has just created, replaced or removed. No later access uses
@@ -205,11 +205,8 @@ impl OpenFiles {
     /// Returns the file, and whether it is local.
     async fn open_new(&self, engine: &Engine, path: &Path) -> Result<(Opened, bool), Failure> {
         let failed = |source| Failure::not_found_or("open", path, source);
-        let file = match engine.open(path).await {
-            Err(error) if self.made_room(&error) => engine.open(path).await,
-            other => other,
-        };
-        let file = file.map_err(failed)?;
+        let open = || async { engine.open(path).await };
+        let file = self.with_room_async(open).await.map_err(failed)?;
         let (metadata, is_local) = metadata(&file).await;
         // A simulated kernel has other files.
         let is_local = is_local && matches!(Calls::of(engine), Calls::System);
@@ -217,14 +214,70 @@ impl OpenFiles {
         Ok((Opened { file, stat }, is_local))
     }
 
-    /// Closes all files if `error` says that there are too many. Returns whether this may help.
-    pub(crate) fn made_room(&self, error: &io::Error) -> bool {
-        let errno = error.raw_os_error().map(Errno::from_raw);
-        matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) && self.close()
+    /// Makes a call that needs a descriptor. If there are too many, closes all files and tries again.
+    pub(crate) fn with_room<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let mut room = Room::of(self);
+        loop {
+            match call() {
+                Err(error) if room.was_made(&error) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Does the same as `with_room`, for calls that may wait.
+    pub(crate) async fn with_room_async<T, F>(&self, mut call: impl FnMut() -> F) -> io::Result<T>
+    where
+        F: Future<Output = io::Result<T>>,
+    {
+        let mut room = Room::of(self);
+        loop {
+            match call().await {
+                Err(error) if room.was_made(&error) => {}
+                result => return result,
+            }
+        }
     }
 
     fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The number of times that files are closed for one call.
+const ROOM_TRIES: usize = 16;
+
+/// The room for a call that needs a descriptor.
+struct Room<'a> {
+    files: &'a OpenFiles,
+    /// The number of times that files had been closed before the last attempt.
+    closed: u64,
+    tries: usize,
+}
+
+impl Room<'_> {
+    fn of(files: &OpenFiles) -> Room<'_> {
+        let closed = files.shared.closed.load(Ordering::SeqCst);
+        let tries = 0;
+        Room {
+            files,
+            closed,
+            tries,
+        }
+    }
+
+    /// Closes all files if `error` says that there are too many. Returns whether another attempt may succeed: this or
+    /// another call has closed files since the last one.
+    fn was_made(&mut self, error: &io::Error) -> bool {
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        if !matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) || self.tries == ROOM_TRIES {
+            return false;
+        }
+        self.files.close();
+        self.tries += 1;
+        let before = self.closed;
+        self.closed = self.files.shared.closed.load(Ordering::SeqCst);
+        self.closed != before
     }
 }
 

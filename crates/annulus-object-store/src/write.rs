@@ -98,7 +98,8 @@ impl Store {
         let mut parents = 0;
         loop {
             let mut staged = Staged::new(&self.calls, object);
-            let error = match self.calls.create_new(staged.path()).await {
+            let create = || self.calls.create_new(staged.path());
+            let error = match self.files.with_room_async(create).await {
                 Ok(file) => return Ok((file, staged)),
                 Err(error) => error,
             };
@@ -110,7 +111,6 @@ impl Store {
                     self.create_parents(&path).await?;
                     parents += 1;
                 }
-                _ if self.files.made_room(&error) => {}
                 _ => return Err(Failure::other("create", &path, error)),
             }
         }
@@ -356,15 +356,13 @@ impl Store {
 
     /// Makes the names in a folder durable.
     pub(crate) async fn sync_names(&self, folder: &Path) -> io::Result<()> {
-        match self.calls.sync_folder(folder).await {
-            Err(error) if self.files.made_room(&error) => self.calls.sync_folder(folder).await,
-            other => other,
-        }
+        let sync = || self.calls.sync_folder(folder);
+        self.files.with_room_async(sync).await
     }
 
     /// Removes the staged files that were last written to at least `age` ago. Returns their number.
     pub(crate) async fn remove_staged(&self, age: Duration) -> Result<u64, Failure> {
-        let files = self.calls.files(self.root.path()).await;
+        let files = self.calls.files(&self.files, self.root.path()).await;
         let files = files.map_err(|error| Failure::new("list staged files", error))?;
         let (now, mut removed) = (SystemTime::now(), 0);
         for (path, modified) in files {

@@ -25,12 +25,42 @@ macro_rules! tests {
 
         use annulus_object_store::$store::LocalFileSystem;
         use annulus_testing::child_process::in_child;
+        use futures_util::TryStreamExt;
         use nix::sys::resource::{Resource, getrlimit, setrlimit};
         use $object_store::path::Path;
         use $object_store::{Error, ObjectStore, ObjectStoreExt, PutMode};
 
         async fn read(store: &LocalFileSystem, location: &str) -> Result<bytes::Bytes, Error> {
             store.get(&Path::from(location)).await?.bytes().await
+        }
+
+        /// Makes one of eight calls that need a descriptor.
+        async fn make_call(number: usize, store: &LocalFileSystem) {
+            let at = Path::from("deep/folder/object");
+            let is_there = |listed: Vec<$object_store::ObjectMeta>| {
+                assert!(listed.iter().any(|meta| meta.location == at));
+            };
+            match number {
+                0 => is_there(store.list(None).try_collect().await.unwrap()),
+                1 => {
+                    let list = store.list_with_offset(None, &Path::from("d"));
+                    is_there(list.try_collect().await.unwrap());
+                }
+                2 => drop(store.list_with_delimiter(None).await.unwrap()),
+                3 => drop(store.remove_staged(Duration::ZERO).await.unwrap()),
+                4 => drop(store.put(&at, "x".into()).await.unwrap()),
+                5 => {
+                    let store = store.clone().with_fsync(true);
+                    drop(
+                        store
+                            .put(&Path::from("folder/x"), "x".into())
+                            .await
+                            .unwrap(),
+                    );
+                }
+                6 => drop(store.put_multipart(&at).await.unwrap()),
+                _ => drop(store.get_ranges(&at, &[0..1]).await.unwrap()),
+            }
         }
 
         #[tokio::test]
@@ -245,6 +275,8 @@ macro_rules! tests {
                     for object in 0..400 {
                         std::fs::write(root.path().join(object.to_string()), "x").unwrap();
                     }
+                    std::fs::create_dir_all(root.path().join("deep/folder")).unwrap();
+                    std::fs::write(root.path().join("deep/folder/object"), "x").unwrap();
                     // Creates the rings first.
                     read(&store, "0").await.unwrap();
                     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -263,7 +295,17 @@ macro_rules! tests {
                             .await
                             .unwrap();
                         assert_eq!(read(&store, "new").await.unwrap(), contents);
-                        store.list_with_delimiter(None).await.unwrap();
+                        held.clear();
+                        for object in 0..100 {
+                            read(&store, &object.to_string()).await.unwrap();
+                        }
+                    }
+                    // Each call opens something while no descriptor is free.
+                    for call in 0..8 {
+                        while let Ok(file) = std::fs::File::open("/dev/null") {
+                            held.push(file);
+                        }
+                        make_call(call, &store).await;
                         held.clear();
                         for object in 0..100 {
                             read(&store, &object.to_string()).await.unwrap();

@@ -126,6 +126,9 @@ pub(crate) const DEFERRED: u32 = 1 << 20;
 /// The send buffer is so small that the kernel is asked whether the connection is writable.
 pub(crate) const NARROW: u32 = 1 << 21;
 
+/// The last write had MSG_MORE: the kernel holds a partial segment back until more bytes follow.
+pub(crate) const MORE: u32 = 1 << 22;
+
 /// Events of a readable socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// Events of a writable socket.
@@ -167,6 +170,18 @@ impl Connection {
     pub(crate) fn set_narrow(&mut self, is_narrow: bool) {
         self.clear(NARROW);
         self.mark(NARROW * u32::from(is_narrow));
+    }
+
+    #[inline]
+    pub(crate) fn set_more(&mut self, has_more: bool) {
+        self.clear(MORE);
+        self.mark(MORE * u32::from(has_more));
+    }
+
+    /// Returns MSG_MORE if more bytes follow those that were queued.
+    #[inline]
+    pub(crate) fn more(&self) -> i32 {
+        if self.is(MORE) { libc::MSG_MORE } else { 0 }
     }
 
     /// Returns the number of bytes that can be read without the kernel.

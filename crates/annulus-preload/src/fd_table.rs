@@ -84,7 +84,7 @@ pub(crate) fn never_served_now(flags: u32, why: Why) -> u32 {
 /// Returns whether the connections of a listener with this reason are not served either. Those of one that is
 /// merely shared are.
 pub(crate) fn is_inherited(why: &Why) -> bool {
-    !matches!(why, Why::Duplicated | Why::PassedOn)
+    *why != Why::Duplicated
 }
 
 /// The state of a descriptor number.

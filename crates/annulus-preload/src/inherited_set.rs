@@ -5,7 +5,7 @@
 //! parent's (Held: a child starts with one thread, and takes no lock that its parent's threads held).
 #![allow(unsafe_code)]
 
-use crate::connection::{DISABLED, MEMBER};
+use crate::connection::{DISABLED, EDGE, EDGE_TRIGGERED, MEMBER, OUT};
 use crate::counters::{self, Why};
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
@@ -54,13 +54,43 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
     let Ok(own_set) = sys::epoll_create() else {
         return;
     };
-    for member in members.iter().chain(&kernel_members(fd)) {
+    let kernel_members = kernel_members(fd);
+    let (edges, others): (Vec<&Member>, Vec<&Member>) =
+        (members.iter().chain(&kernel_members)).partition(|member| is_reported_edge(member));
+    for member in edges {
+        add_reported(own_set, member);
+    }
+    for member in others {
         let Member { fd, events, data } = *member;
         let _ = sys::control(own_set, libc::EPOLL_CTL_ADD, fd, events, data);
     }
     let flags = sys::descriptor_flags(fd);
     let _ = sys::dup_to(own_set, fd, flags);
     let _ = sys::close(own_set);
+}
+
+/// Returns whether the parent served an edge-triggered member and has reported its last edge.
+fn is_reported_edge(member: &Member) -> bool {
+    let Some(entry) = fd_table::entry(member.fd).filter(|entry| entry.inherited() == Kind::Served)
+    else {
+        return false;
+    };
+    // SAFETY: Held: as in `replace_inherited`.
+    let connection = unsafe { &*entry.connection() };
+    member.events & EDGE_TRIGGERED != 0 && !connection.is(EDGE)
+}
+
+/// Adds an edge-triggered member to a set that has only such members, and takes the report of writability, which the
+/// parent has made. The child's set reports everything else.
+fn add_reported(own_set: i32, member: &Member) {
+    let Member { fd, events, data } = *member;
+    let _ = sys::control(own_set, libc::EPOLL_CTL_ADD, fd, events, data);
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: Lent: one event of this stack.
+    let taken = unsafe { sys::ready(own_set, &raw mut event, 1) };
+    if taken == Ok(1) && event.events & !OUT != 0 {
+        let _ = sys::control(own_set, libc::EPOLL_CTL_MOD, fd, events, data);
+    }
 }
 
 /// Returns the members of the kernel's set, from `/proc/self/fdinfo`.

@@ -205,7 +205,7 @@ impl Inner {
             }
             debug_assert!(connection.backlog.is_empty(), "deferred output comes first");
             connection.mark(flag::PUSHED);
-            let sqe = send_entry(fd, arena, connection.out_from, connection.out_bytes);
+            let sqe = send_entry(fd, arena, connection);
             let user_data = token(TokenKind::Send, connection.generation, fd);
             push(ring, Sqe { user_data, ..sqe });
         }
@@ -309,13 +309,14 @@ fn poll(fd: i32, events: u32, user_data: u64) -> Sqe {
 
 /// Returns a send that never blocks: bytes that do not fit into the send buffer are returned, in the order in which
 /// they were written (trap 34).
-fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
+fn send_entry(fd: i32, arena: &Arena, connection: Conn) -> Sqe {
+    // All of it, or a completion with the number of bytes sent.
+    let flags = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
     Sqe {
         flags: request::SKIP_SUCCESS,
-        addr: arena.at(from).expose_provenance() as u64,
-        len: bytes,
-        // All of it, or a completion with the number of bytes sent.
-        op_flags: (libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32,
+        addr: arena.at(connection.out_from).expose_provenance() as u64,
+        len: connection.out_bytes,
+        op_flags: (flags | connection.more()) as u32,
         ..Sqe::new(request::SEND, fd)
     }
 }

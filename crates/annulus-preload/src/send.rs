@@ -98,6 +98,7 @@ pub(crate) unsafe fn write(
         }
         Err(if shut_down { libc::EPIPE } else { libc::EAGAIN })
     } else {
+        connection.set_more(flags & libc::MSG_MORE != 0);
         // SAFETY: Lent: the caller guarantees these pointers.
         let result = unsafe { write_served(inner, fd, connection, vectors) };
         if guard.in_signal_handler() {
@@ -295,7 +296,7 @@ unsafe fn write_directly(
             }; 64];
             all[1..=vectors.len()].copy_from_slice(vectors);
             // SAFETY: Lent: the caller's, and the arena's.
-            unsafe { sys::send_vectors(fd, &all[..=vectors.len()], 0) }
+            unsafe { sys::send_vectors(fd, &all[..=vectors.len()], connection.more()) }
         }
         Some(_) if queued > 0 => {
             flush(inner, fd, connection);
@@ -306,7 +307,7 @@ unsafe fn write_directly(
             return unsafe { write_directly(inner, fd, connection, vectors, total) };
         }
         // SAFETY: Lent: the caller guarantees these pointers.
-        _ => unsafe { sys::send_vectors(fd, vectors, 0) },
+        _ => unsafe { sys::send_vectors(fd, vectors, connection.more()) },
     };
     match sent {
         Ok(sent) => {
@@ -365,19 +366,19 @@ fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
 
 /// Sends queued bytes now.
 pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
-    flush_by(inner, fd, connection, sys::send);
+    flush_with(inner, fd, connection, connection.more());
 }
 
 /// Sends the last bytes and FIN in one segment. This must happen before the program closes the connection: a close with
 /// unread data, which may arrive at any moment, would discard unsent bytes.
 pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
-    flush_by(inner, fd, connection, sys::send_more);
+    flush_with(inner, fd, connection, libc::MSG_MORE);
     if !connection.is(flag::FULL | flag::BROKEN) {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
 }
 
-fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -> CallResult) {
+fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
     if connection.out_bytes > 0
         && let Some(context) = &inner.ring
     {
@@ -388,7 +389,7 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
                 connection.out_bytes as usize,
             )
         };
-        match send(fd, queued) {
+        match sys::send_with(fd, queued, flags) {
             Ok(sent) if sent == queued.len() => drop_queued(inner, fd, connection, sent),
             Ok(sent) => {
                 drop_queued(inner, fd, connection, sent);

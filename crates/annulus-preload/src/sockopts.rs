@@ -134,7 +134,7 @@ pub(crate) fn why_siblings_never_served(entry: &Entry) -> Option<Why> {
             .checked_sub(1)?;
         return Some(Why::ALL[usize::from(why)]);
     };
-    let shown = |why: &Why| matches!(why, Why::UnknownOption | Why::UnknownFlags);
+    let shown = |why: &Why| matches!(why, Why::UnknownOption | Why::UnknownFlags | Why::PassedOn);
     (listener.kind() == Kind::Listener)
         .then(|| listener.why_never_served().filter(shown))
         .flatten()

@@ -60,12 +60,8 @@ pub(crate) fn send(fd: i32, bytes: &[u8]) -> CallResult {
     send_with(fd, bytes, 0)
 }
 
-/// Sends bytes that the kernel may hold back (`MSG_MORE`), because more bytes or the end follow immediately.
-pub(crate) fn send_more(fd: i32, bytes: &[u8]) -> CallResult {
-    send_with(fd, bytes, libc::MSG_MORE)
-}
-
-fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> CallResult {
+/// Sends bytes with flags. The kernel may hold bytes back (`MSG_MORE`) if more bytes or the end follow.
+pub(crate) fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> CallResult {
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: Lent: borrowed for the call.
     result(unsafe {

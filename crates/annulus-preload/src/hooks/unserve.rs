@@ -11,6 +11,7 @@ use libc::msghdr;
 
 use super::{FdState, catch_panic, fd_state};
 use crate::counters::Why;
+use crate::epoll_set::Set;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, never_served};
 use crate::hand_back;
@@ -123,6 +124,30 @@ pub(super) fn at_mark(fd: c_int) -> Option<bool> {
     matches!(buffered, Some(Ok(1..))).then_some(false)
 }
 
+/// Stops serving a descriptor that is about to be passed to another process. Bytes that a ring has received and the
+/// program has not read are lost to that process. So later connections of the listener, which the program will probably
+/// pass on as well, are not served.
+fn pass_on(fd: c_int) {
+    let Some(entry) = fd_table::entry(fd) else {
+        return;
+    };
+    match entry.kind() {
+        Kind::Served => {
+            never_serve_siblings(fd, Why::PassedOn);
+            hand_back(fd, Why::PassedOn);
+        }
+        Kind::Stream => never_serve(fd, Why::PassedOn),
+        Kind::Set => {
+            catch_panic(|| {
+                let mut guard = Set::of(entry).and_then(Set::take)?;
+                hand_back::pass_through_set(&mut guard, Why::PassedOn);
+                None
+            });
+        }
+        _ => {}
+    }
+}
+
 /// Marks descriptors that a message passes to another process as shared.
 pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
     if message.msg_controllen == 0 || message.msg_control.is_null() {
@@ -141,10 +166,7 @@ pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
             for nth in 0..count {
                 // SAFETY: Lent: `cmsg_len` of the program counts these descriptors.
                 let fd = unsafe { fds.add(nth).read_unaligned() };
-                hand_back(fd, Why::PassedOn);
-                if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
-                    never_serve(fd, Why::PassedOn);
-                }
+                pass_on(fd);
             }
         }
         // SAFETY: Lent: as above; the function checks the length of the message.

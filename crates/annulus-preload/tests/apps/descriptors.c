@@ -374,6 +374,59 @@ static void a_socket_passed_on_brings_its_bytes(void) {
     print_read(pair.app, 100);
 }
 
+/* As with sticky sessions in Node.js: the program reads a part and passes the connection on with the rest. */
+static void connections_are_passed_on_whole_after_the_first_one(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    for (int i = 0; i < 4; i++) {
+        struct pair pair = pair_on(listener, port, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        add(set, pair.app, EPOLLIN, 1);
+        exchange(set, &pair);
+        if (i > 0) {
+            peer_send(&pair, "early ");
+            await_delivery(&pair);
+            print_next(set);
+        }
+        pass_on(&pair, "and late");
+        peer_gets(&pair, 14);
+        MUST(close(pair.app));
+    }
+}
+
+/* A child reports the members of a set that it receives, as its parent does. */
+static void a_set_that_is_passed_on_reports_its_members(void) {
+    int set = new_set(), two[2];
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        MUST(close(set));
+        int passed = receive_number(two[1]);
+        peer_send(&pair, "request");
+        await_delivery(&pair);
+        print_next(passed);
+        _exit(0);
+    }
+    send_number(two[0], set);
+    MUST(waitpid(child, NULL, 0));
+    print_next(set);
+    print_read(pair.app, 100);
+    exchange(set, &pair);
+}
+
+/* The kernel's list of a set's members. */
+static void a_set_lists_its_members_in_proc(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    char path[64], text[1024] = "";
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", set);
+    int file = (int)MUST(syscall(SYS_open, path, O_RDONLY));
+    MUST(syscall(SYS_read, file, text, sizeof text - 1));
+    MUST(syscall(SYS_close, file));
+    print("members: %s\n", strstr(text, "tfd:") ? "some" : "none");
+    exchange(set, &pair);
+}
+
 static void a_socket_that_was_passed_to_us_is_served(void) {
     int set = new_set(), two[2];
     struct pair pair = connected();
@@ -654,6 +707,9 @@ static const struct app_case cases[] = {
     CASE(poll_and_select_of_others_are_untouched, "served:read"),
     CASE(a_socket_passed_on_goes_on_in_both_processes, "back:passed_on"),
     CASE(a_socket_passed_on_brings_its_bytes, "back:passed_on"),
+    CASE(connections_are_passed_on_whole_after_the_first_one, "served:read back:passed_on passed:passed_on"),
+    CASE(a_set_that_is_passed_on_reports_its_members, "served:read passed:passed_on"),
+    CASE(a_set_lists_its_members_in_proc, "served:read"),
     CASE(a_socket_that_was_passed_to_us_is_served, ""),
     CASE(running_out_of_numbers_is_reported_and_survived, ""),
     CASE(a_low_limit_from_the_start_is_enough, "served:read back:descriptors"),

@@ -155,6 +155,34 @@ static void a_child_may_wait_in_the_set_it_inherits(void) {
     exchange(set, &pair);
 }
 
+/* An edge that the parent has reported is not reported by the child; a later one is. */
+static void a_child_reports_no_edge_again(void) {
+    for (int i = 0; i < 3; i++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET), other = joined(set, EPOLLIN);
+        exchange(set, &pair);
+        print_now(set);
+        if (i == 1)
+            peer_send(&pair, "before the child");
+        await_delivery(&pair);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            print_now(set);
+            peer_send(&other, "to both");
+            await_delivery(&other);
+            print_next(set);
+            if (i == 2) {
+                peer_send(&pair, "in the child");
+                await_delivery(&pair);
+                print_next(set);
+                print_read(pair.app, 100);
+            }
+            exit(0);
+        }
+        reap(child);
+    }
+}
+
 static void a_child_may_serve_with_a_set_of_its_own(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -629,6 +657,7 @@ static const struct app_case cases[] = {
     CASE(a_child_may_read_and_write_what_it_inherits, "passed:forked served:read"),
     CASE(bytes_that_were_reported_are_read_by_one_of_two_processes, ""),
     CASE(a_child_may_wait_in_the_set_it_inherits, ""),
+    CASE(a_child_reports_no_edge_again, "served:read"),
     CASE(a_child_may_serve_with_a_set_of_its_own, "served:read"),
     CASE(a_connection_ends_though_an_older_child_lives, "served:read"),
     CASE(a_killed_process_ends_its_connections_though_its_child_lives, "passes"),

@@ -552,6 +552,28 @@ static void bytes_that_wait_for_more_arrive_in_order(void) {
     }
 }
 
+/* The kernel sends bytes with MSG_MORE in one segment with those that follow within 200 ms. Stops at the first time that
+ * they did: the machine may be busy for longer. */
+static void bytes_that_wait_for_more_leave_with_them(void) {
+    bool together = false;
+    for (int i = 0; i < 50 && !together; i++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN);
+        char bytes[64];
+        uint32_t before = tcp_state(pair.app).tcpi_segs_out;
+        MUST(send(pair.app, "header ", 7, MSG_MORE));
+        poll_once(set);
+        MUST(send(pair.app, "body", 4, 0));
+        poll_once(set);
+        for (long done = 0; done < 11;)
+            done += MUST(syscall(SYS_read, pair.peer, bytes, sizeof bytes));
+        together = tcp_state(pair.app).tcpi_segs_out - before == 1;
+        MUST(close(pair.app));
+        MUST(close(set));
+    }
+    print("together: %d\n", together);
+}
+
 static void an_urgent_byte_keeps_its_order(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -665,6 +687,7 @@ static const struct app_case cases[] = {
     CASE(splices_keep_their_order_in_both_directions, "back:unknown_flags"),
     CASE(send_flags_have_their_usual_effect, ""),
     CASE(bytes_that_wait_for_more_arrive_in_order, ""),
+    CASE(bytes_that_wait_for_more_leave_with_them, "served:send"),
     CASE(an_urgent_byte_keeps_its_order, "back:unknown_flags"),
     CASE(control_bytes_of_a_message_are_checked, ""),
     CASE(writes_to_other_descriptors_are_unchanged, "passes"),

@@ -171,6 +171,7 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn splices_keep_their_order_in_both_directions;
     fn send_flags_have_their_usual_effect;
     fn bytes_that_wait_for_more_arrive_in_order;
+    fn bytes_that_wait_for_more_leave_with_them;
     fn an_urgent_byte_keeps_its_order;
     fn control_bytes_of_a_message_are_checked;
     fn writes_to_other_descriptors_are_unchanged;
@@ -279,6 +280,9 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn poll_and_select_of_others_are_untouched;
     fn a_socket_passed_on_goes_on_in_both_processes;
     fn a_socket_passed_on_brings_its_bytes;
+    fn connections_are_passed_on_whole_after_the_first_one;
+    fn a_set_that_is_passed_on_reports_its_members;
+    fn a_set_lists_its_members_in_proc;
     fn a_socket_that_was_passed_to_us_is_served;
     fn running_out_of_numbers_is_reported_and_survived;
     fn a_low_limit_from_the_start_is_enough;
@@ -335,6 +339,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_child_may_read_and_write_what_it_inherits;
     fn bytes_that_were_reported_are_read_by_one_of_two_processes;
     fn a_child_may_wait_in_the_set_it_inherits;
+    fn a_child_reports_no_edge_again;
     fn a_child_may_serve_with_a_set_of_its_own;
     fn a_connection_ends_though_an_older_child_lives;
     fn a_killed_process_ends_its_connections_though_its_child_lives;

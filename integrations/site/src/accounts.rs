@@ -1,11 +1,10 @@
 //! Registration, login and logout.
 
-use std::sync::{Arc, LazyLock};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-use argon2::password_hash::{Error, SaltString};
-use argon2::{Argon2, PasswordHash, PasswordHasher, PasswordVerifier};
 use axum::Extension;
-use axum::extract::{Form, State};
+use axum::extract::{ConnectInfo, Form, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
@@ -17,6 +16,13 @@ use crate::visitor::{Visitor, random_hex};
 /// The length of a password in bytes. Longer ones would only cost time.
 const PASSWORD_MIN: usize = 10;
 const PASSWORD_MAX: usize = 200;
+
+const NAMES: &str = "A name has 2 to 32 letters a–z, digits and hyphens.";
+
+fn is_name(name: &str) -> bool {
+    let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (2..=32).contains(&name.len()) && name.bytes().all(is_good)
+}
 
 #[derive(Deserialize)]
 pub(crate) struct Credentials {
@@ -32,6 +38,7 @@ pub(crate) struct Csrf {
 
 pub(crate) async fn register(
     State(site): State<Arc<Site>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Extension(visitor): Extension<Visitor>,
     Form(form): Form<Credentials>,
 ) -> Result<Response, Failure> {
@@ -40,32 +47,41 @@ pub(crate) async fn register(
         let page = visitor.page(View::Register);
         Ok(page.with_message(StatusCode::UNPROCESSABLE_ENTITY, message))
     };
-    let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !(2..=32).contains(&form.name.len()) || !form.name.bytes().all(is_good) {
-        return refused("A name has 2 to 32 letters a–z, digits and hyphens.");
+    if !is_name(&form.name) {
+        return refused(NAMES);
     }
     if !(PASSWORD_MIN..=PASSWORD_MAX).contains(&form.password.len()) {
         return refused("A password has 10 to 200 bytes.");
     }
-    let salt = random_hex::<16>()?;
-    let hash = hashing(&site, move || hash(&form.password, &salt)).await??;
-    match site.database.add_user(&form.name, &hash).await? {
-        true => Visitor::log_in(&site, &form.name).await,
+    site.attempts.begin(peer.ip(), None)?;
+    let hash = site.hashing.hash(form.password, random_hex::<16>()?);
+    match site.database.add_user(&form.name, &hash.await?).await? {
+        true => {
+            site.attempts.succeeded(peer.ip(), None);
+            Visitor::log_in(&site, &form.name).await
+        }
         false => refused("This name is taken."),
     }
 }
 
 pub(crate) async fn log_in(
     State(site): State<Arc<Site>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Extension(visitor): Extension<Visitor>,
     Form(form): Form<Credentials>,
 ) -> Result<Response, Failure> {
     visitor.check(&form.csrf)?;
+    let page = visitor.page(View::Login);
+    if !is_name(&form.name) {
+        return Ok(page.with_message(StatusCode::BAD_REQUEST, NAMES));
+    }
+    site.attempts.begin(peer.ip(), Some(&form.name))?;
+    let is_short = form.password.len() <= PASSWORD_MAX;
     let expected = site.database.password(&form.name).await?;
-    if hashing(&site, move || is_right(&form.password, expected)).await? {
+    if is_short && site.hashing.is_right(form.password, expected).await? {
+        site.attempts.succeeded(peer.ip(), Some(&form.name));
         return Visitor::log_in(&site, &form.name).await;
     }
-    let page = visitor.page(View::Login);
     Ok(page.with_message(
         StatusCode::UNAUTHORIZED,
         "The name or the password is wrong.",
@@ -79,34 +95,4 @@ pub(crate) async fn log_out(
 ) -> Result<Response, Failure> {
     visitor.check(&form.csrf)?;
     visitor.log_out(&site).await
-}
-
-/// Runs `work` on a blocking thread. It takes too long for a core.
-async fn hashing<T: Send + 'static>(
-    site: &Site,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
-    // Held by the work, which goes on if the client leaves.
-    let permit = Arc::clone(&site.hashing).acquire_owned().await?;
-    let working = tokio::task::spawn_blocking(move || (work(), drop(permit)).0);
-    Ok(working.await?)
-}
-
-fn hash(password: &str, salt: &str) -> Result<String, Error> {
-    let salt = SaltString::from_b64(salt)?;
-    let hash = Argon2::default().hash_password(password.as_bytes(), &salt)?;
-    Ok(hash.to_string())
-}
-
-/// Checks a password. It takes as long if the user does not exist.
-fn is_right(password: &str, expected: Option<String>) -> bool {
-    static NOBODY: LazyLock<String> =
-        LazyLock::new(|| hash("a password", &"0".repeat(32)).unwrap_or_default());
-    if password.len() > PASSWORD_MAX {
-        return false;
-    }
-    let hash = PasswordHash::new(expected.as_deref().unwrap_or(&NOBODY));
-    let verified =
-        hash.and_then(|hash| Argon2::default().verify_password(password.as_bytes(), &hash));
-    verified.is_ok() && expected.is_some()
 }

@@ -1,6 +1,7 @@
 //! The options, from environment variables.
 
 use std::env;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use annulus_hyper::rustls::ServerConfig;
@@ -58,14 +59,20 @@ impl Config {
         let Some((chain, key)) = &self.tls else {
             return Ok(None);
         };
-        let wrong = |path: &Path| {
-            let path = path.display().to_string();
-            move |error| format!("cannot use {path}: {error}; it must be a PEM file")
+        let wrong = |path: &Path, error: &dyn Display| {
+            let path = path.display();
+            format!("cannot use {path}: {error}; it must be a PEM file")
         };
-        let certificates = CertificateDer::pem_file_iter(chain)
-            .and_then(Iterator::collect)
-            .map_err(wrong(chain))?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(wrong(key))?;
+        let read = |path: &Path| {
+            let text = std::fs::read(path).map_err(|error| wrong(path, &error))?;
+            // Editors on Windows write a byte order mark.
+            Ok::<_, String>(text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&text).to_vec())
+        };
+        let certificates = CertificateDer::pem_slice_iter(&read(chain)?)
+            .collect::<Result<_, _>>()
+            .map_err(|error| wrong(chain, &error))?;
+        let private = PrivateKeyDer::from_pem_slice(&read(key)?);
+        let key = private.map_err(|error| wrong(key, &error))?;
         let config = ServerConfig::builder().with_no_client_auth();
         Ok(Some(config.with_single_cert(certificates, key)?))
     }

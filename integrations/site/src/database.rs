@@ -7,6 +7,8 @@ use sqlx::{AnyPool, Error, query, query_as, query_scalar};
 
 /// The number of connections. SQLite has one writer at a time.
 const CONNECTIONS_MAX: u32 = 8;
+/// The time to wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The lifetime of a session.
 pub(crate) const SESSION: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -37,7 +39,9 @@ impl Database {
     /// Connects, and creates missing tables.
     pub(crate) async fn open(url: &str) -> Result<Database, Error> {
         sqlx::any::install_default_drivers();
-        let options = AnyPoolOptions::new().max_connections(CONNECTIONS_MAX);
+        let options = AnyPoolOptions::new()
+            .max_connections(CONNECTIONS_MAX)
+            .acquire_timeout(CONNECT_TIMEOUT);
         let pool = options.connect(url).await?;
         if url.starts_with("sqlite:") {
             // Readers do not wait for the writer.

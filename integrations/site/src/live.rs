@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{OriginalUri, State};
 use axum::http::header::{HOST, ORIGIN};
@@ -14,9 +15,12 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::Site;
 use crate::pages::Failure;
+use crate::visitor::Visitor;
 
 /// The number of open WebSockets.
 pub(crate) const WATCHERS_MAX: usize = 1000;
+/// The number of open WebSockets of one user.
+pub(crate) const WATCHERS_PER_USER: usize = 10;
 /// The time between two messages.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// The time for a client to take a message.
@@ -26,6 +30,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 10;
 
 pub(crate) async fn connect(
     State(site): State<Arc<Site>>,
+    Extension(visitor): Extension<Visitor>,
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
@@ -42,11 +47,11 @@ pub(crate) async fn connect(
             "This page is of another site.",
         ));
     }
-    let permit = Arc::clone(&site.watchers).try_acquire_owned()?;
+    let open = site.watchers.open(&visitor.user)?;
     let upgrade = upgrade.max_message_size(MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(async move |socket| {
         push(socket, &site).await;
-        drop(permit);
+        drop(open);
     }))
 }
 
@@ -79,7 +84,7 @@ fn metrics(site: &Site) -> String {
     json!({
         "uptime (s)": site.started.elapsed().as_secs(),
         "requests": site.requests.load(Ordering::Relaxed),
-        "WebSockets": WATCHERS_MAX - site.watchers.available_permits(),
+        "WebSockets": site.watchers.count(),
         "operations completed": total.completed,
         "operations in flight": total.in_flight,
         "operations failed": total.failed,

@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
+mod attempts;
 mod config;
 mod database;
+mod form;
+mod hashing;
 mod live;
 mod media;
 mod pages;
@@ -25,12 +28,14 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tower_http::services::ServeDir;
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 
+use attempts::{Attempts, PerUser};
 use config::Config;
 use database::Database;
+use hashing::Hashing;
 use pages::{Failure, View};
 use visitor::Visitor;
 
@@ -42,8 +47,8 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(15);
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for open uploads and downloads after SIGTERM.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// The number of passwords that are hashed at a time. Each takes 19 MiB of memory.
-const HASHED_MAX: usize = 2;
+/// The length of a form without a file.
+const FORM_BYTES_MAX: usize = 4 << 10;
 const STATIC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/static");
 
 /// Headers of all responses.
@@ -60,10 +65,13 @@ const HEADERS: [(HeaderName, &str); 3] = [
 struct Site {
     config: Config,
     database: Database,
-    hashing: Arc<Semaphore>,
+    hashing: Hashing,
+    /// Logins and registrations.
+    attempts: Attempts,
     started: Instant,
     requests: AtomicU64,
-    watchers: Arc<Semaphore>,
+    /// WebSockets.
+    watchers: Arc<PerUser>,
     /// `true` when the site shuts down.
     stopping: watch::Receiver<bool>,
 }
@@ -91,10 +99,11 @@ async fn run() -> Result<(), Error> {
     let (stop, stopping) = watch::channel(false);
     let site = Arc::new(Site {
         database,
-        hashing: Arc::new(Semaphore::new(HASHED_MAX)),
+        hashing: Hashing::new(),
+        attempts: Attempts::default(),
         started: Instant::now(),
         requests: AtomicU64::new(0),
-        watchers: Arc::new(Semaphore::new(live::WATCHERS_MAX)),
+        watchers: Arc::new(PerUser::new(live::WATCHERS_PER_USER, live::WATCHERS_MAX)),
         stopping,
         config,
     });
@@ -139,25 +148,33 @@ fn router(site: &Arc<Site>) -> Router {
     let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, PAGE_TIMEOUT);
     // Pages that show nothing but the visitor.
     let view = |view| get(async move |Extension(visitor): Extension<Visitor>| visitor.page(view));
+    let user = from_fn(visitor::require_user);
+    let identify = from_fn_with_state(Arc::clone(site), visitor::identify);
+    let upload_limit = DefaultBodyLimit::max(site.config.upload_bytes);
     let private = Router::new()
         .route("/gallery", get(media::gallery))
         .route("/metrics", view(View::Metrics))
         .route("/logout", post(accounts::log_out))
-        .layer(timeout)
-        .route("/upload", post(media::upload))
-        .layer(DefaultBodyLimit::max(site.config.upload_bytes))
-        .route("/metrics/live", any(live::connect))
-        .nest_service("/media", ServeDir::new(site.config.media()))
-        .route_layer(from_fn(visitor::require_user));
-    Router::new()
+        .route_layer(user.clone());
+    // The timeout includes the look-up of the session.
+    let pages = Router::new()
         .route("/", view(View::Home))
         .route("/register", view(View::Register).post(accounts::register))
         .route("/login", view(View::Login).post(accounts::log_in))
-        .layer(timeout)
         .merge(private)
-        .layer(from_fn_with_state(Arc::clone(site), visitor::identify))
-        .nest_service("/static", ServeDir::new(STATIC))
+        .layer(identify.clone())
+        .layer(timeout);
+    let long = Router::new()
+        .route("/upload", post(media::upload).layer(upload_limit))
+        .route("/metrics/live", any(live::connect))
+        .nest_service("/media", ServeDir::new(site.config.media()))
+        .route_layer(user)
         .fallback(async || Failure(StatusCode::NOT_FOUND, "There is no such page."))
+        .layer(identify);
+    pages
+        .merge(long)
+        .nest_service("/static", ServeDir::new(STATIC))
+        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
         .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
         .layer(from_fn_with_state(Arc::clone(site), observe))
         .with_state(Arc::clone(site))

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use askama::Template;
 use axum::http::StatusCode;
+use axum::http::header::{HeaderValue, RETRY_AFTER};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::database::Upload;
@@ -65,6 +66,7 @@ impl IntoResponse for Page {
 }
 
 /// A request that failed, and the reason.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure(pub(crate) StatusCode, pub(crate) &'static str);
 
 impl<E: Error> From<E> for Failure {
@@ -76,9 +78,31 @@ impl<E: Error> From<E> for Failure {
     }
 }
 
+/// The time after which a refused visitor may try again, in seconds.
+const RETRY_AFTER_S: &str = "60";
+
+impl Failure {
+    /// Returns the page of this failure for a visitor.
+    pub(crate) fn page(self, page: Page) -> Response {
+        let mut response = page.with_message(self.0, self.1);
+        if [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ]
+        .contains(&self.0)
+        {
+            let time = HeaderValue::from_static(RETRY_AFTER_S);
+            response.headers_mut().insert(RETRY_AFTER, time);
+        }
+        response
+    }
+}
+
 impl IntoResponse for Failure {
+    /// The page shows no user. `visitor::identify` replaces it by that of the visitor.
     fn into_response(self) -> Response {
-        let page = Page::new(View::Failure, String::new(), String::new());
-        page.with_message(self.0, self.1)
+        let mut response = self.page(Page::new(View::Failure, String::new(), String::new()));
+        response.extensions_mut().insert(self);
+        response
     }
 }

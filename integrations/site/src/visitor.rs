@@ -9,13 +9,19 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::time::timeout;
 
-use crate::Site;
 use crate::database::SESSION;
 use crate::pages::{Failure, Page, View};
+use crate::{PAGE_TIMEOUT, Site};
 
 /// The bytes of a token, which is written in hexadecimal.
 const TOKEN_BYTES: usize = 32;
+
+const NO_DATABASE: Failure = Failure(
+    StatusCode::SERVICE_UNAVAILABLE,
+    "The site cannot reach its database. Try again later.",
+);
 
 /// The visitor of a request.
 #[derive(Clone)]
@@ -128,11 +134,15 @@ pub(crate) async fn identify(
     let mut visitor = Visitor::new()?;
     if let Some(token) = token {
         visitor.token = token;
-        let user = site.database.user_of(&visitor.session()).await?;
-        visitor.user = user.unwrap_or_default();
+        let session = visitor.session();
+        let user = timeout(PAGE_TIMEOUT, site.database.user_of(&session)).await;
+        visitor.user = user.map_err(|_| NO_DATABASE)??.unwrap_or_default();
     }
     request.extensions_mut().insert(visitor.clone());
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
+    if let Some(failure) = response.extensions().get::<Failure>() {
+        response = failure.page(visitor.page(View::Failure));
+    }
     match is_new && !response.headers().contains_key(SET_COOKIE) {
         true => visitor.with_cookie(&site, response),
         false => Ok(response),

@@ -13,8 +13,16 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    pub(crate) fn new(listeners: Vec<TcpListener>) -> Listeners {
-        let all = listeners.into_iter().map(TcpListener::accept_multishot);
+    /// `on_failure`: see [`Incoming::on_failure`].
+    pub(crate) fn new(
+        listeners: Vec<TcpListener>,
+        on_failure: impl Fn(&io::Error) + Clone + 'static,
+    ) -> Listeners {
+        let all = listeners.into_iter().map(|listener| {
+            let mut incoming = listener.accept_multishot();
+            incoming.on_failure(on_failure.clone());
+            incoming
+        });
         Listeners {
             all: all.collect(),
             first: 0,

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{self, Write};
 use std::pin::{Pin, pin};
@@ -82,7 +83,7 @@ const FILES_PART: usize = 4;
 ///
 /// # Errors
 ///
-/// Fails with any error of opening the site's root directory, unchanged.
+/// Fails with any error of opening the site's root directory, unchanged, and if the listener cannot accept any more.
 ///
 /// # Panics
 ///
@@ -98,7 +99,7 @@ pub async fn serve(listener: TcpListener, options: &Options) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Fails with any error of opening the site's root directory, unchanged.
+/// Fails with any error of opening the site's root directory, unchanged, and if a listener cannot accept any more.
 ///
 /// # Panics
 ///
@@ -114,8 +115,21 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
         let _ = listener.options().set_defer_accept(DEFER_S);
     }
     drop(runtime::spawn(run_ticks(Rc::clone(&core))));
-    let mut incoming = Listeners::new(listeners);
-    let mut last_report: Option<Instant> = None;
+    let failing = Rc::clone(&core);
+    let last_report: Rc<Cell<Option<Instant>>> = Rc::default();
+    let mut incoming = Listeners::new(listeners, move |error| {
+        if let Some(Errno::MFILE | Errno::NFILE) = Errno::from_io_error(error) {
+            failing.free_descriptors();
+        }
+        let reported = last_report.get();
+        if reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
+            last_report.set(Some(Instant::now()));
+            let _ = writeln!(
+                io::stderr(),
+                "annulus: cannot accept a connection: {error}; retrying in 10 ms"
+            );
+        }
+    });
     let connections = connections_max(core.limits.connections);
     loop {
         let open = core.watches.connections() + incoming.queued();
@@ -125,21 +139,7 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
                 poll_fn(|context| core.watches.poll_capacity(context, connections)).await;
                 start(stream, &core, tls.as_ref());
             }
-            Some(Err(error)) => {
-                if matches!(
-                    Errno::from_io_error(&error),
-                    Some(Errno::MFILE | Errno::NFILE)
-                ) {
-                    core.free_descriptors();
-                }
-                if last_report.is_none_or(|last_report| last_report.elapsed() >= REPORT_EVERY) {
-                    last_report = Some(Instant::now());
-                    let _ = writeln!(
-                        io::stderr(),
-                        "annulus: cannot accept a connection: {error}; retrying in 10 ms"
-                    );
-                }
-            }
+            Some(Err(error)) => return Err(error),
             None => return Ok(()),
         }
     }

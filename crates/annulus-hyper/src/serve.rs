@@ -196,12 +196,13 @@ impl Server {
 
     /// Serves the connections that `listener` accepts with `service`, until the runtime is stopping.
     ///
-    /// Dropping the future stops accepting; open connections go on. Errors of single connections and accepts are not
-    /// returned. [`annulus::metrics`] counts both.
+    /// Dropping the future stops accepting; open connections go on. Errors of single connections are not returned, and
+    /// an accept that fails for lack of descriptors is tried again. [`annulus::metrics`] counts both.
     ///
     /// # Errors
     ///
-    /// Fails if `TCP_NODELAY` cannot be set on the listener.
+    /// Fails if `TCP_NODELAY` cannot be set on the listener, or if the listener cannot accept any more; see
+    /// [`Incoming::next`].
     ///
     /// # Panics
     ///
@@ -252,8 +253,7 @@ impl Server {
             .await
         };
         while let Some(accepted) = next().await {
-            // An accept fails if no descriptor is free or the client has left. The next one may succeed.
-            let Ok(stream) = accepted else { continue };
+            let stream = accepted?;
             let service = make(&stream);
             let server = self.clone();
             drop(runtime::spawn(async move {

@@ -59,11 +59,13 @@ impl Counts {
     fn note(&self, accepted: std::io::Result<TcpStream>) {
         match accepted {
             Ok(stream) => self.accepted.borrow_mut().push(stream),
-            Err(error) => {
-                assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}");
-                self.errors.set(self.errors.get() + 1);
-            }
+            Err(error) => self.note_error(&error),
         }
+    }
+
+    fn note_error(&self, error: &std::io::Error) {
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}");
+        self.errors.set(self.errors.get() + 1);
     }
 
     fn count(&self) -> usize {
@@ -84,9 +86,12 @@ fn accept(listener: TcpListener, way: Way, counts: &Rc<Counts>) -> Vec<JoinHandl
     let noted = Rc::clone(counts);
     if way == Way::Multishot {
         let mut incoming = listener.accept_multishot();
+        let failed = Rc::clone(counts);
+        incoming.on_failure(move |error| failed.note_error(error));
         return vec![spawn(async move {
+            // The loop of the documentation: any other error ends the task.
             while let Some(accepted) = incoming.next().await {
-                noted.note(accepted);
+                noted.note(Ok(accepted.unwrap()));
             }
         })];
     }

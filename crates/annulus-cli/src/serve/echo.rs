@@ -2,6 +2,7 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use annulus::net::{Incoming, TcpStream, UdpSocket, UnixListener, UnixStream};
 use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
@@ -86,12 +87,27 @@ fn listen(address: &EchoAddr) -> io::Result<Listener> {
             let listener = shared.listen()?;
             // For all its connections: a reply in several pieces does not wait for acknowledgements.
             listener.options().set_nodelay(true).map_err(at)?;
-            Ok(Listener::Tcp(listener.accept_multishot()))
+            let mut incoming = listener.accept_multishot();
+            incoming.on_failure(reporter());
+            Ok(Listener::Tcp(incoming))
         }
         EchoAddr::Udp(shared) => Ok(Listener::Udp(shared.receive()?)),
         EchoAddr::Unix(listener, _) => {
             let listener = UnixListener::from_std(listener.try_clone().map_err(at)?)?;
-            Ok(Listener::Unix(listener.accept_multishot()))
+            let mut incoming = listener.accept_multishot();
+            incoming.on_failure(reporter());
+            Ok(Listener::Unix(incoming))
+        }
+    }
+}
+
+/// Returns a function that reports a failed accept on standard error, once a second at most.
+fn reporter() -> impl FnMut(&io::Error) {
+    let mut reported: Option<Instant> = None;
+    move |error| {
+        if reported.is_none_or(|reported| reported.elapsed() >= Duration::from_secs(1)) {
+            reported = Some(Instant::now());
+            note!("annulus: cannot accept a connection: {error}; retrying in 10 ms");
         }
     }
 }
@@ -106,7 +122,7 @@ async fn accept<S, F>(
     while let Some(stream) = next().await {
         match stream {
             Ok(stream) => drop(runtime::spawn(serve_one(stream))),
-            Err(error) => note!("annulus: cannot accept a connection: {error}"),
+            Err(error) => return note!("annulus: cannot accept any more connections: {error}"),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::stream::Stream;
 use crate::driver::core::{
@@ -21,12 +21,12 @@ use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};
 use crate::sys::engine_error::{EngineError, error_of};
-use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM};
+use crate::sys::errno::{EAGAIN, EBADF, ECANCELED, ECONNABORTED, EINTR, EINVAL, ENOTSOCK};
 use crate::sys::net;
 use crate::sys::on_core::OnCore;
 use crate::sys::sqe::Cqe;
 
-/// Pause after an accept that failed for lack of descriptors or memory. A descriptor may be closed in that time; an
+/// Pause after a failed accept, most often for lack of descriptors. A descriptor may be closed in that time; an
 /// immediate retry would fail again.
 const WANT_PAUSE_NS: u64 = 10_000_000;
 
@@ -167,7 +167,9 @@ impl Acceptor {
 
     fn give(&self, accepted: io::Result<OwnedFd>) -> Poll<Option<io::Result<Stream>>> {
         if let Err(error) = &accepted
-            && let Some(EMFILE | ENFILE | ENOMEM | ENOBUFS) = error.raw_os_error()
+            && error
+                .raw_os_error()
+                .is_some_and(|errno| errno != ECONNABORTED)
         {
             self.not_before_ns.set(self.core.now_ns() + WANT_PAUSE_NS);
         }
@@ -266,6 +268,7 @@ impl CompletionHandler for Acceptor {
 /// [`TcpListener::accept_multishot`](super::TcpListener::accept_multishot).
 pub struct Incoming<S> {
     acceptor: OnCore<Rc<Acceptor>>,
+    on_failure: Option<Box<dyn FnMut(&io::Error)>>,
     streams: PhantomData<S>,
 }
 
@@ -273,6 +276,7 @@ impl<S: From<Accepted>> Incoming<S> {
     pub(super) fn new(acceptor: Rc<Acceptor>) -> Incoming<S> {
         Incoming {
             acceptor: acceptor.into(),
+            on_failure: None,
             streams: PhantomData,
         }
     }
@@ -291,20 +295,48 @@ impl<S: From<Accepted>> Incoming<S> {
         self.acceptor.queue.borrow().len()
     }
 
+    /// Calls `report` for each accept that fails and is tried again; see [`next`](Incoming::next). While descriptors are
+    /// short, that is 100 times a second. [Metrics](crate::metrics) count these failures as well.
+    pub fn on_failure(&mut self, report: impl FnMut(&io::Error) + 'static) {
+        self.on_failure = Some(Box::new(report));
+    }
+
     /// Waits for the next connection. Returns `None` when the runtime ends.
     ///
-    /// The listener continues after an error. If descriptors or memory have run out (`EMFILE`, `ENFILE`, `ENOMEM`,
-    /// `ENOBUFS`), the next attempt is made 10 ms later. Dropping the future loses no connection.
+    /// If descriptors or memory have run out (`EMFILE`, `ENFILE`, `ENOMEM`, `ENOBUFS`), or for errors of the network or
+    /// a firewall, the next attempt is made 10 ms later; after `ECONNABORTED`, immediately. Dropping the future loses no
+    /// connection.
+    ///
+    /// # Errors
+    ///
+    /// Fails only if the listener cannot accept any more connections (`EBADF`, `EINVAL`, `ENOTSOCK`), or when the
+    /// runtime ends ([`EngineError::Ended`](crate::EngineError::Ended)).
     pub async fn next(&mut self) -> Option<io::Result<S>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// Polls for the next connection; see [`next`](Incoming::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<S>>> {
-        self.acceptor
-            .poll_next(context, true)
-            .map(|next| next.map(|accepted| accepted.map(|stream| S::from(Accepted(stream)))))
+        loop {
+            match ready!(self.acceptor.poll_next(context, true)) {
+                Some(Err(error)) if may_succeed_later(&error) => {
+                    if let Some(report) = &mut self.on_failure {
+                        report(&error);
+                    }
+                }
+                next => {
+                    let next = next.map(|accepted| accepted.map(|stream| Accepted(stream).into()));
+                    return Poll::Ready(next);
+                }
+            }
+        }
     }
+}
+
+/// Returns whether a listener whose accept failed may accept other connections.
+fn may_succeed_later(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    errno.is_some_and(|errno| !matches!(errno, EBADF | EINVAL | ENOTSOCK))
 }
 
 /// An accepted connection that has no public type yet.

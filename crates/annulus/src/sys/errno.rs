@@ -14,6 +14,12 @@ pub(crate) const EACCES: i32 = libc::EACCES;
 pub(crate) const EFAULT: i32 = libc::EFAULT;
 pub(crate) const EBUSY: i32 = libc::EBUSY;
 pub(crate) const EINVAL: i32 = libc::EINVAL;
+#[cfg(any(feature = "net", feature = "test-util"))]
+pub(crate) const EBADF: i32 = libc::EBADF;
+#[cfg(feature = "net")]
+pub(crate) const ECONNABORTED: i32 = libc::ECONNABORTED;
+#[cfg(feature = "net")]
+pub(crate) const ENOTSOCK: i32 = libc::ENOTSOCK;
 pub(crate) const ELOOP: i32 = libc::ELOOP;
 pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
 pub(crate) const EMFILE: i32 = libc::EMFILE;
@@ -41,7 +47,6 @@ pub(crate) const ERANGE: i32 = libc::ERANGE;
 /// Errors that only the simulated kernel generates.
 #[cfg(feature = "test-util")]
 mod simulated {
-    pub(crate) const EBADF: i32 = libc::EBADF;
     pub(crate) const EEXIST: i32 = libc::EEXIST;
     pub(crate) const EFBIG: i32 = libc::EFBIG;
     pub(crate) const E2BIG: i32 = libc::E2BIG;

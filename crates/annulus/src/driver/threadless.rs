@@ -424,6 +424,9 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             let called = [&self.again, &self.over].map(|flag| flag.load(Ordering::Acquire));
             if !awaited && called == [false, false] {
                 driver.sleep(false);
+            } else {
+                // A future that never waits would keep the rest from the kernel.
+                driver.submit_rest();
             }
             self.asleep.store(false, Ordering::Relaxed);
         }

@@ -249,6 +249,13 @@ impl<K: Kernel> Driver<K> {
         self.keeps_rest = keeps;
     }
 
+    /// Submits the entries that were left for a wait.
+    pub(super) fn submit_rest(&mut self) {
+        if self.kernel.unsubmitted() > 0 {
+            self.submit();
+        }
+    }
+
     /// Returns whether something has to be submitted that no later completion would submit.
     pub(super) fn owes(&self) -> bool {
         let refused = self.refusals > 0 && self.kernel.unsubmitted() > 0;

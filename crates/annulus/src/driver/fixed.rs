@@ -38,10 +38,16 @@ impl Fixed {
     #[inline]
     pub(super) fn follow(&mut self, arenas: Option<&Arc<Arenas>>, kernel: &mut impl Kernel) {
         if let Some(arenas) = arenas
-            && arenas.version() != self.version
+            && self.is_behind(Some(arenas))
         {
             self.catch_up(arenas, kernel);
         }
+    }
+
+    /// Returns whether the engine's list has changed.
+    #[inline]
+    pub(super) fn is_behind(&self, arenas: Option<&Arc<Arenas>>) -> bool {
+        arenas.is_some_and(|arenas| arenas.version() != self.version)
     }
 
     #[cold]

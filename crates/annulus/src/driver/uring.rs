@@ -551,8 +551,9 @@ impl<K: Kernel> Driver<K> {
 /// Methods for the cores of a runtime.
 #[cfg(feature = "net")]
 impl<K: Kernel> Driver<K> {
-    /// Returns whether the driver has entries that it must push or submit itself.
+    /// Returns whether the driver has entries that it must push or submit itself, or arenas to follow.
+    #[inline]
     pub(super) fn is_owing(&self) -> bool {
-        self.is_stuck() || self.handle.stopping()
+        self.is_stuck() || self.handle.stopping() || self.fixed.is_behind(self.handle.arenas.get())
     }
 }

@@ -18,6 +18,7 @@ mod rings;
 mod shared;
 mod shared_addresses;
 mod shared_ring;
+mod sleep;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -27,8 +28,6 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-#[cfg(feature = "tokio")]
-use std::os::fd::{BorrowedFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,11 +57,13 @@ use crate::sys::kernel::Kernel;
 use crate::sys::net::Kind;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::Sqe;
-#[cfg(feature = "tokio")]
-use crate::sys::wake::EventFd;
 use closing::Closing;
 use readiness::Readiness;
 use rings::Rings;
+#[cfg(feature = "tokio")]
+use sleep::Sleep;
+#[cfg(feature = "tokio")]
+pub(crate) use sleep::{Awake, SleepCalls};
 
 /// The configuration of a core.
 #[derive(Clone, Debug)]
@@ -92,30 +93,6 @@ impl GroupChoice {
         }
     }
 }
-
-/// A sleep in another runtime.
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy)]
-struct Sleep {
-    /// The time of the next timer, ns.
-    until_ns: u64,
-    /// The callbacks for tasks of the other runtime that use the core.
-    calls: SleepCalls,
-}
-
-/// The callbacks of a sleep in another runtime.
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy)]
-pub(crate) struct SleepCalls {
-    /// Called when an operation waits for a submission.
-    pub(crate) on_push: fn(),
-    /// Called when a timer is earlier than the end of the sleep.
-    pub(crate) on_earlier_timer: fn(),
-}
-
-/// There is work, so a core must not sleep.
-#[cfg(feature = "tokio")]
-pub(crate) struct Awake;
 
 /// The source of completions or readiness of a core's sockets.
 enum Backend {
@@ -485,12 +462,7 @@ impl Core {
         });
         let before = self.timers.borrow_mut().set(timer, waker);
         drop(before);
-        #[cfg(feature = "tokio")]
-        if let Some(sleep) = self.sleep.get()
-            && at_ns < sleep.until_ns
-        {
-            (sleep.calls.on_earlier_timer)();
-        }
+        self.note_time(Some(at_ns));
         timer
     }
 
@@ -559,7 +531,7 @@ impl Core {
         self.with_group(Group::fetch);
         match &self.backend {
             Backend::Rings(rings) => rings.drive(self, next_ns, busy),
-            Backend::Readiness(readiness) => readiness.drive(next_ns, busy),
+            Backend::Readiness(readiness) => readiness.drive(self, next_ns, busy),
         }
         self.notifier.counters.ring_polls().add(1);
         self.expire();
@@ -573,96 +545,6 @@ impl Core {
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let next_ns = self.timers.borrow().next_ns();
         next_ns.into_iter().chain(self.closing.next_ns()).min()
-    }
-
-    // ----- sleeps in another runtime -----
-
-    /// Polls the reactor of another runtime, until [`is_reactor_ready`](Core::is_reactor_ready). The caller keeps
-    /// `reactor` open as long as the core.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn poll_reactor(&self, reactor: RawFd) -> std::io::Result<()> {
-        match &self.backend {
-            Backend::Rings(rings) => {
-                rings.poll_reactor(reactor);
-                Ok(())
-            }
-            Backend::Readiness(readiness) => readiness.poll_reactor(reactor),
-        }
-    }
-
-    /// Returns whether the reactor that is polled has had an event.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_reactor_ready(&self) -> bool {
-        match &self.backend {
-            Backend::Rings(rings) => rings.is_reactor_ready(),
-            Backend::Readiness(readiness) => readiness.is_reactor_ready(),
-        }
-    }
-
-    /// Returns two descriptors whose edges end a sleep that began with [`begin_sleep`](Core::begin_sleep): one for the
-    /// backend, which is the bell or the epoll instance, and that of the notifier.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn sleep_sources(&self) -> std::io::Result<(OwnedFd, Arc<EventFd>)> {
-        let backend = match &self.backend {
-            Backend::Rings(_) => EventFd::new()?.into(),
-            Backend::Readiness(readiness) => readiness.poller_fd()?,
-        };
-        Ok((backend, Arc::clone(self.notifier.eventfd())))
-    }
-
-    /// Lets `reactor` watch the backend's descriptor of [`sleep_sources`](Core::sleep_sources), and polls it no longer.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn register_bell(
-        &self,
-        bell: BorrowedFd<'_>,
-        reactor: Option<BorrowedFd<'_>>,
-    ) -> std::io::Result<()> {
-        match &self.backend {
-            Backend::Rings(rings) => return rings.register_bell(bell),
-            // Two epoll instances can't watch each other.
-            Backend::Readiness(readiness) => readiness.forget_reactor(reactor),
-        }
-        Ok(())
-    }
-
-    /// Begins a sleep in another runtime. Returns the time of the next timer. Fails if there is work to do first.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn begin_sleep(
-        &self,
-        busy: impl Fn() -> bool,
-        calls: SleepCalls,
-    ) -> Result<Option<u64>, Awake> {
-        let files_ns = match &self.backend {
-            Backend::Rings(rings) => rings.begin_sleep(busy, calls.on_push)?,
-            Backend::Readiness(readiness) => readiness.begin_sleep(busy)?,
-        };
-        let next_ns = self.next_ns().into_iter().chain(files_ns).min();
-        let until_ns = next_ns.unwrap_or(u64::MAX);
-        self.sleep.set(Some(Sleep { until_ns, calls }));
-        Ok(next_ns)
-    }
-
-    /// Ends a sleep, if one was begun.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn end_sleep(&self) {
-        if self.sleep.take().is_none() {
-            return;
-        }
-        match &self.backend {
-            Backend::Rings(rings) => rings.end_sleep(),
-            Backend::Readiness(readiness) => readiness.end_sleep(),
-        }
-    }
-
-    /// Submits operations during a sleep. Returns whether there is work that ends it.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn submit_asleep(&self) -> bool {
-        match (&self.backend, self.sleep.get()) {
-            (Backend::Rings(rings), Some(sleep)) if !self.is_elsewhere() => {
-                rings.submit_asleep(self, sleep.calls.on_push)
-            }
-            _ => false,
-        }
     }
 
     /// Returns whether a detached send is in flight. Checks all operations in flight.
@@ -723,7 +605,9 @@ impl CloseSocket for Core {
     }
 
     fn watch_closing(&self, socket: &Rc<Socket>) -> Option<usize> {
-        self.closing.add(socket)
+        let index = self.closing.add(socket);
+        self.note_time(self.closing.next_ns());
+        index
     }
 
     fn forget_closing(&self, index: usize) {

@@ -14,10 +14,8 @@ use std::task::Waker;
 
 use slab::Slab;
 
-#[cfg(feature = "tokio")]
-use super::Awake;
 use super::waiters::{Waiters, Woken};
-use super::{Notifier, count_call, table};
+use super::{Core, Notifier, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
 use crate::metrics::Counters;
@@ -236,12 +234,10 @@ impl Readiness {
         table::close_now(raw);
     }
 
-    pub(super) fn drive(&self, next_ns: Option<u64>, busy: impl Fn() -> bool) {
-        self.notifier.about_to_sleep();
-        let timeout_ns = if busy() {
-            Some(0)
-        } else {
-            next_ns.map(|at| at.saturating_sub(call::now_ns()))
+    pub(super) fn drive(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
+        let timeout_ns = match core.may_sleep(busy) {
+            true => next_ns.map(|at| at.saturating_sub(call::now_ns())),
+            false => Some(0),
         };
         self.notifier.counters.enters().add(1);
         self.notifier
@@ -250,7 +246,7 @@ impl Readiness {
             .add(u64::from(timeout_ns != Some(0)));
         // An error can only concern the arguments, which are always the same.
         let _ = self.poller.borrow_mut().wait(timeout_ns);
-        self.notifier.awake();
+        core.stay_awake();
         for nth in 0.. {
             let Some(ready) = self.poller.borrow().event(nth) else {
                 return;
@@ -293,21 +289,11 @@ impl Readiness {
         self.reactor_ready.get()
     }
 
-    /// Begins a sleep outside of the poller, which an event of the poller ends. Fails if there is work.
+    /// Returns whether there may be events that a sleep outside of the poller does not report: an edge of the poller is
+    /// only reported for new events.
     #[cfg(feature = "tokio")]
-    pub(super) fn begin_sleep(&self, busy: impl Fn() -> bool) -> Result<Option<u64>, Awake> {
-        self.notifier.about_to_sleep();
-        // An edge of the poller is only reported for new events.
-        if self.poller.borrow().may_have_more() || busy() {
-            self.end_sleep();
-            return Err(Awake);
-        }
-        Ok(None)
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn end_sleep(&self) {
-        self.notifier.awake();
+    pub(super) fn may_have_more(&self) -> bool {
+        self.poller.borrow().may_have_more()
     }
 
     #[cfg(feature = "tokio")]

@@ -12,8 +12,6 @@ use std::task::{Context, Waker};
 
 use slab::Slab;
 
-#[cfg(feature = "tokio")]
-use super::Awake;
 use super::shared_ring::{Files, SubmissionPort};
 use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table, Token};
 use super::{Core, Notifier};
@@ -247,7 +245,7 @@ impl Rings {
         if waits || worked || busy() {
             self.submit();
         } else {
-            self.sleep(next_ns, busy);
+            self.sleep(core, next_ns, busy);
         }
         self.reap(core);
     }
@@ -263,7 +261,7 @@ impl Rings {
         }
     }
 
-    fn sleep(&self, next_ns: Option<u64>, busy: impl Fn() -> bool) {
+    fn sleep(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
         if !self.wake_armed.get() {
             let armed = self.with_ring(|ring| ring.arm_wake(WAKE.user_data()));
             self.wake_armed.set(armed);
@@ -271,20 +269,32 @@ impl Rings {
                 return self.submit();
             }
         }
-        self.notifier.about_to_sleep();
-        if !self.files.borrow().prepare_sleep() || busy() {
-            self.wake_up();
+        if !core.may_sleep(busy) {
             return self.submit();
         }
-        let files_ns = self.files.borrow().next_ns();
-        let next_ns = next_ns.into_iter().chain(files_ns).min();
+        let next_ns = next_ns.into_iter().chain(self.files_ns()).min();
         self.table.borrow_mut().note_begun();
         let result = self.with_ring(|ring| {
             let timeout_ns = next_ns.map(|at| at.saturating_sub(ring.now_ns()));
             ring.wait(timeout_ns)
         });
-        self.wake_up();
+        core.stay_awake();
         self.judge(result);
+    }
+
+    /// Returns whether something is queued, and makes each later file operation and cancel end the sleep.
+    #[inline]
+    pub(super) fn is_queued(&self) -> bool {
+        let files = self.files.borrow();
+        !files.prepare_sleep()
+            || files.has_work()
+            || self.port.has_for_core()
+            || !self.waiting.borrow().is_empty()
+    }
+
+    /// Returns the time of the next deadline of a file operation, ns.
+    pub(super) fn files_ns(&self) -> Option<u64> {
+        self.files.borrow().next_ns()
     }
 
     /// Registers the eventfd that ends sleeps outside of the ring.
@@ -308,28 +318,12 @@ impl Rings {
         self.reactor_ready.get()
     }
 
-    /// Begins a sleep outside of the ring, which the bell or the notifier ends. Returns the time of the next deadline
-    /// of the files. Fails if there is work. Calls `on_push` when an SQE is pushed during the sleep.
+    /// Begins a sleep outside of the ring, which the bell or the notifier ends. Calls `on_push` when an SQE is pushed
+    /// during the sleep. Returns whether there is work that the bell may not report.
     #[cfg(feature = "tokio")]
-    pub(super) fn begin_sleep(
-        &self,
-        busy: impl Fn() -> bool,
-        on_push: fn(),
-    ) -> Result<Option<u64>, Awake> {
-        self.notifier.about_to_sleep();
-        if self.has_work_with_bell() || !self.files.borrow().prepare_sleep() || busy() {
-            self.end_sleep();
-            return Err(Awake);
-        }
+    pub(super) fn begin_sleep(&self, on_push: fn()) -> bool {
         self.port.on_push.set(Some(on_push));
-        Ok(self.files.borrow().next_ns())
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn end_sleep(&self) {
-        self.port.on_push.set(None);
-        self.with_ring(|ring| ring.set_bell(false));
-        self.wake_up();
+        self.has_work_with_bell()
     }
 
     /// Submits during a sleep. Returns whether there is work that ends it.
@@ -339,33 +333,48 @@ impl Rings {
         self.with_ring(|ring| ring.set_bell(false));
         self.drive(core, None, || true);
         self.port.on_push.set(Some(on_push));
-        self.has_work_with_bell()
+        self.is_queued() || self.has_work_with_bell()
     }
 
     /// Turns the bell on. Returns whether there is work that it may not report.
     #[cfg(feature = "tokio")]
     fn has_work_with_bell(&self) -> bool {
-        let (has_work, may_have) = self.with_ring(|ring| {
-            ring.set_bell(true);
-            let has_work = ring.unsubmitted() > 0 || ring.has_completions();
-            (has_work, ring.ready())
-        });
-        if has_work || !self.waiting.borrow().is_empty() {
-            return true;
+        self.with_ring(|ring| ring.set_bell(true));
+        loop {
+            let (has_work, may_have) = self.with_ring(|ring| {
+                let has_work = ring.unsubmitted() > 0 || ring.has_completions();
+                (has_work, ring.ready())
+            });
+            if has_work || !may_have {
+                return has_work;
+            }
+            // The flag for task work. It may stay set without any: the kernel sets it after it has queued the work, which
+            // may have run by then, and no enter clears it then. Work that was queued before the bell was on runs in
+            // this enter, or completes something there. If enters were fruitless before, one is enough.
+            let enters = self.fruitless_enters.get() + 1;
+            self.fruitless_enters.set(enters);
+            self.submit();
+            let has_completions = self.with_ring(|ring| ring.has_completions());
+            if has_completions || self.failed.get() != 0 {
+                return true;
+            }
+            if enters >= FRUITLESS_ENTERS_MAX {
+                return false;
+            }
         }
-        if !may_have {
-            return false;
-        }
-        // An enter may leave task work, and keeps the flag then. The flag may also stay set without any: the kernel sets
-        // it after it has queued the work, which may have run by then. No enter clears it then.
-        let enters = self.fruitless_enters.get() + 1;
-        self.fruitless_enters.set(enters);
-        enters <= FRUITLESS_ENTERS_MAX
     }
 
-    fn wake_up(&self) {
+    /// Ends a sleep outside of the ring.
+    #[cfg(feature = "tokio")]
+    pub(super) fn end_sleep(&self) {
+        self.port.on_push.set(None);
+        self.with_ring(|ring| ring.set_bell(false));
+    }
+
+    /// Takes back what `is_queued` has armed.
+    #[inline]
+    pub(super) fn stay_awake(&self) {
         self.files.borrow().wake_up();
-        self.notifier.awake();
     }
 
     /// Handles the result of an enter. The next cycle repeats one that was refused.
@@ -433,7 +442,6 @@ impl Rings {
         }
         if Token::special(number) == WAKE {
             self.wake_armed.set(false);
-            self.files.borrow_mut().follow_arenas();
         }
         #[cfg(feature = "tokio")]
         if Token::special(number) == REACTOR {

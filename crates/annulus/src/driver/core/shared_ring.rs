@@ -75,6 +75,11 @@ impl SubmissionPort {
         }
     }
 
+    /// Returns whether the file driver has reaped CQEs for the core.
+    pub(super) fn has_for_core(&self) -> bool {
+        !self.for_core.borrow().is_empty()
+    }
+
     /// Moves the CQEs that the file driver has reaped for the core.
     pub(super) fn take_for_core(&self, into: &mut Vec<Cqe>) {
         into.append(&mut self.for_core.borrow_mut());
@@ -176,12 +181,12 @@ impl Files {
     /// Handles submissions, completions and deadlines. Returns whether there were any.
     pub(super) fn work(&mut self) -> bool {
         let called = !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty();
+        let has_work = self.has_work();
         let Some(driver) = &mut self.driver else {
             return false;
         };
-        let has_come = !self.port.for_files.borrow().is_empty();
         let due = (driver.next_deadline_ns()).is_some_and(|at| at <= crate::sys::call::now_ns());
-        if !(called || has_come || due || driver.is_owing()) {
+        if !(called || has_work || due) {
             return false;
         }
         let polled = catch_unwind(AssertUnwindSafe(|| driver.poll()));
@@ -193,9 +198,14 @@ impl Files {
         true
     }
 
-    /// Registers new memory after a notification of the core.
-    pub(super) fn follow_arenas(&mut self) {
-        self.driver.iter_mut().for_each(Driver::follow_arenas);
+    /// Returns whether there is work that no caller announces: completions, entries to push, or a change of the engine's
+    /// arenas.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        let Some(driver) = &self.driver else {
+            return false;
+        };
+        !self.port.for_files.borrow().is_empty() || driver.is_owing()
     }
 
     /// Prepares for a sleep of the core: every later submission wakes it. Returns `false` if there already is one.

@@ -1,10 +1,11 @@
 //! The repository's own rules, as tests: layers, the closed list of unsafe files, invariants, kernel traps, reasons of
-//! dependencies, and retired terms. Clippy, rustfmt, `cargo machete`, `typos` and `mdlinkcheck` check the rest
+//! dependencies, retired terms, and commits named in runs. Clippy, rustfmt, `cargo machete`, `typos` and `mdlinkcheck` check the rest
 //! (`ci/check`).
 //!
 //! Each test reads the working tree and fails with a line per finding: file, line, problem, remedy. The rules are in
 //! the modules. The tests of each module plant violations and check that they are reported.
 
+mod commits;
 mod layers;
 mod manifest;
 mod repo;
@@ -45,4 +46,5 @@ rules! {
     every_test_named_in_a_document_exists: traps::tests_named;
     no_retired_term_is_used: retired::terms;
     the_public_ci_runs_every_part: workflows::parts;
+    every_commit_named_in_a_run_exists: commits::named;
 }

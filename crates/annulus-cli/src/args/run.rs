@@ -15,7 +15,7 @@ starts. If io_uring is not available, COMMAND runs unchanged, and a warning is p
 Exit status:
   that of COMMAND; 127 if COMMAND does not exist, 126 if it cannot be executed, 2 if an option is
   wrong, 1 if the library is not found. With --explain, COMMAND is not started: 0 if it would be
-  served, 3 if not.
+  served, 3 if not, 4 if in part or if it is not tested.
 
 Examples:
   annulus run -- redis-server /etc/redis/redis.conf
@@ -28,7 +28,7 @@ Examples:
 #[command(after_long_help = RUN_HELP)]
 pub(crate) struct RunArgs {
     /// Print which calls of COMMAND would be served, and why the others would not, without starting it. Exit status: 0
-    /// if it would be served, 3 if not
+    /// if it would be served, 3 if not, 4 if in part or if it is not tested
     #[arg(long)]
     pub(crate) explain: bool,
 

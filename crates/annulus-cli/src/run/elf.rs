@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{self, FileHeader32, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{Endianness, FileKind, ReadCache};
 
 /// The part of a script's first line that the kernel reads.
@@ -120,6 +120,35 @@ fn build_id_in<Header: FileHeader<Endian = Endianness>>(data: &ReadCache<File>) 
         }
     }
     None
+}
+
+/// The functions and libraries that a file takes from others.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    /// The names of the functions.
+    pub(super) imports: Vec<Vec<u8>>,
+    /// The file names of the libraries.
+    pub(super) needed: Vec<OsString>,
+}
+
+/// Returns what a file takes from other files. `None`: the file does not show it.
+pub(super) fn links(path: &Path) -> Option<Links> {
+    let data = ReadCache::new(File::open(path).ok()?);
+    let header = FileHeader64::<Endianness>::parse(&data).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, &data).ok()?;
+    let symbols = sections.symbols(endian, &data, elf::SHT_DYNSYM).ok()?;
+    let undefined = symbols.iter().filter(|symbol| symbol.is_undefined(endian));
+    let imports = undefined.filter_map(|symbol| symbols.symbol_name(endian, symbol).ok());
+    let imports: Vec<Vec<u8>> = imports.map(<[u8]>::to_vec).collect();
+    let dynamic = sections.dynamic_table(endian, &data).ok()?;
+    let needed = dynamic.iter().filter(|entry| entry.tag == elf::DT_NEEDED);
+    let needed = needed.filter_map(|entry| dynamic.string(entry).ok());
+    let needed = needed.map(|name| OsString::from_vec(name.to_vec()));
+    Some(Links {
+        needed: needed.collect(),
+        imports,
+    })
 }
 
 /// Parses the first line of a script, after `#!`.

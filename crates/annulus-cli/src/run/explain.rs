@@ -50,8 +50,42 @@ impl Text {
     }
 }
 
+/// The result for a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The tests have the program, and nearly all of its exchanges are served.
+    Served,
+    NotServed,
+    /// Served in part, or not tested.
+    InPart,
+}
+
+/// Returns the verdict on a program without obstacles, with its reason.
+fn verdict(request: &Request<'_>) -> (Verdict, &'static str) {
+    let mut rows = programs::of_command(request.name).peekable();
+    if rows.peek().is_some() {
+        return match rows.all(|row| row.is_served()) {
+            true => (Verdict::Served, ""),
+            false => (
+                Verdict::InPart,
+                "the tests of this command serve not all exchanges",
+            ),
+        };
+    }
+    if super::inspect::never_waits(request.program) {
+        return (
+            Verdict::NotServed,
+            "neither it nor its libraries wait on an epoll set, and it starts no other code",
+        );
+    }
+    (
+        Verdict::InPart,
+        "the tests have no program of this name; start it, and read `annulus top`",
+    )
+}
+
 /// Returns the report, and whether the program will be served.
-pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
+pub(super) fn explain(request: &Request<'_>) -> (String, Verdict) {
     let mut text = Text::default();
     program(&mut text, request);
     library(&mut text, request);
@@ -72,11 +106,16 @@ pub(super) fn explain(request: &Request<'_>) -> (String, bool) {
          (docs/reference/preload.md)",
     );
     let name = request.name.display();
-    let head = match &text.reasons[..] {
-        [] => format!("{name} will be served by the library\n"),
-        [first, ..] => format!("{name} will not be served: {first}\n"),
+    let (verdict, reason) = match text.reasons.first() {
+        Some(first) => (Verdict::NotServed, first.as_str()),
+        None => verdict(request),
     };
-    (head + &text.lines.0, text.reasons.is_empty())
+    let head = match verdict {
+        Verdict::Served => format!("{name} will be served by the library\n"),
+        Verdict::NotServed => format!("{name} will not be served: {reason}\n"),
+        Verdict::InPart => format!("{name} may be served in part: {reason}\n"),
+    };
+    (head + &text.lines.0, verdict)
 }
 
 fn program(text: &mut Text, request: &Request<'_>) {

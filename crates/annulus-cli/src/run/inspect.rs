@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::getxattr;
 use rustix::process::{getgid, getuid};
 
-use super::elf::{self, Facts, Kind, Machine};
+use super::elf::{self, Facts, Kind, Links, Machine};
 
 /// The number of nested scripts that the kernel allows.
 const SCRIPTS_MAX: usize = 4;
@@ -126,6 +126,64 @@ pub(super) fn remarks_about(program: &Path) -> Vec<Remark> {
         remarks.push(Remark::Go);
     }
     remarks
+}
+
+/// Functions that wait on an epoll set.
+const WAITS: [&[u8]; 3] = [b"epoll_wait", b"epoll_pwait", b"epoll_pwait2"];
+/// Functions that run code which the file does not name: other programs, libraries and system calls.
+const OTHER_CODE: [&[u8]; 12] = [
+    b"dlopen",
+    b"execl",
+    b"execle",
+    b"execlp",
+    b"execv",
+    b"execve",
+    b"execveat",
+    b"execvp",
+    b"execvpe",
+    b"posix_spawn",
+    b"posix_spawnp",
+    b"syscall",
+];
+/// The folders in which the loader finds most libraries.
+const LIBRARIES: [&str; 5] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/usr/lib",
+];
+
+/// Returns whether the program certainly waits on no epoll set: neither it nor a library that it is linked to calls a
+/// function that does so, and it loads and starts nothing else.
+pub(super) fn never_waits(program: &Path) -> bool {
+    let Some(own) = started(program).and_then(|(path, _)| elf::links(&path)) else {
+        return false;
+    };
+    let has = |links: &Links, names: &[&[u8]]| {
+        (links.imports.iter()).any(|import| names.contains(&import.as_slice()))
+    };
+    if own.imports.is_empty() || has(&own, &OTHER_CODE) || has(&own, &WAITS) {
+        return false;
+    }
+    let (mut seen, mut left) = (Vec::new(), own.needed);
+    while let Some(name) = left.pop() {
+        // The C library's own waits are those of its callers.
+        let text = name.to_string_lossy();
+        if seen.contains(&name) || text.starts_with("libc.so.") || text.starts_with("ld-linux") {
+            continue;
+        }
+        let mut paths = LIBRARIES.iter().map(|folder| Path::new(folder).join(&name));
+        let Some(links) = paths.find_map(|path| elf::links(&path)) else {
+            return false;
+        };
+        if has(&links, &WAITS) {
+            return false;
+        }
+        left.extend(links.needed);
+        seen.push(name);
+    }
+    true
 }
 
 /// Returns the missing interpreter of a script, or the missing loader of a program.

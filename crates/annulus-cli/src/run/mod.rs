@@ -25,6 +25,7 @@ use nix::unistd::execve;
 
 use crate::args::RunArgs;
 use crate::fault::Fault;
+use explain::Verdict;
 use inspect::Remark;
 use program::FindError;
 
@@ -32,8 +33,10 @@ use program::FindError;
 const PRELOAD: &str = "LD_PRELOAD";
 /// The interpreter of a file that is neither a program nor names an interpreter, as in `execvp`.
 const SHELL: &str = "/bin/sh";
-/// The exit code of `--explain` for a program that would not be served.
+/// The exit codes of `--explain` for a program that would not be served, and for one that is served in part or not
+/// tested.
 const NOT_SERVED: u8 = 3;
+const IN_PART: u8 = 4;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     let Some(name) = args.command.first() else {
@@ -54,7 +57,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     }
     options(args, &mut variables)?;
     if args.explain {
-        let (text, is_served) = explain::explain(&explain::Request {
+        let (text, verdict) = explain::explain(&explain::Request {
             args,
             name,
             program: &program,
@@ -64,7 +67,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
         });
         // If standard output is closed, the exit code still has the result.
         let _ = io::stdout().write_all(text.as_bytes());
-        return Ok(ExitCode::from(if is_served { 0 } else { NOT_SERVED }));
+        return Ok(ExitCode::from(match verdict {
+            Verdict::Served => 0,
+            Verdict::NotServed => NOT_SERVED,
+            Verdict::InPart => IN_PART,
+        }));
     }
     if args.sqpoll
         && let Some(warning) = cores::warning()

@@ -16,6 +16,13 @@ pub(super) struct Tested {
     pub(super) share: &'static str,
 }
 
+impl Tested {
+    /// Returns whether nearly all exchanges are served.
+    pub(super) fn is_served(&self) -> bool {
+        self.share.parse::<u32>().is_ok_and(|share| share >= 90)
+    }
+}
+
 fn rows() -> impl Iterator<Item = Tested> {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| {

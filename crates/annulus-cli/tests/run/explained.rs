@@ -30,12 +30,17 @@ fn explained(args: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
 
 #[test]
 fn the_report_about_a_served_program_lists_the_relevant_facts() {
-    let (report, code) = explained(&["--", "sh", "-c", "exit 7"], &[]);
+    let dir = folder();
+    let program = dir.path().join("redis-server");
+    compiled(&program, PROGRAM, &[]);
+    let program = program.to_str().unwrap();
+    let (report, code) = explained(&["--", program], &[]);
     if code == 3 {
         return skip::skip(report);
     }
     assert_eq!(code, 0, "{report}");
-    assert!(report.starts_with("sh will be served"), "{report}");
+    let head = format!("{program} will be served");
+    assert!(report.starts_with(&head), "{report}");
     let library = library().to_str().unwrap();
     for part in [
         "program /",
@@ -49,6 +54,34 @@ fn the_report_about_a_served_program_lists_the_relevant_facts() {
         "system calls without libc",
     ] {
         assert!(report.contains(part), "{part}: {report}");
+    }
+}
+
+#[test]
+fn a_script_can_trust_the_exit_code() {
+    let dir = folder();
+    let waits = dir.path().join("waits");
+    let text = "#include <sys/epoll.h>\nint main(void) { return epoll_wait(-1, 0, 0, 0); }\n";
+    compiled(&waits, text, &[]);
+    let plain = dir.path().join("plain");
+    compiled(&plain, PROGRAM, &["-Wl,--no-as-needed", "-lm"]);
+    let waits = waits.to_str().unwrap();
+    for (program, expected, reason) in [
+        (
+            "/bin/ls",
+            3,
+            "will not be served: neither it nor its libraries",
+        ),
+        (plain.to_str().unwrap(), 3, "will not be served: neither it"),
+        (waits, 4, "may be served in part: the tests have no program"),
+        ("sh", 4, "may be served in part: the tests have no program"),
+    ] {
+        let (report, code) = explained(&["--", program], &[]);
+        if report.contains("io_uring is") && code == 3 && expected == 4 {
+            return skip::skip(report);
+        }
+        assert_eq!(code, expected, "{report}");
+        assert!(report.contains(reason), "{report}");
     }
 }
 

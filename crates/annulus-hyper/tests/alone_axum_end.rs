@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::IntoFuture;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use annulus::Backend;
@@ -183,5 +183,39 @@ fn after_the_deadline_the_server_ends_with_everything_that_is_still_open() {
         let mut rest = Vec::new();
         let _ = streams.read_to_end(&mut rest).await;
         assert!(!rest.ends_with(b"0\r\n\r\n"));
+    });
+}
+
+/// The runtime itself would wait for blocking work for an hour.
+#[test]
+fn after_the_deadline_the_server_ends_beside_blocking_work() {
+    each_way(async |backend| {
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let begun = Arc::new(Notify::new());
+        let begins = Arc::clone(&begun);
+        let block = async move || {
+            let (released, begins) = (Arc::clone(&released), Arc::clone(&begins));
+            let work = tokio::task::spawn_blocking(move || {
+                begins.notify_one();
+                released.lock().unwrap().recv().is_ok()
+            });
+            work.await.unwrap().to_string()
+        };
+        let router = router(&Arc::default()).route("/blocking", get(block));
+        let server = serve("127.0.0.1:0", router)
+            .deadline(Duration::from_millis(1))
+            .runtime(|runtime| runtime.drain_timeout(Duration::from_secs(3600)));
+        let (address, ended) = start(server, backend).await;
+        let mut socket = websocket(address).await;
+        let mut blocking = connect(address, "GET /blocking HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        begun.notified().await;
+        signal_hook::low_level::raise(SIGTERM).unwrap();
+        let mut response = Vec::new();
+        let _ = blocking.read_to_end(&mut response).await;
+        assert!(response.is_empty());
+        assert!(!matches!(socket.next().await, Some(Ok(_))));
+        ended.await.unwrap().unwrap();
+        release.send(()).unwrap();
     });
 }

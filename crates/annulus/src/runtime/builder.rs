@@ -272,7 +272,8 @@ impl RuntimeBuilder {
     /// that need other threads.
     ///
     /// Tokio's tasks are dropped after those of the core. The core then waits for blocking work for at most the
-    /// [`drain_timeout`](RuntimeBuilder::drain_timeout). Code that does not use Tokio costs no more than without it.
+    /// [`drain_timeout`](RuntimeBuilder::drain_timeout); with a [grace period](RuntimeBuilder::grace), only until its end.
+    /// Code that does not use Tokio costs no more than without it.
     ///
     /// A thread inside a Tokio runtime can't run another one. If the calling thread is, a multi-thread runtime with a
     /// worker per core runs beside the cores instead.

@@ -28,6 +28,10 @@ impl LocalTokio {
         match *self {}
     }
 
+    pub(super) fn limit_end(&self, _: std::time::Duration) {
+        match *self {}
+    }
+
     pub(super) fn enter(&self) -> std::convert::Infallible {
         match *self {}
     }
@@ -69,7 +73,8 @@ mod of_tokio {
         handle: Handle,
         /// `None` once it has ended.
         runtime: Option<Runtime>,
-        drain_timeout: Duration,
+        /// The longest wait for its blocking threads at the end.
+        end_timeout: Cell<Duration>,
         /// Tokio's epoll instance, which the core polls until Tokio is used.
         reactor: Option<OwnedFd>,
     }
@@ -107,7 +112,7 @@ mod of_tokio {
                 rounds: Cell::new(0),
                 handle: runtime.handle().clone(),
                 runtime: Some(runtime),
-                drain_timeout,
+                end_timeout: Cell::new(drain_timeout),
                 reactor,
             })
         }
@@ -132,6 +137,11 @@ mod of_tokio {
                 self.handle.spawn(poll_fn(submit));
             }
             self.watched.get()
+        }
+
+        /// Limits the wait for blocking threads at the end.
+        pub(in super::super) fn limit_end(&self, timeout: Duration) {
+            self.end_timeout.set(self.end_timeout.get().min(timeout));
         }
 
         pub(in super::super) fn handle(&self) -> Handle {
@@ -230,7 +240,8 @@ mod of_tokio {
     impl Drop for LocalTokio {
         fn drop(&mut self) {
             let runtime = self.runtime.take();
-            (runtime.into_iter()).for_each(|runtime| runtime.shutdown_timeout(self.drain_timeout));
+            (runtime.into_iter())
+                .for_each(|runtime| runtime.shutdown_timeout(self.end_timeout.get()));
         }
     }
 

@@ -444,6 +444,14 @@ impl NewCore {
         let is_idle = || executor.tasks() == 0 && !core.is_sending();
         executor.run(|| is_idle() || core.now_ns() >= until_ns);
         core.clear_timer(timer);
+        // Blocking work of Tokio may use the rest of the grace period, as tasks do. Connections are open meanwhile.
+        if grace_ns > 0
+            && let Some(tokio) = executor.tokio()
+        {
+            tokio.limit_end(std::time::Duration::from_nanos(
+                until_ns.saturating_sub(core.now_ns()),
+            ));
+        }
         let failure = core.failure();
         drop(core);
         executor.leave();

@@ -7,11 +7,12 @@ use crate::config;
 use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counters::{self, Call, Why};
 use crate::descriptor;
-use crate::epoll_set::{Mode, Set, SetGuard, SharedMember};
+use crate::epoll_set::{Mode, Set, SetGuard, SharedMember, WAITS_BEFORE_RING};
 use crate::errno::CallResult;
 use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
+use crate::inherited_set;
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
@@ -129,7 +130,7 @@ fn add(
     }
     if guard.mode == Mode::Fresh {
         // Before the first wait on the set, its owner is unknown.
-        if !set.is_owner() {
+        if !set.is_owner() || guard.waits < WAITS_BEFORE_RING {
             // The kernel's set has it until there is a ring.
             let result = add_early_member(guard, fd, request);
             guard.needs_ring |= result.is_ok();
@@ -206,7 +207,7 @@ pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
     let is_early = guard.early_members.iter().any(|member| member.0 == fd);
     if is_early && guard.mode == Mode::Fresh {
         guard.needs_ring = true;
-        if set.is_owner() {
+        if set.is_owner() && guard.waits >= WAITS_BEFORE_RING {
             start(set, &mut guard);
         }
     } else if is_early && guard.mode == Mode::Serving {
@@ -238,17 +239,34 @@ fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
     }
 }
 
-/// Moves members that were added before the ring existed from the kernel's set to the ring.
+/// Moves members that were added before the ring existed from the kernel's set to the ring. Only the kernel knows which
+/// one-shot members it has reported.
 fn serve_early_members(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
+    let in_kernel = match members.iter().any(|member| member.1 & flag::ONESHOT != 0) {
+        true => inherited_set::kernel_members(guard.fd),
+        false => Vec::new(),
+    };
     for (fd, events, data) in members {
+        let known = in_kernel.iter().find(|member| member.fd == fd);
         let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
+        if events & flag::ONESHOT != 0 && known.is_none() {
+            count_pass(Why::Kernel);
+            continue;
+        }
+        // The kernel clears all events of a member that it has reported once.
+        let mode = flag::EDGE_TRIGGERED | flag::ONESHOT;
+        let has_fired = known.is_some_and(|member| member.events & !mode == 0);
         // A member that has been closed or shared since is not served.
         match classify::can_be_served(entry, fd) {
             Ok(()) => {
                 if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
                     begin(set, guard, entry, fd, (events, data), &[]);
+                    if has_fired && let Some(mut connection) = guard.connection(fd) {
+                        guard.unready(fd, connection);
+                        connection.mark(flag::DISABLED);
+                    }
                 }
             }
             Err(why) => count_pass(why),
@@ -287,7 +305,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
         guard.mode = Mode::Passing;
         return;
     }
-    if fd_limit::is_short() {
+    if fd_limit::is_short() || !fd_limit::allows_ring(guard.fd) {
         counters::passed(Why::Descriptors);
         stops::on_set(Why::Descriptors, 0);
         guard.mode = Mode::Passing;

@@ -31,6 +31,9 @@ use crate::sys;
 /// Initial capacity of each list of a set.
 const LIST_CAPACITY: usize = 256;
 
+/// The wait at which a set gets its ring. Some programs make a set for one wait, which is quicker than a ring is made.
+pub(crate) const WAITS_BEFORE_RING: u32 = 3;
+
 /// The way in which a set is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -99,6 +102,8 @@ pub(crate) struct Inner {
     pub(crate) served: u32,
     /// Connections that were handed back and still have buffered bytes.
     pub(crate) handed_back_count: u32,
+    /// The number of waits before the set had a ring, up to [`WAITS_BEFORE_RING`].
+    pub(crate) waits: u32,
     /// The program has added a member.
     pub(crate) has_members: bool,
     /// The kernel's set: whether the ring polls it, whether something is ready in it. It may have members that no hook
@@ -114,7 +119,7 @@ pub(crate) struct Inner {
     pub(crate) recheck: bool,
     /// The number of writes that were queued in this round.
     pub(crate) writes: u32,
-    /// Members that were added before the set had a ring: descriptor, events, data.
+    /// Members that were added before the set had a ring: descriptor, events, data. The kernel's set has them.
     pub(crate) early_members: Vec<(i32, u32, u64)>,
     /// Members with buffered bytes that were in another set of this thread first.
     pub(crate) shared_members: Vec<SharedMember>,
@@ -450,6 +455,7 @@ impl Inner {
             deferred: Vec::new(),
             served: 0,
             handed_back_count: 0,
+            waits: 0,
             has_members: false,
             kernel_polled: false,
             kernel_ready: false,

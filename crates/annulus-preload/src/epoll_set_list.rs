@@ -33,7 +33,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Set> {
     std::iter::successors(follow(&NEWEST), move |set| follow(&set.older))
 }
 
-/// Calls `each` for every open set of this process; for none in a thread with descriptors of its own.
+/// Calls `each` for every open set of this process; for none in a thread with private descriptors.
 pub(crate) fn for_each(mut each: impl FnMut(&mut SetGuard)) {
     if fd_table::is_private() {
         return;

@@ -12,7 +12,7 @@ use crate::config;
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::counters::{self, Call, Why};
 use crate::epoll_ctl;
-use crate::epoll_set::{Mode, Set, SetGuard, SharedMember};
+use crate::epoll_set::{Mode, Set, SetGuard, SharedMember, WAITS_BEFORE_RING};
 use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
@@ -105,8 +105,12 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         hand_back::on_filter(&mut guard);
     }
     if guard.mode == Mode::Fresh {
-        if !guard.needs_ring || config::get().disabled {
-            epoll_ctl::pass_early_members(&mut guard);
+        guard.waits = WAITS_BEFORE_RING.min(guard.waits + 1);
+        let serves = guard.needs_ring && !config::get().disabled;
+        if !serves || guard.waits < WAITS_BEFORE_RING {
+            if !serves {
+                epoll_ctl::pass_early_members(&mut guard);
+            }
             // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
         }

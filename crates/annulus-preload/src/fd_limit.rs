@@ -2,13 +2,14 @@
 //! the program has none left: the rings first, and the others, by which the operator sees the process, last. The process
 //! is not served again.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use crate::counters::{self, Why};
 use crate::epoll_set_list;
 use crate::flush_thread;
 use crate::hand_back;
 use crate::log;
+use crate::reserved_fds;
 use crate::sys;
 use crate::writability;
 
@@ -29,8 +30,36 @@ fn number_with(left: i32) -> i32 {
     limit - left.min(limit / 4)
 }
 
+/// The rings that the process has.
+static RINGS: AtomicUsize = AtomicUsize::new(0);
+/// The part of the limit that the descriptors of all rings take at most: an eighth. The first ring may take more.
+const PART_OF_RINGS: u64 = 8;
+
+/// Returns whether another ring leaves enough numbers to the program: rings take a part of the limit, and none of its
+/// last quarter.
+pub(crate) fn allows_ring(set_fd: i32) -> bool {
+    let limit = sys::fd_limit();
+    let rings = RINGS.load(Ordering::Relaxed);
+    let fits = rings == 0 || ((rings + 1) * reserved_fds::RING_FDS) as u64 <= limit / PART_OF_RINGS;
+    let Ok(lowest_free) = sys::dup_above(set_fd, 0) else {
+        return false;
+    };
+    let _ = sys::close(lowest_free);
+    fits && (lowest_free as u64) < limit - limit / 4
+}
+
+/// Runs when a ring was closed.
+pub(crate) fn on_ring_closed() {
+    RINGS.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// Runs when a ring was created.
 pub(crate) fn on_ring() {
+    RINGS.fetch_add(1, Ordering::Relaxed);
+    watch();
+}
+
+fn watch() {
     NEAR.store(number_with(LEFT_WITHOUT_RINGS), Ordering::Relaxed);
 }
 
@@ -55,7 +84,7 @@ fn check_limit(fd: i32) {
         release_rings();
     } else {
         // The program has raised its limit.
-        on_ring();
+        watch();
     }
 }
 
@@ -101,4 +130,5 @@ pub(crate) fn release_all() -> bool {
 pub(crate) fn reset() {
     NEAR.store(i32::MAX, Ordering::Relaxed);
     IS_SHORT.store(false, Ordering::Relaxed);
+    RINGS.store(0, Ordering::Relaxed);
 }

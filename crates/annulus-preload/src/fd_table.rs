@@ -242,7 +242,7 @@ pub(crate) fn make() {
 }
 
 /// Returns the entry of a descriptor. `None`: the number is too high, there is no table, or the calling thread has
-/// descriptors of its own.
+/// private descriptors.
 #[inline]
 pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     let at = fd as usize;
@@ -253,7 +253,7 @@ pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
 }
 
-/// The number of entries, while [`COUNT`] is 0 because a thread has descriptors of its own.
+/// The number of entries, while [`COUNT`] is 0 because a thread has private descriptors.
 static COUNT_OF_SHARED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -270,7 +270,7 @@ fn shared_entry(at: usize) -> Option<&'static Entry> {
     Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
 }
 
-/// Records that the calling thread has descriptors of its own: all its calls pass through from now on. From now on each
+/// Records that the calling thread has private descriptors: all its calls pass through from now on. From now on each
 /// thread is asked whether it is such a thread.
 pub(crate) fn make_private() {
     IS_PRIVATE.set(true);
@@ -281,7 +281,7 @@ pub(crate) fn make_private() {
     }
 }
 
-/// Returns whether the calling thread has descriptors of its own.
+/// Returns whether the calling thread has private descriptors.
 #[inline]
 pub(crate) fn is_private() -> bool {
     COUNT.load(Ordering::Acquire) == 0 && IS_PRIVATE.get()

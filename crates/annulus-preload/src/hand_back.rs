@@ -13,6 +13,7 @@ use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::draining::{self, SharedWith};
 use crate::epoll_set::{AlreadyReported, Inner, Mode, Set, SetGuard, SharedMember};
+use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind, SHARED, UNSHARED, never_served};
 use crate::listeners;
 use crate::log;
@@ -533,6 +534,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     // A filter may allow less than an enter.
     reserved_fds::close_ring(ring, is_quiescent && ring_policy::may_make_rings());
     crate::ring_teardown::on_ring_closed();
+    fd_limit::on_ring_closed();
     if is_quiescent {
         drop(pool);
     } else {

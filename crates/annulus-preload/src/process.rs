@@ -135,7 +135,7 @@ pub(crate) fn before_clone(flags: c_int) {
     }
 }
 
-/// Makes a call after which the calling thread has descriptors of its own, if the process has other threads. The library
+/// Makes a call after which the calling thread has private descriptors, if the process has other threads. The library
 /// does not track these: the sets of the thread, and all its later calls, pass through.
 pub(crate) fn with_private_descriptors(call: impl FnOnce() -> c_int) -> c_int {
     if identity::is_single_threaded() || fd_table::is_private() {

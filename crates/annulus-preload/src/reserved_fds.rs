@@ -19,7 +19,7 @@ const NUMBER_MIN: i32 = 512;
 const NUMBERS_FROM_LIMIT: i32 = 8;
 
 /// The number of descriptors of a ring.
-const RING_FDS: usize = 2;
+pub(crate) const RING_FDS: usize = 2;
 
 /// The way to recognise a descriptor: by its own inode, or by a mark if several files share the inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,7 @@ pub(crate) fn close_in_child() {
     }
 }
 
-/// Closes the copies that the calling thread has got with descriptors of its own.
+/// Closes the copies that the calling thread has got with private descriptors.
 pub(crate) fn close_copies() {
     for slot in &RESERVED {
         let fd = slot.fd.load(Ordering::Relaxed);

@@ -169,7 +169,7 @@ struct Start {
 
 type Routine = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-/// Runs in a thread whose creator has descriptors of its own, which both share.
+/// Runs in a thread whose creator has private descriptors, which both share.
 unsafe extern "C-unwind" fn run_private(start: *mut c_void) -> *mut c_void {
     // SAFETY: Owned: leaked by the creator for this thread.
     let Start { run, argument } = *unsafe { Box::from_raw(start.cast::<Start>()) };

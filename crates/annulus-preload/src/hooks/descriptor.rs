@@ -36,7 +36,7 @@ hooks! {
     }
 }
 
-/// The flags of `close_range`: the calling thread gets descriptors of its own; sets close-on-exec and closes nothing.
+/// The flags of `close_range`: the calling thread gets private descriptors; sets close-on-exec and closes nothing.
 const CLOSE_RANGE_UNSHARE: c_int = 2;
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 

@@ -550,6 +550,29 @@ static void files_get_the_last_numbers_of_a_busy_server(void) {
     MUST(close(990));
 }
 
+static void many_sets_leave_numbers_to_the_program(void) {
+    enum { SETS = 250 };
+    static int sets[SETS];
+    static struct pair pairs[SETS];
+    int right = 0;
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1024, 1024}));
+    for (int i = 0; i < SETS; i++) {
+        pairs[i] = connected();
+        sets[i] = new_set();
+        add(sets[i], pairs[i].app, EPOLLIN, 1);
+    }
+    for (int i = 0; i < SETS; i++) {
+        struct epoll_event event;
+        char byte;
+        MUST(syscall(SYS_write, pairs[i].peer, "q", 1));
+        right += epoll_wait(sets[i], &event, 1, 10000) == 1 && read(pairs[i].app, &byte, 1) == 1;
+    }
+    int count = 0;
+    while (count < 100 && open("/dev/null", O_RDONLY) >= 0)
+        count++;
+    print("right: %d, opened: %d\n", right, count);
+}
+
 /* Output that the peer reads late is sent by another thread, which needs descriptors. */
 static void numbers_for_deferred_output_are_free_afterwards(void) {
     MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){100, 100}));
@@ -716,6 +739,7 @@ static const struct app_case cases[] = {
     CASE(a_low_limit_at_the_start_is_enough, "served:read back:descriptors"),
     CASE(every_number_below_the_limit_is_the_programs, "served:read back:descriptors"),
     CASE(files_get_the_last_numbers_of_a_busy_server, "served:read back:descriptors"),
+    CASE(many_sets_leave_numbers_to_the_program, "served:read passed:descriptors back:descriptors<=0"),
     CASE(numbers_for_deferred_output_are_free_afterwards, "served:write back:descriptors"),
     CASE(a_limit_that_is_raised_is_no_obstacle, "served:read back:descriptors<=0"),
     CASE(a_program_gets_the_same_numbers, "served:epoll_wait"),

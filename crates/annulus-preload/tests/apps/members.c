@@ -211,6 +211,50 @@ static void one_socket_can_be_in_two_sets(void) {
     print_stream(pair.app, 10);
 }
 
+static void a_set_for_one_wait_is_not_served(void) {
+    struct pair pair = connected();
+    for (int i = 0; i < 20; i++) {
+        int set = fresh_set();
+        add(set, pair.app, EPOLLIN, 1);
+        peer_send(&pair, "request");
+        print_next(set);
+        print_read(pair.app, 100);
+        MUST(close(set));
+    }
+}
+
+static void members_of_the_first_waits_are_reported_as_later_ones(void) {
+    int set = fresh_set();
+    struct pair level = connected(), edge = connected(), once = connected(), quiet = connected(), late = connected();
+    add(set, level.app, EPOLLIN, 1);
+    add(set, edge.app, EPOLLIN | EPOLLET, 2);
+    add(set, once.app, EPOLLIN | EPOLLONESHOT, 3);
+    add(set, quiet.app, EPOLLIN | EPOLLONESHOT, 4);
+    struct pair *all[] = {&level, &edge, &once};
+    for (int i = 0; i < 3; i++) {
+        peer_send(all[i], "request");
+        await_delivery(all[i]);
+    }
+    print_now(set);
+    print_read(edge.app, 100);
+    add(set, late.app, EPOLLIN, 5);
+    for (int i = 0; i < 4; i++)
+        print_now(set);
+    print_read(level.app, 100);
+    print_now(set);
+    mod(set, once.app, EPOLLIN | EPOLLONESHOT, 3);
+    print_now(set);
+    print_now(set);
+    peer_send(&quiet, "first");
+    await_delivery(&quiet);
+    print_next(set);
+    print_read(quiet.app, 100);
+    print_now(set);
+    exchange(set, &level);
+    exchange(set, &edge);
+    exchange(set, &late);
+}
+
 /* The least time of a wait, in microseconds. */
 static double least_of_waits(int set) {
     double least = 1e9;
@@ -606,6 +650,8 @@ static const struct app_case cases[] = {
     CASE(sets_can_be_members_of_sets, "back:polled_otherwise"),
     CASE(a_set_can_be_polled, "back:polled_otherwise"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
+    CASE(a_set_for_one_wait_is_not_served, "passes enters<=0"),
+    CASE(members_of_the_first_waits_are_reported_as_later_ones, "served:read served:epoll_wait"),
     CASE(sockets_that_were_in_two_sets_slow_down_no_wait, "back:several_sets"),
     CASE(a_socket_can_move_between_sets, ""),
     CASE(a_polled_set_reports_bytes_received_in_another_set, "passed:polled_otherwise"),

@@ -635,7 +635,7 @@ static void a_program_without_a_stdout_is_not_written_to(void) {
         if (write(pairs[i].app, "clean", 5) != 5)
             _exit(8);
     }
-    poll_once(set);
+    settle(set);
     pid_t child = fork();
     if (child == 0)
         exit(0);

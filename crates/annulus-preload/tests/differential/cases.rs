@@ -74,6 +74,8 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn sets_can_be_members_of_sets;
     fn a_set_can_be_polled;
     fn one_socket_can_be_in_two_sets;
+    fn a_set_for_one_wait_is_not_served;
+    fn members_of_the_first_waits_are_reported_as_later_ones;
     fn sockets_that_were_in_two_sets_slow_down_no_wait;
     fn a_socket_can_move_between_sets;
     fn a_polled_set_reports_bytes_received_in_another_set;
@@ -289,6 +291,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_low_limit_at_the_start_is_enough;
     fn every_number_below_the_limit_is_the_programs;
     fn files_get_the_last_numbers_of_a_busy_server;
+    fn many_sets_leave_numbers_to_the_program;
     fn numbers_for_deferred_output_are_free_afterwards;
     fn a_limit_that_is_raised_is_no_obstacle;
     fn a_program_gets_the_same_numbers;

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::File;
+use super::merge::same_error;
 use crate::buf::{AlignedBuf, IoBuf};
 use crate::byte_stream::{ByteStream, byte_stream_traits};
 use crate::driver::coop_budget;
@@ -72,8 +73,9 @@ const BLOCK_BYTES: usize = 4 << 10;
 /// 256 KiB, follow with the next call. Writes are made one after another, in order. Reads and seeks wait until all of
 /// them are complete.
 ///
-/// If a write fails, the next call returns its error, once. The position is then behind the last byte that was written,
-/// and later bytes are discarded. A flush or shutdown returns when all bytes are with the kernel, or with the error. It
+/// If a write fails, the position moves back behind the last byte that was written, and later bytes are discarded. Every
+/// following read, write and flush returns the error, up to a seek, which returns it as well, and does nothing else. A
+/// program that ignores an error can so not take lost bytes for written ones. A flush or shutdown returns when all bytes are with the kernel, or with the error. It
 /// does not make them durable; see [`File::sync_data`].
 ///
 /// Dropping a future loses no bytes. Dropping the cursor completes its writes, without reporting errors; the end of the
@@ -103,7 +105,7 @@ pub struct FileCursor {
     gathered: Vec<u8>,
     /// Memory to gather into.
     spare_gathered: Vec<u8>,
-    /// The error of a write that was not reported yet.
+    /// The error of a write whose bytes are lost, until a seek has reported it.
     failed: Option<io::Error>,
     /// A seek that has begun.
     seek: Option<SeekFrom>,
@@ -298,7 +300,7 @@ impl FileCursor {
 
     /// Waits until all writes and the seek that has begun are complete. Returns the position.
     fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
-        // A seek after a failed write has no effect.
+        // A seek after a failed write has no other effect.
         ready!(self.poll_written(context)).inspect_err(|_| self.seek = None)?;
         let Some(to) = self.seek else {
             return Poll::Ready(Ok(self.position));
@@ -327,6 +329,21 @@ impl FileCursor {
         }
         self.position = target;
         Poll::Ready(Ok(target))
+    }
+
+    /// Waits like `poll_settled`, for a seek: the last call that reports a failed write.
+    fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let settled = ready!(self.poll_settled(context));
+        self.failed = None;
+        Poll::Ready(settled)
+    }
+
+    /// Returns the error of a write that failed since the last seek.
+    fn check_written(&self) -> io::Result<()> {
+        match &self.failed {
+            Some(error) => Err(same_error(error)),
+            None => Ok(()),
+        }
     }
 
     fn poll_size(&mut self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
@@ -379,9 +396,7 @@ impl FileCursor {
     fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.poll_write_in_progress(context));
-            if let Some(error) = self.failed.take() {
-                return Poll::Ready(Err(error));
-            }
+            self.check_written()?;
             if self.gathered.is_empty() {
                 return Poll::Ready(Ok(()));
             }
@@ -454,9 +469,7 @@ impl ByteStream for FileCursor {
             if self.failed.is_none() {
                 self.start_write();
             }
-            if let Some(error) = self.failed.take() {
-                return Poll::Ready(Err(error));
-            }
+            self.check_written()?;
         }
         let mut space = GATHERED_BYTES.saturating_sub(self.gathered.len());
         if space == 0 {
@@ -498,7 +511,7 @@ impl futures_io::AsyncSeek for FileCursor {
         if this.seek != Some(to) {
             this.begin_seek(to);
         }
-        this.poll_settled(context)
+        this.poll_sought(context)
     }
 }
 
@@ -510,7 +523,7 @@ impl tokio::io::AsyncSeek for FileCursor {
     }
 
     fn poll_complete(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
-        self.get_mut().poll_settled(context)
+        self.get_mut().poll_sought(context)
     }
 }
 

@@ -212,7 +212,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
 }
 
 /// Copies an error. `io::Error` cannot be cloned; the errno is the part of a kernel error that matters.
-fn same_error(error: &std::io::Error) -> std::io::Error {
+pub(super) fn same_error(error: &std::io::Error) -> std::io::Error {
     match code_of(error) {
         Some(code) => error_of(code),
         None => std::io::Error::new(error.kind(), error.to_string()),

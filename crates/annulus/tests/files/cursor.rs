@@ -209,7 +209,7 @@ fn the_bytes_of_a_dropped_cursor_reach_the_file() {
 }
 
 #[test]
-fn a_failed_write_is_reported_once_by_the_next_call_and_moves_the_position_back() {
+fn a_failed_write_is_reported_up_to_a_seek_and_moves_the_position_back() {
     for_each_backend(async |fixture| {
         fixture.put("f", b"contents");
         let file = fixture.engine.open(fixture.path("f")).await.unwrap();
@@ -222,7 +222,17 @@ fn a_failed_write_is_reported_once_by_the_next_call_and_moves_the_position_back(
                 Ok(_) => cursor.read_u8().await.map(drop),
                 Err(error) => Err(error),
             };
-            assert_eq!(failed.unwrap_err().raw_os_error(), Some(9), "EBADF");
+            let repeated = [
+                failed,
+                cursor.flush().await,
+                cursor.write(b"more").await.map(drop),
+                cursor.read_u8().await.map(drop),
+                cursor.shutdown().await,
+                cursor.seek(SeekFrom::Current(1)).await.map(drop),
+            ];
+            for result in repeated {
+                assert_eq!(result.unwrap_err().raw_os_error(), Some(9), "EBADF");
+            }
             cursor.flush().await.unwrap();
             assert_eq!(cursor.position(), 4);
         }

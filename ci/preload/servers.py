@@ -93,16 +93,16 @@ http {{
 """
 
 
-def haproxy_configuration(port, mode, backend):
-    """Returns a configuration of a proxy for `backend`, or, without one, of a server that responds itself. By default
-    HAProxy gives up new privileges (PR_SET_NO_NEW_PRIVS), as programs do before they filter system calls; then
-    the library leaves it alone."""
+def haproxy_configuration(port, mode, backend, checked=False):
+    """Returns a configuration of a proxy for `backend`, or, without one, of a server that responds itself. `checked`:
+    with two threads and health checks, and with HAProxy's default of giving up new privileges in each thread."""
     answer = 'http-request return status 200 content-type text/plain string "Hello, World!"'
-    behind = f"server one 127.0.0.1:{backend} maxconn 4000" if backend else ""
+    check = " check inter 100ms" if checked else ""
+    behind = f"server one 127.0.0.1:{backend} maxconn 4000{check}" if backend else ""
     return f"""
 global
-    nbthread 1
-    insecure-setuid-wanted
+    nbthread {2 if checked else 1}
+    {"" if checked else "insecure-setuid-wanted"}
     maxconn 8000
 defaults
     mode {mode}
@@ -175,13 +175,13 @@ class Server:
                 text = nginx_configuration(folder, port, 2 if self.kind == "nginx-2" else 1, self.kind == "nginx")
                 conf = write(folder, "nginx.conf", text)
                 return [program("nginx"), "-p", str(folder), "-c", str(conf), *options]
-            case "haproxy" | "haproxy-http" | "haproxy-tcp":
+            case "haproxy" | "haproxy-http" | "haproxy-tcp" | "haproxy-checked":
                 backend = None
                 if self.kind != "haproxy":
                     self.behind = Server("nginx", PLAIN, None, self.folder)
                     backend = self.behind.port
                 mode = "tcp" if self.kind == "haproxy-tcp" else "http"
-                conf = write(folder, "haproxy.cfg", haproxy_configuration(port, mode, backend))
+                conf = write(folder, "haproxy.cfg", haproxy_configuration(port, mode, backend, self.kind == "haproxy-checked"))
                 return [program("haproxy"), "-f", str(conf), "-db", *options]
             case "node":
                 return [program("node"), str(write(folder, "server.js", NODE)), port, *options]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clients import Client, Wrong, bulk, command, payload
 from downloads import PYTHON
-from servers import Server, free_port, program, write
+from servers import PLAIN, Server, free_port, program, write
 
 APPS = Path(__file__).resolve().parent / "apps"
 # Programs of the table that run the files in APPS.
@@ -62,6 +62,15 @@ class Tested(Server):
                 return [program("mosquitto"), "-c", str(write(folder, "mosquitto.conf", text))]
             case "pgbouncer":
                 return self.pgbouncer()
+            case "asio":
+                binary = folder / "echo_asio"
+                subprocess.run([program("g++"), "-O1", "-o", binary, APPS / "echo_asio.cpp", "-lpthread"], check=True)
+                return [str(binary), port]
+            case "nghttpx":
+                self.behind = Server("nginx", PLAIN, None, folder)
+                self.files()
+                return [program("nghttpx"), "--no-ocsp", "--single-process", "--single-thread", "--workers=1",
+                        f"--frontend=127.0.0.1,{port};no-tls", f"--backend=127.0.0.1,{self.behind.port}"]
             case "haproxy":
                 self.kind = "haproxy-http"
         command = super().command(options)
@@ -268,7 +277,7 @@ class Postgres(Exchanges):
 
 PROTOCOLS = {
     "redis": Redis, "memcached": Memcached, "mosquitto": Mqtt, "pgbouncer": Postgres,
-    "nginx": Files, "haproxy": Files, "lighttpd": Files,
+    "nginx": Files, "haproxy": Files, "haproxy-checked": Files, "nghttpx": Files, "lighttpd": Files,
     "aiohttp": Http, "uvicorn": Http, "gevent": Http, "node20": Http, "node24": Http, "node26": Http,
     "undertow": Http,
 }

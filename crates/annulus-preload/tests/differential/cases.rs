@@ -1,6 +1,8 @@
 //! One test for each case of the programs. A test below checks that the names here are equal to those in the programs.
 
-use super::{Program, compare};
+use std::path::Path;
+
+use super::{KNOWN, Program, compare};
 
 /// Defines a test for each case of a program.
 macro_rules! cases {
@@ -510,6 +512,41 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 22] = [
     (&PYTHON, PYTHON_CASES),
     (&GO, GO_CASES),
 ];
+
+/// Returns the text of docs/reference/preload-cases.md.
+fn list() -> String {
+    let mut text = String::from(
+        "# Cases that hold with and without the preload library\n\n\
+         Generated from the differential tests (`crates/annulus-preload/tests/apps`); do not edit. Each case runs without\n\
+         the library and with it, and both print the same bytes, events and errors. The cases marked *differs* are in\n\
+         [Differences from a plain run](preload.md#differences-from-a-plain-run).\n",
+    );
+    for (program, cases) in PROGRAMS {
+        text += &format!("\n## {}\n\n", program.name.replace('_', " "));
+        for case in cases {
+            let mark = if KNOWN.contains(case) {
+                " *(differs)*"
+            } else {
+                ""
+            };
+            text += &format!("- {}{mark}\n", case.replace('_', " "));
+        }
+    }
+    text
+}
+
+#[test]
+fn the_reference_lists_exactly_the_cases() {
+    let listed = include_str!("../../../../docs/reference/preload-cases.md");
+    let expected = list();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload-cases.md");
+    std::fs::write(&path, &expected).unwrap();
+    assert!(
+        listed == expected,
+        "docs/reference/preload-cases.md differs from the cases: copy {} over it",
+        path.display()
+    );
+}
 
 #[test]
 fn every_case_of_every_program_is_a_test() {

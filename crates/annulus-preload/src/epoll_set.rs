@@ -53,7 +53,7 @@ pub(crate) struct Set {
     in_enter: AtomicBool,
     /// The number of threads that wait for the owner to leave the kernel.
     waiting_threads: AtomicU32,
-    /// The owner's thread is to be cancelled, and must leave its sleep.
+    /// The program has cancelled the owner's thread, which must leave its sleep.
     cancelled: AtomicBool,
     /// The eventfd that wakes the owner.
     wake: AtomicI32,
@@ -199,7 +199,7 @@ impl SetGuard {
         self.set.is_owner() && !self.in_signal_handler()
     }
 
-    /// Returns whether the owner's sleep ended because its thread is to be cancelled, once.
+    /// Returns whether the owner's sleep ended because the program has cancelled its thread, once.
     pub(crate) fn take_cancelled(&self) -> bool {
         let is_cancelled = &self.set.cancelled;
         is_cancelled.load(Ordering::Relaxed) && is_cancelled.swap(false, Ordering::Acquire)
@@ -336,7 +336,7 @@ impl Set {
         }
     }
 
-    /// Makes the owner leave its sleep, as its thread is to be cancelled.
+    /// Makes the owner leave its sleep, as the program has cancelled its thread.
     pub(crate) fn cancel_sleep(&'static self) {
         self.cancelled.store(true, Ordering::Release);
         if let Some(_guard) = self.take_during_enter() {

@@ -61,7 +61,7 @@ pub(crate) fn none_is_queued() -> bool {
     all().all(|set| set.queued_since_ns() == 0)
 }
 
-/// Makes a thread that is to be cancelled leave its sleep in a set.
+/// Makes a thread that the program has cancelled leave its sleep in a set.
 pub(crate) fn cancel_sleep_of(thread_id: usize) {
     all()
         .filter(|set| set.owner() == thread_id)

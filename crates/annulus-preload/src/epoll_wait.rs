@@ -132,7 +132,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
 }
 
 /// Waits by the ring. Between the parts that catch panics, it owns nothing: the thread sleeps there, and may be ended.
-/// Fails with `ECANCELED` if it has left its sleep because it is to be cancelled.
+/// Fails with `ECANCELED` if it has left its sleep because the program has cancelled the thread.
 ///
 /// # Safety
 ///

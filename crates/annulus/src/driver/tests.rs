@@ -309,7 +309,7 @@ fn a_batch_dropped_with_results_whose_reading_panics_leaves_nothing() {
     while handle(&pool).counters.completed() < 3 {
         thread::sleep(Duration::from_millis(1));
     }
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(batch))).is_err());
+    drop(batch);
     drop(release);
     pool.drain();
     assert_eq!(drops.load(SeqCst), 4);

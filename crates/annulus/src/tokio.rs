@@ -57,7 +57,8 @@
 //!
 //! - without io_uring, or if a thread's ring is refused;
 //! - if the runtime was built without I/O. To find out, the first operation in a runtime starts a thread that tries to
-//!   register a descriptor, once, and a panic hook keeps the panic of that thread silent;
+//!   register a descriptor, once, and a panic hook keeps the panic of that thread silent. A program with
+//!   `panic = "abort"` starts no such thread, and calls [`adopt`] for a runtime that has I/O;
 //! - in a forked child, inside of a runtime of its parent;
 //! - on a thread that has only entered a current-thread runtime, with `Handle::enter` or `spawn_blocking`;
 //! - in a runtime whose threads were all blocked three times for more than a quarter of a second with completed
@@ -121,6 +122,9 @@ impl Rings for Builder {
 /// Declares that the hooks of an existing runtime call [`before_park`] and [`after_unpark`], if `has_hooks`. Without
 /// hooks, this only checks that the threads of the runtime can have rings.
 ///
+/// A program with `panic = "abort"` calls this for each runtime whose threads shall have rings. The runtime must have been
+/// built with I/O, which is not checked there.
+///
 /// # Errors
 ///
 /// Fails with `AlreadyExists` if another executor drives the rings of this process, and with `Unsupported` if the
@@ -181,7 +185,12 @@ enum Mode {
 
 const NO_IO: &str =
     "the Tokio runtime was built without I/O; call `enable_io` or `enable_all` on its builder";
-const NOT_PROBED: &str = "no thread could be started to find out whether the Tokio runtime has I/O";
+const NOT_PROBED: &str = match cfg!(panic = "abort") {
+    true => {
+        "in a program with `panic = \"abort\"`, the library does not try whether a Tokio runtime has I/O; build it with `enable_io`, and call `annulus::tokio::adopt`"
+    }
+    false => "no thread could be started to find out whether the Tokio runtime has I/O",
+};
 const FORKED: &str = "cannot add rings to this runtime: this process is a forked child, and the runtime belongs to its parent; build a runtime in the child";
 const BLOCKED: &str = "all threads of the Tokio runtime were blocked with operations in flight, for example by `block_on` of another executor inside a task; use `spawn_blocking` or await the operation";
 

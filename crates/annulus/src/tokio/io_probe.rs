@@ -21,8 +21,8 @@ thread_local! {
 /// Returns whether `runtime` was built with I/O. `None` if that could not be found out. Blocks for the time of starting
 /// a thread.
 pub(super) fn has_io(runtime: &Handle) -> Option<bool> {
-    if thread::panicking() {
-        // The hook cannot be replaced now.
+    // The hook cannot be replaced during a panic. A panic that aborts would end the program if it set its own hook later.
+    if thread::panicking() || cfg!(panic = "abort") {
         return None;
     }
     silence_probes();
@@ -46,9 +46,7 @@ pub(super) fn has_io(runtime: &Handle) -> Option<bool> {
         .spawn(probe)
         .ok()?;
     let has_io = receiver.recv().ok();
-    if has_io == Some(true) || cfg!(panic = "unwind") {
-        let _ = probe.join();
-    }
+    let _ = probe.join();
     has_io
 }
 
@@ -60,10 +58,6 @@ fn silence_probes() {
         panic::set_hook(Box::new(move |info| match ON_PANIC.try_with(Cell::take) {
             Ok(Some(sender)) => {
                 let _ = sender.send(false);
-                // A panic that aborts would end the process after this hook. The thread stays here instead.
-                while cfg!(panic = "abort") {
-                    thread::park();
-                }
             }
             _ => hook(info),
         }));

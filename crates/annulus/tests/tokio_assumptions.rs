@@ -1,5 +1,5 @@
-//! What the library assumes about Tokio beyond its documented interface. If a version of Tokio changes one of these, the
-//! library falls back as docs/internals/design.md says, and the test here fails.
+//! Assumptions of the library about Tokio. If a version of Tokio changes one of them, the library falls back as
+//! docs/internals/design.md says, and a test here fails.
 
 use tokio::runtime::{Builder, Handle, Runtime, worker_index};
 use tokio::task::{LocalSet, yield_now};

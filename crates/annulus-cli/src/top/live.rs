@@ -24,8 +24,8 @@ use crate::fault::Fault;
 const SLICE: Duration = Duration::from_millis(100);
 
 /// The largest part of a terminal that is used. Every cell takes memory, and a terminal may claim 65,535 × 65,535.
-const COLUMNS_MAX: u16 = 512;
-const ROWS_MAX: u16 = 256;
+const COLUMNS_MAX: u16 = 300;
+const ROWS_MAX: u16 = 100;
 
 /// The reason for the end of the view.
 pub(super) enum End {

@@ -463,12 +463,13 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `write(2)`, unchanged.
+    // Not an `async fn`: the compiler could not tell that the future with a `&'static str` is `Send`.
+    #[allow(clippy::manual_async_fn)]
     pub fn write<P: OpPath + Send, B: IoBuf>(
         &self,
         path: P,
         contents: B,
     ) -> impl Future<Output = io::Result<()>> + Send {
-        // Not an `async fn`: the compiler could not tell that the future with a `&'static str` is `Send`.
         async move { whole::write(&self.submitter, path.path_in(), contents).await }
     }
 
@@ -494,8 +495,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Fails with any error of `open(2)`, `read(2)`, `write(2)` or `fchmod(2)`, unchanged (`ENOSPC`; `ESPIPE` if `to` is
-    /// a pipe). Fails with `InvalidInput` if `from` is not a regular file, or if both are the same file.
+    /// Fails with any error of `open(2)`, `read(2)`, `write(2)` or `fchmod(2)`, unchanged (such as `ENOSPC`).
+    /// Fails with `InvalidInput` if `from` is not a regular file, or if both are the same file.
     pub async fn copy(&self, from: impl OpPath, to: impl OpPath) -> io::Result<u64> {
         copy::copy(&self.submitter, from.path_in(), to.path_in()).await
     }

@@ -23,10 +23,8 @@ fn limit_memory() {
         rlim_max: libc::RLIM_INFINITY,
     };
     // SAFETY: reads the given struct.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) },
-        0
-    );
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
+    assert_eq!(set, 0);
 }
 
 /// Runs `test` on each backend, with a file of 1 TiB without blocks.

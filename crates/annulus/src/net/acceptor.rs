@@ -264,11 +264,14 @@ impl CompletionHandler for Acceptor {
     }
 }
 
+/// Is told each error after which the listener goes on.
+type OnFailure = Box<dyn FnMut(&io::Error)>;
+
 /// The connections that a listener accepts, one after another. Made by
 /// [`TcpListener::accept_multishot`](super::TcpListener::accept_multishot).
 pub struct Incoming<S> {
     acceptor: OnCore<Rc<Acceptor>>,
-    on_failure: Option<Box<dyn FnMut(&io::Error)>>,
+    on_failure: Option<OnFailure>,
     streams: PhantomData<S>,
 }
 

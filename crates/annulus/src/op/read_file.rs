@@ -27,8 +27,6 @@ use crate::sys::sqe::{Sqe, opcode};
 /// length.
 const FIRST_BYTES: usize = (16 << 10) + 1;
 
-/// The offset of `preadv2` that stands for the position of the open file.
-
 /// Reads a whole file.
 pub struct ReadFile {
     at: At,

@@ -325,6 +325,9 @@ unsafe fn call(number: c_long, arguments: [c_long; 5]) -> c_long {
 
 #[cfg(test)]
 mod tests {
+    // Codes of BPF have 16 bits, and numbers of calls 32.
+    #![allow(clippy::cast_possible_truncation)]
+
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 

@@ -318,6 +318,7 @@ fn a_pipe_is_written_as_std_does() {
 /// A future with a literal is `Send`, also within another future.
 #[test]
 fn a_literal_is_written_by_a_task() {
+    #[allow(clippy::manual_async_fn)]
     fn task(engine: Engine, path: PathBuf) -> impl Future<Output = io::Result<()>> + Send {
         async move {
             engine.write(&path, "text").await?;

@@ -420,7 +420,8 @@ impl Executor {
             if is_over() {
                 return;
             }
-            let busy = || more || has_ready() || self.inbox.is_called();
+            // The end as well: its time may pass within the round, and its timer wakes no task.
+            let busy = || more || has_ready() || self.inbox.is_called() || is_over();
             match &tokio {
                 Some(tokio) => tokio.drive(&self.core, busy),
                 None => self.core.drive(busy),

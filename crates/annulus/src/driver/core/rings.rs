@@ -331,9 +331,12 @@ impl Rings {
     pub(super) fn submit_asleep(&self, core: &Core, on_push: fn()) -> bool {
         // Without the bell, which would report each completion of the submission.
         self.with_ring(|ring| ring.set_bell(false));
+        let was_armed = self.wake_armed.get();
         self.drive(core, None, || true);
         self.port.on_push.set(Some(on_push));
-        self.is_queued() || self.has_work_with_bell()
+        // The ring's read may have taken a notification before the other runtime saw it.
+        let is_notified = was_armed && !self.wake_armed.get();
+        is_notified || self.is_queued() || self.has_work_with_bell()
     }
 
     /// Turns the bell on. Returns whether there is work that it may not report.

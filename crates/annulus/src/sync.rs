@@ -21,15 +21,15 @@ pub(crate) use loom::sync::{
 
 /// The model checker's threads share one thread of the system.
 #[cfg(annulus_loom)]
-macro_rules! thread_local {
+macro_rules! per_thread {
     ($($(#[$about:meta])* static $name:ident: $of:ty = const { $value:expr };)*) => {
         loom::thread_local! { $($(#[$about])* static $name: $of = $value;)* }
     };
 }
+#[cfg(annulus_loom)]
+pub(crate) use per_thread as thread_local;
 #[cfg(not(annulus_loom))]
 pub(crate) use std::thread_local;
-#[cfg(annulus_loom)]
-pub(crate) use thread_local;
 
 /// A lock for `try_lock`. Like `Mutex`, except under the model checker, whose own `try_lock` blocks if another thread
 /// takes the lock first.

@@ -285,6 +285,9 @@ impl<S: ConnectedStream> Inner<S> {
             ready!(self.pass_to_writer(context))?;
             return self.stream.writer().poll_write_vectored(context, pieces);
         }
+        if !self.stream.spend(context) {
+            return Poll::Pending;
+        }
         if self.gathered.len() >= GATHERED_BYTES_MAX {
             self.submit();
             ready!(self.pass_to_writer(context))?;
@@ -302,6 +305,7 @@ impl<S: ConnectedStream> Inner<S> {
             self.gathered.extend_from_slice(&piece[..taken]);
             left -= taken;
         }
+        self.stream.charge(written);
         Poll::Ready(Ok(written))
     }
 

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use annulus::net::ConnectedStream;
-use annulus::runtime::{self, CoreBound};
+use annulus::runtime::{self, CoreBound, PollBudget};
 use annulus::time;
 use hyper::rt::{ReadBuf, ReadBufCursor};
 
@@ -50,6 +50,8 @@ struct State {
     core_left: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
+    /// The budget of reads and writes that are ready in a row. The user's executor may have none.
+    budget: PollBudget,
     core: Option<Waker>,
     /// Wakes the core. `None` until the task of the core has started.
     to_core: Option<Arc<ToCore>>,
@@ -195,6 +197,7 @@ impl Pipe {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
+        ready!(state.spend(context));
         if !state.received.is_empty() {
             let was_full = state.received.len() >= PIPE_BYTES_MAX;
             let bytes = state.received.len().min(buf.remaining());
@@ -203,6 +206,7 @@ impl Pipe {
             buf.put_slice(&front[..from_front]);
             buf.put_slice(&back[..bytes - from_front]);
             state.received.drain(..bytes);
+            state.budget.charge(bytes);
             release(&mut state.received);
             if was_full {
                 Pipe::wake_core(state);
@@ -216,6 +220,7 @@ impl Pipe {
         if state.core_left {
             return Poll::Ready(Err(core_left()));
         }
+        state.budget.reset();
         wait(&mut state.reader, context);
         Poll::Pending
     }
@@ -227,6 +232,7 @@ impl Pipe {
     ) -> Poll<io::Result<usize>> {
         let mut state = self.lock();
         state.check_send()?;
+        ready!(state.spend(context));
         let mut space = PIPE_BYTES_MAX.saturating_sub(state.to_send.len());
         let before = state.to_send.len();
         for piece in pieces {
@@ -236,9 +242,11 @@ impl Pipe {
         }
         let written = state.to_send.len() - before;
         if written == 0 && pieces.iter().any(|piece| !piece.is_empty()) {
+            state.budget.reset();
             wait(&mut state.writer, context);
             return Poll::Pending;
         }
+        state.budget.charge(written);
         Pipe::wake_core(state);
         Poll::Ready(Ok(written))
     }
@@ -275,6 +283,18 @@ impl Pipe {
 }
 
 impl State {
+    /// Takes one operation of the user from the budget of its task, and from that of the pipe.
+    fn spend(&self, context: &mut Context<'_>) -> Poll<()> {
+        #[cfg(feature = "axum")]
+        ready!(tokio::task::coop::poll_proceed(context)).made_progress();
+        if self.budget.take() {
+            return Poll::Ready(());
+        }
+        self.budget.reset();
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     fn has_to_send(&self) -> bool {
         !self.to_send.is_empty() || self.unflushed || self.shutdown == Shutdown::Requested
     }

@@ -1,5 +1,6 @@
 //! axum's routers on the cores, on both backends, beside the Tokio runtime that the clients run in.
 
+mod budget;
 #[cfg(feature = "tls")]
 mod tls;
 

@@ -1,7 +1,9 @@
-//! A budget of synchronous completions in a row per thread. A task that only reads cached data never waits for a driver
-//! and would starve other tasks of the same executor if it did not yield.
+//! Budgets of a task that is always ready. It would starve the other tasks of its executor if it did not yield.
 //!
-//! The budget adapts to the tasks on the thread. A task that yields measures the time until it is polled again. If that
+//! Sockets have a budget per poll of a task, `PollBudget`, which the executor of the core resets.
+//!
+//! Cached files have a budget of synchronous completions in a row per thread, because any executor may poll them. It
+//! adapts to the tasks on the thread. A task that yields measures the time until it is polled again. If that
 //! is too long, because many other tasks use up their budgets, the budget shrinks; a task alone gets the largest one.
 
 use std::cell::Cell;
@@ -14,6 +16,62 @@ const BUDGET_MAX: u32 = 64;
 const UNIT_BYTES: u32 = 16 << 10;
 /// The longest time that a task should wait for the other tasks of its thread, ns.
 const WAIT_MAX_NS: u64 = 100_000;
+
+/// The number of operations on sockets that may be ready within one poll of a task, as in Tokio.
+#[cfg(feature = "net")]
+const OPERATIONS_MAX: u32 = 128;
+/// Every 8 KiB count as one more operation, so that 1 MiB uses up the whole budget.
+#[cfg(feature = "net")]
+const OPERATION_BYTES: usize = 8 << 10;
+
+/// The rest of the budget of a task's poll. For `annulus-hyper`. Not covered by version numbers.
+#[cfg(feature = "net")]
+#[derive(Debug)]
+pub struct PollBudget(Cell<u32>);
+
+#[cfg(feature = "net")]
+impl PollBudget {
+    /// Returns a whole budget.
+    pub const fn new() -> PollBudget {
+        PollBudget(Cell::new(OPERATIONS_MAX))
+    }
+
+    /// Takes one operation. Returns `false` if the budget is used up.
+    #[inline]
+    pub fn take(&self) -> bool {
+        let left = self.0.get();
+        self.0.set(left.saturating_sub(1));
+        left > 0
+    }
+
+    /// Takes the share of `bytes` bytes that an operation has moved.
+    #[inline]
+    pub fn charge(&self, bytes: usize) {
+        if bytes >= OPERATION_BYTES {
+            let operations = u32::try_from(bytes / OPERATION_BYTES).unwrap_or(u32::MAX);
+            self.0.set(self.0.get().saturating_sub(operations));
+        }
+    }
+
+    /// Makes the budget whole again, because the task waits or is polled again.
+    #[inline]
+    pub fn reset(&self) {
+        self.0.set(OPERATIONS_MAX);
+    }
+
+    /// Leaves nothing of the budget.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn use_up(&self) {
+        self.0.set(0);
+    }
+}
+
+#[cfg(feature = "net")]
+impl Default for PollBudget {
+    fn default() -> PollBudget {
+        PollBudget::new()
+    }
+}
 
 thread_local! {
     /// The completions since the last yield.

@@ -140,6 +140,8 @@ impl<S: ConnectedStream> AsyncStream<S> {
         if self.chunk.is_none() {
             self.chunk =
                 ready!(self.stream.stream().recv_multishot().poll_next(context)).transpose()?;
+        } else if !self.spend(context) {
+            return Poll::Pending;
         }
         Poll::Ready(Ok(self.chunk.as_deref().unwrap_or_default()))
     }
@@ -158,6 +160,19 @@ impl<S: ConnectedStream> AsyncStream<S> {
 /// For `annulus-hyper`. Not covered by version numbers.
 #[doc(hidden)]
 impl<S: ConnectedStream> AsyncStream<S> {
+    /// Takes one operation from the budget of the task that is being polled. Returns `false` if it is used up: the task
+    /// must yield, and is polled again.
+    #[inline]
+    pub fn spend(&self, context: &mut Context<'_>) -> bool {
+        self.stream.stream().core.spend(context)
+    }
+
+    /// Takes the share of `bytes` bytes from the budget of the task that is being polled.
+    #[inline]
+    pub fn charge(&self, bytes: usize) {
+        self.stream.stream().core.charge(bytes);
+    }
+
     /// Receives into `memory` by a system call if that is faster than [`fill`](Self::fill): for bulk data, and without
     /// a ring. Returns the number of bytes at its front that are initialised now; 0 is the end. `None` asks the caller
     /// to use `fill`.

@@ -192,6 +192,9 @@ impl DatagramReceiver {
         }
         let queued = self.queue.borrow_mut().pop_front();
         if let Some(queued) = queued {
+            if let Ok(received) = &queued {
+                self.core.charge(received.chunk.len());
+            }
             return Poll::Ready(Some(queued));
         }
         if self.core.is_ending() {

@@ -44,6 +44,7 @@ impl<B: IoBufMut> Future for RecvExact<'_, B> {
             match ready!(this.receiver.poll_next(context)) {
                 Some(Ok(mut chunk)) => {
                     let taken = filling.push(&chunk);
+                    this.receiver.core.charge(taken);
                     chunk.advance(taken);
                     if !chunk.is_empty() {
                         this.receiver.unread(chunk);

@@ -66,7 +66,7 @@ pub(super) struct Receiver {
     /// A single receive into separate memory.
     bulk: RefCell<Option<Box<Bulk>>>,
     direct: direct::State,
-    core: Rc<Core>,
+    pub(super) core: Rc<Core>,
     socket: Rc<Socket>,
 }
 
@@ -432,7 +432,11 @@ impl RecvStream<'_> {
     /// Polls for the next chunk; see [`next`](RecvStream::next).
     #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
-        self.receiver.poll_next(context)
+        let polled = self.receiver.poll_next(context);
+        if let Poll::Ready(Some(Ok(chunk))) = &polled {
+            self.receiver.core.charge(chunk.len());
+        }
+        polled
     }
 }
 

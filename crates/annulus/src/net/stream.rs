@@ -200,7 +200,11 @@ impl<B: IoBufMut> Future for Recv<'_, B> {
             this.state = RecvState::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
         }
         if let RecvState::Out(operation) = &mut this.state {
-            return Pin::new(operation).poll(context);
+            let polled = Pin::new(operation).poll(context);
+            if let Poll::Ready(Ok((bytes, _))) = &polled {
+                this.stream.core.charge(*bytes);
+            }
+            return polled;
         }
         // Data has arrived already, or another receive is under way: copy from there.
         let next = std::task::ready!(receiver.poll_next(context));
@@ -212,6 +216,7 @@ impl<B: IoBufMut> Future for Recv<'_, B> {
             Some(Err(error)) => Err(BufError::new(error, Some(buf))),
             Some(Ok(mut chunk)) => {
                 let bytes = chunk.copy_to(&mut buf);
+                this.stream.core.charge(bytes);
                 if !chunk.is_empty() {
                     receiver.unread(chunk);
                 }
@@ -267,7 +272,11 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
         let this = self.get_mut();
         loop {
             if let SendState::Out(operation) = &mut *this.state {
-                return Pin::new(operation).poll(context);
+                let polled = Pin::new(operation).poll(context);
+                if let Poll::Ready(Ok(buf)) = &polled {
+                    this.core.charge(buf.init_bytes());
+                }
+                return polled;
             }
             let (buf, permit) = match std::mem::replace(&mut *this.state, SendState::Over) {
                 SendState::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),

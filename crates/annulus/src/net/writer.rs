@@ -261,6 +261,7 @@ impl Writer {
             written += taken;
         }
         if written > 0 {
+            self.sink.core.charge(written);
             self.sink.wake_pump();
         }
         Poll::Ready(Ok(written))

@@ -165,7 +165,6 @@ mod of_tokio {
                     return Poll::Ready(());
                 }
                 has_begun = true;
-                core.refill();
                 core.drive(|| true);
                 if busy() {
                     return self.be_busy(context);
@@ -177,7 +176,9 @@ mod of_tokio {
                 let begun = self.begin_sleep(core, &busy, context);
                 begun.unwrap_or_else(|Awake| self.run_tokio(context))
             });
+            core.set_runs_other(true);
             runtime.block_on(round);
+            core.set_runs_other(false);
             drop(executor::set_sleep(None));
             core.end_sleep();
         }

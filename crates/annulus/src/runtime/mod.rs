@@ -47,6 +47,8 @@ pub use started::Runtime;
 pub use task::{JoinError, JoinHandle};
 
 pub use crate::buf::ReceiveMode;
+#[doc(hidden)]
+pub use crate::driver::coop_budget::PollBudget;
 pub use crate::metrics::CoreMetrics;
 
 use std::future::Future;

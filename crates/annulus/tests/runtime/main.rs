@@ -6,6 +6,7 @@ mod across;
 mod blocking;
 mod bound;
 mod budget;
+mod budget_kinds;
 mod counters;
 mod ending;
 mod files;

@@ -44,6 +44,7 @@ pub(crate) use waiters::{Crowd, WaitersCell};
 pub(crate) use crate::driver::timers::Timer;
 
 use crate::buf::{Group, GroupLayout, ReceiveMode};
+use crate::driver::coop_budget::PollBudget;
 use crate::driver::timers::Timers;
 use crate::driver::uring::Tuning;
 use crate::driver::{DriverHandle, Limits, Opcodes, Submitter, contain};
@@ -100,9 +101,6 @@ enum Backend {
     Readiness(Readiness),
 }
 
-/// The number of operations that may complete within one poll of a task, before other tasks are polled.
-const BUDGET: u32 = 128;
-
 /// A detached task on a core.
 pub(crate) type Background = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -117,7 +115,11 @@ pub(crate) struct Core {
     timers_set: Cell<u64>,
     closing: Closing,
     notifier: Arc<Notifier>,
-    budget: Cell<u32>,
+    /// The budget of the task that is being polled. Always used up while another runtime runs its tasks.
+    budget: PollBudget,
+    /// True while another runtime runs its tasks, and counts their operations.
+    #[cfg(feature = "tokio")]
+    runs_other: Cell<bool>,
     /// The sleep in another runtime, which may poll its own tasks meanwhile.
     #[cfg(feature = "tokio")]
     sleep: Cell<Option<Sleep>>,
@@ -199,7 +201,9 @@ impl Core {
             timers_set: Cell::new(0),
             closing: Closing::new(close_timeout),
             notifier,
-            budget: Cell::new(BUDGET),
+            budget: PollBudget::new(),
+            #[cfg(feature = "tokio")]
+            runs_other: Cell::new(false),
             #[cfg(feature = "tokio")]
             sleep: Cell::new(None),
             ending: Cell::new(false),
@@ -250,28 +254,40 @@ impl Core {
     /// Takes one operation from the budget of the task that is being polled. Returns `false` if the budget is used up:
     /// the task must yield, and is polled again.
     #[inline]
-    pub(crate) fn spend(&self, context: &Context<'_>) -> bool {
-        match self.budget.get().checked_sub(1) {
-            Some(left) => {
-                self.budget.set(left);
-                true
-            }
-            None => {
-                // Another runtime does not reset the budget before it polls its tasks.
-                #[cfg(feature = "tokio")]
-                if self.sleep.get().is_some() {
-                    self.refill();
-                }
-                context.waker().wake_by_ref();
-                false
-            }
+    pub(crate) fn spend(&self, context: &mut Context<'_>) -> bool {
+        self.budget.take() || self.spend_of_other(context)
+    }
+
+    /// Takes one operation from the budget of a task of another runtime, if it is one.
+    #[cold]
+    fn spend_of_other(&self, context: &mut Context<'_>) -> bool {
+        #[cfg(feature = "tokio")]
+        if self.runs_other.get() {
+            // Tokio polls a task without a budget only after its reactor and the core had their turns.
+            let taken = tokio::task::coop::poll_proceed(context);
+            return taken.map(|taken| taken.made_progress()).is_ready();
         }
+        context.waker().wake_by_ref();
+        false
+    }
+
+    /// Takes the share of `bytes` bytes from the budget. Tokio's budgets count operations only.
+    #[inline]
+    pub(crate) fn charge(&self, bytes: usize) {
+        self.budget.charge(bytes);
     }
 
     /// Resets the budget before a task is polled.
     #[inline]
     pub(crate) fn refill(&self) {
-        self.budget.set(BUDGET);
+        self.budget.reset();
+    }
+
+    /// Sets whether another runtime runs its tasks on this thread.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn set_runs_other(&self, runs_other: bool) {
+        self.runs_other.set(runs_other);
+        self.budget.use_up();
     }
 
     /// Sets the function that starts tasks on this core.

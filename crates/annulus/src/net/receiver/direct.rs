@@ -87,6 +87,7 @@ impl Receiver {
                     }
                     res if res > 0 => {
                         self.judge_direct(count(res), bytes);
+                        self.core.charge(count(res));
                         return Some(Poll::Ready(Ok(count(res))));
                     }
                     res if res == -EINTR => continue,

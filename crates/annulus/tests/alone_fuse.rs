@@ -12,6 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use annulus::engine::SetupMode;
+use annulus::fs::FileKind;
 use annulus::{Backend, Engine, File, OpenOptions};
 use annulus_testing::child_process::in_child;
 use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
@@ -523,6 +524,66 @@ fn an_open_query_or_close_that_hangs_blocks_no_caller_although_the_name_is_cache
                     false => pollster::block_on(hanging_calls_block_no_caller(&engine, folder)),
                 }
             }
+        }
+    });
+}
+
+/// Mounts an ext4 without `filetype`, whose listings have no kinds.
+fn mount_without_kinds(image: &Path, folder: &Path) -> Result<(), String> {
+    let run = |command: &mut Command| match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        other => Err(format!("{command:?}: {other:?}")),
+    };
+    let made = std::fs::File::create(image).and_then(|file| file.set_len(4 << 20));
+    made.map_err(|error| error.to_string())?;
+    let features = ["-q", "-F", "-O", "^filetype,^has_journal"];
+    run(Command::new("mkfs.ext4").args(features).arg(image))?;
+    run(Command::new("mount")
+        .args(["-o", "loop"])
+        .args([image, folder]))
+}
+
+#[test]
+fn entries_of_a_file_system_without_kinds_in_its_listings_have_those_of_lstat() {
+    let test = "entries_of_a_file_system_without_kinds_in_its_listings_have_those_of_lstat";
+    if !root_or_skip("mounting a file system") {
+        return;
+    }
+    in_child(test, || {
+        let (images, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mounted = in_own_mounts()
+            .and_then(|()| mount_without_kinds(&images.path().join("image"), folder.path()));
+        if let Err(why) = mounted {
+            return skip(format_args!("no file system without kinds: {why}"));
+        }
+        std::fs::create_dir(folder.path().join("dir")).unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        std::os::unix::fs::symlink("dir", folder.path().join("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+        for backend in [Backend::Uring, Backend::Fallback] {
+            let engine = match Engine::builder().backend(backend).build() {
+                Ok(engine) => engine,
+                Err(error) if error.allows_fallback() => {
+                    skip(format_args!("{backend:?}: {error}"));
+                    continue;
+                }
+                Err(error) => panic!("{backend:?}: {error}"),
+            };
+            let entries =
+                pollster::block_on(async { engine.read_dir(folder.path()).await }).unwrap();
+            let mut kinds: Vec<_> = entries
+                .iter()
+                .map(|entry| (entry.name().to_str().unwrap(), entry.kind()))
+                .collect();
+            kinds.sort_by_key(|(name, _)| *name);
+            let expected = [
+                ("dir", FileKind::Dir),
+                ("file", FileKind::File),
+                ("link", FileKind::Symlink),
+                ("lost+found", FileKind::Dir),
+                ("socket", FileKind::Other),
+            ];
+            assert_eq!(kinds, expected, "{backend:?}");
         }
     });
 }

@@ -41,8 +41,9 @@ impl DirEntry {
         self.inode
     }
 
-    /// Returns the kind of file, without following links. [`FileKind::Other`] if the file system does not include it in
-    /// the listing.
+    /// Returns the kind of file, without following links. If the file system does not include the kinds in its listing,
+    /// the listing asks for each as `lstat(2)` does. [`FileKind::Other`] if that fails, usually because the entry was
+    /// removed meanwhile.
     pub fn kind(&self) -> FileKind {
         self.kind
     }

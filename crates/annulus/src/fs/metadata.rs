@@ -16,7 +16,7 @@ pub enum FileKind {
     Dir,
     /// A symbolic link.
     Symlink,
-    /// A pipe, a socket or a device, or a directory entry whose file system does not report the kind.
+    /// A pipe, a socket or a device, or a directory entry whose kind could not be found out.
     Other,
 }
 

@@ -4,8 +4,9 @@
 //! the descriptor (Open) and the buffer (Lent, Still).
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 
 use super::{FileOp, Op, OpInfo, table, transfer_len};
@@ -16,6 +17,12 @@ use crate::sys::sqe::{Sqe, opcode};
 
 /// Size of the buffer of a piece, bytes: about 2,000 entries.
 const PIECE_BYTES: usize = 64 << 10;
+/// The offset of the `d_type` of a record.
+const KIND_AT: usize = 18;
+/// The offset of the name of a record.
+const NAME_AT: usize = 19;
+/// The `d_type` of an entry whose kind the file system does not include in the listing.
+const DT_UNKNOWN: u8 = 0;
 
 /// Reads a piece of a listing.
 #[derive(Debug)]
@@ -48,6 +55,13 @@ impl ListDir {
     }
 }
 
+/// Returns the length of the first record; `None` at the end, and if it is invalid.
+fn record_bytes(records: &[u8]) -> Option<usize> {
+    let bytes = records.get(16..KIND_AT)?.first_chunk().copied()?;
+    let bytes = usize::from(u16::from_ne_bytes(bytes));
+    (bytes > NAME_AT).then_some(bytes)
+}
+
 // SAFETY: Lent, Still, Open: the records are on the heap and the op's own; `fd` keeps the descriptor.
 unsafe impl Op for ListDir {
     const INFO: OpInfo = table::READ_DIR;
@@ -72,7 +86,11 @@ impl FileOp for ListDir {
     fn syscall(&mut self) -> i32 {
         let records = &mut self.piece.records;
         // SAFETY: Lent: the records are the op's own, and are not touched during the call.
-        unsafe { call::getdents(self.fd.raw(), records.as_mut_ptr(), records.len()) }
+        let res = unsafe { call::getdents(self.fd.raw(), records.as_mut_ptr(), records.len()) };
+        if let Ok(filled) = check(res) {
+            self.piece.complete_kinds(self.fd.raw(), filled);
+        }
+        res
     }
 }
 
@@ -87,6 +105,22 @@ impl Default for Piece {
 }
 
 impl Piece {
+    /// Asks for the kinds that the file system did not include, as std does. Entries that are gone remain without.
+    fn complete_kinds(&mut self, dir: RawFd, filled: usize) {
+        let mut rest = self.records.get_mut(..filled).unwrap_or_default();
+        while let Some(bytes) = record_bytes(rest)
+            && let Some((record, next)) = rest.split_at_mut_checked(bytes)
+        {
+            rest = next;
+            if let Some((head, name)) = record.split_at_mut_checked(NAME_AT)
+                && let Some(kind @ &mut DT_UNKNOWN) = head.last_mut()
+                && let Ok(name) = CStr::from_bytes_until_nul(name)
+            {
+                *kind = call::entry_kind((dir, name)).unwrap_or(DT_UNKNOWN);
+            }
+        }
+    }
+
     /// Returns whether the listing has ended.
     pub(crate) fn is_end(&self) -> bool {
         self.filled == 0
@@ -99,11 +133,9 @@ impl Iterator for Piece {
     /// Parses a record: inode (8 bytes), offset (8), record length (2), type (1), name up to a NUL. Omits `.` and `..`,
     /// as std does.
     fn next(&mut self) -> Option<Listed> {
-        const NAME_AT: usize = 19;
         loop {
-            let record = self.records.get(self.at..self.filled)?;
-            let bytes = record.get(16..18)?.first_chunk().copied()?;
-            let record = record.get(..usize::from(u16::from_ne_bytes(bytes)))?;
+            let rest = self.records.get(self.at..self.filled)?;
+            let record = rest.get(..record_bytes(rest)?)?;
             let name = record.get(NAME_AT..)?;
             self.at += record.len();
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -111,7 +143,7 @@ impl Iterator for Piece {
                 return Some(Listed {
                     name: OsString::from_vec(name.to_vec()),
                     inode: u64::from_ne_bytes(record.first_chunk().copied()?),
-                    kind: record.get(18).copied()?,
+                    kind: record.get(KIND_AT).copied()?,
                 });
             }
         }

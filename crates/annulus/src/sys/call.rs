@@ -432,6 +432,12 @@ pub(crate) unsafe fn getdents(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
     last(unsafe { libc::syscall(libc::SYS_getdents64, fd, base, bytes) })
 }
 
+/// Returns the kind of a directory entry as in `d_type`, by `fstatat(2)` without following links; `None` if that fails.
+pub(crate) fn entry_kind((dir, name): DirPath<'_>) -> Option<u8> {
+    let found = rfs::statat(borrow_fd(dir), name, rfs::AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    u8::try_from((found.st_mode & S_IFMT) >> 12).ok()
+}
+
 pub(crate) use rustix::fs::{Statx, StatxTimestamp, UTIME_OMIT};
 pub(crate) use rustix::time::Timespec;
 

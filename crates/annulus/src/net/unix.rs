@@ -12,6 +12,9 @@ use crate::sys::net::{self, Kind};
 use crate::sys::on_core::OnCore;
 
 /// A Unix stream listener at a path.
+///
+/// A path that begins with a NUL byte (`"\0name"`) is an abstract address of Linux, as in Tokio: a name of any bytes
+/// without a file, which is free again when its last socket has closed. Streams and datagrams take such paths as well.
 #[derive(Debug)]
 pub struct UnixListener {
     pub(super) acceptor: OnCore<Rc<Acceptor>>,
@@ -63,7 +66,7 @@ pub struct PeerCredentials {
 pub struct UnixStream(pub(super) Stream);
 
 impl UnixStream {
-    /// Connects to the listener at `path`.
+    /// Connects to the listener at `path`, which may be an [abstract address](UnixListener).
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::sys::message::UNIX_NAME_BYTES;
 use crate::sys::net::{self, Kind};
 
 /// A datagram socket within the machine. It stays on its core. Datagrams are neither lost nor reordered: a send waits
-/// until the receiver has space.
+/// until the receiver has space. Paths may be [abstract addresses](super::UnixListener).
 #[derive(Debug)]
 pub struct UnixDatagram(pub(super) Rc<DatagramReceiver>);
 

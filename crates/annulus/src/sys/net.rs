@@ -5,11 +5,12 @@
 //! memory they point to (Lent). The call returns before the operation is touched again.
 #![allow(unsafe_code)]
 
+use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -59,9 +60,13 @@ pub(crate) fn internet(address: SocketAddr) -> Address {
     address.into()
 }
 
-/// Converts a path to a Unix address.
+/// Converts a path to a Unix address. A path that begins with a NUL byte is an abstract address.
 pub(crate) fn unix(path: &std::path::Path) -> io::Result<Address> {
-    Ok(SocketAddrUnix::new(path)?.into())
+    let address = match path.as_os_str().as_bytes() {
+        [0, name @ ..] => SocketAddrUnix::new_abstract_name(name),
+        _ => SocketAddrUnix::new(path),
+    };
+    Ok(address?.into())
 }
 
 /// Converts `address` to an internet address; `None` if it has another family.
@@ -69,12 +74,17 @@ pub(crate) fn to_internet(address: Address) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok()
 }
 
-/// Converts `address` to a path; `None` if it has another family or no path.
+/// Converts `address` to a path, as `unix` takes it; `None` if it has another family or no path.
 pub(crate) fn to_path(address: Address) -> Option<std::path::PathBuf> {
     let unix = SocketAddrUnix::try_from(address).ok()?;
-    let path = unix.path_bytes()?;
-    let path = path.strip_suffix(&[0]).unwrap_or(path);
-    Some(std::ffi::OsStr::from_bytes(path).into())
+    let path = match unix.abstract_name() {
+        Some(name) => [&[0], name].concat(),
+        None => {
+            let path = unix.path_bytes()?;
+            path.strip_suffix(&[0]).unwrap_or(path).to_vec()
+        }
+    };
+    Some(OsString::from_vec(path).into())
 }
 
 /// Returns a pointer to the `struct sockaddr`, and its length in bytes.

@@ -274,3 +274,22 @@ fn a_unix_datagram_waits_until_its_receiver_has_space() {
         sends.await.unwrap();
     });
 }
+
+#[test]
+fn datagrams_of_abstract_addresses_are_replied_to() {
+    for_each_way(|way| async move {
+        let name = |of: &str| format!("\0annulus/{}/{way:?}/{of}", std::process::id());
+        let one = UnixDatagram::bind(name("one")).unwrap();
+        let other = UnixDatagram::bind(name("other")).unwrap();
+        one.send_to("question", name("other")).await.unwrap();
+        let (received, buf) = other.recv_from(vec![0; 8]).await.unwrap();
+        assert_eq!(buf, b"question");
+        let from = received.from.unwrap();
+        assert_eq!(from.to_str(), Some(&*name("one")));
+        other.send_to("answer", &from).await.unwrap();
+        assert_eq!(one.recv(vec![0; 6]).await.unwrap().1, b"answer");
+        one.connect(name("other")).await.unwrap();
+        one.send("again").await.unwrap();
+        assert_eq!(other.recv(vec![0; 5]).await.unwrap().1, b"again");
+    });
+}

@@ -1,9 +1,11 @@
 //! Sent data is echoed, for any size and any segmentation.
 
 use std::net::{Shutdown, SocketAddr};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net as std_unix;
 use std::rc::Rc;
 
-use annulus::net::{TcpListener, TcpStream, UnixStream};
+use annulus::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use annulus::runtime::spawn;
 
 use crate::bytes::{Expected, ask, bytes};
@@ -173,4 +175,42 @@ fn several_tasks_that_receive_from_one_stream_all_get_data() {
         sent.sort_unstable();
         assert_eq!(got, sent);
     });
+}
+
+#[test]
+fn an_abstract_address_has_no_file_and_any_bytes_and_is_free_after_its_end() {
+    for_each_way(|way| async move {
+        let name = format!("\0annulus/{}/{way:?}\0\u{e9}", std::process::id());
+        for round in 0..2 {
+            let listener = UnixListener::bind(&name).unwrap();
+            let error = UnixListener::bind(&name).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "{round}");
+            let client = UnixStream::connect(&name).await.unwrap();
+            let server = listener.accept().await.unwrap();
+            client.send_all("question").await.unwrap();
+            let question = server.recv_exact(vec![0; 8]).await.unwrap();
+            assert_eq!(question, b"question");
+            // Sockets of std have the same name for it.
+            let address = std_unix::SocketAddr::from_abstract_name(&name[1..]).unwrap();
+            let std_client = std_unix::UnixStream::connect_addr(&address).unwrap();
+            listener.accept().await.unwrap();
+            drop((std_client, client, server));
+            drop(listener);
+            freed(&address).await;
+        }
+        let error = UnixStream::connect(&name).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+        let long = format!("\0{}", "x".repeat(108));
+        let error = UnixListener::bind(long).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENAMETOOLONG));
+        let error = UnixListener::bind("a\0b").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    });
+}
+
+/// Waits until no socket listens at `address`: the kernel may close a listener of a ring a moment later.
+async fn freed(address: &std_unix::SocketAddr) {
+    while std_unix::UnixStream::connect_addr(address).is_ok() {
+        annulus::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
 }

@@ -56,6 +56,7 @@
 //! Operations go to the engine's drivers or blocking threads
 //!
 //! - without io_uring, or if a thread's ring is refused;
+//! - if the rings of all threads of the process hold a quarter of its descriptors (`RLIMIT_NOFILE`), three per ring;
 //! - if the runtime was built without I/O. To find out, the first operation in a runtime starts a thread that tries to
 //!   register a descriptor, once, and a panic hook keeps the panic of that thread silent. A program with
 //!   `panic = "abort"` starts no such thread, and calls [`adopt`] for a runtime that has I/O;

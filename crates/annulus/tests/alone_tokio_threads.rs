@@ -2,9 +2,12 @@
 //! because the test checks all of its threads.
 
 use std::fs;
+use std::sync::{Arc, Barrier};
 
 use annulus::tokio::Rings;
 use annulus::{Backend, Engine, OpenOptions};
+use annulus_testing::child_process::in_child;
+use rustix::process::{Resource, Rlimit};
 use tokio::runtime::{Builder, Runtime};
 
 /// Returns the names of the library's threads.
@@ -12,6 +15,13 @@ fn ours() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
     names.filter(|name| name.starts_with("annulus")).collect()
+}
+
+/// Returns the targets of all descriptors of this process.
+fn descriptors() -> Vec<String> {
+    let all = fs::read_dir("/proc/self/fd").unwrap();
+    let targets = all.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
+    targets.map(|target| target.display().to_string()).collect()
 }
 
 async fn read_much(engine: Engine, path: std::path::PathBuf) {
@@ -60,6 +70,74 @@ fn check(runtime: &Runtime, spawned: bool) {
     );
     assert!(engine.thread_ring_refusal().is_none());
     assert_eq!(ours(), Vec::<String>::new());
+}
+
+#[test]
+fn rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program() {
+    const LIMIT: usize = 256;
+    const THREADS: usize = 100;
+    let test = "rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program";
+    in_child(test, || {
+        rustix::process::setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(LIMIT as u64),
+                maximum: Some(LIMIT as u64),
+            },
+        )
+        .unwrap();
+        for backend in [Backend::Uring, Backend::Fallback] {
+            let runtime = Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build_with_rings()
+                .unwrap();
+            let engine = Engine::builder().backend(backend).build().unwrap();
+            // The engine's driver, the runtime and the test have these.
+            pollster::block_on(engine.nop()).unwrap();
+            let before = descriptors().len();
+            let (used, end) = (
+                Arc::new(Barrier::new(THREADS + 1)),
+                Arc::new(Barrier::new(THREADS + 1)),
+            );
+            let threads: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    let (engine, used, end) = (engine.clone(), Arc::clone(&used), Arc::clone(&end));
+                    runtime.spawn_blocking(move || {
+                        pollster::block_on(engine.nop()).unwrap();
+                        used.wait();
+                        end.wait();
+                    })
+                })
+                .collect();
+            used.wait();
+            let names = descriptors();
+            let rings = names
+                .iter()
+                .filter(|name| name.contains("io_uring"))
+                .count();
+            println!(
+                "{backend:?}: {before} descriptors before, {} with rings, {rings} of rings",
+                names.len()
+            );
+            let open = || fs::File::open("/dev/null").ok();
+            let opened = std::iter::from_fn(open).collect::<Vec<_>>().len();
+            end.wait();
+            assert_eq!(rings > 10, backend == Backend::Uring, "{names:?}");
+            assert!(before + opened >= LIMIT * 3 / 4, "{before}, {opened}");
+            if backend == Backend::Uring {
+                let refusal = engine.thread_ring_refusal().unwrap().to_string();
+                assert!(refusal.contains("RLIMIT_NOFILE is 256"), "{refusal}");
+            }
+            runtime.block_on(async {
+                for thread in threads {
+                    thread.await.unwrap();
+                }
+            });
+            drop(engine);
+            drop(runtime);
+        }
+    });
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! An executor that can drive rings on its threads is registered once (`set_ring_executor`). From then on the first
 //! operation of an engine on such a thread creates a ring there; later ones find it in a thread-local cell. If a ring
-//! cannot be created, that thread does not try again: its operations go to the engine's drivers.
+//! cannot be created, that thread does not try again: its operations go to the engine's drivers. All rings of threads
+//! together hold at most a quarter of the process's descriptors.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,6 +18,7 @@ use super::finish::contained;
 use super::threadless::ThreadlessDriver;
 use super::{DriverHandle, Submitter, ring_watch};
 use crate::error::SetupError;
+use crate::sys::probe;
 use crate::sys::ring::Ring;
 
 /// An executor that drives rings on its own threads. An adapter implements it; a program names
@@ -96,6 +98,40 @@ fn executor() -> Option<&'static dyn RingExecutor> {
 pub struct ThreadRing {
     driver: Arc<ThreadlessDriver<Ring>>,
     descriptor: OwnedFd,
+    _share: DescriptorShare,
+}
+
+/// The number of descriptors of a ring: its own, its eventfd, and the one that the executor polls.
+const DESCRIPTORS_PER_RING: u64 = 3;
+/// The number of rings of threads.
+static RINGS: AtomicU64 = AtomicU64::new(0);
+
+/// A ring's share of the process's descriptors.
+struct DescriptorShare;
+
+impl DescriptorShare {
+    /// Fails if the rings would hold more than a quarter of the descriptors.
+    fn take() -> Result<DescriptorShare, SetupError> {
+        let Some(limit) = probe::nofile() else {
+            RINGS.fetch_add(1, Ordering::Relaxed);
+            return Ok(DescriptorShare);
+        };
+        let max = limit / 4 / DESCRIPTORS_PER_RING;
+        let more = |rings| (rings < max).then_some(rings + 1);
+        match RINGS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(DescriptorShare),
+            Err(rings) => Err(SetupError::Config(format!(
+                "{rings} threads have their own rings, with a quarter of the descriptors (RLIMIT_NOFILE is {limit}); \
+                 further threads submit to the engine's drivers; raise the limit for more rings (ulimit -n 65536)"
+            ))),
+        }
+    }
+}
+
+impl Drop for DescriptorShare {
+    fn drop(&mut self) {
+        RINGS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl ThreadRing {
@@ -307,10 +343,12 @@ fn make(
     ring_executor: &'static dyn RingExecutor,
     executor: u64,
 ) -> Option<usize> {
-    let made = submitter.make_own().and_then(|(index, driver, pollable)| {
+    let made = DescriptorShare::take().and_then(|share| {
+        let (index, driver, pollable) = submitter.make_own()?;
         let ring = ThreadRing {
             driver: Arc::clone(&driver),
             descriptor: pollable,
+            _share: share,
         };
         let registered = contained(|| {
             ring_executor.register(ring)?;

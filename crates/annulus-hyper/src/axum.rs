@@ -22,23 +22,27 @@
 //! - **Panics.** A handler that panics responds with status 500, and its connection goes on.
 //! - **TLS.** `Serve::tls`, with the feature `tls`. The certificate can be replaced while the server runs.
 //! - **Peer.** `ConnectInfo<SocketAddr>` works with `router.into_make_service_with_connect_info::<SocketAddr>()`.
+//! - **Listeners.** In place of an address, [`serve`] takes a bound [`Listener`] of std or Tokio: TCP, or a Unix socket.
+//! - **Services.** Any service of tower is served as `ServiceExt::<Request>::into_make_service(service)` of axum.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::io;
 use std::mem;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{self, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::os::unix::net as unix;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::thread;
 use std::time::Duration;
 
-use annulus::net::TcpListener;
-use annulus::runtime::{Handle, Runtime, RuntimeBuilder};
+use annulus::net::{TcpListener, UnixListener};
+use annulus::runtime::{CoreInfo, Handle, Runtime, RuntimeBuilder};
 use axum::Router;
+use axum::body::Body;
 use axum::extract::connect_info::{Connected, IntoMakeServiceWithConnectInfo};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -48,16 +52,32 @@ use hyper::body::Incoming;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
-use super::Server;
+use super::{Listener, Server};
+
+/// The address of a client that has left, and of a Unix socket.
+const NO_ADDRESS: SocketAddr = SocketAddr::new(net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The default deadline. `docker stop` kills a process ten seconds after SIGTERM.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// Serves `app` at `address` on every core, until SIGTERM or SIGINT. Await the result in a Tokio runtime, or call
+/// Serves `app` on every core, until SIGTERM or SIGINT. Await the result in a Tokio runtime, or call
 /// [`run`](Serve::run) outside of one.
-pub fn serve<A: App>(address: impl ToSocketAddrs, app: A) -> Serve<A> {
+///
+/// `endpoint` is an address, or a bound listener of std or Tokio, as from `listenfd` or systemd: a `TcpListener` or a
+/// `UnixListener`. With an address, each core binds its own socket. The socket of a listener is shared by all cores.
+///
+/// ```no_run
+/// use std::os::unix::net::UnixListener;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let router = axum::Router::new();
+/// let listener = UnixListener::bind("/run/site.sock")?;      // the path stays after the end of the server
+/// annulus_hyper::axum::serve(listener, router).run()
+/// # }
+/// ```
+pub fn serve<A: App, Kind>(endpoint: impl Endpoint<Kind>, app: A) -> Serve<A> {
     Serve {
-        addresses: address.to_socket_addrs().map(Iterator::collect),
+        endpoint: endpoint.endpoint(),
         app,
         runtime: Runtime::builder().grace(DEADLINE).with_tokio(),
         server: server(),
@@ -90,19 +110,13 @@ pub fn serve<A: App>(address: impl ToSocketAddrs, app: A) -> Serve<A> {
 /// # Panics
 ///
 /// Panics if called outside a runtime.
-pub async fn serve_on_core<A: App>(
+pub async fn serve_on_core<L: Listener, A: App>(
     server: &Server,
-    listener: TcpListener,
+    listener: L,
     app: A,
 ) -> io::Result<()> {
     let serve = server.serve_each(listener, |stream| {
-        // A client that has left has no address, and sends no request.
-        let peer = || {
-            stream
-                .peer_addr()
-                .unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
-        };
-        Contains(app.service(peer))
+        Contains(app.service(|| L::peer(stream).unwrap_or(NO_ADDRESS)))
     });
     serve.await
 }
@@ -114,13 +128,40 @@ pub fn server() -> Server {
     server
 }
 
-/// An application of axum: a [`Router`], or the result of its `into_make_service` or
-/// `into_make_service_with_connect_info`. Sealed.
+/// The place where [`serve`] accepts connections: an address, or a bound listener of std or Tokio. Sealed.
+pub trait Endpoint<Kind>: sealed::Binds<Kind> {}
+
+impl<Kind, E: sealed::Binds<Kind>> Endpoint<Kind> for E {}
+
+/// An application: a [`Router`], or the result of `into_make_service` or `into_make_service_with_connect_info`, of a
+/// router or of any other [`Service`]. Sealed.
 pub trait App: sealed::Serves {}
 
 impl App for Router {}
-impl App for IntoMakeService<Router> {}
-impl<C: Connected<SocketAddr>> App for IntoMakeServiceWithConnectInfo<Router, C> {}
+impl<S: Service> App for IntoMakeService<S> {}
+impl<S: Service, C: Connected<SocketAddr> + Sync> App for IntoMakeServiceWithConnectInfo<S, C> {}
+
+/// A service of tower that axum can serve. Implemented for every type with these properties.
+pub trait Service:
+    tower_service::Service<
+        Request<Body>,
+        Response: IntoResponse,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> Service for S
+where
+    S: tower_service::Service<Request<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Response: IntoResponse,
+    S::Future: Send + 'static,
+{
+}
 
 mod sealed {
     use axum::extract::ConnectInfo;
@@ -128,32 +169,62 @@ mod sealed {
 
     use super::*;
 
+    /// An address or a bound listener.
+    #[derive(Debug)]
+    pub enum ListenTarget {
+        /// Each core binds a socket.
+        Addresses(Vec<SocketAddr>),
+        /// The cores share a socket.
+        Tcp(net::TcpListener),
+        Unix(unix::UnixListener),
+    }
+
+    /// `Kind` keeps the implementations apart.
+    pub trait Binds<Kind> {
+        fn endpoint(self) -> io::Result<ListenTarget>;
+    }
+
+    #[derive(Debug)]
+    pub struct Address;
+
+    impl<E: ToSocketAddrs> Binds<Address> for E {
+        fn endpoint(self) -> io::Result<ListenTarget> {
+            Ok(ListenTarget::Addresses(self.to_socket_addrs()?.collect()))
+        }
+    }
+
+    #[derive(Debug)]
+    pub struct Bound;
+
+    impl Binds<Bound> for net::TcpListener {
+        fn endpoint(self) -> io::Result<ListenTarget> {
+            Ok(ListenTarget::Tcp(self))
+        }
+    }
+
+    impl Binds<Bound> for unix::UnixListener {
+        fn endpoint(self) -> io::Result<ListenTarget> {
+            Ok(ListenTarget::Unix(self))
+        }
+    }
+
+    impl Binds<Bound> for tokio::net::TcpListener {
+        fn endpoint(self) -> io::Result<ListenTarget> {
+            self.into_std()?.endpoint()
+        }
+    }
+
+    impl Binds<Bound> for tokio::net::UnixListener {
+        fn endpoint(self) -> io::Result<ListenTarget> {
+            self.into_std()?.endpoint()
+        }
+    }
+
     pub trait Serves: Clone + Send + Sync + 'static {
-        type Service: Serve;
+        type Service: Service;
 
         /// Returns the service for the connection of `peer`.
         fn service(&self, peer: impl FnOnce() -> SocketAddr) -> Self::Service;
-    }
-
-    /// A service of axum.
-    pub trait Serve:
-        tower_service::Service<
-            Request<Incoming>,
-            Response = Response,
-            Error = Infallible,
-            Future: Send + 'static,
-        > + Clone
-        + 'static
-    {
-    }
-
-    impl<S> Serve for S
-    where
-        S: tower_service::Service<Request<Incoming>, Response = Response, Error = Infallible>
-            + Clone
-            + 'static,
-        S::Future: Send + 'static,
-    {
     }
 
     impl Serves for Router {
@@ -164,16 +235,16 @@ mod sealed {
         }
     }
 
-    impl Serves for IntoMakeService<Router> {
-        type Service = Router;
+    impl<S: Service> Serves for IntoMakeService<S> {
+        type Service = S;
 
-        fn service(&self, peer: impl FnOnce() -> SocketAddr) -> Router {
+        fn service(&self, peer: impl FnOnce() -> SocketAddr) -> S {
             made(self.clone(), peer())
         }
     }
 
-    impl<C: Connected<SocketAddr>> Serves for IntoMakeServiceWithConnectInfo<Router, C> {
-        type Service = AddExtension<Router, ConnectInfo<C>>;
+    impl<S: Service, C: Connected<SocketAddr> + Sync> Serves for IntoMakeServiceWithConnectInfo<S, C> {
+        type Service = AddExtension<S, ConnectInfo<C>>;
 
         fn service(&self, peer: impl FnOnce() -> SocketAddr) -> Self::Service {
             made(self.clone(), peer())
@@ -200,7 +271,7 @@ mod sealed {
 /// A server of [`serve`].
 #[must_use = "the server starts when it is awaited, or by `run`"]
 pub struct Serve<A> {
-    addresses: io::Result<Vec<SocketAddr>>,
+    endpoint: io::Result<sealed::ListenTarget>,
     app: A,
     runtime: RuntimeBuilder,
     server: Server,
@@ -244,7 +315,7 @@ impl<A: App> Serve<A> {
     }
 
     /// Calls `tell` with the address once the server accepts connections there. With port 0 the kernel has selected the
-    /// port.
+    /// port. For a Unix socket, the address is `0.0.0.0:0`.
     pub fn on_listening(mut self, tell: impl FnOnce(SocketAddr) + Send + 'static) -> Self {
         self.on_listening = Some(Box::new(tell));
         self
@@ -269,7 +340,7 @@ impl<A: App> Serve<A> {
     }
 
     async fn serve(self) -> io::Result<()> {
-        let addresses = self.addresses?;
+        let target = Arc::new(self.endpoint?);
         let stop = match self.stop {
             Some(stop) => stop,
             None => Box::pin(terminated()?),
@@ -278,27 +349,36 @@ impl<A: App> Serve<A> {
         let runtime = self.runtime;
         let on_listening = Mutex::new(self.on_listening);
         let (bound, _) = watch::channel(None);
-        let main = move |core: annulus::runtime::CoreInfo| {
-            let (app, server, addresses) = (app.clone(), server.clone(), addresses.clone());
-            let (bound, mut first) = (bound.clone(), bound.subscribe());
+        let main = move |core: CoreInfo| {
+            let (app, server, target) = (app.clone(), server.clone(), Arc::clone(&target));
+            let bound = bound.clone();
             let tell = on_listening
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
-            async move {
-                let listener = if core.index() == 0 {
-                    let listener = TcpListener::bind(&addresses[..])?;
-                    bound.send_replace(Some(listener.local_addr()?));
-                    listener
-                } else {
-                    let first = first.wait_for(Option::is_some).await;
-                    let first = first.map_err(io::Error::other)?;
-                    TcpListener::bind(first.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into()))?
-                };
+            let tell = move |address| {
                 if let Some(tell) = tell {
-                    tell(listener.local_addr()?);
+                    tell(address);
                 }
-                serve_on_core(&server, listener, app).await
+            };
+            async move {
+                match &*target {
+                    sealed::ListenTarget::Unix(listener) => {
+                        let listener = UnixListener::from_std(listener.try_clone()?)?;
+                        tell(NO_ADDRESS);
+                        serve_on_core(&server, listener, app).await
+                    }
+                    sealed::ListenTarget::Tcp(listener) => {
+                        let listener = TcpListener::from_std(listener.try_clone()?)?;
+                        tell(listener.local_addr()?);
+                        serve_on_core(&server, listener, app).await
+                    }
+                    sealed::ListenTarget::Addresses(addresses) => {
+                        let listener = bind(&core, addresses, &bound).await?;
+                        tell(listener.local_addr()?);
+                        serve_on_core(&server, listener, app).await
+                    }
+                }
             }
         };
         let (send_handle, handle) = oneshot::channel();
@@ -320,6 +400,23 @@ impl<A: App> Serve<A> {
         }
         ended.await.unwrap_or_else(panicked)
     }
+}
+
+/// Binds a socket of `core`. The first core selects the address, and the others bind the same.
+async fn bind(
+    core: &CoreInfo,
+    addresses: &[SocketAddr],
+    bound: &watch::Sender<Option<SocketAddr>>,
+) -> io::Result<TcpListener> {
+    if core.index() == 0 {
+        let listener = TcpListener::bind(addresses)?;
+        bound.send_replace(Some(listener.local_addr()?));
+        return Ok(listener);
+    }
+    let mut first = bound.subscribe();
+    let first = first.wait_for(Option::is_some).await;
+    let first = first.map_err(io::Error::other)?;
+    TcpListener::bind(first.unwrap_or(NO_ADDRESS))
 }
 
 /// Shuts the runtime down when it is dropped, also with the future of a server.
@@ -344,7 +441,7 @@ impl<A: App> IntoFuture for Serve<A> {
 impl<A> fmt::Debug for Serve<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Serve")
-            .field("addresses", &self.addresses)
+            .field("endpoint", &self.endpoint)
             .field("runtime", &self.runtime)
             .field("server", &self.server)
             .finish_non_exhaustive()
@@ -366,42 +463,61 @@ fn terminated() -> io::Result<impl Future<Output = ()> + Send> {
 /// A service whose panics are responses with status 500.
 struct Contains<S>(S);
 
-impl<S: sealed::Serve> hyper::service::Service<Request<Incoming>> for Contains<S> {
+impl<S: Service> hyper::service::Service<Request<Incoming>> for Contains<S> {
     type Response = Response;
     type Error = Infallible;
-    type Future = Contained<S::Future>;
+    type Future = Contained<S, S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        // axum's services are always ready.
-        let mut service = self.0.clone();
-        let called = catch_unwind(AssertUnwindSafe(|| service.call(request)));
-        Contained {
-            future: called.map_err(mem::forget).ok(),
+        Contained::Waiting {
+            call: Some((self.0.clone(), request.map(Body::new))),
         }
     }
 }
 
 pin_project_lite::pin_project! {
-    /// The response of a handler. `None` if it has panicked.
-    struct Contained<F> {
-        #[pin]
-        future: Option<F>,
+    /// The response of a handler.
+    #[project = Projected]
+    enum Contained<S, F> {
+        /// The service may not be ready yet; a router always is.
+        Waiting { call: Option<(S, Request<Body>)> },
+        Called { #[pin] future: F },
+        Ended,
     }
 }
 
-impl<F: Future<Output = Result<Response, Infallible>>> Future for Contained<F> {
-    type Output = Result<Response, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        if let Some(future) = this.future.as_mut().as_pin_mut() {
-            match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
-                Ok(polled) => return polled,
-                // The payload's drop is code of the user, which may panic again.
-                Err(panic) => mem::forget(panic),
+impl<S: Service> Contained<S, S::Future> {
+    /// Runs the handler to its response.
+    fn advance(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        if let Projected::Waiting { call } = self.as_mut().project()
+            && let Some((service, _)) = call
+        {
+            let Ok(()) = ready!(service.poll_ready(context));
+            if let Some((mut service, request)) = call.take() {
+                let future = service.call(request);
+                self.set(Contained::Called { future });
             }
         }
-        let dropped = catch_unwind(AssertUnwindSafe(|| this.future.set(None)));
+        match self.project() {
+            Projected::Called { future } => {
+                let Ok(response) = ready!(future.poll(context));
+                Poll::Ready(response.into_response())
+            }
+            Projected::Waiting { .. } | Projected::Ended => Poll::Pending,
+        }
+    }
+}
+
+impl<S: Service> Future for Contained<S, S::Future> {
+    type Output = Result<Response, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match catch_unwind(AssertUnwindSafe(|| self.as_mut().advance(context))) {
+            Ok(polled) => return polled.map(Ok),
+            // The payload's drop is code of the user, which may panic again.
+            Err(panic) => mem::forget(panic),
+        }
+        let dropped = catch_unwind(AssertUnwindSafe(|| self.set(Contained::Ended)));
         mem::forget(dropped);
         Poll::Ready(Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response()))
     }

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -34,11 +35,14 @@ impl Listener for TcpListener {}
 impl Listener for UnixListener {}
 
 mod sealed {
-    use super::{ConnectedStream, Context, Incoming, Poll, io};
+    use super::{ConnectedStream, Context, Incoming, Poll, SocketAddr, io};
     use super::{TcpListener, TcpStream, UnixListener, UnixStream};
 
     pub trait Listens {
         type Stream: ConnectedStream + 'static;
+
+        /// Returns the address of the client; `None` if it has left, or is a Unix socket.
+        fn peer(stream: &Self::Stream) -> Option<SocketAddr>;
 
         fn incoming(self) -> io::Result<Incoming<Self::Stream>>;
 
@@ -50,6 +54,10 @@ mod sealed {
 
     impl Listens for TcpListener {
         type Stream = TcpStream;
+
+        fn peer(stream: &TcpStream) -> Option<SocketAddr> {
+            stream.peer_addr().ok()
+        }
 
         fn incoming(self) -> io::Result<Incoming<TcpStream>> {
             // Accepted connections inherit the option. A response in two sends then does not wait for an
@@ -68,6 +76,10 @@ mod sealed {
 
     impl Listens for UnixListener {
         type Stream = UnixStream;
+
+        fn peer(_: &UnixStream) -> Option<SocketAddr> {
+            None
+        }
 
         fn incoming(self) -> io::Result<Incoming<UnixStream>> {
             Ok(self.accept_multishot())

@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use annulus::Backend;
-use annulus_hyper::axum::{App, Serve, serve};
+use annulus_hyper::axum::{App, Endpoint, Serve, serve};
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::routing::{any, get, post};
-use axum::{BoxError, Router};
+use axum::{BoxError, Router, ServiceExt};
 use futures_util::{SinkExt, StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
@@ -30,6 +30,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite;
+use tower_http::normalize_path::NormalizePath;
 
 /// The limit of each test.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -396,6 +397,127 @@ fn handlers_get_the_address_of_the_peer() {
             text.ends_with(&stream.local_addr().unwrap().to_string()),
             "{text}"
         );
+        site
+    });
+}
+
+/// Serves `endpoint` on each backend, with two cores, and makes a request at the address for which `connect` opens
+/// streams.
+fn each_endpoint<E: Endpoint<Kind>, Kind, S: Read + Write>(
+    bind: impl Fn() -> (E, Box<dyn Fn() -> io::Result<S> + Send>),
+) {
+    for backend in backends() {
+        let tokio = tokio::runtime::Runtime::new().unwrap();
+        let (server, stop, listening, connect) = {
+            let _context = tokio.enter();
+            let (endpoint, connect) = bind();
+            let (stop, stopped) = oneshot::channel::<()>();
+            let (tell, listening) = oneshot::channel();
+            let app = handlers().into_make_service_with_connect_info::<SocketAddr>();
+            let server = serve(endpoint, app)
+                .runtime(|runtime| runtime.backend(backend).threads(2))
+                .with_graceful_shutdown(async { drop(stopped.await) })
+                .on_listening(|address| tell.send(address).unwrap());
+            (server.into_future(), stop, listening, connect)
+        };
+        let ended = tokio.spawn(server);
+        listening.blocking_recv().unwrap();
+        for _ in 0..20 {
+            let mut stream = connect().unwrap();
+            let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            stream.write_all(request).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert!(text.ends_with("Hello, World!"), "{backend:?}: {text}");
+        }
+        drop(stop);
+        tokio.block_on(ended).unwrap().unwrap();
+    }
+}
+
+#[test]
+fn bound_listeners_of_std_and_tokio_are_served() {
+    each_endpoint(|| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = move || std::net::TcpStream::connect(address);
+        (listener, Box::new(connect) as _)
+    });
+    each_endpoint(|| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let connect = move || std::net::TcpStream::connect(address);
+        (listener, Box::new(connect) as _)
+    });
+}
+
+#[test]
+fn unix_sockets_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = AtomicU64::new(0);
+    let path = || {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        dir.path().join(number.to_string())
+    };
+    each_endpoint(|| {
+        let path = path();
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let connect = move || std::os::unix::net::UnixStream::connect(&path);
+        (listener, Box::new(connect) as _)
+    });
+    each_endpoint(|| {
+        let path = path();
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let connect = move || std::os::unix::net::UnixStream::connect(&path);
+        (listener, Box::new(connect) as _)
+    });
+}
+
+#[test]
+fn a_service_around_a_router_sees_requests_first() {
+    let app = || {
+        let app = NormalizePath::trim_trailing_slash(handlers());
+        ServiceExt::<axum::extract::Request>::into_make_service_with_connect_info::<SocketAddr>(app)
+    };
+    each_way(app, |site| async {
+        for path in ["/peer", "/peer/"] {
+            let text = site.get(path).await;
+            assert!(
+                text.starts_with("HTTP/1.1 200 ") && text.contains("127.0.0.1:"),
+                "{text}"
+            );
+        }
+        site
+    });
+}
+
+#[test]
+fn a_service_is_called_when_it_is_ready_and_its_panics_respond_500() {
+    let app = || {
+        let echo = |request: axum::extract::Request| async move {
+            assert_ne!(request.uri().path(), "/panic", "a panic for the test");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Ok::<_, Infallible>(request.uri().path().to_owned())
+        };
+        // One request at a time: the others wait until the service is ready.
+        let limited = tower::ServiceBuilder::new()
+            .concurrency_limit(1)
+            .service_fn(echo);
+        ServiceExt::<axum::extract::Request>::into_make_service(limited)
+    };
+    each_way(app, |site| async {
+        let paths: Vec<_> = (0..8).map(|number| format!("/{number}")).collect();
+        let texts = futures_util::future::join_all(paths.iter().map(|path| site.get(path))).await;
+        for (path, text) in paths.iter().zip(texts) {
+            assert!(
+                text.starts_with("HTTP/1.1 200 ") && text.ends_with(&**path),
+                "{text}"
+            );
+        }
+        assert!(site.get("/panic").await.starts_with("HTTP/1.1 500 "));
+        assert!(site.get("/after").await.ends_with("/after"));
         site
     });
 }

@@ -116,7 +116,8 @@ impl LocalFileSystem {
     /// [`with_revalidation`](LocalFileSystem::with_revalidation) sets a time.
     ///
     /// The space of a file that another program has deleted stays in use while the file is open. An access to the object
-    /// closes it, and so does [`close_files`](LocalFileSystem::close_files).
+    /// closes it, and so does [`close_files`](LocalFileSystem::close_files). Call that also before you unmount the file
+    /// system, and after the process has given up rights.
     #[must_use]
     pub fn with_open_files(mut self, max: usize) -> Self {
         let trusted = self.store.files.trusted();

@@ -47,7 +47,8 @@ macro_rules! tests {
         use annulus_testing::child_process::{become_own_user, in_child};
         use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
         use annulus_testing::skip::{root_or_skip, skip};
-        use nix::mount::{MsFlags, mount};
+        use nix::errno::Errno;
+        use nix::mount::{MsFlags, mount, umount};
         use nix::sys::statvfs::statvfs;
         use $object_store::path::Path;
         use $object_store::{Error, ObjectStore, ObjectStoreExt};
@@ -123,6 +124,66 @@ macro_rules! tests {
                         );
                         store.put(&location, vec![2; 100_000].into()).await.unwrap();
                         assert_eq!(store.head(&location).await.unwrap().size, 100_000);
+                    });
+                },
+            );
+        }
+
+        #[test]
+        fn a_file_system_is_unmounted_once_its_files_are_closed() {
+            in_child(
+                &test("a_file_system_is_unmounted_once_its_files_are_closed"),
+                || {
+                    if !mounts_or_skip() {
+                        return;
+                    }
+                    let root = tempfile::tempdir().unwrap();
+                    let (none, flags) = (None::<&str>, MsFlags::empty());
+                    mount(Some("tmpfs"), root.path(), Some("tmpfs"), flags, none).unwrap();
+                    block_on(async {
+                        let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+                        let location = Path::from("object");
+                        store.put(&location, "x".into()).await.unwrap();
+                        store.get(&location).await.unwrap().bytes().await.unwrap();
+                        assert_eq!(umount(root.path()), Err(Errno::EBUSY));
+                        store.close_files();
+                        // The kernel may close the file of a put a little later.
+                        while let Err(error) = umount(root.path()) {
+                            assert_eq!(error, Errno::EBUSY);
+                            tokio::task::yield_now().await;
+                        }
+                    });
+                },
+            );
+        }
+
+        #[test]
+        fn a_file_is_read_without_the_right_to_open_it_until_it_is_closed() {
+            use std::os::unix::fs::PermissionsExt;
+
+            in_child(
+                &test("a_file_is_read_without_the_right_to_open_it_until_it_is_closed"),
+                || {
+                    if !root_or_skip("another user") {
+                        return;
+                    }
+                    let root = tempfile::tempdir().unwrap();
+                    let allow = |path: &std::path::Path, mode| {
+                        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+                            .unwrap();
+                    };
+                    allow(root.path(), 0o755);
+                    std::fs::write(root.path().join("object"), "x").unwrap();
+                    allow(&root.path().join("object"), 0o600);
+                    block_on(async {
+                        let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+                        let location = Path::from("object");
+                        store.get(&location).await.unwrap();
+                        become_own_user();
+                        let got = store.get(&location).await.unwrap();
+                        assert_eq!(got.bytes().await.unwrap(), "x");
+                        store.close_files();
+                        is_generic(store.get(&location).await, "Permission denied");
                     });
                 },
             );

@@ -45,6 +45,15 @@ macro_rules! tests {
         }
 
         #[tokio::test]
+        async fn ranges_beyond_a_reported_length_of_zero_fail() {
+            let store = LocalFileSystem::new_with_prefix("/proc/self").unwrap();
+            let (at, ranges) = (Path::from("status"), [0..4]);
+            assert_eq!(store.head(&at).await.unwrap().size, 0);
+            let error = store.get_ranges(&at, &ranges).await.unwrap_err();
+            assert!(error.to_string().contains("has 0 bytes"), "{error}");
+        }
+
+        #[tokio::test]
         async fn a_range_is_cut_at_the_end_and_must_not_start_there() {
             let (_root, store) = store();
             let location = Path::from("object");

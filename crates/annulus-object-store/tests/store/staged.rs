@@ -86,6 +86,14 @@ macro_rules! tests {
         async fn a_name_that_is_too_long_fails_and_leaves_nothing() {
             let root = tempfile::tempdir().unwrap();
             let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+            let theirs = Theirs::new_with_prefix(root.path()).unwrap();
+            for bytes in [254, 255] {
+                let at = Path::from("n".repeat(bytes));
+                theirs.put(&at, "x".into()).await.unwrap_err();
+                store.put(&at, "x".into()).await.unwrap();
+                theirs.get(&at).await.unwrap();
+                store.delete(&at).await.unwrap();
+            }
             let at = Path::from("n".repeat(256));
             store.put(&at, "x".into()).await.unwrap_err();
             store

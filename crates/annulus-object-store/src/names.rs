@@ -8,12 +8,22 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC,
     statfs,
 };
 use url::Url;
 
 use crate::error::Failure;
+
+/// The file systems that wait for no other process or machine, as in the engine. Overlayfs is not one of them: its layers
+/// may lie on FUSE or NFS.
+const LOCAL: [FsType; 5] = [
+    BTRFS_SUPER_MAGIC,
+    EXT4_SUPER_MAGIC,
+    F2FS_SUPER_MAGIC,
+    TMPFS_MAGIC,
+    XFS_SUPER_MAGIC,
+];
 
 /// The folder of a store.
 #[derive(Debug)]
@@ -52,18 +62,11 @@ impl Root {
     }
 
     fn new(url: Url, folder: PathBuf) -> Root {
-        let local = [
-            BTRFS_SUPER_MAGIC,
-            EXT4_SUPER_MAGIC,
-            OVERLAYFS_SUPER_MAGIC,
-            TMPFS_MAGIC,
-            XFS_SUPER_MAGIC,
-        ];
         let kind = statfs(&folder).map(|system| system.filesystem_type());
         Root {
             url,
             folder,
-            is_local: kind.is_ok_and(|kind| local.contains(&kind)),
+            is_local: kind.is_ok_and(|kind| LOCAL.contains(&kind)),
         }
     }
 
@@ -217,6 +220,16 @@ mod tests {
         ] {
             assert!(!is_staged(Path::new(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn overlayfs_is_not_local_and_f2fs_is() {
+        use nix::sys::statfs::{FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC};
+
+        for remote in [FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC] {
+            assert!(!LOCAL.contains(&remote), "{remote:?}");
+        }
+        assert!(LOCAL.contains(&F2FS_SUPER_MAGIC));
     }
 
     #[test]

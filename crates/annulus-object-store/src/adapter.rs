@@ -49,8 +49,9 @@ const DELETES_TOGETHER: usize = 64;
 /// - An upload whose parts were not all written cannot be completed. `LocalFileSystem` publishes it with holes.
 ///
 /// Reads use an [`Engine`], and so do changes of few calls, such as a rename. By default all stores of the process share
-/// one with the default settings. Listings and other changes are system calls on Tokio's blocking threads. Outside a
-/// Tokio runtime they run on the calling thread. A store with an engine on a simulated kernel makes all its calls there.
+/// one with the default settings; those that a forked child makes share one of the child. Listings and other changes are
+/// system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread. A store with an
+/// engine on a simulated kernel makes all its calls there.
 ///
 /// Cheap to clone. Clones share the open files; a clone with another number of them, time or engine keeps its own, and
 /// changes through one are found by the others at once.

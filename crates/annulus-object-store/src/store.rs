@@ -14,14 +14,45 @@ use crate::names::Root;
 use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
 use crate::read::Memory;
 
+/// The engine that stores of a process share. A forked child has a new one, because it cannot use the rings of its parent.
+#[derive(Debug)]
+struct Shared {
+    process: u32,
+    engine: OnceLock<Engine>,
+    /// The engine of a child of that process. It is set in the child only. A lock that another thread holds during a fork
+    /// would never be free in the child, so there is none.
+    child: OnceLock<Box<Shared>>,
+}
+
+impl Shared {
+    fn of_process() -> &'static Shared {
+        static FIRST: OnceLock<Box<Shared>> = OnceLock::new();
+        let process = std::process::id();
+        let new = || {
+            Box::new(Shared {
+                process,
+                engine: OnceLock::new(),
+                child: OnceLock::new(),
+            })
+        };
+        let mut shared = FIRST.get_or_init(new);
+        // The number of an earlier process may be that of this one.
+        while shared.process != process || shared.child.get().is_some() {
+            shared = shared.child.get_or_init(new);
+        }
+        shared
+    }
+}
+
 /// A folder, and the settings of its store.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) memory: Arc<Memory>,
-    /// `None`: the engine that all such stores share.
+    /// `None`: the shared one.
     engine: Option<Engine>,
+    shared: &'static Shared,
     pub(crate) calls: Calls,
     pub(crate) group: Arc<Group>,
     pub(crate) automatic_cleanup: bool,
@@ -35,6 +66,7 @@ impl Store {
             files: Arc::new(OpenFiles::new(OPEN_FILES, Duration::ZERO)),
             memory: Arc::default(),
             engine: None,
+            shared: Shared::of_process(),
             calls: Calls::System,
             group: Arc::default(),
             automatic_cleanup: false,
@@ -57,15 +89,15 @@ impl Store {
 
     /// Returns the engine. The first use of the shared one creates it.
     pub(crate) fn engine(&self) -> Result<&Engine, Failure> {
-        static SHARED: OnceLock<Engine> = OnceLock::new();
-        if let Some(engine) = self.engine.as_ref().or_else(|| SHARED.get()) {
+        let shared = &self.shared.engine;
+        if let Some(engine) = self.engine.as_ref().or_else(|| shared.get()) {
             return Ok(engine);
         }
         let engine = Engine::new().map_err(|error| {
             let what = "start an engine for the object store";
             Failure::new(what, std::io::Error::other(error))
         })?;
-        Ok(SHARED.get_or_init(|| engine))
+        Ok(shared.get_or_init(|| engine))
     }
 
     /// Returns the store for changes of few calls. As operations of a ring, these cost half of what they cost on a blocking

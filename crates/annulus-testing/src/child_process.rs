@@ -44,6 +44,29 @@ pub fn in_child(test: &str, body: impl FnOnce()) {
     }
 }
 
+/// The time after which the kernel kills a forked child.
+const FORK_MAX_S: u32 = 200;
+
+/// Runs `body` in a forked child. Panics if the child panics or hangs. Call it inside of `in_child`: a lock that another
+/// thread holds meanwhile is never free in the forked child.
+#[track_caller]
+pub fn in_fork(body: impl FnOnce()) {
+    // SAFETY: no other thread of this process holds a lock, and the child ends without running destructors of the parent.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: only a number is passed.
+        unsafe { libc::alarm(FORK_MAX_S) };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        // SAFETY: ends the child without running any code of the parent.
+        unsafe { libc::_exit(result.is_err().into()) };
+    }
+    assert!(pid > 0, "fork: {}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: `status` outlives the call, and this process has not waited for the child before.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!((waited, status), (pid, 0), "the forked child failed");
+}
+
 /// The number of a user who owns no files, and whose processes are only those of this test process. The kernel counts
 /// locked memory and processes per user, so tests that share a user fail beside each other.
 #[must_use]

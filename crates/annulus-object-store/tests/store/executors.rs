@@ -38,6 +38,7 @@ macro_rules! tests {
     ($store:ident, $object_store:ident) => {
         use super::{COMPLETES_WITHIN, on_an_idle_runtime, runtime};
         use annulus_object_store::$store::LocalFileSystem;
+        use annulus_testing::child_process::{in_child, in_fork};
         use futures_util::stream::{self, StreamExt, TryStreamExt};
         use std::path::Path as FilePath;
         use std::sync::mpsc::channel;
@@ -155,6 +156,26 @@ macro_rules! tests {
                 block_workers(workers, false);
                 block_workers(workers, true);
             }
+        }
+
+        #[test]
+        fn a_new_store_works_in_a_forked_child() {
+            let test = concat!(module_path!(), "::a_new_store_works_in_a_forked_child");
+            in_child(test.split_once("::").unwrap().1, || {
+                // The shared engine is that of the parent first.
+                let use_all = |fsync| {
+                    let folder = folder();
+                    let all = every_method(folder.path().to_owned(), fsync, |_| {});
+                    runtime(1).block_on(all).unwrap();
+                };
+                use_all(false);
+                in_fork(|| {
+                    use_all(false);
+                    use_all(true);
+                    in_fork(|| use_all(false));
+                });
+                use_all(false);
+            });
         }
 
         #[test]

@@ -31,10 +31,9 @@ use crate::store::Store;
 use crate::upload::Upload;
 use crate::write::Existing;
 
-/// The number of groups of deletions in flight.
+/// The number of deletions of a stream in flight, as in `LocalFileSystem`. A caller that stops at an error has asked for
+/// no more deletions.
 const DELETES: usize = 10;
-/// The most deletions of a group, which one blocking thread makes in a row.
-const DELETES_TOGETHER: usize = 64;
 
 /// An object store of local files, to use in place of `object_store::local::LocalFileSystem`.
 ///
@@ -291,29 +290,17 @@ impl ObjectStore for LocalFileSystem {
     ) -> BoxStream<'static, Result<Path>> {
         let store = self.store.clone();
         locations
-            .ready_chunks(DELETES_TOGETHER)
-            .map(move |locations| {
-                let few = match locations.len() {
-                    1 => store.for_few_calls(),
-                    _ => Ok(store.clone()),
-                };
-                let group = |store: Store| async move {
-                    let mut deleted = Vec::with_capacity(locations.len());
-                    for location in locations {
-                        deleted.push(delete(&store, location).await);
-                    }
-                    Ok(deleted)
-                };
+            .map(move |location| {
+                let store = store.clone();
                 async move {
-                    let deleted = match few {
-                        Ok(store) => store.change(group).await,
-                        Err(failure) => Err(failure),
-                    };
-                    deleted.unwrap_or_else(|failure| vec![Err(failure.into())])
+                    let location = location?;
+                    let path = store.root.object(location.as_ref())?;
+                    let delete = |store: Store| async move { store.delete(&path, false).await };
+                    store.for_few_calls()?.change(delete).await?;
+                    Ok(location)
                 }
             })
             .buffered(DELETES)
-            .flat_map(stream::iter)
             .boxed()
     }
 
@@ -363,13 +350,6 @@ impl ObjectStore for LocalFileSystem {
         };
         Ok(store.change(rename).await?)
     }
-}
-
-async fn delete(store: &Store, location: Result<Path>) -> Result<Path> {
-    let location = location?;
-    let path = store.root.object(location.as_ref())?;
-    store.delete(&path, false).await?;
-    Ok(location)
 }
 
 /// A multipart upload of a [`LocalFileSystem`].

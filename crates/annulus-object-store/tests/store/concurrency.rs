@@ -6,8 +6,8 @@ macro_rules! tests {
         use std::sync::atomic::{AtomicUsize, Ordering};
 
         use annulus_object_store::$store::LocalFileSystem;
-        use futures_util::TryStreamExt;
         use futures_util::future::join_all;
+        use futures_util::stream::{self, StreamExt, TryStreamExt};
         use $object_store::path::Path;
         use $object_store::{Error, ObjectStore, ObjectStoreExt, PutMode};
 
@@ -18,6 +18,43 @@ macro_rules! tests {
             let root = tempfile::tempdir().unwrap();
             let store = LocalFileSystem::new_with_prefix(root.path()).unwrap();
             (root, store)
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn deletions_are_made_at_most_nine_ahead_of_their_caller() {
+            for fallback in [false, true] {
+                let (root, store) = store();
+                let store = match fallback {
+                    true => store.with_engine(crate::fallback()),
+                    false => store,
+                };
+                for object in 0..1000 {
+                    std::fs::write(root.path().join(object.to_string()), "x").unwrap();
+                }
+                let taken = Arc::new(AtomicUsize::new(0));
+                let count = Arc::clone(&taken);
+                let locations = (0..1000).map(|object| match object {
+                    99 => Ok(Path::from("missing")),
+                    _ => Ok(Path::from(object.to_string())),
+                });
+                let locations = stream::iter(locations).inspect(move |_| {
+                    count.fetch_add(1, Ordering::SeqCst);
+                });
+                let mut deletions = store.delete_stream(locations.boxed());
+                for object in 0..99 {
+                    let deleted = deletions.next().await.unwrap().unwrap();
+                    assert_eq!(deleted, Path::from(object.to_string()));
+                    let taken = taken.load(Ordering::SeqCst);
+                    assert!(
+                        taken <= object + 10,
+                        "{taken} taken, {object} returned before"
+                    );
+                }
+                deletions.next().await.unwrap().unwrap_err();
+                drop(deletions);
+                let left = std::fs::read_dir(root.path()).unwrap().count();
+                assert!((1000 - 99 - 9..=1000 - 99).contains(&left), "{left} left");
+            }
         }
 
         /// Runs a task for each number, and returns the only one that succeeded. The others found the object.

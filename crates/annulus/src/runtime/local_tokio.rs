@@ -43,6 +43,7 @@ mod of_tokio {
     use std::future::poll_fn;
     use std::io;
     use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+    use std::pin::Pin;
     use std::sync::Arc;
     use std::task::{Context, Poll};
     use std::time::Duration;
@@ -50,6 +51,7 @@ mod of_tokio {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
     use tokio::runtime::{Builder, Handle, Runtime};
+    use tokio::task::coop::unconstrained;
 
     use crate::driver::core::{Awake, Core, SleepCalls};
     use crate::runtime::executor;
@@ -165,7 +167,12 @@ mod of_tokio {
                     return Poll::Ready(());
                 }
                 has_begun = true;
-                core.drive(|| true);
+                // Tokio's own futures do not yield during the delivery either.
+                let mut delivery = unconstrained(poll_fn(|_| {
+                    core.with_own_budget(|| core.drive(|| true));
+                    Poll::Ready(())
+                }));
+                let _ = Pin::new(&mut delivery).poll(context);
                 if busy() {
                     return self.be_busy(context);
                 }

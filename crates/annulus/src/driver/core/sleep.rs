@@ -172,7 +172,7 @@ impl Core {
     pub(crate) fn submit_asleep(&self) -> bool {
         match (&self.backend, self.sleep.get()) {
             (Backend::Rings(rings), Some(sleep)) if !self.is_elsewhere() => {
-                rings.submit_asleep(self, sleep.calls.on_push)
+                self.with_own_budget(|| rings.submit_asleep(self, sleep.calls.on_push))
             }
             _ => false,
         }

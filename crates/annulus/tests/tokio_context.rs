@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,10 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use annulus::fs::CachedReads;
+use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, CoreBound, Runtime, RuntimeBuilder};
-use annulus::{Backend, OpenOptions};
 use annulus_testing::skip::skip;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -381,88 +379,5 @@ fn a_tokio_task_may_wake_a_task_of_a_core_that_has_ended() {
         tokio
             .block_on(async { tokio::spawn(async move { waker.wake() }).await })
             .unwrap();
-    });
-}
-
-/// Uses files in every way that a core waits for, each time after Tokio has made the core sleep there.
-async fn file_operations(folder: PathBuf) -> io::Result<()> {
-    let used = || tokio::time::sleep(Duration::from_millis(1));
-    let path = |name: &str| folder.join(name);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true);
-    options.cached_reads(CachedReads::Never);
-    for round in 0..3 {
-        used().await;
-        let file = runtime::fs::open_with(&options, path("data")).await?;
-        used().await;
-        assert_eq!(file.write_at(vec![round; 8192], 0).await?.0, 8192);
-        used().await;
-        let (count, page) = file.read_at(vec![0; 4096], 4096).await?;
-        assert_eq!((count, page[0]), (4096, round));
-        used().await;
-        let reads = (0..8).map(|n| (vec![0; 1024], n * 1024));
-        for read in file.read_many_at(reads).await {
-            assert_eq!(read?.0, 1024);
-        }
-        used().await;
-        file.sync_all().await?;
-        used().await;
-        assert_eq!(file.metadata().await?.len(), 8192);
-        used().await;
-        assert_eq!(runtime::fs::copy(path("data"), path("copy")).await?, 8192);
-        used().await;
-        runtime::fs::rename(path("copy"), path("renamed")).await?;
-        used().await;
-        assert!(!runtime::fs::read("/proc/self/comm").await?.is_empty());
-        used().await;
-        runtime::fs::remove_file(path("renamed")).await?;
-        used().await;
-        assert_eq!(runtime::spawn_blocking(|| 7).await.unwrap(), 7);
-        used().await;
-        file.close().await?;
-    }
-    Ok(())
-}
-
-#[test]
-fn a_core_that_has_used_tokio_completes_its_file_operations() {
-    each_way(|builder| {
-        let folder = tempfile::tempdir().unwrap();
-        let [one, two] = [folder.path().join("one"), folder.path().join("two")];
-        std::fs::create_dir(&one).unwrap();
-        std::fs::create_dir(&two).unwrap();
-        let ended = builder.with_tokio().block_on(async move {
-            // In a task of the core, and in one of Tokio on its thread.
-            file_operations(one).await?;
-            tokio::spawn(OnCore::new(file_operations(two))).await?
-        });
-        ended.unwrap().unwrap();
-    });
-}
-
-#[test]
-fn a_future_that_yields_beside_its_read_on_a_core_with_tokio_gets_the_result() {
-    each_way(|builder| {
-        let data = tempfile::NamedTempFile::new().unwrap();
-        data.as_file().set_len(4096).unwrap();
-        let path = data.path().to_owned();
-        let ended = builder.with_tokio().block_on(async move {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            let mut options = OpenOptions::new();
-            options.read(true).cached_reads(CachedReads::Never);
-            let file = runtime::fs::open_with(&options, path).await?;
-            for _ in 0..20 {
-                let read = file.read_at(vec![0; 4096], 0);
-                let yields = async {
-                    loop {
-                        runtime::yield_now().await;
-                    }
-                };
-                let (count, _page) = futures_lite::future::or(read, yields).await?;
-                assert_eq!(count, 4096);
-            }
-            io::Result::Ok(())
-        });
-        ended.unwrap().unwrap();
     });
 }

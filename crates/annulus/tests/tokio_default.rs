@@ -2,16 +2,12 @@
 //! which that is not possible works by other means.
 
 use std::fs;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
 use annulus::buf::AlignedBuf;
 use annulus::{Backend, Engine, File, OpenOptions};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::LocalSet;
 
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 64;
@@ -119,21 +115,6 @@ fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-#[test]
-fn tasks_and_the_thread_in_block_on_have_rings() {
-    for runtime in [several(2), several(1), single()] {
-        let Some(fixture) = Fixture::new() else {
-            return;
-        };
-        runtime.block_on(async {
-            let file = fixture.open().await;
-            read_block(&file, 3).await;
-            read_in_tasks(&file).await;
-        });
-        fixture.assert_own_rings();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_attribute_of_tokio_needs_nothing_else() {
     let Some(fixture) = Fixture::new() else {
@@ -141,29 +122,6 @@ async fn the_attribute_of_tokio_needs_nothing_else() {
     };
     let file = fixture.open().await;
     read_in_tasks(&file).await;
-    fixture.assert_own_rings();
-}
-
-#[test]
-fn a_local_set_has_a_ring() {
-    let Some(fixture) = Fixture::new() else {
-        return;
-    };
-    for runtime in [several(2), single()] {
-        let local = LocalSet::new();
-        local.block_on(&runtime, async {
-            let file = fixture.open().await;
-            let tasks: Vec<_> = (0..BLOCKS)
-                .map(|n| {
-                    let file = file.clone();
-                    tokio::task::spawn_local(async move { read_block(&file, n).await })
-                })
-                .collect();
-            for task in tasks {
-                task.await.unwrap();
-            }
-        });
-    }
     fixture.assert_own_rings();
 }
 
@@ -252,39 +210,6 @@ fn a_runtime_whose_only_worker_is_blocked_gets_its_completions_and_later_the_dri
     let Some(other) = Fixture::new() else { return };
     several(1).block_on(async { read_in_tasks(&other.open().await).await });
     other.assert_own_rings();
-}
-
-#[test]
-fn an_operation_in_flight_survives_the_end_of_its_runtime() {
-    let Some(fixture) = Fixture::new() else {
-        return;
-    };
-    for build in [|| several(2), single] {
-        let runtime = build();
-        let file = runtime.block_on(fixture.open());
-        let mut reads: Vec<_> = (0..BLOCKS)
-            .map(|n| {
-                let buf = AlignedBuf::with_len(BLOCK_BYTES, BLOCK_BYTES);
-                Some(file.read_at(buf, n * BLOCK_BYTES as u64))
-            })
-            .collect();
-        runtime.block_on(async {
-            for read in reads.iter_mut() {
-                let mut context = Context::from_waker(Waker::noop());
-                if let Poll::Ready(result) = pin!(read.as_mut().unwrap()).poll(&mut context) {
-                    assert_eq!(result.unwrap().0, BLOCK_BYTES);
-                    *read = None;
-                }
-            }
-        });
-        drop(runtime);
-        for (n, read) in reads.into_iter().enumerate() {
-            if let Some(read) = read {
-                let (count, buf) = pollster::block_on(read).unwrap();
-                assert_eq!((count, usize::from(buf[0])), (BLOCK_BYTES, n));
-            }
-        }
-    }
 }
 
 #[test]

@@ -146,26 +146,3 @@ fn an_own_ring_gives_a_dropped_arena_back_while_its_thread_sleeps_in_it() {
         }));
     });
 }
-
-#[test]
-fn a_future_that_never_waits_gets_the_result_of_its_read() {
-    let Some(engine) = engine() else { return };
-    in_time("a read beside a future that yields", move || {
-        let data = tempfile::NamedTempFile::new().unwrap();
-        data.as_file().set_len(4096).unwrap();
-        let driver = engine.current_thread_driver().unwrap();
-        driver.block_on(async {
-            let file = engine.open(data.path()).await.unwrap();
-            file.set_cached_reads(annulus::fs::CachedReads::Never);
-            for _ in 0..20 {
-                let mut read = pin!(file.read_at(vec![0; 4096], 0));
-                let read_or_wake = poll_fn(|context| {
-                    // The driver never sleeps.
-                    context.waker().wake_by_ref();
-                    read.as_mut().poll(context)
-                });
-                assert_eq!(read_or_wake.await.unwrap().0, 4096);
-            }
-        });
-    });
-}

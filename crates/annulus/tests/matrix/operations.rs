@@ -1,0 +1,479 @@
+//! The table of operations. Each line has the operation's name in the counters, the place where it runs, and the work.
+
+use std::fs::Permissions;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use annulus::fs::{
+    Advice, AllocateMode, CachedReads, Dir, FileTimes, Merge, Metadata, ReadDir, SyncRangeMode,
+};
+use annulus::net::{
+    self, TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream,
+};
+use annulus::{Engine, File, OpenOptions, runtime};
+use futures_lite::future::try_zip;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+
+pub(crate) type Work = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+pub(crate) type LocalWork = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+/// The place where an operation runs if the host has a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    /// On the ring, if the kernel has the opcode.
+    Ring,
+    /// Like `Ring`. Several reads are submitted and looked at in one poll, so they may never be pending.
+    Batch,
+    /// On a blocking thread, because there is no opcode, or for another reason.
+    Threads,
+    /// On the thread that awaits it. It may be ready at once.
+    Caller,
+    /// In a list of timers or of tasks, without a count.
+    Timer,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Start {
+    File(fn(Fixture) -> Work),
+    Socket(fn(Fixture) -> LocalWork),
+}
+
+/// A line of the table.
+pub(crate) struct Operation {
+    pub(crate) name: &'static str,
+    /// The name in the counters.
+    pub(crate) counted: &'static str,
+    pub(crate) on: On,
+    pub(crate) start: Start,
+}
+
+/// Operations by path, of an engine or of a core.
+#[derive(Clone)]
+pub(crate) enum Fs {
+    Engine(Engine),
+    Core,
+}
+
+macro_rules! by_path {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => {
+        impl Fs {
+            $(pub(crate) async fn $name(&self, $($arg: $kind),*) -> io::Result<$out> {
+                match self {
+                    Fs::Engine(engine) => engine.$name($($arg),*).await,
+                    Fs::Core => runtime::fs::$name($($arg),*).await,
+                }
+            })*
+        }
+    };
+}
+
+by_path! {
+    create(path: PathBuf) -> File;
+    create_unnamed(dir: PathBuf) -> File;
+    open_with(options: &OpenOptions, path: PathBuf) -> File;
+    open_dir(path: PathBuf) -> Dir;
+    load_file(path: PathBuf) -> annulus::buf::Region;
+    metadata(path: PathBuf) -> Metadata;
+    symlink_metadata(path: PathBuf) -> Metadata;
+    rename(from: PathBuf, to: PathBuf) -> ();
+    rename_new(from: PathBuf, to: PathBuf) -> ();
+    exchange(from: PathBuf, to: PathBuf) -> ();
+    hard_link(file: PathBuf, name: PathBuf) -> ();
+    symlink(target: PathBuf, name: PathBuf) -> ();
+    read_link(path: PathBuf) -> PathBuf;
+    set_permissions(path: PathBuf, permissions: Permissions) -> ();
+    set_times(path: PathBuf, times: FileTimes) -> ();
+    get_xattr(path: PathBuf, name: &str) -> Vec<u8>;
+    set_xattr(path: PathBuf, name: &str, value: &[u8]) -> ();
+    list_xattrs(path: PathBuf) -> Vec<std::ffi::OsString>;
+    remove_xattr(path: PathBuf, name: &str) -> ();
+    remove_file(path: PathBuf) -> ();
+    remove_dir(path: PathBuf) -> ();
+    create_dir(path: PathBuf) -> ();
+    create_dir_all(path: PathBuf) -> ();
+    read(path: PathBuf) -> Vec<u8>;
+    read_to_string(path: PathBuf) -> String;
+    write(path: PathBuf, contents: Vec<u8>) -> ();
+    copy(from: PathBuf, to: PathBuf) -> u64;
+    try_exists(path: PathBuf) -> bool;
+    remove_dir_all(path: PathBuf) -> ();
+    canonicalize(path: PathBuf) -> PathBuf;
+}
+
+impl Fs {
+    fn read_dir(&self, path: PathBuf) -> ReadDir {
+        match self {
+            Fs::Engine(engine) => engine.read_dir(path),
+            Fs::Core => runtime::fs::read_dir(path),
+        }
+    }
+}
+
+pub(crate) const BLOCK_BYTES: usize = 4096;
+const BLOCKS: u8 = 16;
+const BYTES: usize = BLOCK_BYTES * BLOCKS as usize;
+
+/// Returns numbered blocks, the contents of every file here.
+pub(crate) fn contents() -> Vec<u8> {
+    (0..BLOCKS).flat_map(|n| [n; BLOCK_BYTES]).collect()
+}
+
+fn block(n: u8) -> Vec<u8> {
+    vec![n; BLOCK_BYTES]
+}
+
+/// The files and the folder of a cell.
+#[derive(Clone)]
+pub(crate) struct Fixture {
+    pub(crate) fs: Fs,
+    /// A file with `contents`, whose reads all are operations.
+    pub(crate) file: File,
+    /// The same file, open for direct I/O if its file system supports that.
+    pub(crate) direct: File,
+    /// The folder, by a path whose lookup is not tried on the caller's thread.
+    pub(crate) folder: Arc<PathBuf>,
+    /// Files that will have these lengths, without a future that waits for it.
+    pub(crate) written: Arc<Mutex<Vec<(PathBuf, u64)>>>,
+}
+
+impl Fixture {
+    fn new_path(&self) -> PathBuf {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        self.folder.join(format!("new-{number}"))
+    }
+
+    fn existing(&self) -> PathBuf {
+        let path = self.new_path();
+        std::fs::write(&path, contents()).unwrap();
+        path
+    }
+
+    fn existing_folder(&self) -> PathBuf {
+        let path = self.new_path();
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+}
+
+fn is_now(wanted: impl PartialEq + std::fmt::Debug, is: impl PartialEq + std::fmt::Debug) {
+    assert_eq!(format!("{wanted:?}"), format!("{is:?}"));
+}
+
+/// Closes on a ring if it is the last reference.
+async fn close(file: File) -> io::Result<()> {
+    file.close().await.map(drop)
+}
+
+/// Awaits both at the same time.
+async fn both<A, B, E: Into<io::Error>, F: Into<io::Error>>(
+    one: impl Future<Output = Result<A, E>>,
+    two: impl Future<Output = Result<B, F>>,
+) -> io::Result<(A, B)> {
+    try_zip(async { one.await.map_err(Into::into) }, async {
+        two.await.map_err(Into::into)
+    })
+    .await
+}
+
+async fn stream_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    both(TcpStream::connect(address), listener.accept()).await
+}
+
+const MESSAGE: &[u8] = b"a message";
+
+macro_rules! operations {
+    ($kind:ident $list:ident: $($name:ident $on:ident $counted:literal |$at:ident| $work:block)*) => {
+        pub(crate) const $list: &[Operation] = &[$(Operation {
+            name: stringify!($name),
+            counted: $counted,
+            on: On::$on,
+            start: Start::$kind(|$at| Box::pin(async move { $work; Ok(()) })),
+        },)*];
+    };
+}
+
+operations! { File FILES:
+    read_at Ring "read_at" |at| {
+        let (count, page) = at.file.read_at(block(0), BLOCK_BYTES as u64).await?;
+        assert_eq!((count, page), (BLOCK_BYTES, block(1)))
+    }
+    read_exact_at Ring "read_at" |at| { is_now(block(2), at.file.read_exact_at(block(0), 8192).await?) }
+    read_cached Caller "read_at" |at| {
+        let file = at.fs.open_with(OpenOptions::new().read(true).cached_reads(CachedReads::Always), at.existing()).await?;
+        is_now(block(2), file.read_exact_at(block(0), 8192).await?)
+    }
+    read_into Ring "read_at" |at| {
+        let mut into = block(0);
+        assert_eq!((at.file.read_into(4096, &mut into).await?, into), (BLOCK_BYTES, block(1)))
+    }
+    read_vectored_at Ring "read_vectored_at" |at| {
+        is_now((8192, vec![block(1), block(2)]), at.file.read_vectored_at(vec![block(0), block(0)], 4096).await?)
+    }
+    read_vectored_exact_at Ring "read_vectored_at" |at| {
+        is_now([block(3)], at.file.read_vectored_exact_at(vec![block(0)], 3 * 4096).await?)
+    }
+    read_many_at Batch "read_at" |at| {
+        let reads = at.direct.read_many_at((0..BLOCKS).map(|n| (block(99), u64::from(n) * 4096)));
+        for (n, read) in (0..).zip(reads.await) { is_now((BLOCK_BYTES, block(n)), read?) }
+    }
+    read_merged Batch "read_at" |at| {
+        let reads = at.direct.read_many_at((0..BLOCKS).map(|n| (block(99), u64::from(n) * 4096)));
+        for (n, read) in (0..).zip(reads.merge(Merge::new(4096, 16384)).await) { is_now((BLOCK_BYTES, block(n)), read?) }
+    }
+    load Batch "read_at" |at| { assert_eq!(at.direct.load(0, BYTES).chunk_bytes(8192).await?[..], contents()) }
+    load_file Ring "read_at" |at| { assert_eq!(at.fs.load_file(at.existing()).await?[..], contents()) }
+    write_at Ring "write_at" |at| { is_now((4096, block(1)), at.file.write_at(block(1), 4096).await?) }
+    write_all_at Ring "write_at" |at| { is_now(block(2), at.file.write_all_at(block(2), 8192).await?) }
+    write_all_durable_at Threads "write_at" |at| { at.file.write_all_durable_at(block(2), 8192).await? }
+    write_vectored_at Ring "write_vectored_at" |at| {
+        assert_eq!(at.file.write_vectored_at(vec![block(1), block(2)], 4096).await?.0, 8192)
+    }
+    write_vectored_all_at Ring "write_vectored_at" |at| {
+        at.file.write_vectored_all_at(vec![block(0), block(1)], 0).await?
+    }
+    sync_all Ring "fsync" |at| { at.file.sync_all().await? }
+    sync_data Ring "fsync" |at| { at.file.sync_data().await? }
+    sync_range Ring "sync_range" |at| { at.file.sync_range(SyncRangeMode::Start, 0, 4096).await? }
+    copy_range_to Threads "copy_range" |at| {
+        let into = at.fs.create(at.new_path()).await?;
+        assert_eq!(at.file.copy_range_to(0, &into, 0, 8192).await?, 8192)
+    }
+    allocate Ring "allocate" |at| { at.file.allocate(AllocateMode::KeepLength, 0, 1 << 20).await? }
+    advise Ring "advise" |at| { at.file.advise(Advice::WillNeed, 0, 4096).await? }
+    set_len Ring "truncate" |at| { at.file.set_len(BYTES as u64).await? }
+    link_to Ring "link" |at| { at.file.link_to(at.new_path()).await? }
+    set_permissions_of_file Threads "set_permissions" |at| {
+        at.file.set_permissions(&Permissions::from_mode(0o600)).await?
+    }
+    set_times_of_file Threads "set_times" |at| { at.file.set_times(FileTimes::new()).await? }
+    xattrs_of_file Ring "set_xattr" |at| {
+        at.file.set_xattr("user.a", "b").await?;
+        is_now(b"b", at.file.get_xattr("user.a").await?);
+        at.file.list_xattrs().await?
+    }
+    metadata_of_file Caller "metadata" |at| { assert_eq!(at.file.metadata().await?.len(), BYTES as u64) }
+    metadata_of_proc Ring "metadata" |at| {
+        let file = at.fs.open_with(OpenOptions::new().read(true), "/proc/self/comm".into()).await?;
+        file.metadata().await?
+    }
+    close Ring "close" |at| {
+        close(at.fs.open_with(OpenOptions::new().read(true), "/proc/self/comm".into()).await?).await?
+    }
+    cursor_reads Ring "read_at" |at| {
+        let mut cursor = at.file.cursor();
+        cursor.seek(io::SeekFrom::Start(4096)).await?;
+        let mut all = Vec::new();
+        cursor.read_to_end(&mut all).await?;
+        assert_eq!(all, contents()[4096..])
+    }
+    cursor_writes Ring "write_at" |at| {
+        let mut cursor = at.fs.create(at.new_path()).await?.cursor();
+        cursor.write_all(&contents()).await?;
+        cursor.flush().await?
+    }
+    cursor_dropped Ring "open" |at| {
+        let path = at.new_path();
+        let mut cursor = at.fs.create(path.clone()).await?.cursor();
+        for _ in 0..3 { cursor.write_all(&contents()).await? }
+        at.written.lock().unwrap().push((path, 3 * BYTES as u64));
+        drop(cursor)
+    }
+    open Ring "open" |at| {
+        at.fs.open_with(OpenOptions::new().read(true), at.existing()).await?
+    }
+    create Ring "open" |at| { at.fs.create(at.new_path()).await? }
+    create_unnamed Ring "open" |at| { at.fs.create_unnamed((*at.folder).clone()).await? }
+    open_beneath Ring "open" |at| {
+        let path = at.existing();
+        let name = PathBuf::from(path.file_name().unwrap());
+        let dir = at.fs.open_dir((*at.folder).clone()).await?;
+        let options = OpenOptions::new().read(true).beneath(true).custom_flags(0x20_0000).clone();
+        match &at.fs {
+            Fs::Engine(engine) => engine.open_with(&options, dir.at(&name)).await?,
+            Fs::Core => runtime::fs::open_with(&options, dir.at(&name)).await?,
+        }
+    }
+    metadata Ring "metadata" |at| { assert_eq!(at.fs.metadata(at.existing()).await?.len(), BYTES as u64) }
+    symlink_metadata Ring "metadata" |at| { at.fs.symlink_metadata(at.existing()).await? }
+    try_exists Ring "metadata" |at| { assert!(!at.fs.try_exists(at.new_path()).await?) }
+    rename Ring "rename" |at| { at.fs.rename(at.existing(), at.new_path()).await? }
+    rename_new Ring "rename" |at| { at.fs.rename_new(at.existing(), at.new_path()).await? }
+    exchange Ring "rename" |at| { at.fs.exchange(at.existing(), at.existing()).await? }
+    hard_link Ring "link" |at| { at.fs.hard_link(at.existing(), at.new_path()).await? }
+    symlink Ring "symlink" |at| {
+        let name = at.new_path();
+        at.fs.symlink("target".into(), name.clone()).await?;
+        is_now("target", at.fs.read_link(name).await?)
+    }
+    read_link Threads "read_link" |at| { at.fs.read_link("/proc/self/exe".into()).await? }
+    set_permissions Threads "set_permissions" |at| {
+        at.fs.set_permissions(at.existing(), Permissions::from_mode(0o600)).await?
+    }
+    set_times Threads "set_times" |at| { at.fs.set_times(at.existing(), FileTimes::new()).await? }
+    set_xattr Ring "set_xattr" |at| { at.fs.set_xattr(at.existing(), "user.a", b"b").await? }
+    get_xattr Ring "get_xattr" |at| {
+        let path = at.existing();
+        at.fs.set_xattr(path.clone(), "user.a", b"b").await?;
+        is_now(b"b", at.fs.get_xattr(path, "user.a").await?)
+    }
+    list_xattrs Threads "list_xattrs" |at| { at.fs.list_xattrs(at.existing()).await? }
+    remove_xattr Threads "remove_xattr" |at| {
+        let path = at.existing();
+        at.fs.set_xattr(path.clone(), "user.a", b"b").await?;
+        at.fs.remove_xattr(path, "user.a").await?
+    }
+    remove_file Ring "unlink" |at| { at.fs.remove_file(at.existing()).await? }
+    remove_dir Ring "unlink" |at| { at.fs.remove_dir(at.existing_folder()).await? }
+    remove_dir_all Ring "unlink" |at| {
+        let folder = at.existing_folder();
+        std::fs::write(folder.join("file"), "")?;
+        at.fs.remove_dir_all(folder).await?
+    }
+    create_dir Ring "create_dir" |at| { at.fs.create_dir(at.new_path()).await? }
+    create_dir_all Ring "create_dir" |at| { at.fs.create_dir_all(at.new_path().join("a/b")).await? }
+    read_local Caller "read_file" |at| {
+        let path = PathBuf::from("/").join(at.existing().strip_prefix("/proc/self/root").unwrap());
+        assert_eq!(at.fs.read(path).await?, contents())
+    }
+    read Ring "open" |at| { assert_eq!(at.fs.read(at.existing()).await?, contents()) }
+    read_proc Ring "open" |at| { assert!(!at.fs.read_to_string("/proc/self/comm".into()).await?.is_empty()) }
+    write Ring "write_at" |at| { at.fs.write(at.new_path(), contents()).await? }
+    copy Threads "copy" |at| { assert_eq!(at.fs.copy(at.existing(), at.new_path()).await?, BYTES as u64) }
+    canonicalize Threads "canonicalize" |at| { at.fs.canonicalize(at.existing()).await? }
+    read_dir Threads "read_dir" |at| {
+        let folder = at.existing_folder();
+        std::fs::write(folder.join("file"), "")?;
+        let mut entries = at.fs.read_dir(folder);
+        is_now("file", entries.next().await.unwrap()?.name());
+        assert!(entries.next().await.is_none())
+    }
+}
+
+// Operations that only an engine has.
+operations! { File ENGINES:
+    nop Ring "nop" |at| { if let Fs::Engine(engine) = &at.fs { engine.nop().await? } }
+    sleep Timer "sleep" |at| { if let Fs::Engine(engine) = &at.fs { engine.sleep(Duration::from_micros(100)).await? } }
+}
+
+operations! { Socket SOCKETS:
+    connect Ring "connect" |_at| { stream_pair().await? }
+    accept Ring "accept" |_at| { stream_pair().await? }
+    connect_unix Ring "connect" |at| {
+        // An abstract address; other paths would be too long.
+        let path = format!("\0{}", at.new_path().display());
+        let listener = UnixListener::bind(&path)?;
+        both(UnixStream::connect(&path), listener.accept()).await?
+    }
+    accept_multishot Ring "accept" |_at| {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let mut incoming = listener.accept_multishot();
+        both(TcpStream::connect(address), async { incoming.next().await.unwrap() }).await?
+    }
+    recv Ring "recv" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        let received = two.recv(vec![0; 64]);
+        let (_, (count, _)) = both(one.send_all(MESSAGE), received).await?;
+        assert_eq!(count, MESSAGE.len())
+    }
+    recv_exact Ring "recv" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        let received = two.recv_exact(vec![0; 9]);
+        let sent = one.send_all(MESSAGE);
+        is_now(MESSAGE, both(received, sent).await?.0)
+    }
+    recv_multishot Ring "recv" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        let mut chunks = two.recv_multishot();
+        let sent = one.send_all(MESSAGE);
+        let received = async { chunks.next().await.unwrap() };
+        is_now(MESSAGE, &both(received, sent).await?.0[..])
+    }
+    recv_the_end Ring "recv" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        one.shutdown(Shutdown::Write)?;
+        assert_eq!(two.recv(vec![0; 9]).await?.0, 0)
+    }
+    send_all Ring "send" |_at| {
+        // More than the socket's buffers hold.
+        let (one, two) = UnixStream::pair()?;
+        let received = two.recv_exact(vec![0; 1 << 20]);
+        both(one.send_all(vec![7; 1 << 20]), received).await?
+    }
+    send_vectored_all Ring "send_vectored" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        one.send_vectored_all(vec![MESSAGE, MESSAGE]).await?;
+        two.recv_exact(vec![0; 18]).await?
+    }
+    send_zc Ring "send_zero_copy" |_at| {
+        let (one, two) = stream_pair().await?;
+        both(one.send_zc(MESSAGE), two.recv_exact(vec![0; 9])).await?
+    }
+    writer Ring "send" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        let mut writer = one.writer();
+        let written = async { writer.write(MESSAGE).await?; writer.finish().await };
+        is_now(MESSAGE, both(written, two.recv_exact(vec![0; 9])).await?.1)
+    }
+    async_stream Ring "recv" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        let (mut one, mut two) = (net::AsyncStream::new(one), net::AsyncStream::new(two));
+        one.write_all(MESSAGE).await?;
+        one.flush().await?;
+        let mut message = [0; 9];
+        two.read_exact(&mut message).await?;
+        is_now(MESSAGE, message)
+    }
+    readable Ring "poll" |_at| {
+        let (one, two) = UnixStream::pair()?;
+        both(two.readable(), async { one.try_send(MESSAGE).unwrap(); one.sent().await }).await?
+    }
+    writable Ring "poll" |_at| { UnixStream::pair()?.0.writable().await? }
+    send_file Ring "recv" |at| {
+        let (one, two) = stream_pair().await?;
+        let file = std::fs::File::open(at.existing())?;
+        let received = two.recv_exact(vec![0; BYTES]);
+        let sent = one.send_file(b"", std::os::fd::AsFd::as_fd(&file), 0, BYTES as u64, || ());
+        is_now(contents(), both(sent, received).await?.1)
+    }
+    splice Ring "splice" |_at| {
+        let (from, into) = std::io::pipe()?;
+        std::io::Write::write_all(&mut &into, MESSAGE)?;
+        let (one, two) = UnixStream::pair()?;
+        assert_eq!(net::splice(&net::Descriptor::new(from)?, &one, 9).await?, 9);
+        two.recv_exact(vec![0; 9]).await?
+    }
+    datagrams Ring "recv_message" |_at| {
+        let (one, two) = UnixDatagram::pair()?;
+        let received = two.recv(vec![0; 64]);
+        both(received, one.send(MESSAGE)).await?
+    }
+    udp Ring "send_message" |_at| {
+        let (one, two) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+        let mut datagrams = two.recv_multishot();
+        one.send_to(MESSAGE, two.local_addr()?).await?;
+        datagrams.next().await.unwrap()?
+    }
+    spawn_blocking Threads "spawn_blocking" |_at| { assert_eq!(runtime::spawn_blocking(|| 7).await.unwrap(), 7) }
+    spawn Timer "" |_at| { assert_eq!(runtime::spawn(async { 7 }).await.unwrap(), 7) }
+    sleep_of_core Timer "" |_at| { annulus::time::sleep(Duration::from_micros(100)).await }
+    timeout Timer "" |_at| {
+        let late = annulus::time::timeout(Duration::from_micros(100), std::future::pending::<()>()).await;
+        assert!(late.is_err())
+    }
+    interval Timer "" |_at| {
+        let mut interval = annulus::time::interval(Duration::from_micros(100));
+        interval.tick().await;
+        interval.tick().await
+    }
+    yield_now Caller "" |_at| { runtime::yield_now().await }
+}

@@ -96,6 +96,12 @@ impl ByteQueue {
         ByteQueue(self.0)
     }
 
+    /// Returns whether another descriptor has the same bytes.
+    pub(crate) fn is_shared(&self) -> bool {
+        // SAFETY: Owned: null, or a box made in `append`.
+        unsafe { self.0.as_ref() }.is_some_and(|shared| shared.holders > 1)
+    }
+
     /// Returns whether both hold the same bytes, and are not empty.
     pub(crate) fn is_shared_with(&self, other: &ByteQueue) -> bool {
         !self.0.is_null() && ptr::eq(self.0, other.0)

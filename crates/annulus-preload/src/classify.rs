@@ -4,7 +4,7 @@ use std::ptr;
 
 use crate::config;
 use crate::counters::Why;
-use crate::fd_table::{self, Entry, Kind, NONBLOCK, UNSHARED, never_served};
+use crate::fd_table::{self, Entry, Kind, NONBLOCK, SHARED, UNSHARED, never_served};
 use crate::sockopts;
 use crate::stops;
 use crate::sys;
@@ -34,12 +34,14 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         }
         // The options of a socket from another process are not recorded here.
         let unusual = !entry.is_created() && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
+        // A parent made a second number of it, which this process has as well.
+        let duplicated = entry.inherited() != Kind::Free && entry.flags() & SHARED != 0;
         entry.set_listener(None);
         entry.set_epoll_set(ptr::null_mut());
-        let flags = if unusual {
-            never_served(0, Why::UnknownOption)
-        } else {
-            0
+        let flags = match (duplicated, unusual) {
+            (true, _) => never_served(0, Why::Duplicated),
+            (_, true) => never_served(0, Why::UnknownOption),
+            _ => 0,
         };
         entry.set_kind(Kind::Stream, flags);
     }

@@ -7,7 +7,7 @@ use crate::deferred_output;
 use crate::draining;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
-use crate::fd_table::{self, Entry, Kind, never_served};
+use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
 use crate::hand_back;
 use crate::identity;
 use crate::listeners;
@@ -187,11 +187,13 @@ pub(crate) fn duplicate(
         }
         Kind::HandedBack => {
             if let Some(mut guard) = Set::of(from).and_then(Set::take) {
+                let flags = never_served(from.flags() | SHARED, Why::Duplicated);
+                from.set_kind(Kind::HandedBack, flags);
                 hand_back::share_buffered(&mut guard, from_fd, to, to_fd);
             }
         }
         Kind::Stream => {
-            let flags = never_served(from.flags(), Why::Duplicated);
+            let flags = never_served(from.flags() | SHARED, Why::Duplicated);
             from.set_kind(Kind::Stream, flags);
             to.set_kind(Kind::Stream, flags);
         }

@@ -8,9 +8,9 @@ use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counters::{self, Call, Why};
 use crate::descriptor;
 use crate::epoll_set::{Mode, Set, SetGuard, SharedMember, WAITS_BEFORE_RING};
-use crate::errno::CallResult;
+use crate::errno::{self, CallResult};
 use crate::fd_limit;
-use crate::fd_table::{self, Entry, Kind};
+use crate::fd_table::{self, Entry, Kind, never_served};
 use crate::hand_back;
 use crate::inherited_set;
 use crate::listeners;
@@ -51,6 +51,9 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
         return None;
     };
     guard.has_members |= request.operation == libc::EPOLL_CTL_ADD;
+    if matches!(entry.kind(), Kind::Free | Kind::Stream) {
+        return control_unserved(set, &mut guard, entry, fd, request);
+    }
     let moves = request.operation == libc::EPOLL_CTL_ADD
         && matches!(entry.kind(), Kind::Served | Kind::HandedBack)
         && hand_back::may_move(entry, set);
@@ -62,32 +65,69 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
             // Not served here: the buffered bytes stay readable, and are reported.
             hand_back::keep_buffered(&mut guard, entry, fd, buffered.as_slice());
             result = match entry.kind() {
-                Kind::HandedBack => handed_back(set, &mut guard, entry, fd, request),
-                _ => None,
+                Kind::HandedBack => handed_back(&mut guard, fd, request),
+                _ => {
+                    entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+                    result
+                }
             };
         }
         return result;
     }
-    let elsewhere = entry.kind() == Kind::Served && !std::ptr::eq(entry.set(), guard.set_ptr);
-    if elsewhere {
-        return control_in_second_set(set, guard, entry, fd, request);
+    if !std::ptr::eq(entry.set(), guard.set_ptr) {
+        match entry.kind() {
+            Kind::Served => return control_in_second_set(set, guard, entry, fd, request),
+            Kind::HandedBack => return control_shared(set, guard, entry, fd, request),
+            _ => {}
+        }
     }
-    match request.operation {
-        libc::EPOLL_CTL_DEL => guard.forget_reported_fd(fd),
-        _ => guard.forget_reported(fd, request.data),
-    }
+    forget_reported(&mut guard, fd, request);
     match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
         Kind::Served => served(&mut guard, fd, request),
-        Kind::HandedBack => handed_back(set, &mut guard, entry, fd, request),
+        Kind::HandedBack => handed_back(&mut guard, fd, request),
         Kind::Listener => listeners::control(&mut guard, fd, request),
-        _ if request.operation == libc::EPOLL_CTL_ADD => {
-            add(set, &mut guard, entry, fd, request, &[])
+        _ => None,
+    }
+}
+
+/// Handles a call for a connection that no ring serves. The kernel's set has it, or may get it: the entry of a stream
+/// names that set. A ring must not take the bytes of a connection that another set reports.
+fn control_unserved(
+    set: &'static Set,
+    guard: &mut SetGuard,
+    entry: &'static Entry,
+    fd: i32,
+    request: CtlRequest,
+) -> Option<CallResult> {
+    forget_reported(guard, fd, request);
+    let own = std::ptr::from_ref(set).cast_mut();
+    let is_stream = |entry: &Entry| entry.kind() == Kind::Stream;
+    let is_elsewhere =
+        is_stream(entry) && Set::of(entry).is_some_and(|other| !std::ptr::eq(other, set));
+    if request.operation != libc::EPOLL_CTL_ADD {
+        change_early_member(guard, fd, request);
+        if request.operation == libc::EPOLL_CTL_DEL && is_stream(entry) && !is_elsewhere {
+            entry.set_epoll_set(std::ptr::null_mut());
         }
-        _ => {
-            change_early_member(&mut guard, fd, request);
-            None
-        }
+        return None;
+    }
+    if is_elsewhere {
+        entry.set_kind(Kind::Stream, never_served(entry.flags(), Why::SeveralSets));
+    }
+    let result = add(set, guard, entry, fd, request, &[]);
+    if is_stream(entry) {
+        entry.set_epoll_set(own);
+        hand_back::note_member(fd);
+    }
+    result
+}
+
+/// Forgets which events of a member were reported, as the call makes the kernel report all that hold.
+fn forget_reported(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
+    match request.operation {
+        libc::EPOLL_CTL_DEL => guard.forget_reported_fd(fd),
+        _ => guard.forget_reported(fd, request.data),
     }
 }
 
@@ -121,7 +161,7 @@ fn add(
             return listeners::control(guard, fd, request);
         }
         return match why {
-            Why::Blocking => add_blocking(set, guard, entry, fd, request),
+            Why::Blocking => add_blocking(set, guard, fd, request),
             why => pass(why),
         };
     }
@@ -131,6 +171,9 @@ fn add(
     if guard.mode == Mode::Fresh {
         // Before the first wait on the set, its owner is unknown.
         if !set.is_owner() || guard.waits < WAITS_BEFORE_RING {
+            if !buffered.is_empty() {
+                return pass(Why::NotWaitedFor);
+            }
             // The kernel's set has it until there is a ring.
             let result = add_early_member(guard, fd, request);
             guard.needs_ring |= result.is_ok();
@@ -180,19 +223,15 @@ fn add_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> CallR
 fn add_blocking(
     set: &'static Set,
     guard: &mut SetGuard,
-    entry: &'static Entry,
     fd: i32,
     request: CtlRequest,
 ) -> Option<CallResult> {
-    let is_other = Set::of(entry).is_some_and(|other| !std::ptr::eq(other, set));
-    // Another thread may wait on the set at any time. Another set may have it as well.
-    let may_begin = !is_other && (set.owner() == 0 || set.is_owner());
+    // Another thread may wait on the set at any time.
+    let may_begin = set.owner() == 0 || set.is_owner();
     if !may_begin || request.events & !KNOWN != 0 {
-        entry.set_epoll_set(std::ptr::null_mut());
         count_pass(Why::Blocking);
         return None;
     }
-    entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
     Some(add_early_member(guard, fd, request))
 }
 
@@ -314,7 +353,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if switch::keeps_passing(guard) {
         return;
     }
-    match poll_cycle::make() {
+    match errno::without_cancel(poll_cycle::make) {
         Ok(context) => {
             let descriptors = context.ring.descriptors();
             for descriptor in descriptors {
@@ -440,11 +479,44 @@ fn control_in_second_set(
     drop(guard);
     let mut other_set = Set::of(entry).and_then(Set::take)?;
     hand_back::hand_back(&mut other_set, fd, Why::SeveralSets);
+    drop(other_set);
+    control_shared(set, set.take()?, entry, fd, request)
+}
+
+/// Handles a call on a second set for a connection whose buffered bytes another set has: both report them.
+fn control_shared(
+    set: &'static Set,
+    guard: SetGuard,
+    entry: &'static Entry,
+    fd: i32,
+    request: CtlRequest,
+) -> Option<CallResult> {
+    drop(guard);
+    let other_set = Set::of(entry).and_then(Set::take)?;
     let generation = hand_back::generation(&other_set, fd);
     drop(other_set);
     let mut guard = set.take()?;
-    add_shared_member(&mut guard, (fd, generation), request);
-    None
+    let has_fired = |member: &SharedMember| {
+        member.fd == fd && member.reported && member.events & flag::ONESHOT != 0
+    };
+    let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
+    // The kernel's set does not have a one-shot member that was reported here.
+    let result = match (
+        request.operation,
+        guard.shared_members.iter().any(has_fired),
+    ) {
+        (libc::EPOLL_CTL_ADD, true) => Err(libc::EEXIST),
+        (libc::EPOLL_CTL_MOD, true) => ctl(libc::EPOLL_CTL_ADD),
+        (libc::EPOLL_CTL_DEL, true) => Ok(0),
+        (operation, _) => ctl(operation),
+    };
+    if result.is_ok() {
+        guard.shared_members.retain(|member| member.fd != fd);
+        if request.operation != libc::EPOLL_CTL_DEL {
+            add_shared_member(&mut guard, (fd, generation), request);
+        }
+    }
+    Some(result)
 }
 
 /// Makes this set report bytes that another set has buffered.
@@ -458,28 +530,12 @@ fn add_shared_member(guard: &mut SetGuard, (fd, generation): (i32, u32), request
         events,
         data,
         reported: false,
+        buffered_elsewhere: false,
     });
 }
 
 /// Handles a member that was handed back: the kernel's set knows it, and the library reports its buffered bytes.
-fn handed_back(
-    set: &'static Set,
-    guard: &mut SetGuard,
-    entry: &'static Entry,
-    fd: i32,
-    request: CtlRequest,
-) -> Option<CallResult> {
-    if !Set::of(entry).is_some_and(|own| std::ptr::eq(own, set)) {
-        let earlier = guard
-            .shared_members
-            .iter()
-            .position(|shared_member| shared_member.fd == fd);
-        let earlier = earlier.map(|nth| guard.shared_members.swap_remove(nth));
-        if let Some(earlier) = earlier.filter(|_| request.operation != libc::EPOLL_CTL_DEL) {
-            add_shared_member(guard, (fd, earlier.generation), request);
-        }
-        return None;
-    }
+fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let mut connection = guard.connection(fd)?;
     let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);

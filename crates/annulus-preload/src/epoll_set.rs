@@ -51,6 +51,8 @@ pub(crate) struct Set {
     owner: AtomicUsize,
     /// The owner is in the kernel, or about to enter it.
     in_enter: AtomicBool,
+    /// The owner has left its wait by a jump, so that `in_enter` is out of date.
+    abandoned: AtomicBool,
     /// The number of threads that wait for the owner to leave the kernel.
     waiting_threads: AtomicU32,
     /// The program has cancelled the owner's thread, which must leave its sleep.
@@ -146,6 +148,8 @@ pub(crate) struct SharedMember {
     pub(crate) data: u64,
     /// The event was reported, and must not be reported again.
     pub(crate) reported: bool,
+    /// A set of another thread has buffered bytes of it, when the calling thread began to wait.
+    pub(crate) buffered_elsewhere: bool,
 }
 
 /// An edge-triggered member that was added to the kernel's set again, and the events that were reported before.
@@ -247,6 +251,7 @@ impl Set {
                 lock: Lock::new(),
                 owner: AtomicUsize::new(0),
                 in_enter: AtomicBool::new(false),
+                abandoned: AtomicBool::new(false),
                 waiting_threads: AtomicU32::new(0),
                 cancelled: AtomicBool::new(false),
                 wake: AtomicI32::new(-1),
@@ -325,6 +330,9 @@ impl Set {
         loop {
             if self.lock.take() {
                 let guard = SetGuard { set: self };
+                if self.abandoned.load(Ordering::Relaxed) {
+                    guard.clear_in_enter();
+                }
                 if !self.in_enter.load(Ordering::Relaxed) {
                     self.waiting_threads.fetch_sub(1, Ordering::AcqRel);
                     return guard;
@@ -333,6 +341,16 @@ impl Set {
                 reserved_fds::wake(self.wake.load(Ordering::Relaxed));
             }
             sys::pause_us(20);
+        }
+    }
+
+    /// Finishes the poll cycle that the calling thread leaves by a jump: other threads must not wait for its end. If the
+    /// jump ends in the handler that makes it, the wait goes on, and ends soon: the owner is woken.
+    pub(crate) fn abandon_wait(&'static self) {
+        if self.is_owner() && self.in_enter.load(Ordering::Relaxed) {
+            // Finishes the cycle.
+            let guard = self.take();
+            self.abandoned.store(guard.is_some(), Ordering::Relaxed);
         }
     }
 
@@ -412,6 +430,7 @@ impl Set {
         };
         let ring = &raw mut context.ring;
         set.in_enter.store(true, Ordering::Relaxed);
+        set.abandoned.store(false, Ordering::Relaxed);
         drop(guard);
         // SAFETY: Held: while `in_enter` is set, no other thread uses the ring, and it is not dropped.
         during(unsafe { &mut *ring });

@@ -87,6 +87,9 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     }
     fd_table::clear_just_accepted();
     let mut guard = set.take()?;
+    if !guard.shared_members.is_empty() {
+        guard = query_other_threads(set, guard)?;
+    }
     switch::apply(set, &mut guard);
     let mode = guard.mode;
     match mode {
@@ -279,6 +282,33 @@ fn tidy_up(guard: &mut SetGuard) {
     }
 }
 
+/// Determines which shared members have bytes that a set of another thread has buffered: these will not become more. Locks
+/// one set at a time, as another thread may do the same in the opposite order.
+#[cold]
+fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
+    let mut members = guard.shared_members.clone();
+    drop(guard);
+    for member in &mut members {
+        let other_set = fd_table::entry(member.fd).and_then(Set::of);
+        let other_guard = other_set
+            .filter(|other| !other.is_owner())
+            .and_then(Set::take_during_enter);
+        let connection = other_guard
+            .as_ref()
+            .and_then(|guard| guard.connection(member.fd));
+        member.buffered_elsewhere = connection.is_some_and(|connection| {
+            connection.generation == member.generation && connection.buffered() > 0
+        });
+    }
+    let mut guard = set.take()?;
+    for member in &mut guard.shared_members {
+        let same = |one: &&SharedMember| one.fd == member.fd && one.data == member.data;
+        let found = members.iter().find(same);
+        member.buffered_elsewhere = found.is_some_and(|found| found.buffered_elsewhere);
+    }
+    Some(guard)
+}
+
 impl SetGuard {
     fn has_buffered(&self, shared_member: SharedMember) -> bool {
         let owner_entry = || {
@@ -287,9 +317,11 @@ impl SetGuard {
             // The state of another thread's connection is not read.
             set.is_owner().then_some(entry)
         };
-        !shared_member.reported
-            && shared_member.events & flag::IN != 0
-            && owner_entry().is_some_and(|entry| {
+        if shared_member.reported || shared_member.events & flag::IN == 0 {
+            return false;
+        }
+        shared_member.buffered_elsewhere
+            || owner_entry().is_some_and(|entry| {
                 // SAFETY: Held: a connection of a set that this thread owns, and is not in the kernel with.
                 let connection = unsafe { &*entry.connection() };
                 connection.generation == shared_member.generation && connection.buffered() > 0
@@ -517,10 +549,16 @@ unsafe fn collect_shared_members(
     for nth in 0..guard.shared_members.len() {
         let shared_member = guard.shared_members[nth];
         if *filled < max && guard.has_buffered(shared_member) {
+            let mut report = shared_member.events & flag::IN;
+            if shared_member.events & ONESHOT != 0 {
+                // The kernel's set must not report it once more, and has it again when the program re-arms it.
+                report |= sys::poll_now(shared_member.fd, shared_member.events);
+                let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, shared_member.fd, 0, 0);
+            }
             // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
             unsafe {
                 buffer.events.add(*filled).write_unaligned(epoll_event {
-                    events: shared_member.events & flag::IN,
+                    events: report,
                     u64: shared_member.data,
                 });
             }

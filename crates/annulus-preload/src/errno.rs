@@ -29,6 +29,28 @@ pub(crate) fn catch_panic<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     result
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// Runs `body`, in which the program cannot cancel the calling thread. Functions that open, read or close a file are
+/// cancellation points, and a thread that ends in the library would leave it half done.
+pub(crate) fn without_cancel<T>(body: impl FnOnce() -> T) -> T {
+    struct Restore(c_int);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            // SAFETY: Typed: a state that the call below returned.
+            unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+        }
+    }
+    const PTHREAD_CANCEL_DISABLE: c_int = 1;
+    let mut before = 0;
+    // SAFETY: Typed: `before` is of this stack.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+    let _restore = Restore(before);
+    body()
+}
+
 /// Converts a result to the C library's convention: a count, or -1 and errno.
 #[inline]
 pub(crate) fn into_return(result: CallResult) -> ssize_t {

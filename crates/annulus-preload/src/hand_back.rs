@@ -13,6 +13,7 @@ use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::draining::{self, SharedWith};
 use crate::epoll_set::{AlreadyReported, Inner, Mode, Set, SetGuard, SharedMember};
+use crate::errno;
 use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind, SHARED, UNSHARED, never_served};
 use crate::listeners;
@@ -33,18 +34,23 @@ const FOREIGN_FDS_MAX: u32 = 64;
 /// The number of checks whether a polling kernel thread has completed a cancellation, which takes one of its rounds.
 const CANCEL_ROUNDS_MAX: u32 = 100_000;
 
-/// One more than the highest descriptor that was ever served.
+/// One more than the highest descriptor of a connection that was ever a member of a set.
 static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn served_max() -> usize {
     SERVED_MAX.load(Ordering::Relaxed)
 }
 
-/// Counts a connection that is served from now on.
-pub(crate) fn count_served(inner: &mut Inner, fd: i32) {
+/// Records the number of a member.
+pub(crate) fn note_member(fd: i32) {
     if fd as usize >= served_max() {
         SERVED_MAX.fetch_max(fd as usize + 1, Ordering::Relaxed);
     }
+}
+
+/// Counts a connection that is served from now on.
+pub(crate) fn count_served(inner: &mut Inner, fd: i32) {
+    note_member(fd);
     inner.served += 1;
 }
 
@@ -191,6 +197,9 @@ pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
         true => never_served(entry.flags(), Why::NotConnected),
         false => entry.flags(),
     };
+    if !connection.is(flag::MEMBER) {
+        entry.set_epoll_set(std::ptr::null_mut());
+    }
     entry.set_kind(Kind::Stream, flags);
 }
 
@@ -235,6 +244,7 @@ pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
     }
     let buffered = connection.copied_out.move_out();
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
+    entry.set_epoll_set(std::ptr::null_mut());
     entry.set_kind(Kind::Stream, entry.flags());
     buffered
 }
@@ -274,9 +284,7 @@ pub(crate) fn share_buffered(inner: &mut Inner, from: i32, entry: &'static Entry
         duplicate.clear(flag::MEMBER);
         duplicate.copied_out = source.copied_out.share();
         inner.handed_back_count += 1;
-        if to as usize >= served_max() {
-            SERVED_MAX.fetch_max(to as usize + 1, Ordering::Relaxed);
-        }
+        note_member(to);
     }
 }
 
@@ -295,6 +303,7 @@ fn report_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
             events: connection.events,
             data: connection.data,
             reported: reported || connection.is(flag::DISABLED),
+            buffered_elsewhere: false,
         });
     }
 }
@@ -343,7 +352,8 @@ pub(crate) fn close(
     let in_signal_handler = guard.in_signal_handler();
     let inner: &mut Inner = guard;
     let was_served = entry.kind() == Kind::Served;
-    if entry.flags() & SHARED != 0 && connection.is(flag::MEMBER) && connection.buffered() > 0 {
+    if connection.copied_out.is_shared() && connection.is(flag::MEMBER) && connection.buffered() > 0
+    {
         report_by_duplicate(inner, fd, connection);
     }
     inner.unready(fd, connection);
@@ -437,9 +447,12 @@ fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Co
         return;
     }
     receive::copy_out(inner, connection);
+    // The last number of the connection discards them, unless another process has it.
+    let discards =
+        !connection.copied_out.is_shared() && entry.why_never_served() != Some(Why::PassedOn);
     connection.copied_out.clear();
     // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
-    if entry.flags() & SHARED == 0 && !ring_policy::may_be_filtered() {
+    if discards && !ring_policy::may_be_filtered() {
         send::flush(inner, fd, connection);
         sys::reset_when_closed(fd);
     }
@@ -530,9 +543,12 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
         counters,
         ..
     } = *context;
-    counters.end();
     // A filter may allow less than an enter.
-    reserved_fds::close_ring(ring, is_quiescent && ring_policy::may_make_rings());
+    let may_enter = is_quiescent && ring_policy::may_make_rings();
+    errno::without_cancel(|| {
+        counters.end();
+        reserved_fds::close_ring(ring, may_enter);
+    });
     crate::ring_teardown::on_ring_closed();
     fd_limit::on_ring_closed();
     if is_quiescent {
@@ -561,6 +577,9 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
         {
             send::flush(guard, fd, connection);
             remove(guard, fd, connection);
+        }
+        if is_member_of_set && entry.kind() == Kind::Stream {
+            entry.set_epoll_set(std::ptr::null_mut());
         }
         if is_member_of_set
             && entry.kind() == Kind::HandedBack

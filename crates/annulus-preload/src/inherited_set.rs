@@ -7,6 +7,7 @@
 
 use crate::connection::{DISABLED, EDGE, EDGE_TRIGGERED, MEMBER, OUT};
 use crate::counters::{self, Why};
+use crate::errno;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::sys;
@@ -95,7 +96,8 @@ fn add_reported(own_set: i32, member: &Member) {
 
 /// Returns the members of the kernel's set, from `/proc/self/fdinfo`.
 pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let list = || std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"));
+    let text = errno::without_cancel(list).unwrap_or_default();
     let member = |line: &str| {
         let mut fields = line.strip_prefix("tfd:")?.split_whitespace();
         let fd = fields.next()?.parse().ok()?;

@@ -485,7 +485,8 @@ fn disconnect(fd: i32) {
 pub(crate) fn has_other_threads() -> bool {
     // After this pause, a thread that was about to end no longer exists.
     pause_us(1000);
-    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
+    let count = || std::fs::read_dir("/proc/self/task").map(Iterator::count);
+    errno::without_cancel(count).is_ok_and(|threads| threads > 1)
 }
 
 pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {

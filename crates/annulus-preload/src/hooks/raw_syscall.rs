@@ -203,23 +203,16 @@ const NESTED_MAX: usize = 64 << 10;
 
 unsafe fn serve(args: &[c_long; 7]) -> Option<c_long> {
     // The functions behind the hooks are cancellation points; libc's `syscall` is not.
-    let mut before = 0;
-    // SAFETY: Typed: functions of glibc, with a state that it returned. Lent: the program's own arguments.
-    unsafe {
-        pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
-        let ret = transfer(args)
-            .or_else(|| wait(args))
-            .or_else(|| descriptor(args));
-        pthread_setcancelstate(before, std::ptr::null_mut());
-        ret.or_else(|| of_process(args))
-    }
-}
-
-/// The state of `pthread_setcancelstate` in which the thread cannot be cancelled.
-const CANCEL_DISABLE: c_int = 1;
-
-unsafe extern "C-unwind" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    let ret = errno::without_cancel(|| {
+        // SAFETY: Lent: the program's own arguments.
+        unsafe {
+            transfer(args)
+                .or_else(|| wait(args))
+                .or_else(|| descriptor(args))
+        }
+    });
+    // SAFETY: Lent: the program's own arguments.
+    ret.or_else(|| unsafe { of_process(args) })
 }
 
 /// Dispatches calls that transfer bytes.

@@ -12,6 +12,7 @@ use libc::{pid_t, pthread_t, sigval};
 
 use super::catch_panic;
 use super::process::before_exec;
+use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::process;
 use crate::real::{self, Run, call_next};
@@ -84,6 +85,26 @@ unsafe extern "C" fn __sigsetjmp() {
         next = sym next_sigsetjmp,
     )
 }
+
+/// Defines functions of libc that jump.
+macro_rules! jumps {
+    ($($name:ident)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(to: *mut c_void, value: c_int) -> ! {
+                catch_panic(|| {
+                    epoll_set_list::all().for_each(Set::abandon_wait);
+                    None
+                });
+                call_next!($name(to: *mut c_void, value: c_int) -> c_int);
+                // SAFETY: Typed: it may be called at any time.
+                unsafe { libc::abort() }
+            }
+        )*
+    };
+}
+
+jumps! { longjmp _longjmp siglongjmp __longjmp_chk }
 
 // ---- ends ----
 

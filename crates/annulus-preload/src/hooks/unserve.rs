@@ -85,6 +85,7 @@ pub(super) fn never_serve(fd: c_int, why: Why) {
         kind @ (Kind::Stream | Kind::Free) => {
             if kind == Kind::Free {
                 entry.set_listener(None);
+                entry.set_epoll_set(std::ptr::null_mut());
             }
             // For a file that is not a stream this has no effect, and `close` forgets it.
             entry.set_kind(Kind::Stream, never_served(entry.flags(), why));

@@ -716,8 +716,27 @@ static void a_file_that_took_any_number_is_the_programs(void) {
     }
 }
 
+/* The connection is handed back, with bytes, before it is duplicated. */
+static void a_duplicate_of_a_handed_back_connection_shares_its_end(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "received");
+    await_delivery(&pair);
+    print_next(set);
+    GOT(fcntl(pair.app, F_SETFL, O_RDWR));
+    int twin = (int)MUST(dup(pair.app));
+    MUST(close(pair.app));
+    print_now(set);
+    print_read(twin, 100);
+    MUST(write(twin, "all", 3));
+    MUST(close(twin));
+    peer_gets(&pair, 3);
+    peer_gets_the_end(&pair);
+}
+
 static const struct app_case cases[] = {
     CASE(a_duplicate_shares_the_stream, "back:duplicated"),
+    CASE(a_duplicate_of_a_handed_back_connection_shares_its_end, "back:blocking"),
     CASE(duplication_errors_are_unchanged, ""),
     CASE(a_duplicate_over_a_member_closes_the_member, ""),
     CASE(blocking_can_be_switched_on_and_off, "back:blocking"),

@@ -187,6 +187,85 @@ static void a_set_can_be_polled(void) {
     print_read(pair.app, 10);
 }
 
+static void *look_at_it_in_a_set_of_its_own(void *pair) {
+    int set = fresh_set();
+    add(set, ((struct pair *)pair)->app, EPOLLIN, 2);
+    print_now(set);
+    MUST(close(set));
+    return NULL;
+}
+
+/* The library has the bytes, and the set of the call does not serve the connection. */
+static void bytes_received_before_are_reported_by_a_later_set(void) {
+    int first = new_set(), second = new_set();
+    struct pair pair = added(first, EPOLLIN);
+    pthread_t thread;
+    peer_send(&pair, "received");
+    print_next(first);
+    GOT(fcntl(pair.app, F_SETFL, O_RDWR));
+    look_at_it_in_a_set_of_its_own(&pair);
+    MUST(-pthread_create(&thread, NULL, look_at_it_in_a_set_of_its_own, &pair));
+    pthread_join(thread, NULL);
+    add(second, pair.app, EPOLLIN | EPOLLONESHOT, 3);
+    print_now(second);
+    peer_send(&pair, " later");
+    await_delivery(&pair);
+    print_now(second);
+    GOT(control(second, EPOLL_CTL_ADD, pair.app, EPOLLIN, 3));
+    GOT(control(second, EPOLL_CTL_MOD, pair.app, EPOLLIN, 3));
+    print_now(second);
+    del(second, pair.app);
+    print_now(second);
+    print_now(first);
+    print_read(pair.app, 100);
+}
+
+/* Removed from its set with bytes, and then a member of a set that has not been waited on. */
+static void a_member_moves_to_a_new_set_with_its_bytes(void) {
+    int first = new_set(), second = fresh_set();
+    struct pair pair = added(first, EPOLLIN);
+    peer_send(&pair, "received");
+    print_next(first);
+    del(first, pair.app);
+    GOT(control(second, EPOLL_CTL_ADD, pair.app, EPOLLIN, 2));
+    print_now(second);
+    print_read(pair.app, 4);
+    print_now(second);
+    print_stream(pair.app, 100);
+}
+
+/* A ring of the second set would take the bytes that the first set reports. */
+static void a_member_of_a_set_that_the_kernel_serves_stays_with_it(void) {
+    int first = new_set(), second = fresh_set(), early = fresh_set();
+    struct pair other = added(second, EPOLLIN), pair, member = connected();
+    add(early, member.app, EPOLLIN, 5);
+    struct pollfd query = {first, POLLIN, 0};
+    GOT(poll(&query, 1, 0));
+    pair = added(first, EPOLLIN);
+    settle(second);
+    add(second, pair.app, EPOLLIN, 4);
+    add(second, member.app, EPOLLIN, 6);
+    print_now(second);
+    peer_send(&pair, "received");
+    peer_send(&member, "early");
+    await_delivery(&pair);
+    await_delivery(&member);
+    print_now(second);
+    print_read(pair.app, 4);
+    print_now(first);
+    settle(early);
+    print_now(early);
+    exchange(second, &other);
+    MUST(close(first));
+    MUST(close(early));
+    print_stream(pair.app, 100);
+    print_stream(member.app, 100);
+    /* The sets are gone. */
+    del(second, other.app);
+    add(second, other.app, EPOLLIN, 7);
+    exchange(second, &other);
+}
+
 static void one_socket_can_be_in_two_sets(void) {
     int first = new_set(), second = new_set();
     struct pair pair = added(first, EPOLLIN);
@@ -649,6 +728,9 @@ static const struct app_case cases[] = {
     CASE(the_event_of_a_removal_is_ignored, "served:read passed:unknown_option<=0 back:unknown_flags<=0"),
     CASE(sets_can_be_members_of_sets, "back:polled_otherwise"),
     CASE(a_set_can_be_polled, "back:polled_otherwise"),
+    CASE(bytes_received_before_are_reported_by_a_later_set, "back:blocking"),
+    CASE(a_member_moves_to_a_new_set_with_its_bytes, "served:read"),
+    CASE(a_member_of_a_set_that_the_kernel_serves_stays_with_it, "served:read passed:several_sets"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
     CASE(a_set_for_one_wait_is_not_served, "passes enters<=0"),
     CASE(members_of_the_first_waits_are_reported_as_later_ones, "served:read served:epoll_wait"),

@@ -651,6 +651,26 @@ static void a_program_without_a_stdout_is_not_written_to(void) {
     }
 }
 
+/* The child's ring would take the bytes that it reads by the other number. */
+static void a_child_serves_no_connection_that_its_parent_duplicated(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    int twin = (int)MUST(dup(pair.app));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        int own = new_set();
+        add(own, pair.app, EPOLLIN, 2);
+        poll_once(own);
+        peer_send(&pair, "for the child");
+        await_delivery(&pair);
+        print_next(own);
+        print_stream(twin, 100);
+        _exit(0);
+    }
+    MUST(waitpid(child, NULL, 0));
+    exchange(set, &pair);
+}
+
 static const struct app_case cases[] = {
     CASE(a_child_that_closes_everything_disturbs_nothing, "served:read"),
     CASE(a_child_writes_to_a_connection_that_its_parent_has_closed, "served:write served:close"),
@@ -659,6 +679,7 @@ static const struct app_case cases[] = {
     CASE(a_child_may_wait_in_the_set_it_inherits, ""),
     CASE(a_child_reports_no_edge_again, "served:read"),
     CASE(a_child_may_serve_with_a_set_of_its_own, "served:read"),
+    CASE(a_child_serves_no_connection_that_its_parent_duplicated, "back:duplicated passed:duplicated"),
     CASE(a_connection_ends_though_an_older_child_lives, "served:read"),
     CASE(a_killed_process_ends_its_connections_though_its_child_lives, "passes"),
     CASE(a_started_program_inherits_the_stream, ""),

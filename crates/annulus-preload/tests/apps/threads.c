@@ -2,6 +2,8 @@
  * end or are cancelled. The rule: other threads observe the effects of a call on a set or a socket as they would
  * without the library. The library may serve other connections, but bytes and events stay the same. */
 #include "app.h"
+#include <setjmp.h>
+#include <sys/time.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 
@@ -453,6 +455,58 @@ static void a_thread_that_sleeps_can_be_cancelled(void) {
     print_read(task.pair.app, 100);
 }
 
+static void wait_again_and_again(struct task *task) {
+    if (task->other)
+        poll_once(task->set);
+    about_to_sleep(task);
+    for (;;)
+        epoll_wait(task->set, &(struct epoll_event){0}, 1, -1);
+}
+
+/* The cancelled thread takes a set from the main thread, or makes a ring. */
+static void a_thread_can_be_cancelled_at_any_moment_of_a_wait(void) {
+    void *end;
+    int cancelled = 0;
+    for (int i = 0; i < 200; i++) {
+        struct task task = {.set = i % 2 ? new_set() : fresh_set(), .pair = connected(),
+            .other = i % 8 == 1};
+        add(task.set, task.pair.app, EPOLLIN, 1);
+        poll_once(task.set);
+        peer_send(&task.pair, "a report each time");
+        start(&task, wait_again_and_again);
+        /* In some rounds the thread has waited before it is cancelled, so that they do not depend on timing. */
+        while (task.other && !*(volatile long *)&task.id)
+            sched_yield();
+        for (int spins = i * 37 % 200 * 100; spins > 0; spins--)
+            asm volatile("");
+        MUST(-pthread_cancel(task.thread));
+        pthread_join(task.thread, &end);
+        cancelled += end == PTHREAD_CANCELED;
+        MUST(close(task.set));
+        MUST(close(task.pair.app));
+        peer_close(&task.pair);
+    }
+    print("cancelled: %d\n", cancelled);
+}
+
+static sigjmp_buf out;
+static void jump_out(int number) { siglongjmp(out, number); }
+
+static void another_thread_uses_a_connection_after_a_jump(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    MUST(sigaction(SIGALRM, &(struct sigaction){.sa_handler = jump_out}, NULL));
+    if (sigsetjmp(out, 1) == 0) {
+        MUST(setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 20000}, NULL));
+        print_wait(task.set, -1);
+    }
+    peer_send(&task.pair, "after the jump");
+    await_delivery(&task.pair);
+    start(&task, read_it);
+    pthread_join(task.thread, NULL);
+    exchange(task.set, &task.pair);
+}
+
 static void wait_uncancelled(struct task *task) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
     settle(task->set);
@@ -571,6 +625,8 @@ static const struct app_case cases[] = {
     CASE(threads_that_set_no_new_privileges_are_served, "served:read passed:filtered<=0 back:filtered<=0"),
     CASE(a_socket_may_move_to_another_threads_set, ""),
     CASE(a_thread_that_sleeps_can_be_cancelled, "served:epoll_wait"),
+    CASE(a_thread_can_be_cancelled_at_any_moment_of_a_wait, "served:epoll_wait back:several_threads"),
+    CASE(another_thread_uses_a_connection_after_a_jump, "served:epoll_wait back:other_thread"),
     CASE(a_thread_that_disabled_cancellation_sleeps_on, "served:epoll_wait"),
     CASE(a_handler_may_end_the_waiting_thread, "served:epoll_wait"),
     CASE(a_thread_that_reuses_an_id_is_another, "back:other_thread"),

@@ -75,6 +75,9 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn the_event_of_a_removal_is_ignored;
     fn sets_can_be_members_of_sets;
     fn a_set_can_be_polled;
+    fn bytes_received_before_are_reported_by_a_later_set;
+    fn a_member_moves_to_a_new_set_with_its_bytes;
+    fn a_member_of_a_set_that_the_kernel_serves_stays_with_it;
     fn one_socket_can_be_in_two_sets;
     fn a_set_for_one_wait_is_not_served;
     fn members_of_the_first_waits_are_reported_as_later_ones;
@@ -272,6 +275,7 @@ cases! { IDLE_WAITS, IDLE_WAITS_CASES = c("idle_waits"):
 
 cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_duplicate_shares_the_stream;
+    fn a_duplicate_of_a_handed_back_connection_shares_its_end;
     fn duplication_errors_are_unchanged;
     fn a_duplicate_over_a_member_closes_the_member;
     fn blocking_can_be_switched_on_and_off;
@@ -317,6 +321,8 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn threads_that_set_no_new_privileges_are_served;
     fn a_socket_may_move_to_another_threads_set;
     fn a_thread_that_sleeps_can_be_cancelled;
+    fn a_thread_can_be_cancelled_at_any_moment_of_a_wait;
+    fn another_thread_uses_a_connection_after_a_jump;
     fn a_thread_that_disabled_cancellation_sleeps_on;
     fn a_handler_may_end_the_waiting_thread;
     fn a_thread_that_reuses_an_id_is_another;
@@ -346,6 +352,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_child_may_wait_in_the_set_it_inherits;
     fn a_child_reports_no_edge_again;
     fn a_child_may_serve_with_a_set_of_its_own;
+    fn a_child_serves_no_connection_that_its_parent_duplicated;
     fn a_connection_ends_though_an_older_child_lives;
     fn a_killed_process_ends_its_connections_though_its_child_lives;
     fn a_started_program_inherits_the_stream;

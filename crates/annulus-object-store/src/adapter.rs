@@ -49,8 +49,9 @@ const DELETES: usize = 10;
 ///
 /// Reads use an [`Engine`], and so do changes of few calls, such as a rename. By default all stores of the process share
 /// one with the default settings; those that a forked child makes share one of the child. Listings and other changes are
-/// system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread. A store with an
-/// engine on a simulated kernel makes all its calls there.
+/// system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread. Objects on FUSE,
+/// network file systems and overlayfs are read on blocking threads of the store. A store with an engine on a simulated
+/// kernel makes all its calls there.
 ///
 /// Cheap to clone. Clones share the open files; a clone with another number of them, time or engine keeps its own, and
 /// changes through one are found by the others at once.
@@ -168,9 +169,9 @@ impl LocalFileSystem {
     ///
     /// Fails if a folder cannot be listed, or a file cannot be removed.
     pub async fn remove_staged(&self, age: Duration) -> Result<u64> {
-        let store = self.store.clone();
+        let (store, folder) = (&self.store, self.store.root.path());
         let remove = move |store: Store| async move { store.remove_staged(age).await };
-        Ok(store.change(remove).await?)
+        Ok(store.change(&[folder], false, remove).await?)
     }
 
     fn unsupported(&self, operation: &str) -> Error {
@@ -295,8 +296,9 @@ impl ObjectStore for LocalFileSystem {
                 async move {
                     let location = location?;
                     let path = store.root.object(location.as_ref())?;
-                    let delete = |store: Store| async move { store.delete(&path, false).await };
-                    store.for_few_calls()?.change(delete).await?;
+                    let at = path.clone();
+                    let delete = |store: Store| async move { store.delete(&at, false).await };
+                    store.change(&[&path], true, delete).await?;
                     Ok(location)
                 }
             })
@@ -330,16 +332,18 @@ impl ObjectStore for LocalFileSystem {
         };
         let from = self.path_to_filesystem(from)?;
         let to = self.path_to_filesystem(to)?;
-        let store = self.store.for_few_calls()?;
-        let copy = move |store: Store| async move { store.copy(&from, &to, existing).await };
-        Ok(store.change(copy).await?)
+        let paths = (from.clone(), to.clone());
+        let copy =
+            move |store: Store| async move { store.copy(&paths.0, &paths.1, existing).await };
+        Ok(self.store.change(&[&from, &to], true, copy).await?)
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let from = self.path_to_filesystem(from)?;
         let to = self.path_to_filesystem(to)?;
-        let store = self.store.for_few_calls()?;
+        let paths = (from.clone(), to.clone());
         let rename = move |store: Store| async move {
+            let (from, to) = paths;
             match options.target_mode {
                 RenameTargetMode::Overwrite => store.replace(&from, &to).await,
                 RenameTargetMode::Create => {
@@ -348,7 +352,7 @@ impl ObjectStore for LocalFileSystem {
                 }
             }
         };
-        Ok(store.change(rename).await?)
+        Ok(self.store.change(&[&from, &to], true, rename).await?)
     }
 }
 

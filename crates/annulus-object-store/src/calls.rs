@@ -7,9 +7,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use annulus::{Engine, EngineBackend, OpenOptions};
@@ -18,9 +16,7 @@ use futures_util::FutureExt;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::libc::off_t;
 use nix::unistd::close;
-use tokio::runtime::Handle;
 
-use crate::blocking;
 use crate::error::Failure;
 use crate::open_files::OpenFiles;
 use crate::stat::Stat;
@@ -67,31 +63,9 @@ impl Calls {
     }
 
     /// Returns calls that a ring makes, if the engine has one.
-    pub(crate) fn of_ring(engine: &Engine) -> Calls {
-        match engine.backend() {
-            EngineBackend::Uring { .. } => Calls::Ring(engine.clone()),
-            _ => Calls::System,
-        }
-    }
-
-    /// Runs work that makes calls. System calls are made on a blocking thread. On a Tokio runtime, the work runs to its
-    /// end although the future is dropped.
-    pub(crate) async fn run<T, F>(
-        &self,
-        work: impl FnOnce() -> F + Send + 'static,
-    ) -> Result<T, Failure>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
-        match (self, Handle::try_current()) {
-            (Calls::System, _) => blocking::run(move || without_waiting(work())).await,
-            (Calls::Ring(_), Ok(runtime)) => {
-                let work = Some(Box::pin(work()));
-                Detached { work, runtime }.await
-            }
-            _ => work().await,
-        }
+    pub(crate) fn of_ring(engine: &Engine) -> Option<Calls> {
+        let has_ring = matches!(engine.backend(), EngineBackend::Uring { .. });
+        has_ring.then(|| Calls::Ring(engine.clone()))
     }
 
     /// Creates a file, and fails if it exists.
@@ -191,46 +165,6 @@ impl Calls {
                     .map(|found| (found.path, found.stat.modified))
                     .collect())
             }
-        }
-    }
-}
-
-/// Work that its caller polls, so that it does not need the workers of the runtime, which other executors may block. If it
-/// is dropped before its end, a task of the runtime continues it.
-struct Detached<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    /// `None` once the work has ended or panicked.
-    work: Option<Pin<Box<F>>>,
-    runtime: Handle,
-}
-
-impl<F> Future for Detached<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(mut work) = self.work.take() else {
-            return Poll::Pending;
-        };
-        let polled = work.as_mut().poll(cx);
-        if polled.is_pending() {
-            self.work = Some(work);
-        }
-        polled
-    }
-}
-
-impl<F> Drop for Detached<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            drop(self.runtime.spawn(work));
         }
     }
 }

@@ -34,6 +34,14 @@ impl Failure {
         })
     }
 
+    /// Returns the error of an engine that does not start.
+    pub(crate) fn no_engine(error: annulus::SetupError) -> Failure {
+        Failure::new(
+            "start an engine for the object store",
+            io::Error::other(error),
+        )
+    }
+
     /// Returns an error that the system did not report.
     pub(crate) fn invalid(action: &str, path: &Path, reason: impl Into<String>) -> Failure {
         let source = io::Error::new(io::ErrorKind::InvalidInput, reason.into());

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::calls::{self, Calls};
 use crate::error::Failure;
+use crate::file_systems::FileSystem;
 use crate::stat::Stat;
 use crate::store::Store;
 use crate::write::{Existing, Written};
@@ -22,6 +23,25 @@ const PUTS_MAX: usize = 32;
 const BYTES_MAX: usize = 64 << 10;
 /// The number of groups at a time: while one waits for the device, others write.
 const LEADERS_MAX: usize = 8;
+
+/// The groups of a store, one for each file system. A put on one that hangs stops no other.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(Mutex<Vec<(&'static FileSystem, Arc<Group>)>>);
+
+impl Groups {
+    fn of(&self, system: &'static FileSystem) -> Arc<Group> {
+        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_system = groups
+            .iter()
+            .find(|(other, _)| std::ptr::eq(*other, system));
+        if let Some((_, group)) = of_system {
+            return Arc::clone(group);
+        }
+        let group = Arc::<Group>::default();
+        groups.push((system, Arc::clone(&group)));
+        group
+    }
+}
 
 /// The puts that wait for a group.
 #[derive(Debug, Default)]
@@ -52,12 +72,9 @@ pub(crate) async fn put(
     let bytes: usize = contents.iter().map(Bytes::len).sum();
     let is_small = bytes <= BYTES_MAX;
     if !store.fsync || !is_small {
-        let store = match is_small {
-            true => store.for_few_calls()?,
-            false => store.clone(),
-        };
-        let put = move |store: Store| async move { store.put(&object, &contents, existing).await };
-        return store.change(put).await;
+        let path = object.clone();
+        let put = move |store: Store| async move { store.put(&path, &contents, existing).await };
+        return store.change(&[&object], is_small, put).await;
     }
     let (done, result) = oneshot::channel();
     let put = Put {
@@ -66,7 +83,8 @@ pub(crate) async fn put(
         existing,
         done,
     };
-    if let Some(leader) = store.group.add(put, store) {
+    let group = store.groups.of(store.system(&put.object));
+    if let Some(leader) = group.add(put, store) {
         let lead = leader.lead();
         match (&store.calls, Handle::try_current()) {
             (Calls::System, Ok(runtime)) => {
@@ -92,13 +110,14 @@ impl Group {
     }
 
     /// Adds a put. Returns a leader, unless there are enough.
-    fn add(&self, put: Put, store: &Store) -> Option<Leader> {
+    fn add(self: &Arc<Self>, put: Put, store: &Store) -> Option<Leader> {
         let mut waiting = self.lock();
         waiting.puts.push_back(put);
         let is_needed = waiting.leaders < LEADERS_MAX;
         waiting.leaders += usize::from(is_needed);
         is_needed.then(|| Leader {
             store: store.clone(),
+            group: Arc::clone(self),
             has_ended: false,
         })
     }
@@ -108,6 +127,7 @@ impl Group {
 #[derive(Debug)]
 struct Leader {
     store: Store,
+    group: Arc<Group>,
     has_ended: bool,
 }
 
@@ -121,7 +141,7 @@ impl Leader {
 
     /// Takes the puts of a group. Ends the leader if none waits.
     fn next(&mut self) -> Option<VecDeque<Put>> {
-        let mut waiting = self.store.group.lock();
+        let mut waiting = self.group.lock();
         let count = waiting.puts.len().min(PUTS_MAX);
         if count == 0 {
             waiting.leaders -= 1;
@@ -190,7 +210,7 @@ impl Drop for Leader {
             return;
         }
         // The runtime shuts down, or a put has panicked.
-        let mut waiting = self.store.group.lock();
+        let mut waiting = self.group.lock();
         waiting.leaders -= 1;
         if waiting.leaders == 0 {
             waiting.puts.clear();

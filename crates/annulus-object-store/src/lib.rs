@@ -25,6 +25,7 @@
 mod blocking;
 mod calls;
 mod error;
+mod file_systems;
 mod group;
 mod list;
 mod names;

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use crate::blocking;
 use crate::calls::{self, Calls, Entry};
 use crate::error::Failure;
+use crate::file_systems::FileSystem;
 use crate::names::{self, Name, Root};
 use crate::stat::Stat;
 use crate::store::Store;
@@ -38,20 +39,23 @@ pub(crate) fn objects<L: Location, T: Send + 'static>(
     after: Option<L>,
     finish: impl Fn(Object<L>) -> T + Send + Sync + Copy + 'static,
 ) -> BoxStream<'static, Result<T, L::Error>> {
-    let root = Arc::clone(&store.root);
+    let (root, system) = (Arc::clone(&store.root), store.system(&folder));
     match store.calls.clone() {
         Calls::System => {
             let walk = Walk::new(Arc::clone(&store.files), folder).following();
-            in_chunks(walk.filter_map(move |found| {
-                let found = match found.map_err(not_listed) {
-                    Ok(found) => found,
-                    Err(failure) => return Some(Err(failure.into())),
-                };
-                let (path, is_dir) = (found.path.clone(), found.kind().is_dir());
-                let stat = || Some(Stat::from(&found.metadata()?));
-                let object = object(&root, &path, is_dir, stat, after.as_ref());
-                object.map(|object| object.map(finish)).transpose()
-            }))
+            in_chunks(
+                system,
+                walk.filter_map(move |found| {
+                    let found = match found.map_err(not_listed) {
+                        Ok(found) => found,
+                        Err(failure) => return Some(Err(failure.into())),
+                    };
+                    let (path, is_dir) = (found.path.clone(), found.kind().is_dir());
+                    let stat = || Some(Stat::from(&found.metadata()?));
+                    let object = object(&root, &path, is_dir, stat, after.as_ref());
+                    object.map(|object| object.map(finish)).transpose()
+                }),
+            )
         }
         Calls::Ring(engine) | Calls::Simulated(engine) => {
             let all = async move {
@@ -104,6 +108,7 @@ fn not_listed(error: io::Error) -> Failure {
 /// Runs an iterator on blocking threads, a chunk at a time. Ends after an error. Outside a Tokio runtime the polling
 /// thread runs it.
 pub(crate) fn in_chunks<T, E>(
+    system: &'static FileSystem,
     items: impl Iterator<Item = Result<T, E>> + Send + 'static,
 ) -> BoxStream<'static, Result<T, E>>
 where
@@ -113,11 +118,11 @@ where
     if Handle::try_current().is_err() {
         return stream::iter(items).boxed();
     }
-    let chunks = stream::try_unfold(Some(items), |items| async move {
+    let chunks = stream::try_unfold(Some(items), move |items| async move {
         let Some(mut items) = items else {
             return Ok(None);
         };
-        let next = blocking::run(move || {
+        let next = blocking::run(system, move || {
             let mut chunk = Vec::with_capacity(CHUNK);
             chunk.extend(items.by_ref().take(CHUNK));
             let ended = chunk.len() < CHUNK || chunk.iter().any(Result::is_err);
@@ -149,9 +154,10 @@ pub(crate) async fn level<L: Location>(
     let root = Arc::clone(&store.root);
     match &store.calls {
         Calls::System => {
+            let system = store.system(&folder);
             let walk = Walk::new(Arc::clone(&store.files), folder);
             let walk = walk.following().one_level();
-            blocking::run(move || Ok(level_of_entries(&root, walk))).await?
+            blocking::run(system, move || Ok(level_of_entries(&root, walk))).await?
         }
         Calls::Ring(engine) | Calls::Simulated(engine) => {
             let mut level: Level<L> = (BTreeSet::new(), Vec::new());

@@ -7,30 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC,
-    statfs,
-};
 use url::Url;
 
 use crate::error::Failure;
-
-/// The file systems that wait for no other process or machine, as in the engine. Overlayfs is not one of them: its layers
-/// may lie on FUSE or NFS.
-const LOCAL: [FsType; 5] = [
-    BTRFS_SUPER_MAGIC,
-    EXT4_SUPER_MAGIC,
-    F2FS_SUPER_MAGIC,
-    TMPFS_MAGIC,
-    XFS_SUPER_MAGIC,
-];
 
 /// The folder of a store.
 #[derive(Debug)]
 pub(crate) struct Root {
     url: Url,
     folder: PathBuf,
-    is_local: bool,
 }
 
 /// The name of a file, relative to the root, that becomes a location.
@@ -46,7 +31,7 @@ impl Root {
     pub(crate) fn everything() -> Root {
         let folder = PathBuf::from("/");
         match Url::from_directory_path(&folder) {
-            Ok(url) => Root::new(url, folder),
+            Ok(url) => Root { url, folder },
             Err(()) => unreachable!("`/` is absolute"),
         }
     }
@@ -58,21 +43,7 @@ impl Root {
             .map_err(|source| Failure::other(action, prefix, source))?;
         let url = Url::from_file_path(&folder)
             .map_err(|()| Failure::invalid(action, prefix, "it is not a path of a file URL"))?;
-        Ok(Root::new(url, folder))
-    }
-
-    fn new(url: Url, folder: PathBuf) -> Root {
-        let kind = statfs(&folder).map(|system| system.filesystem_type());
-        Root {
-            url,
-            folder,
-            is_local: kind.is_ok_and(|kind| LOCAL.contains(&kind)),
-        }
-    }
-
-    /// Returns whether the folder is on a file system that waits for no other process or machine.
-    pub(crate) fn is_local(&self) -> bool {
-        self.is_local
+        Ok(Root { url, folder })
     }
 
     pub(crate) fn url(&self) -> &Url {
@@ -220,16 +191,6 @@ mod tests {
         ] {
             assert!(!is_staged(Path::new(other)), "{other}");
         }
-    }
-
-    #[test]
-    fn overlayfs_is_not_local_and_f2fs_is() {
-        use nix::sys::statfs::{FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC};
-
-        for remote in [FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC] {
-            assert!(!LOCAL.contains(&remote), "{remote:?}");
-        }
-        assert!(LOCAL.contains(&F2FS_SUPER_MAGIC));
     }
 
     #[test]

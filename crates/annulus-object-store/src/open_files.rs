@@ -13,14 +13,15 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use annulus::File;
 use annulus::fs::Metadata;
-use annulus::{Engine, File};
 use nix::errno::Errno;
 use quick_cache::sync::Cache;
 
 use crate::calls::Calls;
 use crate::error::Failure;
 use crate::stat::{Identity, Stat};
+use crate::store::Store;
 
 /// The default limit: a quarter of the descriptors that most systems allow a process.
 pub(crate) const OPEN_FILES: usize = 256;
@@ -138,20 +139,20 @@ impl OpenFiles {
     }
 
     /// Opens the file at `path`, or returns the open one.
-    pub(crate) async fn open(&self, engine: &Engine, path: &Path) -> Result<Opened, Failure> {
+    pub(crate) async fn open(&self, store: &Store, path: &Path) -> Result<Opened, Failure> {
         let Some(cache) = &self.cache else {
-            return Ok(self.open_new(engine, path).await?.0);
+            return Ok(self.open_new(store, path).await?.0);
         };
         let changes = self.shared.changes.load(Ordering::SeqCst);
         if let Some(entry) = cache.get(path.as_os_str()) {
-            if let Some(stat) = self.current(engine, path, &entry, changes).await {
+            if let Some(stat) = self.current(store, path, &entry, changes).await {
                 let file = entry.file.clone();
                 return Ok(Opened { file, stat });
             }
             cache.remove(path.as_os_str());
         }
         let compared_ns = self.now_ns();
-        let (opened, is_local) = self.open_new(engine, path).await?;
+        let (opened, is_local) = self.open_new(store, path).await?;
         if opened.stat.is_file {
             let entry = Entry {
                 file: opened.file.clone(),
@@ -173,7 +174,7 @@ impl OpenFiles {
     /// Returns the metadata of an open file, if it is the file at `path`.
     async fn current(
         &self,
-        engine: &Engine,
+        store: &Store,
         path: &Path,
         entry: &Entry,
         changes: u64,
@@ -185,7 +186,7 @@ impl OpenFiles {
         let stat = match entry.is_local {
             // The open file keeps the entries of its path in the kernel's memory.
             true => Stat::from(&std::fs::metadata(path).ok()?),
-            false => Stat::from(&engine.metadata(path).await.ok()?),
+            false => store.way_to(path).await.ok()?.stat(path).await.ok()?,
         };
         if stat.identity != entry.identity {
             return None;
@@ -203,13 +204,16 @@ impl OpenFiles {
     }
 
     /// Returns the file, and whether it is local.
-    async fn open_new(&self, engine: &Engine, path: &Path) -> Result<(Opened, bool), Failure> {
+    async fn open_new(&self, store: &Store, path: &Path) -> Result<(Opened, bool), Failure> {
         let failed = |source| Failure::not_found_or("open", path, source);
-        let open = || async { engine.open(path).await };
-        let file = self.with_room_async(open).await.map_err(failed)?;
+        let way = store.way_to(path).await?;
+        let file = self
+            .with_room_async(|| way.open(path))
+            .await
+            .map_err(failed)?;
         let (metadata, is_local) = metadata(&file).await;
         // A simulated kernel has other files.
-        let is_local = is_local && matches!(Calls::of(engine), Calls::System);
+        let is_local = is_local && matches!(store.calls, Calls::System);
         let stat = Stat::from(&metadata.map_err(failed)?);
         Ok((Opened { file, stat }, is_local))
     }

@@ -1,5 +1,6 @@
 //! A store without the types of a version of `object_store`.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -7,18 +8,22 @@ use std::time::Duration;
 use annulus::Engine;
 use tokio::runtime::Handle;
 
-use crate::calls::Calls;
+use crate::blocking::{self, Detached};
+use crate::calls::{Calls, without_waiting};
 use crate::error::Failure;
-use crate::group::Group;
+use crate::file_systems::{FileSystem, FileSystems, RingPermit};
+use crate::group::Groups;
 use crate::names::Root;
 use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
 use crate::read::Memory;
+use crate::stat::Stat;
 
-/// The engine that stores of a process share. A forked child has a new one, because it cannot use the rings of its parent.
+/// What the stores of a process share. A forked child has a new one, because it cannot use the rings of its parent.
 #[derive(Debug)]
 struct Shared {
     process: u32,
     engine: OnceLock<Engine>,
+    systems: FileSystems,
     /// The engine of a child of that process. It is set in the child only. A lock that another thread holds during a fork
     /// would never be free in the child, so there is none.
     child: OnceLock<Box<Shared>>,
@@ -32,6 +37,7 @@ impl Shared {
             Box::new(Shared {
                 process,
                 engine: OnceLock::new(),
+                systems: FileSystems::new(),
                 child: OnceLock::new(),
             })
         };
@@ -54,7 +60,7 @@ pub(crate) struct Store {
     engine: Option<Engine>,
     shared: &'static Shared,
     pub(crate) calls: Calls,
-    pub(crate) group: Arc<Group>,
+    pub(crate) groups: Arc<Groups>,
     pub(crate) automatic_cleanup: bool,
     pub(crate) fsync: bool,
 }
@@ -68,7 +74,7 @@ impl Store {
             engine: None,
             shared: Shared::of_process(),
             calls: Calls::System,
-            group: Arc::default(),
+            groups: Arc::default(),
             automatic_cleanup: false,
             fsync: false,
         }
@@ -80,7 +86,7 @@ impl Store {
         self.engine = Some(engine);
         self.set_open_files(self.files.max(), self.files.trusted());
         // A leader uses the engine of its store.
-        self.group = Arc::default();
+        self.groups = Arc::default();
     }
 
     pub(crate) fn set_open_files(&mut self, max: usize, trusted: Duration) {
@@ -93,40 +99,74 @@ impl Store {
         if let Some(engine) = self.engine.as_ref().or_else(|| shared.get()) {
             return Ok(engine);
         }
-        let engine = Engine::new().map_err(|error| {
-            let what = "start an engine for the object store";
-            Failure::new(what, std::io::Error::other(error))
-        })?;
+        let engine = Engine::new().map_err(Failure::no_engine)?;
         Ok(shared.get_or_init(|| engine))
     }
 
-    /// Returns the store for changes of few calls. As operations of a ring, these cost half of what they cost on a blocking
-    /// thread. Not with `fsync`, and not on file systems where calls may take long: a ring has few kernel workers.
-    pub(crate) fn for_few_calls(&self) -> Result<Store, Failure> {
-        let mut store = self.clone();
-        let is_brief = !self.fsync && self.root.is_local();
-        if is_brief && matches!(self.calls, Calls::System) && Handle::try_current().is_ok() {
-            store.calls = Calls::of_ring(self.engine()?);
-        }
-        Ok(store)
+    /// Returns the file system of a path.
+    pub(crate) fn system(&self, path: &Path) -> &'static FileSystem {
+        self.shared.systems.of(path)
     }
 
-    /// Runs a change.
+    /// Runs a change of the objects at `paths`.
+    ///
+    /// If it takes few calls, these are operations of a ring, where they cost half of what they cost on a blocking thread.
+    /// Not with `fsync`, and not on file systems where calls may take long. Other changes are system calls on a blocking
+    /// thread; outside a Tokio runtime, on the calling thread.
+    ///
+    /// On a Tokio runtime, the change runs to its end although the future is dropped.
     pub(crate) async fn change<T, F>(
-        self,
+        &self,
+        paths: &[&Path],
+        few_calls: bool,
         work: impl FnOnce(Store) -> F + Send + 'static,
     ) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        let calls = self.calls.clone();
-        calls.run(move || work(self)).await
+        let mut store = self.clone();
+        let (Calls::System, Ok(runtime)) = (&self.calls, Handle::try_current()) else {
+            return work(store).await;
+        };
+        // One that may hang decides.
+        let systems = paths.iter().map(|path| self.system(path));
+        let Some(system) = systems.min_by_key(|system| system.is_local) else {
+            return work(store).await;
+        };
+        let ring = match few_calls && !self.fsync && system.is_local {
+            true => Calls::of_ring(self.engine()?),
+            false => None,
+        };
+        let work = async move {
+            if let Some(ring) = ring
+                && let Some(_permit) = store.shared.systems.ring_permit().await
+            {
+                store.calls = ring;
+                return work(store).await;
+            }
+            blocking::run(system, move || without_waiting(work(store))).await
+        };
+        Detached::new(work, runtime).await
+    }
+
+    /// Returns the way to open a path.
+    pub(crate) async fn way_to(&self, path: &Path) -> Result<Way<'_>, Failure> {
+        let (mut way, system) = match &self.calls {
+            Calls::Simulated(_) => return Ok(Way::of(self.engine()?)),
+            _ => (Way::of(self.engine()?), self.system(path)),
+        };
+        if !system.is_local {
+            return Ok(Way::of(system.engine()?));
+        }
+        way.permit = self.shared.systems.ring_permit().await;
+        way.beyond = way.permit.is_none().then_some(system);
+        Ok(way)
     }
 
     /// Opens the file of an object.
     pub(crate) async fn open(&self, path: &Path) -> Result<Opened, Failure> {
-        self.files.open(self.engine()?, path).await
+        self.files.open(self, path).await
     }
 
     /// Opens the file of an object, which is not a folder.
@@ -134,9 +174,53 @@ impl Store {
         let opened = self.open(path).await?;
         if opened.stat.is_dir {
             let path: PathBuf = path.to_owned();
-            let source = std::io::Error::new(std::io::ErrorKind::NotFound, "it is a folder");
+            let source = io::Error::new(io::ErrorKind::NotFound, "it is a folder");
             return Err(Failure::NotFound { path, source });
         }
         Ok(opened)
     }
+}
+
+/// A way to open files. Those on file systems that may hang use engines of their own.
+pub(crate) struct Way<'a> {
+    engine: &'a Engine,
+    permit: Option<RingPermit>,
+    /// The file system, if the calls on rings hang.
+    beyond: Option<&'static FileSystem>,
+}
+
+impl<'a> Way<'a> {
+    fn of(engine: &'a Engine) -> Way<'a> {
+        Way {
+            engine,
+            permit: None,
+            beyond: None,
+        }
+    }
+
+    /// Opens a file.
+    pub(crate) async fn open(&self, path: &Path) -> io::Result<annulus::File> {
+        let Some(system) = self.beyond else {
+            return self.engine.open(path).await;
+        };
+        let at = path.to_owned();
+        let opened = blocking::run(system, move || Ok(std::fs::File::open(at))).await;
+        self.engine
+            .file(opened.unwrap_or_else(|_| Err(shuts_down()))?)
+    }
+
+    /// Returns the metadata of the file at a path.
+    pub(crate) async fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let Some(system) = self.beyond else {
+            return Ok(Stat::from(&self.engine.metadata(path).await?));
+        };
+        let at = path.to_owned();
+        let metadata = blocking::run(system, move || Ok(std::fs::metadata(at))).await;
+        let metadata = metadata.unwrap_or_else(|_| Err(shuts_down()));
+        Ok(Stat::from(&metadata?))
+    }
+}
+
+fn shuts_down() -> io::Error {
+    io::Error::other("the Tokio runtime shuts down")
 }

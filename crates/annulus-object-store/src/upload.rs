@@ -29,10 +29,11 @@ pub(crate) struct Upload {
 
 impl Upload {
     pub(crate) async fn start(store: Store, object: PathBuf) -> Result<Upload, Failure> {
-        let (store, path) = (store.for_few_calls()?, object.clone());
+        let path = object.clone();
         let stage = |store: Store| async move { store.stage(&path).await };
-        let (file, staged) = store.clone().change(stage).await?;
-        let file = file.into_file(store.engine()?);
+        let (file, staged) = store.change(&[&object], false, stage).await?;
+        // Writes to a frozen disk hang, too.
+        let file = file.into_file(store.system(&object).engine()?);
         let file = file.map_err(|error| Failure::other("write", &object, error))?;
         Ok(Upload {
             store,
@@ -81,12 +82,12 @@ impl Upload {
         }
         let stat = self.finish(file).await;
         let stat = stat.map_err(|error| Failure::other("write", &self.object, error))?;
-        let object = self.object.clone();
+        let (object, path) = (self.object.clone(), &self.object);
         let publish = |store: Store| async move {
             store.publish(staged, &object, Existing::Replace).await?;
             store.sync_parent_of(&object).await
         };
-        self.store.clone().change(publish).await?;
+        self.store.change(&[path], true, publish).await?;
         Ok(stat)
     }
 
@@ -107,8 +108,9 @@ impl Upload {
         };
         let object = self.object.clone();
         let failed = move |error| Failure::other("remove the staged file of", &object, error);
-        let remove = |_| async move { staged.remove().await.map_err(failed) };
-        self.store.clone().change(remove).await
+        let remove =
+            |store: Store| async move { staged.remove(&store.calls).await.map_err(failed) };
+        self.store.change(&[&self.object], true, remove).await
     }
 }
 

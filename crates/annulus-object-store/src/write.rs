@@ -33,7 +33,7 @@ const PARENTS_TRIES: usize = 16;
 pub(crate) struct Staged {
     /// `None` once the file is published or removed.
     path: Option<PathBuf>,
-    calls: Calls,
+    is_simulated: bool,
 }
 
 /// A new version of an object that is written, and not published.
@@ -49,7 +49,7 @@ impl Staged {
     fn new(calls: &Calls, object: &Path) -> Staged {
         Staged {
             path: Some(names::staged(object)),
-            calls: calls.clone(),
+            is_simulated: matches!(calls, Calls::Simulated(_)),
         }
     }
 
@@ -63,9 +63,9 @@ impl Staged {
     }
 
     /// Removes the file.
-    pub(crate) async fn remove(mut self) -> io::Result<()> {
+    pub(crate) async fn remove(mut self, calls: &Calls) -> io::Result<()> {
         match self.path.take() {
-            Some(path) => self.calls.remove_file(&path).await,
+            Some(path) => calls.remove_file(&path).await,
             None => Ok(()),
         }
     }
@@ -73,7 +73,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        let (Some(path), Calls::System | Calls::Ring(_)) = (self.path.take(), &self.calls) else {
+        let (Some(path), false) = (self.path.take(), self.is_simulated) else {
             return;
         };
         let remove = Remove(path);
@@ -142,7 +142,7 @@ impl Store {
         };
         match written {
             Ok(stat) => Ok(Written { file, staged, stat }),
-            Err(error) => Err(not_written(staged, error).await),
+            Err(error) => Err(self.not_written(staged, error).await),
         }
     }
 
@@ -159,7 +159,7 @@ impl Store {
         };
         match closed {
             Ok(()) => Ok((staged, stat)),
-            Err(error) => Err(not_written(staged, error).await),
+            Err(error) => Err(self.not_written(staged, error).await),
         }
     }
 
@@ -176,14 +176,14 @@ impl Store {
         };
         match (published, existing) {
             (Ok(()), Existing::Replace) => staged.forget(),
-            (Ok(()), Existing::Keep) => drop(staged.remove().await),
+            (Ok(()), Existing::Keep) => drop(staged.remove(&self.calls).await),
             (Err(source), _) => {
                 let what = format!(
                     "publish {} as {}",
                     staged.path().display(),
                     object.display()
                 );
-                let _ = staged.remove().await;
+                let _ = staged.remove(&self.calls).await;
                 return Err(match source.kind() {
                     ErrorKind::AlreadyExists if existing == Existing::Keep => {
                         let path = object.to_owned();
@@ -276,7 +276,7 @@ impl Store {
             }
             let renamed = self.rename(staged.path(), to).await;
             // If `to` is a link to the same file already, the rename has no effect and the staged name stays.
-            let _ = staged.remove().await;
+            let _ = staged.remove(&self.calls).await;
             return renamed;
         }
     }
@@ -378,11 +378,11 @@ impl Store {
         }
         Ok(removed)
     }
-}
 
-/// Removes a staged file, and returns the failure of its write.
-async fn not_written(staged: Staged, error: io::Error) -> Failure {
-    let failure = Failure::other("write", staged.path(), error);
-    let _ = staged.remove().await;
-    failure
+    /// Removes a staged file, and returns the failure of its write.
+    async fn not_written(&self, staged: Staged, error: io::Error) -> Failure {
+        let failure = Failure::other("write", staged.path(), error);
+        let _ = staged.remove(&self.calls).await;
+        failure
+    }
 }

@@ -9,6 +9,8 @@ pub mod broken_buffer;
 pub mod child_process;
 #[cfg(feature = "fuse")]
 pub mod faulty_fs;
+#[cfg(feature = "fuse")]
+pub mod hung_fs;
 pub mod memory_map;
 pub mod once;
 #[cfg(feature = "annulus")]

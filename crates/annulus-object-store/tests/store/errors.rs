@@ -19,7 +19,7 @@ fn in_own_mounts() -> nix::Result<()> {
 }
 
 /// Returns whether mounts can be made here.
-fn mounts_or_skip() -> bool {
+pub(crate) fn mounts_or_skip() -> bool {
     if !root_or_skip("a mount") {
         return false;
     }

@@ -285,3 +285,35 @@ mod of_tokio {
         Poll::Pending
     }
 }
+
+#[cfg(all(test, feature = "tokio"))]
+mod tests {
+    use std::time::Duration;
+
+    use crate::driver::Wake;
+    use crate::driver::core::{Core, SleepCalls};
+    use crate::runtime::Runtime;
+
+    /// The ring's read of the eventfd may take a notification during a sleep in Tokio, so that Tokio sees none.
+    #[test]
+    fn a_notification_that_the_ring_takes_ends_the_sleep_in_tokio() {
+        let builder = Runtime::builder().backend(crate::Backend::Uring).threads(1);
+        let ran = builder.block_on(async {
+            // The ring's own sleep arms the read.
+            crate::time::sleep(Duration::from_millis(1)).await;
+            let core = Core::current().unwrap();
+            let calls = SleepCalls {
+                on_push: || (),
+                on_earlier_timer: || (),
+            };
+            assert!(core.begin_sleep(|| false, calls).is_ok());
+            assert!(!core.submit_asleep(), "nothing has happened");
+            Wake::wake(&core.notifier());
+            assert!(core.submit_asleep());
+            core.end_sleep();
+        });
+        if let Err(error) = ran {
+            println!("skip: {error}");
+        }
+    }
+}

@@ -300,6 +300,25 @@ fn a_timer_of_the_core_that_a_task_of_tokio_sets_is_in_time() {
     });
 }
 
+/// The core finds the epoll instance of its Tokio runtime, and sleeps in its ring until that has had an event.
+#[test]
+fn a_core_sleeps_in_tokio_only_once_tokio_is_used() {
+    let builder = Runtime::builder().backend(Backend::Uring).threads(1);
+    let ran = builder.with_tokio().block_on(async {
+        let waits = || runtime::handle().metrics(0).waits;
+        let sleep = || annulus::time::sleep(Duration::from_millis(1));
+        sleep().await;
+        let unused = waits();
+        assert!(unused > 0);
+        tokio::spawn(async {}).await.unwrap();
+        sleep().await;
+        let used = waits();
+        sleep().await;
+        assert_eq!(waits(), used);
+    });
+    ran.unwrap_or_else(skip);
+}
+
 #[test]
 fn other_threads_wake_a_core_that_sleeps_in_tokio() {
     each_way(|builder| {

@@ -1,6 +1,7 @@
 //! The ways in which an operation's future ends.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
@@ -46,7 +47,7 @@ impl End {
     pub(crate) async fn run(self, cell: &Cell) -> Counts {
         let mut counts = Counts::default();
         match self {
-            End::Awaited => observe(cell.start(), &mut counts).await,
+            End::Awaited => cell.check(observe(cell.start(), &mut counts).await),
             End::Dropped => dropped(cell, &mut counts).await,
             End::Inline => inline(cell, &mut counts).await,
             End::Raced => {
@@ -55,13 +56,14 @@ impl End {
                         yield_now().await;
                     }
                 };
-                futures_lite::future::or(observe(cell.start(), &mut counts), yields).await;
+                let raced = observe(cell.start(), &mut counts);
+                cell.check(futures_lite::future::or(raced, yields).await);
             }
             End::Left => {
                 let mut work = cell.start();
                 let mut context = Context::from_waker(Waker::noop());
                 match work.as_mut().poll(&mut context) {
-                    Poll::Ready(result) => result.unwrap_or_else(|error| panic!("{cell}: {error}")),
+                    Poll::Ready(result) => cell.check(result),
                     Poll::Pending => {
                         counts.pending = 1;
                         cell.leave(work);
@@ -74,13 +76,13 @@ impl End {
 }
 
 /// Awaits the operation, and counts when it was pending.
-async fn observe(mut work: Work, counts: &mut Counts) {
-    let result = poll_fn(|context| {
+async fn observe(mut work: Work, counts: &mut Counts) -> io::Result<()> {
+    poll_fn(|context| {
         let polled = work.as_mut().poll(context);
         counts.pending += u32::from(polled.is_pending());
         polled
-    });
-    result.await.unwrap();
+    })
+    .await
 }
 
 async fn dropped(cell: &Cell, counts: &mut Counts) {
@@ -97,14 +99,14 @@ async fn dropped(cell: &Cell, counts: &mut Counts) {
                 }
             }
         });
-        if has_ended.await.unwrap() {
+        if cell.check(has_ended.await) {
             break;
         }
         drop(work);
         counts.pending += 1;
     }
     // The host goes on.
-    cell.start().await.unwrap();
+    cell.check(cell.start().await);
 }
 
 /// Yields to the tasks of the executor.
@@ -130,6 +132,7 @@ pub(crate) async fn yield_once() {
 /// Two operations that their waker polls, so that they go on where completions are delivered. That may be inside of the
 /// reactor or the scheduler of an executor, or of a poll of the first one. The second one is started there.
 struct Chain {
+    cell: Cell,
     works: [Mutex<Option<Work>>; 2],
     inline: AtomicU32,
     /// The thread that must poll them, if any.
@@ -145,7 +148,7 @@ impl Chain {
         let mut context = Context::from_waker(&waker);
         let polled = work.as_mut().map(|work| work.as_mut().poll(&mut context));
         if let Some(Poll::Ready(result)) = polled {
-            result.unwrap();
+            self.cell.check(result);
             *work = None;
         }
         work.is_none()
@@ -167,6 +170,7 @@ impl Wake for Chain {
 
 async fn inline(cell: &Cell, counts: &mut Counts) {
     let chain = Arc::new(Chain {
+        cell: cell.clone(),
         works: [cell.start(), cell.start()].map(|work| Mutex::new(Some(work))),
         inline: AtomicU32::new(0),
         home: cell.is_bound().then(|| current().id()),

@@ -87,6 +87,11 @@ impl Cell {
         self.host.has_sockets()
     }
 
+    /// Returns the value of an operation, which must not fail.
+    fn check<T>(&self, result: std::io::Result<T>) -> T {
+        result.unwrap_or_else(|error| panic!("{self}: {error}"))
+    }
+
     /// Leaves a future in flight when its host ends. One that is bound to a core ends with it.
     fn leave(&self, work: Work) {
         match self.is_bound() {

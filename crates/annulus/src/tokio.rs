@@ -57,10 +57,12 @@
 //!
 //! - without io_uring, or if a thread's ring is refused;
 //! - if the rings of all threads of the process hold a quarter of its descriptors (`RLIMIT_NOFILE`), three per ring;
-//! - if the runtime was built without I/O. To find out, the first operation in a runtime starts a thread that tries to
-//!   register a descriptor, once, and a panic hook keeps the panic of that thread silent. A program with
-//!   `panic = "abort"` starts no such thread, and calls [`adopt`] for a runtime that has I/O;
-//! - in a forked child, inside of a runtime of its parent;
+//! - if the runtime was built without I/O. Tokio does not tell. In a process without an epoll instance no runtime has I/O.
+//!   Otherwise the first operation in a runtime tries to register a descriptor. Tokio panics if it can't; the panic is
+//!   caught. A program that has a runtime with I/O and one without, and whose panic hook should not see this panic,
+//!   calls [`use_drivers`] for the latter. A program with `panic = "abort"` calls [`adopt`] for a runtime with I/O;
+//! - in a forked child that has not called `exec(2)`, because the runtime may be its parent's. The child calls [`adopt`] for
+//!   a runtime that it has built itself;
 //! - on a thread that has only entered a current-thread runtime, with `Handle::enter` or `spawn_blocking`;
 //! - in a runtime whose threads were all blocked three times for more than a quarter of a second with completed
 //!   operations, for example by `block_on` of another executor inside a task. A thread named `annulus-watch` notices
@@ -146,6 +148,12 @@ pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
     }
 }
 
+/// Declares that operations of the threads of `runtime` go to the engine's drivers. Without I/O they do in any case; this
+/// prevents the attempt to find out.
+pub fn use_drivers(runtime: &Handle) {
+    add(runtime.id(), Mode::Drivers(DECLARED));
+}
+
 /// Makes Tokio the executor whose threads get rings, unless the program names another one.
 pub(crate) fn make_default() {
     thread_rings::set_default_executor(&Tokio);
@@ -190,8 +198,12 @@ const NOT_PROBED: &str = match cfg!(panic = "abort") {
     true => {
         "in a program with `panic = \"abort\"`, the library does not try whether a Tokio runtime has I/O; build it with `enable_io`, and call `annulus::tokio::adopt`"
     }
-    false => "no thread could be started to find out whether the Tokio runtime has I/O",
+    false => {
+        "it is not known whether the Tokio runtime has I/O; call `annulus::tokio::adopt` if it has"
+    }
 };
+const DECLARED: &str = "the program called `annulus::tokio::use_drivers` for the Tokio runtime";
+const MAYBE_FORKED: &str = "this process is a forked child, and the Tokio runtime may be its parent's; call `annulus::tokio::adopt` for a runtime that the child has built";
 const FORKED: &str = "cannot add rings to this runtime: this process is a forked child, and the runtime belongs to its parent; build a runtime in the child";
 const BLOCKED: &str = "all threads of the Tokio runtime were blocked with operations in flight, for example by `block_on` of another executor inside a task; use `spawn_blocking` or await the operation";
 
@@ -212,10 +224,14 @@ fn inside() -> Option<Inside> {
     let known = match known {
         Some(known) => known,
         None => {
-            let mode = match io_probe::has_io(&handle) {
-                Some(true) => Mode::Rings { has_hooks: false },
-                Some(false) => Mode::Drivers(NO_IO),
-                None => Mode::Drivers(NOT_PROBED),
+            let mode = match forked::is_child() {
+                // An inherited reactor is shared with the parent, which would get the events of the child's rings.
+                true => Mode::Drivers(MAYBE_FORKED),
+                false => match io_probe::has_io(&handle) {
+                    Some(true) => Mode::Rings { has_hooks: false },
+                    Some(false) => Mode::Drivers(NO_IO),
+                    None => Mode::Drivers(NOT_PROBED),
+                },
             };
             add(handle.id(), mode)?
         }
@@ -236,6 +252,20 @@ struct KnownRuntime {
     /// The number of times that completions stayed unnoticed.
     misses: u32,
 }
+
+impl KnownRuntime {
+    /// Returns whether nothing reports its end. What has rings is known until its reactor ends.
+    fn uses_drivers(&self) -> bool {
+        self.process == forked::process() && matches!(self.mode, Mode::Drivers(_))
+    }
+
+    fn is_declared(&self) -> bool {
+        self.uses_drivers() && self.mode == Mode::Drivers(DECLARED)
+    }
+}
+
+/// The maximum number of known runtimes while there are some that use the drivers.
+const KNOWN_MAX: usize = 64;
 
 /// The known runtimes. Tokio never reuses their IDs.
 static KNOWN: Mutex<Vec<KnownRuntime>> = Mutex::new(Vec::new());
@@ -285,6 +315,15 @@ fn add(id: Id, mode: Mode) -> Option<KnownRuntime> {
             *known
         }
         None => {
+            if all.len() >= KNOWN_MAX {
+                // What is declared comes last, because nothing would find it out again.
+                let found = |known: &KnownRuntime| known.uses_drivers() && !known.is_declared();
+                let oldest = all.iter().position(found);
+                let oldest = oldest.or_else(|| all.iter().position(KnownRuntime::is_declared));
+                if let Some(oldest) = oldest {
+                    all.remove(oldest);
+                }
+            }
             all.push(KnownRuntime {
                 id,
                 number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -297,6 +336,14 @@ fn add(id: Id, mode: Mode) -> Option<KnownRuntime> {
     };
     CHANGES.fetch_add(1, Ordering::Relaxed);
     Some(new)
+}
+
+/// Forgets a runtime whose reactor has ended.
+fn forget(id: Id) {
+    if let Some(mut all) = lock() {
+        all.retain(|known| known.id != id);
+        CHANGES.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 thread_local! {
@@ -360,6 +407,7 @@ impl RingExecutor for Tokio {
         let ring_task = Arc::new(RingTask {
             ring: Mutex::new(Some(Arc::new(ring))),
             has_hooks,
+            runtime: Handle::current().id(),
         });
         if ring_task.has_hooks {
             // A thread that runs tasks calls the hook before it sleeps. A thread that is never idle would not be
@@ -389,6 +437,7 @@ struct RingTask {
     /// `None` after the ring has ended.
     ring: Mutex<Option<Arc<AsyncFd<ThreadRing>>>>,
     has_hooks: bool,
+    runtime: Id,
 }
 
 impl RingTask {
@@ -419,7 +468,10 @@ impl RingTask {
                     ring.get_ref().poll();
                 }
                 // The runtime is shutting down.
-                Poll::Ready(Err(_)) => break,
+                Poll::Ready(Err(_)) => {
+                    forget(self.runtime);
+                    break;
+                }
             }
         }
         // Outside the lock: dropping the last reference to the ring waits for operations in flight.
@@ -435,5 +487,35 @@ impl Wake for RingTask {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.watch(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count() -> usize {
+        lock().unwrap().len()
+    }
+
+    #[test]
+    fn runtimes_that_have_ended_are_forgotten() {
+        let engine = crate::Engine::new().unwrap();
+        let before = count();
+        for _ in 0..100 {
+            let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+            runtime.block_on(engine.nop()).unwrap();
+            let is_known = known(runtime.handle().id()).is_some();
+            assert_eq!(is_known, engine.thread_ring_refusal().is_none());
+        }
+        assert!(count() <= before + KNOWN_MAX, "{}", count());
+        let declared = Builder::new_current_thread().build().unwrap();
+        use_drivers(declared.handle());
+        for _ in 0..10_000 {
+            let runtime = Builder::new_current_thread().build().unwrap();
+            add(runtime.handle().id(), Mode::Drivers(NO_IO));
+        }
+        assert!(count() <= before + KNOWN_MAX, "{}", count());
+        assert!(known(declared.handle().id()).is_some());
     }
 }

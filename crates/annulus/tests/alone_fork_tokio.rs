@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use annulus::fs::CachedReads;
 use annulus::{Backend, Engine, File, OpenOptions};
@@ -11,6 +12,9 @@ use tokio::runtime::{Builder, Runtime};
 
 const BLOCK_BYTES: usize = 4096;
 const FORKS: usize = 10;
+
+/// A child inherits the locks of threads that it does not have, so the tests run one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs `child` in a forked child, and returns the status of `waitpid`.
 fn fork(child: impl FnOnce()) -> libc::pid_t {
@@ -48,10 +52,8 @@ fn new_engine() -> Engine {
     Engine::builder().backend(Backend::Uring).build().unwrap()
 }
 
-/// Reads in the child with a new engine: inside of the parent's runtime, and then inside of a new one.
-fn child(nth: usize, path: &Path) {
-    // Other addresses than the parent's rings, which registered ones could be mistaken for.
-    let _padding: Vec<_> = (0..nth).map(|_| vec![0_u8; 200]).collect();
+/// Reads in the child with a new engine, inside of the parent's runtime.
+fn read_in_child(path: &Path) {
     let engine = new_engine();
     let file = pollster::block_on(open(&engine, path));
     for _ in 0..10 {
@@ -59,10 +61,17 @@ fn child(nth: usize, path: &Path) {
     }
     let metrics = engine.metrics();
     assert!(metrics.submitted > 0 && metrics.wakeups > 0, "{metrics:?}");
-    drop(file);
-    // Its own runtime has rings again. Tokio does not let a thread block inside of a runtime.
+}
+
+/// Reads in the child inside of the parent's runtime, and then inside of a new one.
+fn child(nth: usize, path: &Path) {
+    // Other addresses than the parent's rings, which registered ones could be mistaken for.
+    let _padding: Vec<_> = (0..nth).map(|_| vec![0_u8; 200]).collect();
+    read_in_child(path);
+    // Its own runtime has rings again, if the child declares it. Tokio does not let a thread block inside of a runtime.
     let read_inside = || {
         let runtime = single();
+        annulus::tokio::adopt(runtime.handle(), false).unwrap();
         let engine = new_engine();
         runtime.block_on(async { read(&open(&engine, path).await).await });
         let metrics = engine.metrics();
@@ -77,6 +86,7 @@ fn single() -> Runtime {
 
 #[test]
 fn a_child_that_a_tokio_task_forks_uses_its_own_engine_and_the_parent_goes_on() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
         return skip(error);
     }
@@ -109,5 +119,42 @@ fn a_child_that_a_tokio_task_forks_uses_its_own_engine_and_the_parent_goes_on() 
             assert_eq!(engine.metrics().wakeups, 0, "the parent keeps its rings");
         });
         runtime.block_on(task).unwrap();
+    }
+}
+
+#[test]
+fn a_child_of_a_runtime_that_no_engine_has_seen_uses_no_ring_in_it() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
+        return skip(error);
+    }
+    let data = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(data.path(), [7; BLOCK_BYTES]).unwrap();
+    let path = data.path().to_owned();
+    let several = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    for runtime in [several, single()] {
+        let data = path.clone();
+        let task = runtime.spawn(async move {
+            for nth in 0..FORKS {
+                let pid = fork(|| read_in_child(&data));
+                let status = loop {
+                    // The reactor of the parent goes on.
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                    if let Some(status) = ended(pid) {
+                        break status;
+                    }
+                };
+                assert_eq!(status, 0, "fork {nth}");
+            }
+        });
+        runtime.block_on(task).unwrap();
+        // The parent's own engine has rings there.
+        let engine = new_engine();
+        runtime.block_on(async { read(&open(&engine, &path).await).await });
+        assert_eq!(engine.metrics().wakeups, 0);
     }
 }

@@ -7,7 +7,7 @@ use std::panic;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus::{Backend, Engine};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 static HOOK_CALLS: AtomicUsize = AtomicUsize::new(0);
 
@@ -57,9 +57,20 @@ fn a_runtime_without_io_uses_the_driver_and_reports_the_reason_and_prints_nothin
     let reason = engine.thread_ring_refusal().unwrap().to_string();
     assert!(reason.contains("enable_io"), "{reason}");
     assert!(engine.metrics().wakeups > 0);
-    let adopted = annulus::tokio::adopt(
-        Builder::new_current_thread().build().unwrap().handle(),
-        false,
-    );
+    let without = || Builder::new_current_thread().build().unwrap();
+    let adopted = annulus::tokio::adopt(without().handle(), false);
     assert_eq!(adopted.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+    let length = |runtime: &Runtime| {
+        let metadata = runtime.block_on(async { engine.metadata(&path).await });
+        assert_eq!(metadata.unwrap().len(), 8192);
+        HOOK_CALLS.load(Ordering::SeqCst)
+    };
+    // Beside a runtime with I/O, only a declaration tells that another one has none.
+    let with = Builder::new_current_thread().enable_io().build().unwrap();
+    assert_eq!(length(&with), 1);
+    let declared = without();
+    annulus::tokio::use_drivers(declared.handle());
+    assert_eq!(length(&declared), 1);
+    let undeclared = without();
+    assert_eq!((length(&undeclared), length(&undeclared)), (2, 2));
 }

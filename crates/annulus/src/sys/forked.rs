@@ -33,6 +33,33 @@ pub(crate) fn process() -> u64 {
     }
 }
 
+/// Returns whether this process was created by a fork and has not called `exec(2)` since. `false` without `/proc`.
+#[cfg(feature = "tokio")]
+pub(crate) fn is_child() -> bool {
+    /// The process that this was last found out for, doubled, plus 1 for a child.
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let process = process();
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known / 2 == process && process != 0 {
+        return known % 2 == 1;
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat");
+    let is_child = stat.is_ok_and(|stat| has_not_executed(&stat));
+    KNOWN.store(process * 2 + u64::from(is_child), Ordering::Relaxed);
+    is_child
+}
+
+/// Returns whether the flags in `stat` say so; see proc_pid_stat(5).
+#[cfg(feature = "tokio")]
+fn has_not_executed(stat: &str) -> bool {
+    /// `PF_FORKNOEXEC`.
+    const FORKED_WITHOUT_EXEC: u64 = 0x40;
+    // The name of the program is between parentheses and may contain anything. The flags are the ninth field.
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+    let flags = fields.and_then(|fields| fields.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & FORKED_WITHOUT_EXEC != 0)
+}
+
 /// The queues of a ring, which are not mapped in children of a fork. A child that drops them closes its copy of the
 /// ring's descriptor and unmaps nothing, because other memory of the child may be mapped at those addresses.
 pub(crate) struct Queues {
@@ -106,4 +133,17 @@ fn page() -> &'static AtomicU64 {
     }
     // SAFETY: Owned: zeroed, aligned, and never unmapped.
     unsafe { AtomicU64::from_ptr(page.cast()) }
+}
+
+#[cfg(all(test, feature = "tokio"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_read_after_any_name() {
+        let stat = |flags: u64| format!("12 (a) b ( 9) R 1 12 12 0 -1 {flags} 90 0 0 0");
+        assert!(has_not_executed(&stat(0x40_0040)));
+        assert!(!has_not_executed(&stat(0x40_0000)));
+        assert!(!has_not_executed(""));
+    }
 }

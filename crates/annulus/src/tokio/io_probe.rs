@@ -1,65 +1,70 @@
-//! Whether a runtime has an I/O driver. Tokio offers no function for this, and panics if a descriptor is registered
-//! with a runtime that has none (checked with 1.54). So a thread of its own tries to register a descriptor that cannot
-//! be polled, and a panic on that thread is neither reported nor unwound further.
+//! Whether a runtime has an I/O driver. Tokio offers no function for this, and panics if a descriptor is registered with
+//! a runtime that has none (checked with 1.54). A Tokio runtime with I/O has an epoll instance. If the process has none,
+//! nothing has to be registered to find out.
 
-use std::cell::Cell;
-use std::fs::File;
-use std::panic;
-use std::sync::Once;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::fs::{self, File};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::thread;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
-thread_local! {
-    /// On a probing thread: receives the result if the registration panics.
-    static ON_PANIC: Cell<Option<SyncSender<bool>>> = const { Cell::new(None) };
-}
-
-/// Returns whether `runtime` was built with I/O. `None` if that could not be found out. Blocks for the time of starting
-/// a thread.
+/// Returns whether `runtime` was built with I/O. `None` if that is not known: with `panic = "abort"`, during a panic, and
+/// without `/proc`.
 pub(super) fn has_io(runtime: &Handle) -> Option<bool> {
-    // The hook cannot be replaced during a panic. A panic that aborts would end the program if it set its own hook later.
+    if !has_epoll(Path::new("/proc/self/fd"))? {
+        return Some(false);
+    }
     if thread::panicking() || cfg!(panic = "abort") {
         return None;
     }
-    silence_probes();
-    // `epoll_ctl(2)` refuses this file with EPERM, so nothing is registered.
+    // `epoll_ctl(2)` refuses this file with EPERM, so nothing stays registered.
     let file = File::open("/dev/null").ok()?;
-    let (sender, receiver) = sync_channel(1);
-    let runtime = runtime.clone();
-    let probe = move || {
-        ON_PANIC.set(Some(sender.clone()));
+    let register = || {
         let _inside = runtime.enter();
         #[expect(
             deprecated,
             reason = "sound because this descriptor never changes; the new form is unsafe"
         )]
         drop(AsyncFd::with_interest(file, Interest::READABLE));
-        ON_PANIC.set(None);
-        let _ = sender.send(true);
     };
-    let probe = thread::Builder::new()
-        .name("annulus-probe".to_owned())
-        .spawn(probe)
-        .ok()?;
-    let has_io = receiver.recv().ok();
-    let _ = probe.join();
-    has_io
+    // A panic if this runtime has no I/O, but another one, or other code, has an epoll instance.
+    Some(catch_unwind(AssertUnwindSafe(register)).is_ok())
 }
 
-/// Sets a panic hook that passes every panic on to the hook set before, except those of probing threads.
-fn silence_probes() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let hook = panic::take_hook();
-        panic::set_hook(Box::new(move |info| match ON_PANIC.try_with(Cell::take) {
-            Ok(Some(sender)) => {
-                let _ = sender.send(false);
-            }
-            _ => hook(info),
-        }));
-    });
+/// Returns whether the process has an epoll instance. `None` if its descriptors cannot be listed.
+fn has_epoll(descriptors: &Path) -> Option<bool> {
+    let mut links = fs::read_dir(descriptors).ok()?.filter_map(Result::ok);
+    // Instances are created early, so a process with many descriptors looks at few of them.
+    Some(links.any(|link| {
+        fs::read_link(link.path()).is_ok_and(|kind| kind == Path::new("anon_inode:[eventpoll]"))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn an_epoll_instance_is_found_among_descriptors_and_nothing_is_known_without_a_list() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(has_epoll(&folder.path().join("missing")), None);
+        symlink("/dev/null", folder.path().join("0")).unwrap();
+        assert_eq!(has_epoll(folder.path()), Some(false));
+        symlink("anon_inode:[eventpoll]", folder.path().join("1")).unwrap();
+        assert_eq!(has_epoll(folder.path()), Some(true));
+    }
+
+    #[test]
+    fn the_runtimes_of_tokio_have_epoll_instances_as_the_kernel_names_them() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build();
+        let runtime = runtime.unwrap();
+        assert_eq!(has_epoll(Path::new("/proc/self/fd")), Some(true));
+        assert_eq!(has_io(runtime.handle()), Some(true));
+    }
 }

@@ -95,12 +95,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     stop_receiving(inner, fd, connection);
     let over = connection.is(flag::ENDED | flag::DEAD);
     let wakes = wakes && (over || connection.buffered() > 0 || sys::readable(fd) > 0);
-    // SAFETY: Owned: the set that the connection belongs to.
-    let is_owner = unsafe { inner.set_ptr.as_ref() }.is_some_and(Set::is_idle_owner);
-    if is_owner && connection.is(flag::ARMED | flag::POLLED) {
-        // The ring's requests would delay the connection's end.
-        inner.submit_cancels();
-    }
+    cancel_if_owner(inner, connection);
     count_unserved(inner);
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
     let shared = if shared { SHARED } else { 0 };
@@ -140,6 +135,15 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         inner.notify(fd, connection, 0);
     }
     finish_hand_back(inner, fd, connection);
+}
+
+/// Submits the cancellation of a connection's requests: they would delay its end.
+fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
+    // SAFETY: Owned: the set that the connection belongs to.
+    let is_owner = unsafe { inner.set_ptr.as_ref() }.is_some_and(Set::is_idle_owner);
+    if is_owner && connection.is(flag::ARMED | flag::POLLED) {
+        inner.submit_cancels();
+    }
 }
 
 /// Makes the kernel report an edge of a connection that was handed back, which its set could not know: the library has
@@ -236,6 +240,7 @@ pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
     send::flush(inner, fd, connection);
     receive::copy_out(inner, connection);
     stop_receiving(inner, fd, connection);
+    cancel_if_owner(inner, connection);
     inner.unready(fd, connection);
     if entry.kind() == Kind::Served {
         count_unserved(inner);

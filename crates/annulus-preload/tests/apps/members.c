@@ -234,6 +234,17 @@ static void a_member_moves_to_a_new_set_with_its_bytes(void) {
     print_stream(pair.app, 100);
 }
 
+/* The ring of the first set must not keep it open. */
+static void a_member_that_moved_ends_without_a_wait_on_its_first_set(void) {
+    int first = new_set(), second = fresh_set();
+    struct pair pair = added(first, EPOLLIN);
+    poll_once(first);
+    del(first, pair.app);
+    add(second, pair.app, EPOLLIN, 2);
+    MUST(close(pair.app));
+    peer_gets_the_end(&pair);
+}
+
 /* A ring of the second set would take the bytes that the first set reports. */
 static void a_member_of_a_set_that_the_kernel_serves_stays_with_it(void) {
     int first = new_set(), second = fresh_set(), early = fresh_set();
@@ -730,6 +741,7 @@ static const struct app_case cases[] = {
     CASE(a_set_can_be_polled, "back:polled_otherwise"),
     CASE(bytes_received_before_are_reported_by_a_later_set, "back:blocking"),
     CASE(a_member_moves_to_a_new_set_with_its_bytes, "served:read"),
+    CASE(a_member_that_moved_ends_without_a_wait_on_its_first_set, "served:epoll_ctl"),
     CASE(a_member_of_a_set_that_the_kernel_serves_stays_with_it, "served:read passed:several_sets"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
     CASE(a_set_for_one_wait_is_not_served, "passes enters<=0"),

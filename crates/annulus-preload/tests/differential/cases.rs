@@ -77,6 +77,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_set_can_be_polled;
     fn bytes_received_before_are_reported_by_a_later_set;
     fn a_member_moves_to_a_new_set_with_its_bytes;
+    fn a_member_that_moved_ends_without_a_wait_on_its_first_set;
     fn a_member_of_a_set_that_the_kernel_serves_stays_with_it;
     fn one_socket_can_be_in_two_sets;
     fn a_set_for_one_wait_is_not_served;

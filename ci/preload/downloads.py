@@ -114,11 +114,8 @@ def pypi(wanted, folder):
 
 def npm(wanted, folder):
     need("npm")
-    for name, version in wanted:
-        run(["npm", "pack", "--silent", "--pack-destination", str(folder), f"{name}@{version}"], f"{name} {version}")
-        archive = folder / f"{name}-{version}.tgz"
-        run(["tar", "-xzf", str(archive), "-C", str(folder)], f"{name} {version}, to unpack")
-        archive.unlink()
+    names = [f"{name}@{version}" for name, version in wanted]
+    run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *names], " ".join(names))
 
 
 def maven(wanted, folder):

@@ -288,9 +288,12 @@ class Server:
         return counts
 
     def has(self, library):
-        """Returns whether every process of the server has loaded the library."""
-        name = str(library)
-        return all(name in Path(f"/proc/{pid}/maps").read_text() for pid in self.pids())
+        """Returns whether every process of the server has loaded the library. Children that have ended are left out."""
+        maps = []
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                maps.append(Path(f"/proc/{pid}/maps").read_text())
+        return all(str(library) in text for text in maps)
 
     def alive(self):
         return self.process.poll() is None

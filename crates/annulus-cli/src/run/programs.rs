@@ -61,7 +61,15 @@ mod tests {
                 .collect()
         };
         assert_eq!(names("/usr/bin/redis-server"), ["Redis"]);
-        assert_eq!(names("node"), ["Node.js 20", "Node.js 24", "Node.js 26"]);
+        assert_eq!(
+            names("node"),
+            [
+                "Node.js 20",
+                "Node.js 24",
+                "Node.js 26",
+                "Fastify on Node.js 24"
+            ]
+        );
         assert!(names("/usr/bin/python3.11").contains(&"uvloop"));
         assert_eq!(names("redis-cli"), [""; 0]);
         assert_eq!(names("7"), [""; 0]);

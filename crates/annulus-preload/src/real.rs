@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{msghdr, nfds_t, pid_t, pollfd, size_t, ssize_t};
 
+use crate::signals;
+
 /// The function that a child of `clone` runs.
 pub(crate) type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
@@ -43,7 +45,8 @@ impl<T> Missing for *mut T {
 
 #[cold]
 pub(crate) fn resolve(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let symbol = next(name);
+    // A handler that jumps out of the call must not leave the loader's lock taken.
+    let symbol = signals::without(|| next(name));
     slot.store(symbol, Ordering::Relaxed);
     symbol
 }

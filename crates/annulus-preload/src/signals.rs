@@ -40,6 +40,14 @@ pub(crate) fn hold() {
     }
 }
 
+/// Runs `body` with signals blocked, if handlers may jump. A filter may forbid the call for it to other programs.
+pub(crate) fn without<T>(body: impl FnOnce() -> T) -> T {
+    hold();
+    let result = body();
+    release();
+    result
+}
+
 /// Unblocks signals after the calling thread has released its last lock.
 #[inline]
 pub(crate) fn release() {

@@ -406,6 +406,37 @@ static void a_handler_may_jump_out_of_a_wait(void) {
     }
 }
 
+static void *sleep_a_little(void *nothing) {
+    usleep(1);
+    return nothing;
+}
+
+/* At its first call of a function the library looks for libc's. Each child has not called these yet. */
+static void a_handler_may_jump_out_of_the_first_call_of_a_function(void) {
+    int set = new_set(), ended = 0;
+    struct pair pair = joined(set, EPOLLIN);
+    for (int i = 0; i < 150; i++) {
+        int status = -1;
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            pthread_t thread;
+            on(SIGALRM, jump, 0);
+            if (sigsetjmp(back, 1) == 0) {
+                may_jump = 1;
+                MUST(setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 1 + i % 30}, NULL));
+                pause();
+            }
+            MUST(-pthread_create(&thread, NULL, sleep_a_little, NULL));
+            pthread_join(thread, NULL);
+            _exit(0);
+        }
+        MUST(waitpid(child, &status, 0));
+        ended += status == 0;
+    }
+    print("ended: %d\n", ended);
+    exchange(set, &pair);
+}
+
 /* Calls that take the set's lock, and change nothing that the transcript shows. */
 static void interrupted_call(int set, struct pair *pair, int round) {
     char byte;
@@ -529,6 +560,7 @@ static const struct app_case cases[] = {
     CASE(a_handler_may_read, "served:read"),
     CASE(handlers_that_write_at_any_moment_tear_nothing, "served:write served:epoll_wait"),
     CASE(a_handler_may_jump_out_of_a_wait, "served:epoll_wait"),
+    CASE(a_handler_may_jump_out_of_the_first_call_of_a_function, "served:read"),
     CASE(a_handler_may_jump_out_of_any_call_at_any_moment, "served:epoll_wait served:read passed:in_handler<=0"),
     CASE(a_stop_and_its_end_interrupt_a_wait, ""),
     CASE(a_signal_between_waits_does_not_end_them, ""),

@@ -96,13 +96,19 @@ impl BenchWorker {
     pub(crate) fn new(shared: Arc<Shared>, index: u64) -> BenchWorker {
         let mut tally = Tally::new();
         tally.samples.reserve_exact(SAMPLES_MAX);
+        let mut scratch = Vec::new();
+        if let Err(error) = scratch.try_reserve_exact(shared.block_bytes) {
+            let bytes = shared.block_bytes;
+            tally.errors = 1;
+            tally.first_failure = Some(format!("check blocks of {bytes} bytes: {error}"));
+        }
         BenchWorker {
             lease: Lease::default(),
             rng: Rng::with_seed(shared.seed ^ index),
             now_ns: 0,
             measured_from_ns: 0,
             block_bytes: shared.block_bytes,
-            scratch: Vec::with_capacity(shared.block_bytes),
+            scratch,
             tally,
             shared,
         }
@@ -178,7 +184,9 @@ impl BenchWorker {
 
     #[cold]
     fn sample<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) {
-        if self.tally.samples.len() >= SAMPLES_MAX {
+        // Without memory for a block, the run has failed already.
+        let has_memory = self.scratch.capacity() >= self.block_bytes;
+        if self.tally.samples.len() >= SAMPLES_MAX || !has_memory {
             return;
         }
         if !data.copy_to(&mut self.scratch) {

@@ -111,6 +111,9 @@ impl JobWorker {
         let writes = work.kind != Kind::Read && work.read_back.is_none();
         let written =
             (writes && work.verify.is_some()).then(|| Written::new(blocks * work.files as u64));
+        let mut scratch = Vec::new();
+        // A check needs it, and reports a failure.
+        let _ = scratch.try_reserve_exact(work.block_most as usize);
         JobWorker {
             rng: Rng::with_seed(work.seed),
             order: Order::new(OrderSpec {
@@ -134,7 +137,7 @@ impl JobWorker {
             written,
             usage: ThreadUsage::default(),
             tally: Tally::new(),
-            scratch: Vec::with_capacity(work.block_most as usize),
+            scratch,
             clock,
             work,
         }
@@ -309,6 +312,10 @@ impl JobWorker {
     #[cold]
     fn check<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> Option<String> {
         let (kind, pattern) = self.work.verify.as_ref()?;
+        let missing = (op.bytes as usize).saturating_sub(self.scratch.len());
+        if let Err(error) = self.scratch.try_reserve_exact(missing) {
+            return Some(format!("check a block of {} bytes: {error}", op.bytes));
+        }
         if !data.copy_to(&mut self.scratch) {
             return Some("the engine has no bytes to show".into());
         }

@@ -221,8 +221,10 @@ pub(super) fn panics() -> u64 {
 pub(crate) fn contain(foreign: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
         count_panic();
-        // Dropping the panic's payload would run foreign code again.
-        std::mem::forget(panic);
+        // Dropping any other payload would run foreign code again.
+        if !panic.is::<String>() && !panic.is::<&str>() {
+            std::mem::forget(panic);
+        }
     }
 }
 

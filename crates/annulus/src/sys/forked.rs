@@ -127,8 +127,9 @@ fn page() -> &'static AtomicU64 {
     else {
         return &WITHOUT;
     };
+    // Miri has neither the call nor forks.
     // SAFETY: Owned: the whole page created above.
-    if unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) }.is_err() {
+    if cfg!(miri) || unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) }.is_err() {
         return &WITHOUT;
     }
     // SAFETY: Owned: zeroed, aligned, and never unmapped.

@@ -100,6 +100,9 @@ impl Mapping {
         let mapped_bytes = round_up(bytes + 1, HUGE_BYTES)?;
         let mapped = map(mapped_bytes, MapFlags::PRIVATE)?;
         let mut mapping = Mapping::at(mapped, mapped_bytes, bytes, PagesInUse::Ordinary);
+        if cfg!(miri) {
+            return Ok(mapping); // It does not have the call.
+        }
         // SAFETY: Owned: this value's mapping; the call does not change its contents.
         let advised = unsafe { madvise(mapping.base().cast(), bytes, Advice::LinuxHugepage) };
         if advised.is_ok() && probe::has_transparent_huge_pages() {
@@ -150,6 +153,9 @@ impl Mapping {
             false => (Advice::LinuxDoFork, 0),
         };
         self.kept_in.store(kept_in, Ordering::Relaxed);
+        if cfg!(miri) {
+            return; // It has neither the call nor forks.
+        }
         // SAFETY: Owned: this value's mapping; the call does not change its contents.
         let _ = unsafe { madvise(self.base().cast(), self.bytes, advice) };
     }

@@ -2,11 +2,11 @@
 
 use std::fs::Permissions;
 use std::io;
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -182,8 +182,15 @@ async fn both<A, B, E: Into<io::Error>, F: Into<io::Error>>(
     .await
 }
 
+/// Returns a loopback address that no other cell uses. A connect that was dropped may reach a listener of the same port.
+fn unused_address() -> SocketAddr {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let [_, _, high, low] = NUMBER.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    SocketAddr::from(([127, high, low, 1], 0))
+}
+
 async fn stream_pair() -> io::Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let listener = TcpListener::bind(unused_address())?;
     let address = listener.local_addr()?;
     both(TcpStream::connect(address), listener.accept()).await
 }
@@ -374,7 +381,7 @@ operations! { Socket SOCKETS:
         both(UnixStream::connect(&path), listener.accept()).await?
     }
     accept_multishot Ring "accept" |_at| {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let listener = TcpListener::bind(unused_address())?;
         let address = listener.local_addr()?;
         let mut incoming = listener.accept_multishot();
         both(TcpStream::connect(address), async { incoming.next().await.unwrap() }).await?
@@ -458,7 +465,7 @@ operations! { Socket SOCKETS:
         both(received, one.send(MESSAGE)).await?
     }
     udp Ring "send_message" |_at| {
-        let (one, two) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+        let (one, two) = (UdpSocket::bind(unused_address())?, UdpSocket::bind(unused_address())?);
         let mut datagrams = two.recv_multishot();
         one.send_to(MESSAGE, two.local_addr()?).await?;
         datagrams.next().await.unwrap()?

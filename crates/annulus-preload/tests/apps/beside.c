@@ -287,6 +287,8 @@ struct sleeper {
     pthread_t thread;
     struct slot *slot;
     int how, set, pipe[2];
+    /* In call 2, a set of the thread itself, with this connection. */
+    struct pair own;
     volatile long tid;
 };
 
@@ -295,6 +297,11 @@ static void *sleep_in(void *argument) {
     int fd = sleeper->slot->pair.app;
     char byte;
     struct epoll_event events[2];
+    if (sleeper->how == 2) {
+        sleeper->own = connected();
+        sleeper->set = new_set();
+        add(sleeper->set, sleeper->own.app, EPOLLIN, 1);
+    }
     sleeper->tid = syscall(SYS_gettid);
     for (;;)
         switch (sleeper->how) {
@@ -333,6 +340,14 @@ static struct sleeper any_sleeper(struct slot *slot) {
     return sleeper;
 }
 
+static void end_sleeper(struct sleeper *sleeper) {
+    MUST(close(sleeper->pipe[0]) | close(sleeper->pipe[1]));
+    if (sleeper->how != 2 || !sleeper->tid)
+        return;
+    MUST(close(sleeper->own.app) | close(sleeper->set));
+    peer_close(&sleeper->own);
+}
+
 static void cancel_a_thread(struct slot *slot) {
     struct sleeper sleeper = any_sleeper(slot);
     void *result = NULL;
@@ -345,7 +360,7 @@ static void cancel_a_thread(struct slot *slot) {
     MUST(-pthread_cancel(sleeper.thread));
     pthread_join(sleeper.thread, &result);
     print("%d cancelled in call %d: %d\n", number(slot), sleeper.how, result == PTHREAD_CANCELED);
-    MUST(close(sleeper.pipe[0]) | close(sleeper.pipe[1]));
+    end_sleeper(&sleeper);
 }
 
 static sigjmp_buf out;
@@ -364,7 +379,7 @@ static void jump_out_of_a_call(struct slot *slot) {
     }
     MUST(timer_delete(timer));
     print("%d jumped out of call %d\n", number(slot), sleeper.how);
-    MUST(close(sleeper.pipe[0]) | close(sleeper.pipe[1]));
+    end_sleeper(&sleeper);
 }
 
 /* ---- pipes ---- */

@@ -252,12 +252,10 @@ impl<T: FileOp, A> Future for Operation<'_, T, A> {
     }
 }
 
-impl<T: FileOp, A> Drop for Operation<'_, T, A> {
-    fn drop(&mut self) {
-        let State::Out(slot, handle) = &self.state else {
-            return;
-        };
-        let (slot, handle) = (*slot, *handle);
+impl<T: FileOp, A> Operation<'_, T, A> {
+    /// Leaves an operation in flight to its driver, and drops one that has completed.
+    #[cold]
+    fn abandon(slot: NonNull<Slot>, handle: &DriverHandle) {
         // SAFETY: Lent: in flight for this future, so not freed.
         let slot_ref = unsafe { slot.as_ref() };
         let completion = match slot_ref.lifecycle.abandon() {
@@ -273,6 +271,15 @@ impl<T: FileOp, A> Drop for Operation<'_, T, A> {
         }
         // Last, as in `watch`.
         contain(|| drop(completion.map(|(op, res)| op.complete(res))));
+    }
+}
+
+impl<T: FileOp, A> Drop for Operation<'_, T, A> {
+    #[inline]
+    fn drop(&mut self) {
+        if let State::Out(slot, handle) = self.state {
+            Self::abandon(slot, handle);
+        }
     }
 }
 

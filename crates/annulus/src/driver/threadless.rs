@@ -75,9 +75,17 @@ pub(crate) struct ThreadlessDriver<K> {
     spare: TryMutex<Done>,
 }
 
+/// Whether this thread delivers completions.
+#[derive(Clone, Copy, PartialEq)]
+enum Delivery {
+    None,
+    Runs,
+    /// The drivers in `POLLED_LATER` are polled after it.
+    RunsBeforePolls,
+}
+
 thread_local! {
-    /// True while this thread delivers completions.
-    static DELIVERING: Cell<bool> = const { Cell::new(false) };
+    static DELIVERY: Cell<Delivery> = const { Cell::new(Delivery::None) };
     /// The drivers to poll after the delivery.
     static POLLED_LATER: RefCell<Vec<Arc<dyn Drive>>> = const { RefCell::new(Vec::new()) };
 }
@@ -93,14 +101,16 @@ fn poll_later(state: &ThreadlessState) -> bool {
             drivers.push(driver);
         }
     });
+    DELIVERY.with(|delivery| delivery.set(Delivery::RunsBeforePolls));
     noted.is_ok()
 }
 
-fn next_to_poll() -> Option<Arc<dyn Drive>> {
-    POLLED_LATER
-        .try_with(|drivers| drivers.borrow_mut().pop())
-        .ok()
-        .flatten()
+/// Polls the drivers that were noted during a delivery.
+#[cold]
+fn poll_noted() {
+    while let Ok(Some(driver)) = POLLED_LATER.try_with(|drivers| drivers.borrow_mut().pop()) {
+        driver.poll();
+    }
 }
 
 impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
@@ -282,18 +292,24 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
 
     /// Returns whether this thread is delivering completions. Then the outermost delivery polls this driver afterwards.
     fn is_delivering(&self) -> bool {
-        DELIVERING.with(Cell::get) && self.handle.threadless.as_ref().is_some_and(poll_later)
+        DELIVERY.with(Cell::get) != Delivery::None
+            && self.handle.threadless.as_ref().is_some_and(poll_later)
     }
 
     fn deliver(&self, mut done: Done) {
-        let nested = DELIVERING.with(|delivering| delivering.replace(true));
+        let is_outer = DELIVERY.with(Cell::get) == Delivery::None;
+        if is_outer {
+            DELIVERY.with(|delivery| delivery.set(Delivery::Runs));
+        }
         done.deliver(&self.handle);
-        DELIVERING.with(|delivering| delivering.set(nested));
         if let Ok(mut spare) = self.spare.try_lock() {
             *spare = done;
         }
-        while !nested && let Some(driver) = next_to_poll() {
-            driver.poll();
+        if is_outer {
+            let delivery = DELIVERY.with(|delivery| delivery.replace(Delivery::None));
+            if delivery == Delivery::RunsBeforePolls {
+                poll_noted();
+            }
         }
     }
 
@@ -425,8 +441,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             if !awaited && called == [false, false] {
                 driver.sleep(false);
             } else {
-                // A future that never waits would keep the rest from the kernel.
-                driver.submit_rest();
+                driver.skip_sleep();
             }
             self.asleep.store(false, Ordering::Relaxed);
         }

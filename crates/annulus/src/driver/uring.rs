@@ -107,6 +107,8 @@ pub(crate) struct Driver<K> {
     timer_ns: u64,
     /// True if entries that do not fill a chunk are left for the wait that follows.
     keeps_rest: bool,
+    /// True from a sleep that was skipped until the next one.
+    has_skipped: bool,
     /// Tasks whose operations completed since the last submission and that have not submitted again.
     due: u32,
     refusals: u32,
@@ -157,6 +159,7 @@ impl<K: Kernel> Driver<K> {
             wake_armed: false,
             timer_ns: 0,
             keeps_rest: false,
+            has_skipped: false,
             due: 0,
             refusals: 0,
             spin: Spin::default(),
@@ -249,9 +252,11 @@ impl<K: Kernel> Driver<K> {
         self.keeps_rest = keeps;
     }
 
-    /// Submits the entries that were left for a wait.
-    pub(super) fn submit_rest(&mut self) {
-        if self.kernel.unsubmitted() > 0 {
+    /// Called when the owner polls its future again in place of a sleep. From the second time in a row, submits the
+    /// entries that were left for the wait: a future that never waits would keep them from the kernel. One that its last
+    /// completion woke sleeps next, and one enter then submits and waits.
+    pub(super) fn skip_sleep(&mut self) {
+        if std::mem::replace(&mut self.has_skipped, true) && self.kernel.unsubmitted() > 0 {
             self.submit();
         }
     }
@@ -554,6 +559,12 @@ impl<K: Kernel> Driver<K> {
     /// Returns whether the driver has entries that it must push or submit itself, or arenas to follow.
     #[inline]
     pub(super) fn is_owing(&self) -> bool {
-        self.is_stuck() || self.handle.stopping() || self.fixed.is_behind(self.handle.arenas.get())
+        self.is_stuck() || self.is_changed()
+    }
+
+    /// Returns whether the engine is ending or has other arenas.
+    #[inline]
+    pub(super) fn is_changed(&self) -> bool {
+        self.handle.stopping() || self.fixed.is_behind(self.handle.arenas.get())
     }
 }

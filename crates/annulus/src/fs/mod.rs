@@ -215,6 +215,7 @@ impl File {
             .map(|result, _| result.map(|(_, buf)| buf))
     }
 
+    #[inline]
     fn read<B: IoBufMut>(&self, mut buf: B, offset: u64, until: Until) -> Operation<'_, ReadAt<B>> {
         let checked = check_read(&mut buf, offset)
             .and_then(|bytes| self.target(buf.fill_ptr().addr(), bytes, offset));
@@ -230,6 +231,7 @@ impl File {
     }
 
     /// Returns where the kernel puts the bytes of a read into memory at `address`.
+    #[inline]
     fn target(&self, address: usize, bytes: usize, offset: u64) -> io::Result<Target> {
         match self.direct {
             None => Ok(Target::Buf { align_bytes: 1 }),

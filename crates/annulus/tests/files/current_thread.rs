@@ -8,6 +8,8 @@ use annulus::buf::{Arena, BufferLayout};
 use annulus::{Backend, Engine};
 use annulus_testing::memory_map::until_unmapped;
 use annulus_testing::skip::skip;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 
 use crate::wait::in_time;
 
@@ -45,6 +47,27 @@ fn a_future_that_is_woken_while_its_driver_runs_another_is_polled_again() {
             });
         }));
         assert_eq!(polls, 2);
+    });
+}
+
+#[test]
+fn a_future_that_its_last_completion_woke_enters_the_kernel_once_per_operation() {
+    const NOPS: u32 = 1_000;
+    let Some(engine) = engine() else { return };
+    in_time("a sequence of operations", move || {
+        let driver = engine.current_thread_driver().unwrap();
+        let before = engine.metrics().enters;
+        // It wakes itself for each operation that is added.
+        driver.block_on(async {
+            let mut nops = FuturesUnordered::from_iter([engine.nop()]);
+            for _ in 1..NOPS {
+                nops.next().await.unwrap().unwrap();
+                nops.push(engine.nop());
+            }
+            nops.next().await.unwrap().unwrap();
+        });
+        let enters = engine.metrics().enters - before;
+        assert!(enters < u64::from(NOPS) * 3 / 2, "{enters} enters");
     });
 }
 

@@ -8,6 +8,7 @@ use crate::sys::kernel::Kernel;
 impl<K: Kernel> Driver<K> {
     /// Sleeps until something completes or is submitted. `may_park`: all wake-ups come from the handle.
     pub(in crate::driver) fn sleep(&mut self, may_park: bool) {
+        self.has_skipped = false;
         if self.wait_for_batch() {
             return;
         }
@@ -74,7 +75,7 @@ impl<K: Kernel> Driver<K> {
         self.cancel_all
             || !self.cancels.is_empty()
             || !self.again.is_empty()
-            || self.kernel.unsubmitted() > 0 && !self.queue.pending.is_empty()
+            || !self.queue.pending.is_empty() && self.kernel.unsubmitted() > 0
     }
 
     /// Returns whether more operations are about to join this submission. A lone request never waits for a batch. But

@@ -305,6 +305,7 @@ impl DriverHandle {
 
     /// Marks the driver as about to sleep: every later submission wakes it. Returns `false`, and takes the mark back, if
     /// there is one already.
+    #[inline]
     #[must_use]
     pub(crate) fn may_sleep(&self) -> bool {
         self.sleeper.about_to_sleep();
@@ -372,6 +373,7 @@ impl DriverHandle {
         self.wake.end();
     }
 
+    #[inline]
     pub(crate) fn stopping(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

@@ -411,17 +411,17 @@ impl Executor {
         drop(waker);
     }
 
-    /// Runs tasks until `is_over` returns `true`, or the ring has failed.
-    pub(super) fn run(self: &Rc<Self>, is_over: impl Fn() -> bool) {
+    /// Runs tasks until `is_over` returns `true`, or the ring has failed. `ends_asleep` returns whether what `is_over`
+    /// waits for has come during a sleep, and woke no task.
+    pub(super) fn run(self: &Rc<Self>, is_over: impl Fn() -> bool, ends_asleep: impl Fn() -> bool) {
         let tokio = self.tokio();
-        while !is_over() && !self.core.has_failed() {
+        while !ends_asleep() && !self.core.has_failed() {
             self.read_messages();
             let more = self.run_ready();
             if is_over() {
                 return;
             }
-            // The end as well: its time may pass within the round, and its timer wakes no task.
-            let busy = || more || has_ready() || self.inbox.is_called() || is_over();
+            let busy = || more || has_ready() || self.inbox.is_called() || ends_asleep();
             match &tokio {
                 Some(tokio) => tokio.drive(&self.core, busy),
                 None => self.core.drive(busy),

@@ -434,7 +434,7 @@ impl NewCore {
             }
         }
         let stopped = || may_be_stopped && executor.is_stopping();
-        executor.run(|| main_handle.is_finished() || stopped());
+        executor.run(|| main_handle.is_finished() || stopped(), || false);
         main_handle.abort();
         executor.stop();
         let core = Rc::clone(executor.core());
@@ -442,7 +442,9 @@ impl NewCore {
         let until_ns = core.now_ns().saturating_add(grace_ns);
         let timer = core.set_timer(None, until_ns, Waker::noop());
         let is_idle = || executor.tasks() == 0 && !core.is_sending();
-        executor.run(|| is_idle() || core.now_ns() >= until_ns);
+        // The time may pass within a round, and its timer wakes no task.
+        let is_over = || is_idle() || core.now_ns() >= until_ns;
+        executor.run(is_over, is_over);
         core.clear_timer(timer);
         // Blocking work of Tokio may use the rest of the grace period, as tasks do. Connections are open meanwhile.
         if grace_ns > 0

@@ -66,10 +66,12 @@ impl Notifier {
     }
 
     /// Marks the core as about to sleep: each later notification wakes it.
+    #[inline]
     pub(super) fn about_to_sleep(&self) {
         self.sleeper.about_to_sleep();
     }
 
+    #[inline]
     pub(super) fn awake(&self) {
         self.sleeper.awake();
     }

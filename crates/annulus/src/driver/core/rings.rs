@@ -282,17 +282,24 @@ impl Rings {
         self.judge(result);
     }
 
-    /// Returns whether something is queued, and makes each later file operation and cancel end the sleep.
+    /// Returns whether other threads have queued something, and makes each later file operation and cancel end the sleep.
     #[inline]
-    pub(super) fn is_queued(&self) -> bool {
+    pub(super) fn is_called(&self) -> bool {
         let files = self.files.borrow();
-        !files.prepare_sleep()
-            || files.has_work()
+        !files.prepare_sleep() || files.is_changed()
+    }
+
+    /// Returns whether this thread has queued something. Not between the begin of `drive`, which handles it, and the sleep
+    /// in the ring.
+    #[cfg(feature = "tokio")]
+    fn is_queued(&self) -> bool {
+        self.files.borrow().has_work()
             || self.port.has_for_core()
             || !self.waiting.borrow().is_empty()
     }
 
     /// Returns the time of the next deadline of a file operation, ns.
+    #[inline]
     pub(super) fn files_ns(&self) -> Option<u64> {
         self.files.borrow().next_ns()
     }
@@ -323,7 +330,7 @@ impl Rings {
     #[cfg(feature = "tokio")]
     pub(super) fn begin_sleep(&self, on_push: fn()) -> bool {
         self.port.on_push.set(Some(on_push));
-        self.has_work_with_bell()
+        self.is_queued() || self.has_work_with_bell()
     }
 
     /// Submits during a sleep. Returns whether there is work that ends it.
@@ -336,7 +343,7 @@ impl Rings {
         self.port.on_push.set(Some(on_push));
         // The ring's read may have taken a notification before the other runtime saw it.
         let is_notified = was_armed && !self.wake_armed.get();
-        is_notified || self.is_queued() || self.has_work_with_bell()
+        is_notified || self.is_called() || self.is_queued() || self.has_work_with_bell()
     }
 
     /// Turns the bell on. Returns whether there is work that it may not report.
@@ -374,7 +381,7 @@ impl Rings {
         self.with_ring(|ring| ring.set_bell(false));
     }
 
-    /// Takes back what `is_queued` has armed.
+    /// Takes back what `is_called` has armed.
     #[inline]
     pub(super) fn stay_awake(&self) {
         self.files.borrow().wake_up();

@@ -76,6 +76,7 @@ impl SubmissionPort {
     }
 
     /// Returns whether the file driver has reaped CQEs for the core.
+    #[cfg(feature = "tokio")]
     pub(super) fn has_for_core(&self) -> bool {
         !self.for_core.borrow().is_empty()
     }
@@ -94,6 +95,7 @@ impl Kernel for FileClient {
         self.0.push(sqe)
     }
 
+    #[inline]
     fn unsubmitted(&self) -> u32 {
         self.0.ring.borrow().unsubmitted()
     }
@@ -198,6 +200,12 @@ impl Files {
         true
     }
 
+    /// Returns whether the engine is ending or has other arenas.
+    #[inline]
+    pub(super) fn is_changed(&self) -> bool {
+        self.driver.as_ref().is_some_and(Driver::is_changed)
+    }
+
     /// Returns whether there is work that no caller announces: completions, entries to push, or a change of the engine's
     /// arenas.
     #[inline]
@@ -209,15 +217,18 @@ impl Files {
     }
 
     /// Prepares for a sleep of the core: every later submission wakes it. Returns `false` if there already is one.
+    #[inline]
     pub(super) fn prepare_sleep(&self) -> bool {
         self.handle.may_sleep() || self.driver.is_none()
     }
 
+    #[inline]
     pub(super) fn wake_up(&self) {
         self.handle.sleeper.awake();
     }
 
     /// Returns the time of the next deadline, ns.
+    #[inline]
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.driver.as_ref()?.next_deadline_ns()
     }

@@ -42,15 +42,16 @@ impl Core {
     /// - the sleep ends when something is due: at the earliest timer, close timeout or deadline of a file operation.
     ///   What was due before has been handled: its time has passed, so the sleep ends at once.
     ///
-    /// A sleep in the ring submits and reports the rest itself. One outside of it also checks `Rings::begin_sleep`.
+    /// A sleep in the ring follows the handling of all lists of this thread, so only those of other threads are checked
+    /// once more. It submits and reports the rest itself. One outside of the ring also checks `Rings::begin_sleep`.
     #[inline]
     pub(super) fn may_sleep(&self, busy: impl Fn() -> bool) -> bool {
         self.notifier.about_to_sleep();
-        let is_queued = match &self.backend {
-            Backend::Rings(rings) => rings.is_queued(),
+        let is_called = match &self.backend {
+            Backend::Rings(rings) => rings.is_called(),
             Backend::Readiness(_) => false,
         };
-        if is_queued || busy() {
+        if is_called || busy() {
             self.stay_awake();
             return false;
         }

@@ -159,6 +159,8 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
     /// Adds an operation to the chain for `handle`; a chain has one driver.
     fn chain_up(&mut self, op: T, submitted_ns: u64, key: K, handle: &'a DriverHandle) {
         self.handle = handle;
+        // Before the slot is taken: foreign code, which may panic.
+        let bytes = op.bytes();
         let Some(slot) = handle.table.take() else {
             self.sync_results
                 .push_back((key, op, -EngineError::TooMany.code()));
@@ -178,7 +180,7 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
         };
         // SAFETY: Once: a free slot, which belongs to this batch until it is submitted.
         unsafe {
-            slot.fill(op, 0, submitted_ns);
+            slot.fill(op, bytes, 0, submitted_ns);
             let side = slot.driver();
             side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
             side.group_key = index;

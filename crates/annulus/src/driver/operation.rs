@@ -171,7 +171,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
         context: &mut Context<'_>,
     ) -> Result<Poll<A>, T> {
         // Before the slot is taken: foreign code, which may panic.
-        let waker = context.waker().clone();
+        let (waker, bytes) = (context.waker().clone(), op.bytes());
         let Some(slot) = handle.table.take() else {
             return Ok(self.finish(op.complete(-EngineError::TooMany.code())));
         };
@@ -181,7 +181,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
         };
         drop(slot.lifecycle.reset(Some(waker)));
         // SAFETY: Once: a free slot, which belongs to this future until it is submitted.
-        unsafe { slot.fill(op, deadline_ns, submitted_ns) };
+        unsafe { slot.fill(op, bytes, deadline_ns, submitted_ns) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
         if unsafe { handle.submit(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {

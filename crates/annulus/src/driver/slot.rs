@@ -182,13 +182,19 @@ impl Slot {
         unsafe { link.byte_sub(std::mem::offset_of!(Slot, cancel)).cast() }
     }
 
-    /// Stores an op. `submitted_ns` is the time of submission, or 0 if the operation is not timed.
+    /// Stores an op. `bytes` are those of the op: asking it runs foreign code, which may panic, so the caller does that
+    /// before it takes the slot. `submitted_ns` is the time of submission, or 0 if the operation is not timed.
     ///
     /// # Safety
     ///
     /// Once. The caller owns the free slot.
-    pub(crate) unsafe fn fill<T: FileOp>(&self, op: T, deadline_ns: u64, submitted_ns: u64) {
-        let bytes = op.bytes();
+    pub(crate) unsafe fn fill<T: FileOp>(
+        &self,
+        op: T,
+        bytes: u32,
+        deadline_ns: u64,
+        submitted_ns: u64,
+    ) {
         // SAFETY: Held: the caller upholds the contract in `# Safety`: no other code accesses a free slot.
         self.refusals
             .with_mut(|refusals| unsafe { *refusals = Refusals::default() });

@@ -9,6 +9,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 
+use super::finish::contain;
 use super::slot::Slot;
 use crate::narrow::low_half;
 use crate::sync::{AtomicPtr, AtomicU64, Mutation, Mutex, Ordering, broken};
@@ -82,15 +83,18 @@ impl Table {
     /// Once. The caller holds the slot, its payload is gone, and no other code refers to it.
     pub(crate) unsafe fn free(&self, slot: &Slot) {
         slot.next_generation();
-        // Dropped last: foreign code, which may panic.
-        let _left = slot.lifecycle.reset(None);
+        let left = slot.lifecycle.reset(None);
         let mut head = self.free.load(Ordering::Relaxed);
         loop {
             slot.free_next.store(low_half(head), Ordering::Relaxed);
             match self.swap(head, slot.index()) {
-                Ok(()) => return,
+                Ok(()) => break,
                 Err(now) => head = now,
             }
+        }
+        // Last: foreign code. A panic would leave what the caller still has to do.
+        if left.is_some() {
+            contain(|| drop(left));
         }
     }
 

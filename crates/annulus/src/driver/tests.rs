@@ -36,6 +36,7 @@ const DRAIN: Duration = Duration::from_secs(600);
 struct Call {
     run: Box<dyn FnMut() -> i32 + Send>,
     complete: fn(i32) -> i32,
+    bytes: fn() -> u32,
     dropped: Dropped,
 }
 
@@ -55,6 +56,7 @@ impl Call {
         Call {
             run: Box::new(run),
             complete: |res| res,
+            bytes: || 0,
             dropped: Dropped(None),
         }
     }
@@ -93,6 +95,10 @@ unsafe impl Op for Call {
 impl FileOp for Call {
     fn syscall(&mut self) -> i32 {
         (self.run)()
+    }
+
+    fn bytes(&self) -> u32 {
+        (self.bytes)()
     }
 }
 
@@ -265,7 +271,7 @@ fn a_cancel_that_comes_after_the_driver_has_ended_still_drops_the_payload() {
     let slot = handle.table.take().unwrap();
     slot.lifecycle.reset(None);
     // SAFETY: Once: just taken.
-    unsafe { slot.fill(Call::new(|| 0).counted(&drops), 0, 0) };
+    unsafe { slot.fill(Call::new(|| 0).counted(&drops), 0, 0, 0) };
     // The steps of `Operation::drop`, with the end of the driver in between.
     assert_eq!(slot.lifecycle.abandon(), Abandon::Request);
     // SAFETY: Lent: filled above.
@@ -314,6 +320,32 @@ fn a_batch_dropped_with_results_whose_reading_panics_leaves_nothing() {
     pool.drain();
     assert_eq!(drops.load(SeqCst), 4);
     assert_eq!(handle(&pool).table.in_use(), 0);
+}
+
+/// A buffer is asked for its length.
+#[test]
+fn an_operation_that_panics_before_its_submission_leaves_no_slot() {
+    let panicking_call = |drops: &_| {
+        let mut call = Call::new(|| 0).counted(drops);
+        call.bytes = || panic!("as a foreign buffer might");
+        call
+    };
+    let pool = pool(1);
+    let drops = Arc::new(AtomicUsize::new(0));
+    let mut operation = Operation::new(&pool, panicking_call(&drops));
+    let polled = catch_unwind(AssertUnwindSafe(|| poll(&mut operation, Waker::noop())));
+    assert!(polled.is_err());
+    drop(operation);
+    assert_eq!((handle(&pool).table.in_use(), drops.load(SeqCst)), (0, 1));
+
+    let mut batch = Batch::new(&pool);
+    batch.add(Call::new(|| 0).counted(&drops), 0);
+    let call = panicking_call(&drops);
+    assert!(catch_unwind(AssertUnwindSafe(|| batch.add(call, 1))).is_err());
+    assert_eq!((handle(&pool).table.in_use(), batch.outstanding()), (1, 1));
+    drop(batch);
+    pool.drain();
+    assert_eq!((handle(&pool).table.in_use(), drops.load(SeqCst)), (0, 3));
 }
 
 /// A kernel that completes when the test says so.
@@ -420,7 +452,7 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
     // SAFETY: Once: just taken, so it belongs to this test, which fills and submits it.
     unsafe {
         drop(slot.as_ref().lifecycle.reset(None));
-        slot.as_ref().fill(Call::new(|| 0), 0, 0);
+        slot.as_ref().fill(Call::new(|| 0), 0, 0, 0);
         assert!(handle.submit(slot, 1));
     }
     assert!(driver.poll());
@@ -489,7 +521,7 @@ fn a_driver_that_panics_leaves_no_task_waiting_and_frees_nothing() {
     let late = handle.table.take().unwrap();
     // SAFETY: Once: just taken, so it belongs to this test, which fills and submits it.
     unsafe {
-        late.fill(Call::new(|| 0), 0, 0);
+        late.fill(Call::new(|| 0), 0, 0, 0);
         assert!(
             !handle.submit(NonNull::from(late), 1),
             "an engine without a driver refuses"

@@ -128,11 +128,12 @@ impl Rings {
             self.start(op, None);
             return;
         }
+        // As in `start`. After a panic the socket is closed by its drop.
+        let mut sqe = op.sqe();
         let socket = Rc::clone(op.socket());
         let raw = socket.raw();
         socket.close_begins();
         let index = self.closes.borrow_mut().insert(socket);
-        let mut sqe = op.sqe();
         sqe.flags |= LINKED;
         let submitted_ns = metrics::sample();
         let (_, sqe) = self.table.borrow_mut().start(op, sqe, None, submitted_ns);

@@ -115,6 +115,21 @@ fn control_unserved(
     if is_elsewhere {
         entry.set_kind(Kind::Stream, never_served(entry.flags(), Why::SeveralSets));
     }
+    // The kernel's set has a member that was added while it could not be served. The program may not add it again.
+    let may_be_member = is_stream(entry) && std::ptr::eq(entry.set(), own);
+    if may_be_member {
+        let result = sys::control(
+            guard.fd,
+            request.operation,
+            fd,
+            request.events,
+            request.data,
+        );
+        if result.is_err() {
+            return Some(result);
+        }
+        let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
     let result = add(set, guard, entry, fd, request, &[]);
     if is_stream(entry) {
         entry.set_epoll_set(own);

@@ -596,6 +596,27 @@ static void a_member_that_becomes_non_blocking_later_is_reported_once(void) {
     }
 }
 
+/* The kernel's set has these members: a wait has reported them, or the library does not know their flags. */
+static void a_member_that_could_not_be_served_is_not_added_again(void) {
+    uint32_t masks[] = {EPOLLIN | EPOLLOUT | EPOLLET, EPOLLIN | EPOLLEXCLUSIVE, EPOLLPRI};
+    for (int i = 0; i < 6; i++) {
+        int set = new_set(), port, listener = listen_on(0, &port);
+        struct pair pair = pair_on(listener, port, i < 3 ? 0 : SOCK_NONBLOCK);
+        add(set, pair.app, masks[i % 3], 1);
+        print_now(set);
+        become_nonblocking(pair.app, i & 1);
+        GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 2));
+        peer_send(&pair, "hello");
+        await_delivery(&pair);
+        print_now(set);
+        del(set, pair.app);
+        add(set, pair.app, EPOLLIN, 3);
+        print_now(set);
+        print_read(pair.app, 100);
+        print_now(set);
+    }
+}
+
 static void a_set_that_is_closed_leaves_its_members_whole(void) {
     struct pair pair = connected();
     for (int i = 0; i < 3; i++) {
@@ -757,6 +778,7 @@ static const struct app_case cases[] = {
     CASE(a_member_that_becomes_non_blocking_is_served,
         "served:read served:write passed:blocking<=0 passed:unknown_flags<=0 back:unknown_flags<=0"),
     CASE(a_member_that_becomes_non_blocking_later_is_reported_once, "passed:blocking"),
+    CASE(a_member_that_could_not_be_served_is_not_added_again, "passed:blocking passed:unknown_flags"),
     CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
     CASE(closed_sets_and_members_leave_no_descriptor, ""),
     CASE(a_hundred_members_are_reported_once_each, "served:epoll_wait served:read"),

@@ -53,7 +53,7 @@ static BESIDE: Model = Model {
     seeds: 200,
     seeds_per_process: 1,
     rounds: "40",
-    regressions: &[],
+    regressions: &[16173],
 };
 
 /// The number of processes at a time. They use a processor for 4 % of their time, and otherwise wait for the kernel.

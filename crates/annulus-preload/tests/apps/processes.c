@@ -183,6 +183,21 @@ static void a_child_reports_no_edge_again(void) {
     }
 }
 
+static void a_oneshot_member_of_an_inherited_set_is_reported_by_one_process(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLONESHOT), other = joined(set, EPOLLIN);
+    exchange(set, &other);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        peer_send(&pair, "to one of them");
+        await_delivery(&pair);
+        print_next(set);
+        exit(0);
+    }
+    reap(child);
+    print_now(set);
+}
+
 static void a_child_may_serve_with_a_set_of_its_own(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -678,6 +693,7 @@ static const struct app_case cases[] = {
     CASE(bytes_that_were_reported_are_read_by_one_of_two_processes, ""),
     CASE(a_child_may_wait_in_the_set_it_inherits, ""),
     CASE(a_child_reports_no_edge_again, "served:read"),
+    CASE(a_oneshot_member_of_an_inherited_set_is_reported_by_one_process, "served:read"),
     CASE(a_child_may_serve_with_a_set_of_its_own, "served:read"),
     CASE(a_child_serves_no_connection_that_its_parent_duplicated, "back:duplicated passed:duplicated"),
     CASE(a_connection_ends_though_an_older_child_lives, "served:read"),

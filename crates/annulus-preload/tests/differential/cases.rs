@@ -354,6 +354,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn bytes_that_were_reported_are_read_by_one_of_two_processes;
     fn a_child_may_wait_in_the_set_it_inherits;
     fn a_child_reports_no_edge_again;
+    fn a_oneshot_member_of_an_inherited_set_is_reported_by_one_process;
     fn a_child_may_serve_with_a_set_of_its_own;
     fn a_child_serves_no_connection_that_its_parent_duplicated;
     fn a_connection_ends_though_an_older_child_lives;

@@ -194,7 +194,7 @@ pub(crate) unsafe fn discard(handle: &DriverHandle, slot: &Slot) {
 /// # Safety
 ///
 /// As for `Slot::dispose`.
-unsafe fn dispose(slot: &Slot) {
+pub(super) unsafe fn dispose(slot: &Slot) {
     // SAFETY: Once: the caller upholds the contract in `# Safety`. After a panic the payload counts
     // as gone, as in any unwinding drop.
     contain(|| unsafe { slot.dispose() });

@@ -24,7 +24,7 @@ use super::uring::{Driver, Tuning, WAKE};
 use super::{
     DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, blocking,
 };
-use crate::op::{FileOp, Op, OpInfo};
+use crate::op::{FileOp, Op, OpInfo, Returns};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{Entered, Kernel};
@@ -49,7 +49,6 @@ impl Drop for Nothing {
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Nothing {
     const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
-    type Output = i32;
 
     fn sqe(&mut self) -> Sqe {
         Sqe::new(opcode::NOP, -1)
@@ -58,6 +57,10 @@ unsafe impl Op for Nothing {
     fn complete(self, res: i32) -> i32 {
         res
     }
+}
+
+impl Returns for Nothing {
+    type Output = i32;
 }
 
 impl FileOp for Nothing {

@@ -12,12 +12,12 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::finish::contain;
+use super::finish::dispose;
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
 use super::{DriverHandle, Submitter, coop_budget};
 use crate::narrow::to_ns;
-use crate::op::{Failure, FileOp, Op};
+use crate::op::{Failure, FileOp, Returns};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::ETIMEDOUT;
 
@@ -27,7 +27,7 @@ use crate::sys::errno::ETIMEDOUT;
 /// kernel may still use stays with the engine until the kernel has released it, a cancel is requested, and resources in
 /// the result (a descriptor, for example) are released.
 #[must_use = "an operation does nothing until it is awaited"]
-pub struct Operation<'a, T: FileOp, A = <T as Op>::Output> {
+pub struct Operation<'a, T: Returns, A = <T as Returns>::Output> {
     submitter: &'a Submitter,
     state: State<'a, T>,
     time: Time,
@@ -46,7 +46,7 @@ enum Time {
     Until(u64),
 }
 
-enum State<'a, T: FileOp> {
+enum State<'a, T: Returns> {
     /// Completed without being submitted.
     Ready(T::Output),
     Fresh(T),
@@ -55,13 +55,14 @@ enum State<'a, T: FileOp> {
     Over,
 }
 
+// Not `T: FileOp`: whether a future that holds an `Operation` is `Send` is decided without its lifetimes, and a `&'static
+// str` is a buffer in one lifetime only.
 // SAFETY: Lent: the pointer is to a slot in flight for this future; the op moves with it, and so does its result.
-// `FileOp` requires both to be `Send`.
-unsafe impl<T: FileOp, A> Send for Operation<'_, T, A> {}
+unsafe impl<T: Returns<Output: Send> + Send, A> Send for Operation<'_, T, A> {}
 // SAFETY: Held: a shared reference gives no access.
-unsafe impl<T: FileOp, A> Sync for Operation<'_, T, A> {}
+unsafe impl<T: Returns, A> Sync for Operation<'_, T, A> {}
 
-impl<T: FileOp, A> Unpin for Operation<'_, T, A> {}
+impl<T: Returns, A> Unpin for Operation<'_, T, A> {}
 
 impl<'a, T: FileOp> Operation<'a, T> {
     pub(crate) fn new(submitter: &'a Submitter, op: T) -> Operation<'a, T> {
@@ -252,29 +253,27 @@ impl<T: FileOp, A> Future for Operation<'_, T, A> {
     }
 }
 
-impl<T: FileOp, A> Operation<'_, T, A> {
+impl<T: Returns, A> Operation<'_, T, A> {
     /// Leaves an operation in flight to its driver, and drops one that has completed.
     #[cold]
     fn abandon(slot: NonNull<Slot>, handle: &DriverHandle) {
         // SAFETY: Lent: in flight for this future, so not freed.
         let slot_ref = unsafe { slot.as_ref() };
-        let completion = match slot_ref.lifecycle.abandon() {
+        match slot_ref.lifecycle.abandon() {
             // SAFETY: Once: `QUEUED` was set just now; the submitter keeps the driver handle.
             Abandon::Request => return unsafe { handle.request_cancel(slot) },
             // SAFETY: Once: done, so the payload belongs to this future, and nothing takes it after a drop.
-            Abandon::Dispose => Some(unsafe { slot_ref.take::<T>() }),
-            Abandon::Leave => None,
-        };
+            Abandon::Dispose => unsafe { dispose(slot_ref) },
+            Abandon::Leave => {}
+        }
         if slot_ref.lifecycle.take() {
             // SAFETY: Once: the driver has released it, and this future is gone.
             unsafe { handle.table.free(slot_ref) };
         }
-        // Last, as in `watch`.
-        contain(|| drop(completion.map(|(op, res)| op.complete(res))));
     }
 }
 
-impl<T: FileOp, A> Drop for Operation<'_, T, A> {
+impl<T: Returns, A> Drop for Operation<'_, T, A> {
     #[inline]
     fn drop(&mut self) {
         if let State::Out(slot, handle) = self.state {

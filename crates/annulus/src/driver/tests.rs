@@ -21,7 +21,7 @@ use super::many::Batch;
 use super::slot::Slot;
 use super::uring::{self, Driver, Tuning};
 use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, blocking};
-use crate::op::{FileOp, Op, OpInfo};
+use crate::op::{FileOp, Op, OpInfo, Returns};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM};
 use crate::sys::kernel::{Entered, Kernel};
@@ -81,7 +81,6 @@ impl Call {
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Call {
     const INFO: OpInfo = OpInfo::of_test(opcode::GETDENTS);
-    type Output = i32;
 
     fn sqe(&mut self) -> Sqe {
         Sqe::new(opcode::NOP, -1)
@@ -90,6 +89,10 @@ unsafe impl Op for Call {
     fn complete(self, res: i32) -> i32 {
         (self.complete)(res)
     }
+}
+
+impl Returns for Call {
+    type Output = i32;
 }
 
 impl FileOp for Call {

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::{Op, OpInfo, SocketOp, table};
+use super::{Op, OpInfo, Returns, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::check;
 use crate::sys::net::{self, SOCK_CLOEXEC};
@@ -28,7 +28,6 @@ impl Accept {
 // SAFETY: Lent, Open: points to nothing; `listener` owns the descriptor.
 unsafe impl Op for Accept {
     const INFO: OpInfo = table::ACCEPT;
-    type Output = io::Result<OwnedFd>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -40,6 +39,10 @@ unsafe impl Op for Accept {
     fn complete(self, res: i32) -> io::Result<OwnedFd> {
         check(res).map(|_| net::accepted(res))
     }
+}
+
+impl Returns for Accept {
+    type Output = io::Result<OwnedFd>;
 }
 
 impl SocketOp for Accept {

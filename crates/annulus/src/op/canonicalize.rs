@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use super::at::At;
 use super::read_link::ReadLink;
-use super::{FileOp, Op, OpInfo, table};
+use super::{FileOp, Op, OpInfo, Returns, table};
 use crate::sys::call;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -27,7 +27,6 @@ impl Canonicalize {
 // SAFETY: Lent, Still: the `ReadLink` has the same contract.
 unsafe impl Op for Canonicalize {
     const INFO: OpInfo = table::CANONICALIZE;
-    type Output = io::Result<PathBuf>;
 
     fn sqe(&mut self) -> Sqe {
         let opcode = opcode::REALPATH;
@@ -40,6 +39,10 @@ unsafe impl Op for Canonicalize {
     fn complete(self, res: i32) -> io::Result<PathBuf> {
         self.0.complete(res)
     }
+}
+
+impl Returns for Canonicalize {
+    type Output = io::Result<PathBuf>;
 }
 
 impl FileOp for Canonicalize {

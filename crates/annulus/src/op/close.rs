@@ -12,7 +12,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{FileOp, Op, OpInfo, Resume, SyncAttempt, table};
+use super::{FileOp, Op, OpInfo, Resume, Returns, SyncAttempt, table};
 use crate::fd::{CloseFd, GIVEN_UP};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
@@ -98,7 +98,6 @@ impl Drop for Close {
 // SAFETY: Open: the number is the op's own; no memory is lent.
 unsafe impl Op for Close {
     const INFO: OpInfo = table::CLOSE;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe::new(opcode::CLOSE, self.raw)
@@ -116,6 +115,10 @@ unsafe impl Op for Close {
         self.raw = GIVEN_UP;
         check(res).map(drop)
     }
+}
+
+impl Returns for Close {
+    type Output = io::Result<()>;
 }
 
 impl FileOp for Close {

@@ -7,7 +7,7 @@
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, Op, OpInfo, Resume, SocketOp, table};
+use super::{Interest, Op, OpInfo, Resume, Returns, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, EALREADY, EINPROGRESS, check};
 use crate::sys::net::{self, Address};
@@ -34,7 +34,6 @@ impl Connect {
 // SAFETY: Lent, Still, Open: the address is boxed, `socket` owns the descriptor.
 unsafe impl Op for Connect {
     const INFO: OpInfo = table::CONNECT;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         let (base, bytes) = net::raw(&self.address);
@@ -53,6 +52,10 @@ unsafe impl Op for Connect {
     fn complete(self, res: i32) -> io::Result<()> {
         check(res).map(drop)
     }
+}
+
+impl Returns for Connect {
+    type Output = io::Result<()>;
 }
 
 impl SocketOp for Connect {

@@ -8,7 +8,7 @@
 use std::io;
 
 use super::copy_range::CopyRange;
-use super::{FileOp, Op, OpInfo, Resume, table};
+use super::{FileOp, Op, OpInfo, Resume, Returns, table};
 use crate::narrow::low_half;
 use crate::sys::call::{self, Position};
 use crate::sys::errno::ECANCELED;
@@ -44,7 +44,6 @@ impl CopyFile {
 // SAFETY: Open: the range keeps both descriptors; no memory is lent.
 unsafe impl Op for CopyFile {
     const INFO: OpInfo = table::COPY;
-    type Output = io::Result<u64>;
 
     fn sqe(&mut self) -> Sqe {
         match self.way {
@@ -72,6 +71,10 @@ unsafe impl Op for CopyFile {
     fn complete(self, res: i32) -> io::Result<u64> {
         self.range.complete(res)
     }
+}
+
+impl Returns for CopyFile {
+    type Output = io::Result<u64>;
 }
 
 impl FileOp for CopyFile {

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::{FileOp, Op, OpInfo, Resume, retry_interrupted, table};
+use super::{FileOp, Op, OpInfo, Resume, Returns, retry_interrupted, table};
 use crate::fd::Fd;
 use crate::narrow::low_half;
 use crate::sys::call::{self, Position};
@@ -47,7 +47,6 @@ impl CopyRange {
 // SAFETY: Open: both descriptors are kept; no memory is lent.
 unsafe impl Op for CopyRange {
     const INFO: OpInfo = table::COPY_RANGE;
-    type Output = io::Result<u64>;
 
     fn sqe(&mut self) -> Sqe {
         let ((from, off), (file_index, addr), len) = self.rest();
@@ -71,6 +70,10 @@ unsafe impl Op for CopyRange {
             copied => Ok(copied),
         }
     }
+}
+
+impl Returns for CopyRange {
+    type Output = io::Result<u64>;
 }
 
 impl FileOp for CopyRange {

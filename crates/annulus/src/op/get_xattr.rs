@@ -9,7 +9,7 @@ use std::io;
 
 use super::at::At;
 use super::xattr_buffer::{enlarge, first_buffer};
-use super::{FileOp, Op, OpInfo, Resume, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Resume, Returns, table, transfer_len};
 use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
@@ -32,7 +32,6 @@ impl GetXattr {
 // SAFETY: Lent, Still, Open: name and value are on the heap; `At` owns the path or keeps the descriptor.
 unsafe impl Op for GetXattr {
     const INFO: OpInfo = table::GET_XATTR;
-    type Output = io::Result<Vec<u8>>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -52,6 +51,10 @@ unsafe impl Op for GetXattr {
         self.value.truncate(check(res)?);
         Ok(self.value)
     }
+}
+
+impl Returns for GetXattr {
+    type Output = io::Result<Vec<u8>>;
 }
 
 impl FileOp for GetXattr {

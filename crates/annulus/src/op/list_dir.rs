@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 
-use super::{FileOp, Op, OpInfo, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Returns, table, transfer_len};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -65,7 +65,6 @@ fn record_bytes(records: &[u8]) -> Option<usize> {
 // SAFETY: Lent, Still, Open: the records are on the heap and the op's own; `fd` keeps the descriptor.
 unsafe impl Op for ListDir {
     const INFO: OpInfo = table::READ_DIR;
-    type Output = io::Result<Piece>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -80,6 +79,10 @@ unsafe impl Op for ListDir {
         self.piece.at = 0;
         Ok(self.piece)
     }
+}
+
+impl Returns for ListDir {
+    type Output = io::Result<Piece>;
 }
 
 impl FileOp for ListDir {

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::at::At;
 use super::xattr_buffer::{enlarge, first_buffer};
-use super::{FileOp, Op, OpInfo, Resume, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Resume, Returns, table, transfer_len};
 use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
@@ -33,7 +33,6 @@ impl ListXattrs {
 // SAFETY: Lent, Still, Open: the names are on the heap; `At` owns the path or keeps the descriptor.
 unsafe impl Op for ListXattrs {
     const INFO: OpInfo = table::LIST_XATTRS;
-    type Output = io::Result<Vec<OsString>>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -57,6 +56,10 @@ unsafe impl Op for ListXattrs {
             .map(|name| OsString::from_vec(name.to_vec()))
             .collect())
     }
+}
+
+impl Returns for ListXattrs {
+    type Output = io::Result<Vec<OsString>>;
 }
 
 impl FileOp for ListXattrs {

@@ -165,6 +165,12 @@ pub enum SyncAttempt {
     Done(i32),
 }
 
+/// The output of an operation. Separate from [`Op`], so that it places no condition on a buffer's lifetimes.
+#[doc(hidden)]
+pub trait Returns {
+    type Output;
+}
+
 /// An operation: its request to the kernel, and the reading of the kernel's results. Sealed: only this crate
 /// implements it. [`FileOp`] and `SocketOp` add what replaces the ring, and which driver runs the operation.
 ///
@@ -173,9 +179,8 @@ pub enum SyncAttempt {
 /// Lent, Still, Open: the op owns everything that the SQE points to or names (buffers, paths, vectors, the
 /// descriptor), and moving the op does not move it.
 #[doc(hidden)]
-pub unsafe trait Op: Sized + 'static {
+pub unsafe trait Op: Returns + Sized + 'static {
     const INFO: OpInfo;
-    type Output;
 
     /// Returns the SQE. Called again for the rest of an unfinished transfer.
     fn sqe(&mut self) -> Sqe;
@@ -274,7 +279,6 @@ pub unsafe trait UnitOp: Send + Sized + 'static {
 // SAFETY: Lent, Still, Open: `UnitOp` has the same contract.
 unsafe impl<T: UnitOp> Op for T {
     const INFO: OpInfo = <T as UnitOp>::INFO;
-    type Output = io::Result<()>;
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
@@ -290,6 +294,10 @@ unsafe impl<T: UnitOp> Op for T {
     fn complete(self, res: i32) -> io::Result<()> {
         check(res).map(drop)
     }
+}
+
+impl<T: UnitOp> Returns for T {
+    type Output = io::Result<()>;
 }
 
 impl<T: UnitOp> FileOp for T {

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::at::At;
-use super::{FileOp, Op, OpInfo, SyncAttempt, table};
+use super::{FileOp, Op, OpInfo, Returns, SyncAttempt, table};
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
 use crate::sys::call::{self, OpenHow};
@@ -75,7 +75,6 @@ impl OpenAt {
 // SAFETY: Lent, Still, Open: the options are on the heap; `At` owns the path and keeps the directory.
 unsafe impl Op for OpenAt {
     const INFO: OpInfo = table::OPEN;
-    type Output = io::Result<OpenedFd>;
 
     fn sqe(&mut self) -> Sqe {
         let mut sqe = Sqe {
@@ -110,6 +109,10 @@ unsafe impl Op for OpenAt {
             mount: on,
         })
     }
+}
+
+impl Returns for OpenAt {
+    type Output = io::Result<OpenedFd>;
 }
 
 impl FileOp for OpenAt {

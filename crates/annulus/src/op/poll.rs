@@ -6,7 +6,7 @@
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, Op, OpInfo, SocketOp, table};
+use super::{Interest, Op, OpInfo, Returns, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, check};
 use crate::sys::message;
@@ -37,7 +37,6 @@ impl Poll {
 // SAFETY: Lent, Open: points to nothing; `descriptor` owns the number.
 unsafe impl Op for Poll {
     const INFO: OpInfo = table::POLL;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -49,6 +48,10 @@ unsafe impl Op for Poll {
     fn complete(self, res: i32) -> io::Result<()> {
         check(res).map(drop)
     }
+}
+
+impl Returns for Poll {
+    type Output = io::Result<()>;
 }
 
 impl SocketOp for Poll {

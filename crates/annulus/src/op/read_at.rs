@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    FileOp, Op, OpInfo, Resume, SyncAttempt, TRANSFER_MAX, ended, retry_interrupted, table,
-    transfer_len,
+    FileOp, Op, OpInfo, Resume, Returns, SyncAttempt, TRANSFER_MAX, ended, retry_interrupted,
+    table, transfer_len,
 };
 use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
@@ -142,7 +142,6 @@ impl<B: IoBufMut> ReadAt<B> {
 // descriptor open.
 unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     const INFO: OpInfo = table::READ_AT;
-    type Output = BufResult<usize, B>;
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
@@ -203,6 +202,10 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         }
         Ok((bytes, self.buf))
     }
+}
+
+impl<B> Returns for ReadAt<B> {
+    type Output = BufResult<usize, B>;
 }
 
 impl<B: IoBufMut> FileOp for ReadAt<B> {

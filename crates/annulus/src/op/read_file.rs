@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use super::at::At;
 use super::close::has_run;
-use super::{Close, FileOp, Op, OpInfo, OpenedFd, Resume, SyncAttempt, retry_interrupted, table};
+use super::{
+    Close, FileOp, Op, OpInfo, OpenedFd, Resume, Returns, SyncAttempt, retry_interrupted, table,
+};
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
 use crate::sys::call::{self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT};
@@ -191,7 +193,6 @@ impl ReadFile {
 // SAFETY: Lent, Still, Open: the op owns path and buffer, on the heap, and the descriptor; `READ_HERE` is static.
 unsafe impl Op for ReadFile {
     const INFO: OpInfo = table::READ_FILE;
-    type Output = io::Result<FileRead>;
 
     fn sqe(&mut self) -> Sqe {
         match &mut self.step {
@@ -267,6 +268,10 @@ unsafe impl Op for ReadFile {
         buf.shrink_to_fit();
         Ok(FileRead::Whole(buf))
     }
+}
+
+impl Returns for ReadFile {
+    type Output = io::Result<FileRead>;
 }
 
 impl FileOp for ReadFile {

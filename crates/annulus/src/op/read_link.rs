@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use super::at::At;
-use super::{FileOp, Op, OpInfo, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Returns, table, transfer_len};
 use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
@@ -40,7 +40,6 @@ impl ReadLink {
 // SAFETY: Lent, Still, Open: the buffer is on the heap; `At` owns the path and keeps the directory.
 unsafe impl Op for ReadLink {
     const INFO: OpInfo = table::READ_LINK;
-    type Output = io::Result<PathBuf>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -55,6 +54,10 @@ unsafe impl Op for ReadLink {
         self.target.truncate(check(res)?);
         Ok(PathBuf::from(OsString::from_vec(self.target)))
     }
+}
+
+impl Returns for ReadLink {
+    type Output = io::Result<PathBuf>;
 }
 
 impl FileOp for ReadLink {

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use super::{Op, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
+use super::{Op, OpInfo, Returns, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::buf::{IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
@@ -65,7 +65,6 @@ impl<B: IoBufMut> Recv<B> {
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, and `socket` owns the descriptor.
 unsafe impl<B: IoBufMut> Op for Recv<B> {
     const INFO: OpInfo = table::RECV;
-    type Output = BufResult<usize, B>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -85,6 +84,10 @@ unsafe impl<B: IoBufMut> Op for Recv<B> {
             Err(error) => Err(BufError::new(error, Some(self.buf))),
         }
     }
+}
+
+impl<B> Returns for Recv<B> {
+    type Output = BufResult<usize, B>;
 }
 
 impl<B: IoBufMut> SocketOp for Recv<B> {

@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use super::{Op, OpInfo, SocketOp, TRANSFER_MAX, table};
+use super::{Op, OpInfo, Returns, SocketOp, TRANSFER_MAX, table};
 use crate::buf::{Chunk, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
@@ -72,7 +72,6 @@ impl<B: IoBufMut, M> RecvMessage<B, M> {
 // the descriptor.
 unsafe impl<B: IoBufMut, M: ReceiveQueue> Op for RecvMessage<B, M> {
     const INFO: OpInfo = table::RECV_MESSAGE;
-    type Output = BufResult<MessageInfo, B>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -97,6 +96,10 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> Op for RecvMessage<B, M> {
             Err(error) => Err(BufError::new(error, Some(self.buf))),
         }
     }
+}
+
+impl<B, M: ReceiveQueue> Returns for RecvMessage<B, M> {
+    type Output = BufResult<MessageInfo, B>;
 }
 
 impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {

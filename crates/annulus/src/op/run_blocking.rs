@@ -8,7 +8,7 @@ use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Failure, FileOp, Op, OpInfo, Resume, table};
+use super::{Failure, FileOp, Op, OpInfo, Resume, Returns, table};
 use crate::sys::engine_error::error_of;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -44,7 +44,6 @@ where
     T: Send + 'static,
 {
     const INFO: OpInfo = table::SPAWN_BLOCKING;
-    type Output = Result<T, RunBlockingError>;
 
     fn sqe(&mut self) -> Sqe {
         // No ring supports the opcode.
@@ -61,6 +60,10 @@ where
             None => Err(RunBlockingError::NotRun(error_of(-res))),
         }
     }
+}
+
+impl<W, T> Returns for RunBlocking<W, T> {
+    type Output = Result<T, RunBlockingError>;
 }
 
 impl<W, T> FileOp for RunBlocking<W, T>

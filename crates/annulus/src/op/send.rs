@@ -13,9 +13,10 @@
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use super::shape::{Shape, Single};
+use super::shape::{Buffers, Shape, Single};
 use super::{
-    Interest, Op, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
+    Interest, Op, OpInfo, Resume, Returns, SocketOp, TRANSFER_MAX, retry_interrupted, table,
+    transfer_len,
 };
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
@@ -77,7 +78,6 @@ impl<K: SendKind> StreamSend<K> {
 // descriptor. A send only reads through the pointers.
 unsafe impl<K: SendKind> Op for StreamSend<K> {
     const INFO: OpInfo = K::INFO;
-    type Output = WholeResult<<K::Shape as Shape>::Bufs>;
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
@@ -115,6 +115,10 @@ unsafe impl<K: SendKind> Op for StreamSend<K> {
             errno => Err(BufError::new(error_of(errno), Some(bufs))),
         }
     }
+}
+
+impl<K: SendKind> Returns for StreamSend<K> {
+    type Output = WholeResult<<K::Shape as Buffers>::Bufs>;
 }
 
 impl<K: SendKind> SocketOp for StreamSend<K> {
@@ -245,7 +249,6 @@ impl<B: IoBuf, F: FnOnce(B)> SendThen<B, F> {
 // SAFETY: Lent, Still, Open: `send` owns everything that the kernel points to.
 unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> Op for SendThen<B, F> {
     const INFO: OpInfo = SendAll::<B>::INFO;
-    type Output = ();
 
     #[inline]
     fn sqe(&mut self) -> Sqe {
@@ -268,6 +271,10 @@ unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> Op for SendThen<B, F> {
         drop(permit);
         (self.then)(shape.into_bufs());
     }
+}
+
+impl<B: IoBuf, F> Returns for SendThen<B, F> {
+    type Output = ();
 }
 
 impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {

@@ -8,7 +8,7 @@
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, Op, OpInfo, SocketOp, table};
+use super::{Interest, Op, OpInfo, Returns, SocketOp, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::Socket;
@@ -43,7 +43,6 @@ impl<B: IoBuf> SendMessage<B> {
 // the descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> Op for SendMessage<B> {
     const INFO: OpInfo = table::SEND_MESSAGE;
-    type Output = WholeResult<B>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -65,6 +64,10 @@ unsafe impl<B: IoBuf> Op for SendMessage<B> {
         };
         Err(BufError::new(error, Some(self.buf)))
     }
+}
+
+impl<B> Returns for SendMessage<B> {
+    type Output = WholeResult<B>;
 }
 
 impl<B: IoBuf> SocketOp for SendMessage<B> {

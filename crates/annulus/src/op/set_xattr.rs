@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::io;
 
 use super::at::At;
-use super::{FileOp, Op, OpInfo, table, transfer_len};
+use super::{FileOp, Op, OpInfo, Returns, table, transfer_len};
 use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
@@ -30,7 +30,6 @@ impl SetXattr {
 // SAFETY: Lent, Still, Open: name and value are on the heap; `At` owns the path or keeps the descriptor.
 unsafe impl Op for SetXattr {
     const INFO: OpInfo = table::SET_XATTR;
-    type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -45,6 +44,10 @@ unsafe impl Op for SetXattr {
     fn complete(self, res: i32) -> io::Result<()> {
         check(res).map(drop)
     }
+}
+
+impl Returns for SetXattr {
+    type Output = io::Result<()>;
 }
 
 impl FileOp for SetXattr {

@@ -8,14 +8,17 @@ use super::{TRANSFER_MAX, VECTORS_MAX};
 use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::sys::call::IoVec;
 
+/// The buffers of a shape; see [`Returns`](super::Returns).
+pub trait Buffers {
+    type Bufs;
+}
+
 /// The buffers of a transfer, and how much of them has been transferred.
 ///
 /// # Safety
 ///
 /// Lent, Still: the shape owns what `rest` points to, and moving the shape does not move it.
-pub unsafe trait Shape: Send + 'static {
-    type Bufs: Send;
-
+pub unsafe trait Shape: Buffers<Bufs: Send> + Send + 'static {
     /// Returns the total size of the buffers, bytes.
     fn want(&self) -> usize;
 
@@ -54,8 +57,6 @@ impl<B: IoBuf> Single<B> {
 
 // SAFETY: Lent, Still: a buffer owns its memory at a fixed address.
 unsafe impl<B: IoBuf> Shape for Single<B> {
-    type Bufs = B;
-
     #[inline]
     fn want(&self) -> usize {
         self.buf.init_bytes()
@@ -83,6 +84,10 @@ unsafe impl<B: IoBuf> Shape for Single<B> {
     fn into_bufs(self) -> B {
         self.buf
     }
+}
+
+impl<B> Buffers for Single<B> {
+    type Bufs = B;
 }
 
 /// Several buffers, in order.
@@ -163,8 +168,6 @@ impl<B> Vectors<B> {
 
 // SAFETY: Lent, Still: buffers own their memory at a fixed address, and the vectors are on the heap.
 unsafe impl<B: Send + 'static> Shape for Vectors<B> {
-    type Bufs = Vec<B>;
-
     fn want(&self) -> usize {
         self.want
     }
@@ -185,4 +188,8 @@ unsafe impl<B: Send + 'static> Shape for Vectors<B> {
     fn into_bufs(self) -> Vec<B> {
         self.bufs
     }
+}
+
+impl<B> Buffers for Vectors<B> {
+    type Bufs = Vec<B>;
 }

@@ -7,7 +7,7 @@
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, Op, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
+use super::{Interest, Op, OpInfo, Returns, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::fd::{SendPermit, Socket};
 use crate::sys::errno::{EAGAIN, ECANCELED, check, count};
 use crate::sys::message::{self, SPLICE_FLAGS};
@@ -51,7 +51,6 @@ impl Splice {
 // SAFETY: Lent, Open: points to nothing, and the two own their descriptors.
 unsafe impl Op for Splice {
     const INFO: OpInfo = table::SPLICE;
-    type Output = io::Result<usize>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -68,6 +67,10 @@ unsafe impl Op for Splice {
     fn complete(self, res: i32) -> io::Result<usize> {
         check(res)
     }
+}
+
+impl Returns for Splice {
+    type Output = io::Result<usize>;
 }
 
 impl SocketOp for Splice {

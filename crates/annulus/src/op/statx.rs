@@ -9,7 +9,7 @@
 use std::io;
 
 use super::at::At;
-use super::{FileOp, Op, OpInfo, SyncAttempt, table};
+use super::{FileOp, Op, OpInfo, Returns, SyncAttempt, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -58,7 +58,6 @@ impl StatAt {
 // SAFETY: Lent, Still, Open: the buffer is on the heap; `At` owns the path and keeps the descriptor.
 unsafe impl Op for StatAt {
     const INFO: OpInfo = table::METADATA;
-    type Output = io::Result<StatResult>;
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -73,6 +72,10 @@ unsafe impl Op for StatAt {
     fn complete(self, res: i32) -> io::Result<StatResult> {
         check(res).map(|_| StatResult(self.out))
     }
+}
+
+impl Returns for StatAt {
+    type Output = io::Result<StatResult>;
 }
 
 impl FileOp for StatAt {

@@ -8,8 +8,10 @@
 
 use std::marker::PhantomData;
 
-use super::shape::{Shape, Single, Vectors};
-use super::{FileOp, Op, OpInfo, Resume, ended, refused, retry_interrupted, table, transfer_len};
+use super::shape::{Buffers, Shape, Single, Vectors};
+use super::{
+    FileOp, Op, OpInfo, Resume, Returns, ended, refused, retry_interrupted, table, transfer_len,
+};
 use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -179,7 +181,6 @@ impl<D: Direction<S>, S: Shape> Transfer<D, S> {
 // SAFETY: Lent, Still, Open: the shape owns its memory at a fixed address, and `fd` keeps the descriptor open.
 unsafe impl<D: Direction<S>, S: Shape> Op for Transfer<D, S> {
     const INFO: OpInfo = D::INFO;
-    type Output = BufResult<usize, S::Bufs>;
 
     fn sqe(&mut self) -> Sqe {
         let off = self.rest_offset();
@@ -223,6 +224,10 @@ unsafe impl<D: Direction<S>, S: Shape> Op for Transfer<D, S> {
         }
         Ok((bytes, bufs))
     }
+}
+
+impl<D, S: Buffers> Returns for Transfer<D, S> {
+    type Output = BufResult<usize, S::Bufs>;
 }
 
 impl<D: Direction<S>, S: Shape> FileOp for Transfer<D, S> {

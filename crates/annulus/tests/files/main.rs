@@ -30,6 +30,7 @@ mod metadata;
 mod open;
 mod polling;
 mod read_write;
+mod send;
 mod thread_end;
 mod timeout;
 mod vectored;

@@ -21,7 +21,7 @@ use super::{Backend, Core, Notifier, SocketOperation};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::OperationNumber;
-use crate::op::{Interest, Op, OpInfo, Resume, SocketOp};
+use crate::op::{Interest, Op, OpInfo, Resume, Returns, SocketOp};
 use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -54,8 +54,6 @@ impl<const PAD: usize> Drop for Probe<PAD> {
 // SAFETY: Lent: points to nothing, and its SQE is never pushed.
 unsafe impl<const PAD: usize> Op for Probe<PAD> {
     const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
-    /// The number of the operation, and the result.
-    type Output = (u64, i32);
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
@@ -75,6 +73,11 @@ unsafe impl<const PAD: usize> Op for Probe<PAD> {
     fn complete(self, res: i32) -> (u64, i32) {
         (self.number, res)
     }
+}
+
+impl<const PAD: usize> Returns for Probe<PAD> {
+    /// The number of the operation, and the result.
+    type Output = (u64, i32);
 }
 
 impl<const PAD: usize> SocketOp for Probe<PAD> {
@@ -456,7 +459,6 @@ struct Starved(Rc<Socket>, Rc<Cell<u32>>);
 // SAFETY: Lent: points to nothing, and its SQE is never pushed.
 unsafe impl Op for Starved {
     const INFO: OpInfo = Probe::<0>::INFO;
-    type Output = i32;
 
     fn sqe(&mut self) -> Sqe {
         Sqe::new(opcode::NOP, -1)
@@ -465,6 +467,10 @@ unsafe impl Op for Starved {
     fn complete(self, res: i32) -> i32 {
         res
     }
+}
+
+impl Returns for Starved {
+    type Output = i32;
 }
 
 impl SocketOp for Starved {

@@ -47,7 +47,7 @@ static SOCKETS: Model = Model {
     regressions: &[4830, 10055, 10221, 14368, 60535],
 };
 
-/// One sequence per process: its counters must show that it was served.
+/// One sequence per process: its counters must show that it was served. The regression is a member that was added twice.
 static BESIDE: Model = Model {
     driver: Program::c("beside"),
     seeds: 200,

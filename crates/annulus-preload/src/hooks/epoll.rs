@@ -20,6 +20,7 @@ use crate::fd_table::{self, Kind};
 use crate::inherited_set;
 use crate::program_rings;
 use crate::ring_teardown;
+use crate::signals;
 
 hooks! {
     fn epoll_create(size: c_int) -> c_int { adopt(create(|| pass_on!(real(size)))) }
@@ -30,7 +31,8 @@ hooks! {
 fn adopt(fd: c_int) -> c_int {
     if fd >= 0 {
         catch_panic(|| {
-            Set::adopt(fd);
+            // A handler that jumps out of an allocation would leave the lock of `malloc` taken.
+            signals::without(|| Set::adopt(fd));
             program_rings::on_new_set(fd);
             None
         });

@@ -301,26 +301,31 @@ impl Set {
 
     /// Takes the lock while the ring is idle. `None`: this is a signal handler in the middle of a call of the same
     /// thread, or a child of a fork.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&'static self) -> Option<SetGuard> {
         if self.process.load(Ordering::Relaxed) != identity::fork_generation() || !self.lock.take()
         {
             return None;
         }
-        let mut guard = SetGuard { set: self };
-        if !self.in_enter.load(Ordering::Relaxed) {
-            return Some(guard);
+        let guard = SetGuard { set: self };
+        match self.in_enter.load(Ordering::Relaxed) {
+            true => Some(self.take_in_enter(guard)),
+            false => Some(guard),
         }
+    }
+
+    #[cold]
+    fn take_in_enter(&'static self, mut guard: SetGuard) -> SetGuard {
         if self.is_owner() {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
             guard.recover();
             // The handler's call may lead to more events, so the wait that it has interrupted, or precedes, is
             // restarted.
             reserved_fds::wake(self.wake.load(Ordering::Relaxed));
-            return Some(guard);
+            return guard;
         }
         drop(guard);
-        Some(self.wait_for_owner())
+        self.wait_for_owner()
     }
 
     /// Makes the owner return from the kernel, and takes the lock.
@@ -439,18 +444,26 @@ impl Set {
     }
 
     /// Ends the poll cycle after its completions were reaped, and lets waiting threads take the set.
-    pub(crate) fn end_enter(mut guard: SetGuard) -> SetGuard {
+    #[inline]
+    pub(crate) fn end_enter(guard: SetGuard) -> SetGuard {
+        guard.set.in_enter.store(false, Ordering::Relaxed);
+        match guard.set.waiting_threads.load(Ordering::Acquire) {
+            0 => guard,
+            _ => Self::let_waiting_threads_take(guard),
+        }
+    }
+
+    #[cold]
+    fn let_waiting_threads_take(mut guard: SetGuard) -> SetGuard {
         let set = guard.set;
-        loop {
-            set.in_enter.store(false, Ordering::Relaxed);
-            if set.waiting_threads.load(Ordering::Acquire) == 0 {
-                return guard;
-            }
+        while set.waiting_threads.load(Ordering::Acquire) > 0 {
             drop(guard);
             sys::pause_us(5);
             while !set.lock.take() {}
             guard = SetGuard { set };
+            set.in_enter.store(false, Ordering::Relaxed);
         }
+        guard
     }
 }
 

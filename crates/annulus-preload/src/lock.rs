@@ -23,32 +23,29 @@ impl Lock {
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let thread_id = thread_id();
-        signals::hold();
-        let is_taken =
-            match self
-                .0
-                .compare_exchange(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => true,
-                Err(holder) => holder != thread_id && self.wait(thread_id),
-            };
-        if !is_taken {
-            signals::release();
-        }
-        is_taken
+        !signals::may_jump() && self.try_take(thread_id) || self.wait(thread_id)
     }
 
+    #[inline]
+    fn try_take(&self, thread_id: usize) -> bool {
+        self.0
+            .compare_exchange(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Blocks signals if handlers may jump, and waits for the lock.
     #[cold]
     fn wait(&self, thread_id: usize) -> bool {
+        signals::hold();
         let mut spins = 0;
         loop {
-            let free = self.0.load(Ordering::Relaxed) == 0;
-            let taken = |lock: &AtomicUsize| {
-                lock.compare_exchange_weak(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            };
-            if free && taken(&self.0) {
-                return true;
+            match self.0.load(Ordering::Relaxed) {
+                0 if self.try_take(thread_id) => return true,
+                holder if holder == thread_id => {
+                    signals::release();
+                    return false;
+                }
+                _ => {}
             }
             spins += 1;
             if spins < SPINS {

@@ -99,6 +99,7 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
 }
 
 /// Queues an entry, after submitting others if the queue is full. An entry for a lost ring is dropped.
+#[inline]
 fn push(ring: &mut ServerRing, sqe: Sqe) {
     // SAFETY: Lent, Open: entries point into the arena, and their descriptors are open until they are submitted (module
     // header).

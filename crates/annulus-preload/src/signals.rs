@@ -32,10 +32,16 @@ const OWN: [c_int; 6] = [
     libc::SIGSYS,
 ];
 
+/// Returns whether handlers may jump.
+#[inline]
+pub(crate) fn may_jump() -> bool {
+    MAY_JUMP.load(Ordering::Relaxed)
+}
+
 /// Blocks signals before the calling thread takes a lock.
 #[inline]
 pub(crate) fn hold() {
-    if MAY_JUMP.load(Ordering::Relaxed) {
+    if may_jump() {
         hold_one();
     }
 }
@@ -51,7 +57,7 @@ pub(crate) fn without<T>(body: impl FnOnce() -> T) -> T {
 /// Unblocks signals after the calling thread has released its last lock.
 #[inline]
 pub(crate) fn release() {
-    if MAY_JUMP.load(Ordering::Relaxed) {
+    if may_jump() {
         release_one();
     }
 }

@@ -272,7 +272,12 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
         let this = self.get_mut();
         loop {
             if let SendState::Out(operation) = &mut *this.state {
-                return Pin::new(operation).poll(context);
+                // Not before the first poll, which starts nothing once the budget is used up.
+                let polled = Pin::new(operation).poll(context);
+                if let Poll::Ready(Ok(buf)) = &polled {
+                    this.core.charge(buf.init_bytes());
+                }
+                return polled;
             }
             let (buf, permit) = match std::mem::replace(&mut *this.state, SendState::Over) {
                 SendState::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
@@ -295,7 +300,6 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
             };
             match this.socket.send_failed() {
                 0 => {
-                    this.core.charge(buf.init_bytes());
                     let op = op::SendAll::new(buf, permit);
                     let operation = SocketOperation::new(Rc::clone(this.core), op);
                     *this.state = SendState::Out(operation);

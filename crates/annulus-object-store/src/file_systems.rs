@@ -26,7 +26,7 @@ const LOCAL: [&str; 7] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs
 /// not hang always has a worker, whatever ring it is on.
 const RING_CALLS: usize = 7;
 /// The number of Tokio's blocking threads that a file system may use, an eighth of Tokio's default. Its engine may use as
-/// many of its own.
+/// many threads as well.
 const THREADS: usize = 64;
 /// The time in which one of the calls on rings ends, unless they hang.
 const ENDS_WITHIN: Duration = Duration::from_millis(10);
@@ -82,7 +82,7 @@ struct Mounts {
     read: Option<Instant>,
     /// In the order of the kernel, which has the later of two mounts at one path last.
     by_path: Vec<(PathBuf, &'static FileSystem)>,
-    /// By device and kind. The numbers of devices are given out again, so these are not many.
+    /// The file systems by device and kind. The numbers of devices are given out again, so these are not many.
     known: HashMap<(String, String), &'static FileSystem>,
     unknown: &'static FileSystem,
 }

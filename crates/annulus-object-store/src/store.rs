@@ -18,7 +18,8 @@ use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
 use crate::read::Memory;
 use crate::stat::Stat;
 
-/// What the stores of a process share. A forked child has a new one, because it cannot use the rings of its parent.
+/// The state that the stores of a process share. A forked child has a new one, because it cannot use the rings of its
+/// parent.
 #[derive(Debug)]
 struct Shared {
     process: u32,
@@ -181,7 +182,7 @@ impl Store {
     }
 }
 
-/// A way to open files. Those on file systems that may hang use engines of their own.
+/// A way to open files. Each file system that may hang has its own engine.
 pub(crate) struct Way<'a> {
     engine: &'a Engine,
     permit: Option<RingPermit>,

@@ -254,7 +254,7 @@ struct KnownRuntime {
 }
 
 impl KnownRuntime {
-    /// Returns whether nothing reports its end. What has rings is known until its reactor ends.
+    /// Returns whether nothing reports its end. A runtime with rings is known until its reactor ends.
     fn uses_drivers(&self) -> bool {
         self.process == forked::process() && matches!(self.mode, Mode::Drivers(_))
     }
@@ -316,7 +316,7 @@ fn add(id: Id, mode: Mode) -> Option<KnownRuntime> {
         }
         None => {
             if all.len() >= KNOWN_MAX {
-                // What is declared comes last, because nothing would find it out again.
+                // A declared runtime comes last, because nothing would find it out again.
                 let found = |known: &KnownRuntime| known.uses_drivers() && !known.is_declared();
                 let oldest = all.iter().position(found);
                 let oldest = oldest.or_else(|| all.iter().position(KnownRuntime::is_declared));

@@ -182,7 +182,7 @@ impl Slot {
         unsafe { link.byte_sub(std::mem::offset_of!(Slot, cancel)).cast() }
     }
 
-    /// Stores an op. `bytes` are those of the op: asking it runs foreign code, which may panic, so the caller does that
+    /// Stores an op. `bytes` are those of the op. Its buffer is foreign code, which may panic, so the caller asks it
     /// before it takes the slot. `submitted_ns` is the time of submission, or 0 if the operation is not timed.
     ///
     /// # Safety

@@ -75,7 +75,7 @@ pub(crate) struct ThreadlessDriver<K> {
     spare: TryMutex<Done>,
 }
 
-/// Whether this thread delivers completions.
+/// The delivery of completions by this thread.
 #[derive(Clone, Copy, PartialEq)]
 enum Delivery {
     None,

@@ -18,7 +18,7 @@ fn aligned() -> AlignedBuf {
     buf
 }
 
-/// Writes `$buf` with each call, in tasks of their own.
+/// Writes `$buf` with each call, one task per call.
 macro_rules! write_in_tasks {
     ($engine:ident, $path:ident, $($buf:expr),+ $(,)?) => {$(
         in_task!($engine, $path, |_file| $engine.write(&$path, $buf).await.unwrap());

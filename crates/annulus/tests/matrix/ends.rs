@@ -18,7 +18,7 @@ pub(crate) enum End {
     Awaited,
     /// Polled once and dropped; then polled twice and dropped, and so on.
     Dropped,
-    /// Its waker polls it, or starts it once more.
+    /// The end by its waker, which polls it or starts it once more.
     Inline,
     /// Beside a future that yields and is always ready to be polled.
     Raced,
@@ -39,7 +39,7 @@ pub(crate) const ENDS: [End; 5] = [
 pub(crate) struct Counts {
     /// The operation was pending: awaited, dropped, beside the other future or left.
     pub(crate) pending: u32,
-    /// Its waker polled it, or started another one.
+    /// The times that its waker polled it, or started another one.
     pub(crate) inline: u32,
 }
 

@@ -28,7 +28,7 @@ pub(crate) type LocalWork = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 pub(crate) enum On {
     /// On the ring, if the kernel has the opcode.
     Ring,
-    /// Like `Ring`. Several reads are submitted and looked at in one poll, so they may never be pending.
+    /// Several reads on the ring. One poll submits them and looks at them, so they may never be pending.
     Batch,
     /// On a blocking thread, because there is no opcode, or for another reason.
     Threads,
@@ -134,7 +134,7 @@ pub(crate) struct Fixture {
     pub(crate) fs: Fs,
     /// A file with `contents`, whose reads all are operations.
     pub(crate) file: File,
-    /// The same file, open for direct I/O if its file system supports that.
+    /// That file, open for direct I/O if its file system supports that.
     pub(crate) direct: File,
     /// The folder, by a path whose lookup is not tried on the caller's thread.
     pub(crate) folder: Arc<PathBuf>,

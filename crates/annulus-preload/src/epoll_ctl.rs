@@ -34,6 +34,13 @@ pub(crate) struct CtlRequest {
     pub(crate) data: u64,
 }
 
+impl CtlRequest {
+    /// Makes the call for `fd` on the kernel's set.
+    pub(crate) fn make(self, set: i32, fd: i32) -> CallResult {
+        sys::control(set, self.operation, fd, self.events, self.data)
+    }
+}
+
 /// Performs `epoll_ctl`. `None`: passes through to the kernel's set.
 pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let set = Set::of(number)?;
@@ -118,13 +125,7 @@ fn control_unserved(
     // The kernel's set has a member that was added while it could not be served. The program may not add it again.
     let may_be_member = is_stream(entry) && std::ptr::eq(entry.set(), own);
     if may_be_member {
-        let result = sys::control(
-            guard.fd,
-            request.operation,
-            fd,
-            request.events,
-            request.data,
-        );
+        let result = request.make(guard.fd, fd);
         if result.is_err() {
             return Some(result);
         }

@@ -29,13 +29,7 @@ pub(crate) fn control(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Opt
         return add(guard, fd, request, is_plain);
     };
     if !by_ring {
-        let result = sys::control(
-            guard.fd,
-            request.operation,
-            fd,
-            request.events,
-            request.data,
-        );
+        let result = request.make(guard.fd, fd);
         if result.is_ok() {
             if request.operation == libc::EPOLL_CTL_MOD && is_plain {
                 (guard.listeners[nth].events, guard.listeners[nth].data) =
@@ -95,13 +89,7 @@ fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Op
     };
     if guard.mode != Mode::Serving {
         // The kernel's set keeps it until there is a ring.
-        let result = sys::control(
-            guard.fd,
-            request.operation,
-            fd,
-            request.events,
-            request.data,
-        );
+        let result = request.make(guard.fd, fd);
         if result.is_ok() {
             guard.listeners.push(listener);
         }

@@ -84,21 +84,31 @@ fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// Returns a runtime of each kind.
+fn runtimes() -> [Runtime; 2] {
+    let several = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    [several.unwrap(), single()]
+}
+
+/// Returns the file that the processes read.
+fn data() -> tempfile::NamedTempFile {
+    let data = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(data.path(), [7; BLOCK_BYTES]).unwrap();
+    data
+}
+
 #[test]
 fn a_child_that_a_tokio_task_forks_uses_its_own_engine_and_the_parent_goes_on() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
         return skip(error);
     }
-    let data = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(data.path(), [7; BLOCK_BYTES]).unwrap();
+    let data = data();
     let path = data.path().to_owned();
-    let several = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
-    for runtime in [several, single()] {
+    for runtime in runtimes() {
         let path = path.clone();
         let task = runtime.spawn(async move {
             let engine = new_engine();
@@ -128,15 +138,9 @@ fn a_child_of_a_runtime_that_no_engine_has_seen_uses_no_ring_in_it() {
     if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
         return skip(error);
     }
-    let data = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(data.path(), [7; BLOCK_BYTES]).unwrap();
+    let data = data();
     let path = data.path().to_owned();
-    let several = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
-    for runtime in [several, single()] {
+    for runtime in runtimes() {
         let data = path.clone();
         let task = runtime.spawn(async move {
             for nth in 0..FORKS {

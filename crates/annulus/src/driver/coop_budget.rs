@@ -39,18 +39,27 @@ impl PollBudget {
     /// Takes one operation. Returns `false` if the budget is used up.
     #[inline]
     pub fn take(&self) -> bool {
-        let left = self.0.get();
-        self.0.set(left.saturating_sub(1));
-        left > 0
+        // Two instructions on x86-64: the flags of the subtraction decide.
+        let (left, used_up) = self.0.get().overflowing_sub(1);
+        self.0.set(left);
+        if used_up {
+            self.use_up();
+        }
+        !used_up
     }
 
     /// Takes the share of `bytes` bytes that an operation has moved.
     #[inline]
     pub fn charge(&self, bytes: usize) {
         if bytes >= OPERATION_BYTES {
-            let operations = u32::try_from(bytes / OPERATION_BYTES).unwrap_or(u32::MAX);
-            self.0.set(self.0.get().saturating_sub(operations));
+            self.charge_several(bytes);
         }
+    }
+
+    #[cold]
+    fn charge_several(&self, bytes: usize) {
+        let operations = u32::try_from(bytes / OPERATION_BYTES).unwrap_or(u32::MAX);
+        self.0.set(self.0.get().saturating_sub(operations));
     }
 
     /// Makes the budget whole again, because the task waits or is polled again.
@@ -60,7 +69,7 @@ impl PollBudget {
     }
 
     /// Leaves nothing of the budget.
-    #[cfg(feature = "tokio")]
+    #[cold]
     pub(crate) fn use_up(&self) {
         self.0.set(0);
     }

@@ -154,11 +154,11 @@ impl Receiver {
         self: &Rc<Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Chunk>>> {
-        if !self.core.spend(context) {
-            return Poll::Pending;
-        }
-        if let Some(chunk) = self.pop() {
-            return Poll::Ready(Some(Ok(chunk)));
+        if self.queued_bytes.get() > 0 {
+            if !self.core.spend(context) {
+                return Poll::Pending;
+            }
+            return Poll::Ready(self.pop().map(Ok));
         }
         let waits = self.armed.get().is_some() && self.end.get() == End::Open;
         if waits && !self.core.is_elsewhere() {
@@ -170,6 +170,9 @@ impl Receiver {
 
     /// Continues `poll_next` when nothing is queued and no multishot receive is armed.
     fn poll_unarmed(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
+        if !self.core.spend(context) {
+            return Poll::Pending;
+        }
         match self.end.get() {
             End::Open => {}
             End::Closed => return Poll::Ready(None),

@@ -200,11 +200,7 @@ impl<B: IoBufMut> Future for Recv<'_, B> {
             this.state = RecvState::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
         }
         if let RecvState::Out(operation) = &mut this.state {
-            let polled = Pin::new(operation).poll(context);
-            if let Poll::Ready(Ok((bytes, _))) = &polled {
-                this.stream.core.charge(*bytes);
-            }
-            return polled;
+            return Pin::new(operation).poll(context);
         }
         // Data has arrived already, or another receive is under way: copy from there.
         let next = std::task::ready!(receiver.poll_next(context));
@@ -272,12 +268,7 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
         let this = self.get_mut();
         loop {
             if let SendState::Out(operation) = &mut *this.state {
-                // Not before the first poll, which starts nothing once the budget is used up.
-                let polled = Pin::new(operation).poll(context);
-                if let Poll::Ready(Ok(buf)) = &polled {
-                    this.core.charge(buf.init_bytes());
-                }
-                return polled;
+                return Pin::new(operation).poll(context);
             }
             let (buf, permit) = match std::mem::replace(&mut *this.state, SendState::Over) {
                 SendState::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),

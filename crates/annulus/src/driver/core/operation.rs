@@ -25,8 +25,8 @@ pub(crate) struct SocketOperation<T: SocketOp> {
 
 enum State<T> {
     Fresh(T),
-    /// Without a ring: tried once, and the socket was not ready. The time of that attempt, ns, if the operation is
-    /// timed.
+    /// Without a ring: the socket was not ready, or the budget of the task was used up. The time of the first attempt,
+    /// ns, if the operation is timed.
     Attempted(T, u64),
     Out(Token),
     Over,
@@ -68,10 +68,17 @@ impl<T: SocketOp> SocketOperation<T> {
         submitted_ns: u64,
         context: &mut Context<'_>,
     ) -> Poll<T::Output> {
+        // In a ring every operation waits, so it takes nothing from the budget.
+        if !self.core.spend(context) {
+            *self.state = State::Attempted(op, submitted_ns);
+            return Poll::Pending;
+        }
         let mut refusals = Refusals::default();
         loop {
             if self.core.may_be_ready(op.socket(), op.interest()) {
                 let res = op.attempt();
+                // Bytes, except that the descriptor of an accept counts as so few that it does not matter.
+                self.core.charge(usize::try_from(res).unwrap_or(0));
                 if !op.is_unready(res) {
                     match refusals.judge(res, op.resume(res)) {
                         Resume::Done(res) => {
@@ -118,19 +125,9 @@ impl<T: SocketOp> Future for SocketOperation<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T::Output> {
         let this = self.get_mut();
         match std::mem::replace(&mut *this.state, State::Over) {
-            State::Fresh(op) => {
-                if !this.core.spend(context) {
-                    *this.state = State::Fresh(op);
-                    return Poll::Pending;
-                }
-                this.start(op, context)
-            }
+            State::Fresh(op) => this.start(op, context),
             State::Attempted(op, _) if this.core.is_ending() => {
                 Poll::Ready(op.complete(-this.core.refusal().code()))
-            }
-            State::Attempted(op, submitted_ns) if !this.core.spend(context) => {
-                *this.state = State::Attempted(op, submitted_ns);
-                Poll::Pending
             }
             State::Attempted(op, submitted_ns) => this.attempt(op, submitted_ns, context),
             State::Out(token) => {

@@ -132,7 +132,7 @@ pub mod tokio;
 #[doc(hidden)]
 pub mod thread {
     pub use crate::driver::thread_rings::{
-        Batches, Presence, RingExecutor, ThreadRing, after_unpark, before_park, set_ring_executor,
+        Batches, Presence, RingExecutor, ThreadRing, set_ring_executor,
     };
 }
 

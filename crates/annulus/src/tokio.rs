@@ -16,37 +16,16 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A runtime that is built with [`Rings::build_with_rings`] calls hooks before its threads sleep, so its drivers know
-//! earlier that no more operations follow.
-//!
-//! ```
-//! use annulus::tokio::Rings;
-//!
-//! # fn main() -> std::io::Result<()> {
-//! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
-//! let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build_with_rings()?;
-//! let engine = annulus::Engine::new()?;
-//! runtime.block_on(async {
-//!     let file = engine.open(&path).await?;
-//!     let (n, _page) = file.read_at(vec![0; 4096], 0).await?;
-//! #   assert_eq!(n, 4096);
-//!     std::io::Result::Ok(())
-//! })
-//! # }
-//! ```
-//!
 //! The threads of a runtime are its workers, the threads of `spawn_blocking`, and threads inside `block_on`. Engines
 //! and files are used as on any executor. Threads outside of a runtime submit to the engine's drivers. To use the
 //! drivers everywhere, see [`EngineBuilder::thread_rings`](crate::EngineBuilder::thread_rings).
 //!
 //! # How it works
 //!
-//! Operations are queued on the thread that polls them. They are submitted a few at a time, or before the thread
-//! parks. Tokio's reactor watches the descriptor of each ring, and completes operations on the thread that runs the
-//! reactor. So a task may move to another worker with reads in flight, and a worker may sleep with reads in flight.
-//!
-//! Without hooks, only tasks that were woken together queue their operations, and a lone operation is submitted
-//! immediately.
+//! A lone operation is submitted by the thread that polls it. Tasks that were woken together queue their operations, which
+//! are submitted a few at a time, or when no task is ready. Tokio's reactor watches the descriptor of each ring, and
+//! completes operations on the thread that runs the reactor. So a task may move to another worker with reads in flight,
+//! and a worker may sleep with reads in flight.
 //!
 //! When the runtime shuts down, operations in flight are cancelled where the kernel can, and submitted again to the
 //! engine's drivers. The shutdown waits for the rest.
@@ -66,7 +45,7 @@
 //! - on a thread that has only entered a current-thread runtime, with `Handle::enter` or `spawn_blocking`;
 //! - in a runtime whose threads were all blocked three times for more than a quarter of a second with completed
 //!   operations, for example by `block_on` of another executor inside a task. A thread named `annulus-watch` notices
-//!   this and completes them. It is not started for runtimes with hooks.
+//!   this and completes them.
 //!
 //! [`Engine::thread_ring_refusal`](crate::Engine::thread_ring_refusal) returns the reason, and
 //! [`Engine::backend`](crate::Engine::backend) shows it.
@@ -84,55 +63,21 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor, worker_index};
+use tokio::runtime::{Handle, Id, RuntimeFlavor, worker_index};
 
 use crate::driver::thread_rings::{self, Batches, Presence, RingExecutor, ThreadRing};
 use crate::sys::forked;
 
-/// Builds Tokio runtimes whose threads have rings.
-pub trait Rings {
-    /// Builds the runtime like `build`, with rings. Enables I/O.
-    ///
-    /// The gain over an ordinary runtime is small. The table is for direct reads of 4 KiB and two workers. It has
-    /// the throughput and the CPU time per read of an ordinary runtime, relative to one with hooks. Figures are
-    /// medians of 7, and their extremes lie on both sides of 1 (`runs/2026-11-25-tokio-ordinary-runtimes`).
-    ///
-    /// | reads at a time | throughput | CPU time |
-    /// |--:|--:|--:|
-    /// | 1 | 1.00 | 0.95 |
-    /// | 8 | 0.94 | 1.16 |
-    /// | 32 | 0.92 | 1.06 |
-    ///
-    /// Sets the hooks `on_thread_park` and `on_thread_unpark`, and replaces hooks that were set before, because Tokio
-    /// has one of each. To combine them with other hooks, see [`before_park`] and [`after_unpark`].
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `build`, and with `AlreadyExists` if another executor drives the rings of this process.
-    fn build_with_rings(&mut self) -> io::Result<Runtime>;
-}
-
-impl Rings for Builder {
-    fn build_with_rings(&mut self) -> io::Result<Runtime> {
-        self.on_thread_park(before_park)
-            .on_thread_unpark(after_unpark);
-        let runtime = self.enable_io().build()?;
-        adopt(runtime.handle(), true)?;
-        Ok(runtime)
-    }
-}
-
-/// Declares that the hooks of an existing runtime call [`before_park`] and [`after_unpark`], if `has_hooks`. Without
-/// hooks, this only checks that the threads of the runtime can have rings.
+/// Declares that the threads of `runtime` can have rings. Otherwise their first operation finds that out.
 ///
-/// A program with `panic = "abort"` calls this for each runtime whose threads shall have rings. The runtime must have been
-/// built with I/O, which is not checked there.
+/// A program with `panic = "abort"`, and a forked child, call this for each runtime whose threads shall have rings. With
+/// `panic = "abort"` the runtime must have been built with I/O, which is not checked there.
 ///
 /// # Errors
 ///
 /// Fails with `AlreadyExists` if another executor drives the rings of this process, and with `Unsupported` if the
 /// runtime was built without I/O, or in a forked child if the runtime is its parent's.
-pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
+pub fn adopt(runtime: &Handle) -> io::Result<()> {
     static NAMED: OnceLock<bool> = OnceLock::new();
     if !NAMED.get_or_init(|| thread_rings::set_ring_executor(&Tokio)) {
         let what = "cannot add rings to this runtime: another executor already drives the rings of this process";
@@ -142,7 +87,7 @@ pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
         let what = "cannot add rings to this runtime: it was built without I/O; call `enable_io` on its builder";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    match add(runtime.id(), Mode::Rings { has_hooks }) {
+    match add(runtime.id(), Mode::Rings) {
         Some(known) if known.process == forked::process() => Ok(()),
         _ => Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
     }
@@ -159,35 +104,11 @@ pub(crate) fn make_default() {
     thread_rings::set_default_executor(&Tokio);
 }
 
-/// Submits the operations that wait in this thread's rings. To be called from `on_thread_park`.
-pub fn before_park() {
-    if let Some(number) = inside_with_hooks() {
-        PARKS_IN.set(number);
-        thread_rings::before_park(number);
-    }
-}
-
-/// Completes finished operations of this thread's rings, and marks the thread as one that calls the hooks. To be called
-/// from `on_thread_unpark`.
-pub fn after_unpark() {
-    if let Some(number) = inside_with_hooks() {
-        PARKS_IN.set(number);
-        thread_rings::after_unpark(number);
-    }
-}
-
-/// Returns the number of the runtime that the calling thread is in, if it has been declared to have hooks.
-fn inside_with_hooks() -> Option<u64> {
-    let known = known(Handle::try_current().ok()?.id())?;
-    let is_here = known.process == forked::process();
-    (is_here && known.mode == Mode::Rings { has_hooks: true }).then_some(known.number)
-}
-
 /// The way in which the operations of a runtime's threads are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// To rings of these threads. `has_hooks`: the hooks of the runtime call `before_park` and `after_unpark`.
-    Rings { has_hooks: bool },
+    /// To rings of these threads.
+    Rings,
     /// To the engine's drivers, for this reason.
     Drivers(&'static str),
 }
@@ -228,7 +149,7 @@ fn inside() -> Option<Inside> {
                 // An inherited reactor is shared with the parent, which would get the events of the child's rings.
                 true => Mode::Drivers(MAYBE_FORKED),
                 false => match io_probe::has_io(&handle) {
-                    Some(true) => Mode::Rings { has_hooks: false },
+                    Some(true) => Mode::Rings,
                     Some(false) => Mode::Drivers(NO_IO),
                     None => Mode::Drivers(NOT_PROBED),
                 },
@@ -349,8 +270,6 @@ fn forget(id: Id) {
 thread_local! {
     /// The runtime that this thread last ran in, and the number of changes when this was stored.
     static LAST_RUNTIME: Cell<Option<(KnownRuntime, u32)>> = const { Cell::new(None) };
-    /// The number of the runtime whose hook ran last on this thread; 0 if none.
-    static PARKS_IN: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The Tokio runtimes of this process, as a ring executor.
@@ -364,21 +283,11 @@ impl RingExecutor for Tokio {
         let number = inside.known.number;
         match (inside.known.mode, inside.handle.runtime_flavor()) {
             (Mode::Drivers(reason), _) => Presence::Unusable(reason),
-            // A worker belongs to its runtime until it ends, and no other thread calls this runtime's hook.
-            (_, RuntimeFlavor::MultiThread) if PARKS_IN.get() == number => {
-                Presence::Resident(number)
-            }
-            (Mode::Rings { has_hooks: false }, RuntimeFlavor::CurrentThread)
-                if worker_index().is_none() =>
-            {
+            (Mode::Rings, RuntimeFlavor::CurrentThread) if worker_index().is_none() => {
                 Presence::Absent
             }
-            _ => Presence::Visiting(number),
+            _ => Presence::Inside(number),
         }
-    }
-
-    fn has_hooks(&self) -> bool {
-        inside().is_some_and(|inside| inside.known.mode == Mode::Rings { has_hooks: true })
     }
 
     fn runs_batches(&self) -> bool {
@@ -397,7 +306,6 @@ impl RingExecutor for Tokio {
     }
 
     fn register(&self, ring: ThreadRing) -> io::Result<()> {
-        let has_hooks = self.has_hooks();
         let batches = ring.batches();
         #[expect(
             deprecated,
@@ -406,17 +314,10 @@ impl RingExecutor for Tokio {
         let ring = AsyncFd::with_interest(ring, Interest::READABLE)?;
         let ring_task = Arc::new(RingTask {
             ring: Mutex::new(Some(Arc::new(ring))),
-            has_hooks,
             runtime: Handle::current().id(),
         });
-        if ring_task.has_hooks {
-            // A thread that runs tasks calls the hook before it sleeps. A thread that is never idle would not be
-            // recognised without this task. On a blocking thread, the task marks the worker that runs it.
-            drop(tokio::spawn(async { after_unpark() }));
-        } else {
-            drop(tokio::spawn(end_batches(batches)));
-        }
-        ring_task.watch(false);
+        drop(tokio::spawn(end_batches(batches)));
+        ring_task.watch();
         Ok(())
     }
 }
@@ -436,7 +337,6 @@ async fn end_batches(batches: Batches) {
 struct RingTask {
     /// `None` after the ring has ended.
     ring: Mutex<Option<Arc<AsyncFd<ThreadRing>>>>,
-    has_hooks: bool,
     runtime: Id,
 }
 
@@ -446,7 +346,7 @@ impl RingTask {
     }
 
     /// Polls the ring while it is readable, and registers the waker for the next time.
-    fn watch(self: &Arc<Self>, on_reactor: bool) {
+    fn watch(self: &Arc<Self>) {
         let Some(ring) = self.ring().clone() else {
             return;
         };
@@ -461,10 +361,6 @@ impl RingTask {
                 Poll::Ready(Ok(mut ready)) => {
                     // Clears first: completions that arrive during the poll must be reported again.
                     ready.clear_ready();
-                    if on_reactor && self.has_hooks {
-                        // The reactor runs only on threads that call the hook before they sleep.
-                        after_unpark();
-                    }
                     ring.get_ref().poll();
                 }
                 // The runtime is shutting down.
@@ -486,12 +382,14 @@ impl Wake for RingTask {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.watch(true);
+        self.watch();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::runtime::Builder;
+
     use super::*;
 
     fn count() -> usize {

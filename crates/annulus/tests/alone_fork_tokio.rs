@@ -71,7 +71,7 @@ fn child(nth: usize, path: &Path) {
     // Its own runtime has rings again, if the child declares it. Tokio does not let a thread block inside of a runtime.
     let read_inside = || {
         let runtime = single();
-        annulus::tokio::adopt(runtime.handle(), false).unwrap();
+        annulus::tokio::adopt(runtime.handle()).unwrap();
         let engine = new_engine();
         runtime.block_on(async { read(&open(&engine, path).await).await });
         let metrics = engine.metrics();

@@ -58,7 +58,7 @@ fn a_runtime_without_io_uses_the_driver_and_reports_the_reason_and_prints_nothin
     assert!(reason.contains("enable_io"), "{reason}");
     assert!(engine.metrics().wakeups > 0);
     let without = || Builder::new_current_thread().build().unwrap();
-    let adopted = annulus::tokio::adopt(without().handle(), false);
+    let adopted = annulus::tokio::adopt(without().handle());
     assert_eq!(adopted.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
     let length = |runtime: &Runtime| {
         let metadata = runtime.block_on(async { engine.metadata(&path).await });

@@ -1,7 +1,6 @@
 //! Workers whose rings are refused submit to the engine's drivers, and the reason can be read. In a separate process,
 //! because the test lowers a limit of the whole process.
 
-use annulus::tokio::Rings;
 use annulus::{Backend, Engine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -13,10 +12,9 @@ fn a_worker_whose_ring_is_refused_uses_the_engines_drivers_and_reports_the_reaso
     std::fs::write(&path, vec![7; 8192]).unwrap();
     let engine = Engine::builder().backend(Backend::Uring).build().unwrap();
     let file = pollster::block_on(engine.open(&path)).unwrap();
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build_with_rings()
-        .unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    // Without a free descriptor, the library could not find out.
+    annulus::tokio::adopt(runtime.handle()).unwrap();
     let limit = getrlimit(Resource::Nofile);
     let none_left = Rlimit {
         current: Some(3),

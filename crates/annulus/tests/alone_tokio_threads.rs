@@ -4,7 +4,6 @@
 use std::fs;
 use std::sync::{Arc, Barrier};
 
-use annulus::tokio::Rings;
 use annulus::{Backend, Engine, OpenOptions};
 use annulus_testing::child_process::in_child;
 use rustix::process::{Resource, Rlimit};
@@ -90,7 +89,7 @@ fn rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program(
             let runtime = Builder::new_multi_thread()
                 .worker_threads(1)
                 .enable_all()
-                .build_with_rings()
+                .build()
                 .unwrap();
             let engine = Engine::builder().backend(backend).build().unwrap();
             // The engine's driver, the runtime and the test have these.
@@ -143,18 +142,11 @@ fn rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program(
 #[test]
 fn reads_on_runtimes_with_rings_start_no_library_thread() {
     let mut several = Builder::new_multi_thread();
-    let several = several
-        .worker_threads(2)
-        .enable_all()
-        .build_with_rings()
-        .unwrap();
+    let several = several.worker_threads(2).enable_all().build().unwrap();
     check(&several, true);
     // From the thread in `block_on`, which is not a worker.
     check(&several, false);
-    let one = Builder::new_current_thread()
-        .enable_all()
-        .build_with_rings()
-        .unwrap();
+    let one = Builder::new_current_thread().enable_all().build().unwrap();
     check(&one, true);
     check(&one, false);
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
 use annulus::buf::{AlignedBuf, BufferLayout};
-use annulus::tokio::{Rings, adopt};
+use annulus::tokio::adopt;
 use annulus::{Backend, Engine, EngineBackend, File, OpenOptions};
 use annulus_testing::memory_map::{is_mapped, until_unmapped};
 use annulus_testing::skip::skip;
@@ -82,18 +82,11 @@ impl Fixture {
 
 fn workers(count: usize) -> Runtime {
     let mut builder = Builder::new_multi_thread();
-    builder
-        .worker_threads(count)
-        .enable_all()
-        .build_with_rings()
-        .unwrap()
+    builder.worker_threads(count).enable_all().build().unwrap()
 }
 
 fn current() -> Runtime {
-    Builder::new_current_thread()
-        .enable_all()
-        .build_with_rings()
-        .unwrap()
+    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 fn aligned() -> AlignedBuf {
@@ -382,11 +375,11 @@ fn an_executor_nested_in_a_worker_gets_its_completions() {
 }
 
 #[test]
-fn a_runtime_built_elsewhere_is_adopted_with_and_without_hooks() {
+fn a_runtime_that_the_program_declares_has_rings() {
     for builder in [Builder::new_multi_thread, Builder::new_current_thread] {
         let fixture = Fixture::new();
         let runtime = builder().enable_all().build().unwrap();
-        adopt(runtime.handle(), false).unwrap();
+        adopt(runtime.handle()).unwrap();
         runtime.block_on(async {
             let file = fixture.open().await;
             let tasks = (0..100).map(|n| {

@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::Arc;
 
-use annulus::tokio::Rings;
 use annulus::{Backend, Engine, EngineBuilder};
 use annulus_testing::stress_load;
 use tokio::runtime::{Builder, Runtime};
@@ -12,26 +11,11 @@ use tokio::runtime::{Builder, Runtime};
 fn several_workers() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(3)
-        .enable_time()
-        .build_with_rings()
-}
-
-fn one_thread() -> io::Result<Runtime> {
-    Builder::new_current_thread()
-        .enable_time()
-        .build_with_rings()
-}
-
-/// A runtime of a program that does nothing for Annulus.
-fn ordinary_workers() -> io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(3)
         .enable_all()
         .build()
 }
 
-/// An ordinary runtime with one thread.
-fn ordinary_thread() -> io::Result<Runtime> {
+fn one_thread() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
@@ -72,12 +56,6 @@ fn random_operations_drops_and_timeouts_on_rings_of_workers_leave_nothing_and_lo
     let ring = Engine::builder().backend(Backend::Uring);
     stress(&ring, several_workers);
     stress(&ring, one_thread);
-    stress(&ring, ordinary_workers);
-    stress(&ring, ordinary_thread);
-    stress(
-        &ring.clone().ring_entries(4).max_in_flight(3),
-        ordinary_workers,
-    );
     stress(
         &ring.clone().ring_entries(4).max_in_flight(3),
         several_workers,

@@ -233,42 +233,11 @@ fn a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken() {
     });
 }
 
-/// Finds: a driver whose owner counts as awake while its thread is parked, so that the flag stays down after the first
-/// submission and the second one is not polled; a busy-poll that holds the lock, without a fence between unlocking and
-/// the check for marks.
-#[test]
-fn operations_queued_around_a_park_are_submitted() {
-    check(|| {
-        let stage = Stage::new(true);
-        stage.driver.after_unpark();
-        let other = Arc::clone(&stage);
-        let (first, second) = (stage.submit(), stage.submit());
-        let thread = thread::spawn(move || {
-            other.driver.before_park();
-            // It sleeps indefinitely.
-        });
-        drop(first);
-        // The first cancel ends both operations; the second operation requests its own cancel.
-        while stage.drops.count.load(SeqCst) < 1 {
-            stage.drops.one_more.wait();
-        }
-        drop(second);
-        let third = stage.submit();
-        drop(third);
-        while stage.drops.count.load(SeqCst) < 3 {
-            stage.drops.one_more.wait();
-        }
-        thread.join().unwrap();
-        stage.ends(3);
-    });
-}
-
 /// Finds: a driver whose owner counts as awake after its flush, so that later submissions and cancels are not polled.
 #[test]
 fn operations_queued_until_a_flush_are_submitted() {
     check(|| {
         let stage = Stage::new(true);
-        stage.driver.batch_by_wakeups();
         let first = stage.submit();
         assert!(stage.driver.begin_batch());
         let second = stage.submit();
@@ -297,7 +266,6 @@ fn operations_queued_until_a_flush_are_submitted() {
 fn a_whole_read_that_waits_for_one_that_ends_is_submitted() {
     check(|| {
         let stage = Stage::new(true);
-        stage.driver.batch_by_wakeups();
         stage.handle.begin_whole_read();
         stage.handle.begin_whole_read();
         assert!(stage.driver.begin_batch());
@@ -319,7 +287,6 @@ fn a_whole_read_that_waits_for_one_that_ends_is_submitted() {
 fn whole_reads_queued_while_others_end_are_submitted_by_a_flush() {
     check(|| {
         let stage = Stage::new(true);
-        stage.driver.batch_by_wakeups();
         for _ in 0..3 {
             stage.handle.begin_whole_read();
         }
@@ -362,14 +329,14 @@ fn a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken() {
 fn an_operation_left_to_a_completion_that_has_already_come_is_submitted() {
     check(|| {
         let stage = Stage::new(true);
-        stage.driver.after_unpark();
         let first = stage.submit();
+        assert!(stage.driver.begin_batch());
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || drop(other.submit()));
         drop(first);
         stage.driver.poll();
         thread.join().unwrap();
-        // No thread parks in this model: the operation was submitted by the thread that pushed it, or by the one that
+        // No thread flushes in this model: the operation was submitted by the thread that pushed it, or by the one that
         // polled.
         assert!(stage.handle.inbox.is_empty());
         stage.ends(2);

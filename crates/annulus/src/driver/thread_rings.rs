@@ -24,8 +24,7 @@ use crate::sys::ring::Ring;
 /// An executor that drives rings on its own threads. An adapter implements it; a program names
 /// the adapter.
 pub trait RingExecutor: Send + Sync {
-    /// Returns whether the calling thread is in the executor. Called for each operation until it returns
-    /// [`Presence::Resident`], so it should be fast.
+    /// Returns whether the calling thread is in the executor. Called for each operation, so it should be fast.
     fn presence(&self) -> Presence;
 
     /// Registers a ring that was created for the calling thread. From now on the executor must call
@@ -37,13 +36,8 @@ pub trait RingExecutor: Send + Sync {
     /// Fails with any error that prevents the registration. The thread's operations then go to the engine's drivers.
     fn register(&self, ring: ThreadRing) -> io::Result<()>;
 
-    /// Returns whether the executor that the calling thread is in calls [`before_park`] and [`after_unpark`].
-    fn has_hooks(&self) -> bool {
-        true
-    }
-
     /// Returns whether the executor runs the [`Batches`] of its rings as a task, and a task that is woken on the calling
-    /// thread runs there. Called if there are no hooks. Otherwise each operation is submitted immediately.
+    /// thread runs there. Otherwise each operation is submitted immediately.
     fn runs_batches(&self) -> bool {
         false
     }
@@ -63,10 +57,8 @@ pub enum Presence {
     Absent,
     /// The thread is in an executor that cannot drive rings, for this reason.
     Unusable(&'static str),
-    /// The thread is temporarily in the executor with this number (for example inside `block_on`).
-    Visiting(u64),
-    /// The thread belongs to the executor with this number until it ends.
-    Resident(u64),
+    /// The thread is in the executor with this number, for example as a worker or inside `block_on`.
+    Inside(u64),
 }
 
 static EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
@@ -140,7 +132,7 @@ impl ThreadRing {
         self.driver.poll();
     }
 
-    /// Returns the batches of the ring, for an executor without hooks.
+    /// Returns the batches of the ring.
     pub fn batches(&self) -> Batches {
         Batches(Arc::clone(&self.driver))
     }
@@ -196,12 +188,10 @@ struct OwnRing {
     /// The index of the driver handle in the engine.
     index: usize,
     driver: Arc<ThreadlessDriver<Ring>>,
-    /// True if the executor calls `before_park`.
-    has_hooks: bool,
 }
 
-/// The batches of a ring whose executor has no hooks: operations of tasks that were woken together. The executor runs a
-/// task that waits for the begin of each, lets the tasks that are ready run, and ends it.
+/// The batches of a ring: operations of tasks that were woken together. The executor runs a task that waits for the begin
+/// of each, lets the tasks that are ready run, and ends it.
 ///
 /// It may be dropped at any time. The executor must then have ended, or end the ring.
 pub struct Batches(Arc<ThreadlessDriver<Ring>>);
@@ -241,14 +231,12 @@ impl Drop for ThreadRings {
                 ring.driver.drain();
             }
         }
-        // Destructors that run later use the engine's drivers. Another thread may use the handle by then.
-        CURRENT.set((0, 0));
     }
 }
 
 thread_local! {
     static THREAD_RINGS: ThreadRings = const { ThreadRings(RefCell::new(Vec::new())) };
-    /// The engine and the driver index of the last operation, to avoid a look-up.
+    /// The engine and the driver index of the `Driving` that exists.
     static CURRENT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
@@ -279,14 +267,13 @@ fn look<'a>(
         return None;
     }
     // The executor is foreign code. If it panics, the operation goes to the engine's drivers.
-    let (executor, resident) = match contained(|| ring_executor.presence())? {
+    let executor = match contained(|| ring_executor.presence())? {
         Presence::Absent => return None,
         Presence::Unusable(reason) => {
             submitter.no_thread_ring(reason);
             return None;
         }
-        Presence::Visiting(executor) => (executor, false),
-        Presence::Resident(executor) => (executor, true),
+        Presence::Inside(executor) => executor,
     };
     let engine = submitter.number();
     let existing = THREAD_RINGS
@@ -296,9 +283,6 @@ fn look<'a>(
         Some(existing) => existing?,
         None => make(submitter, ring_executor, executor)?,
     };
-    if resident {
-        CURRENT.set((engine, index));
-    }
     submitter.own_handle(index)
 }
 
@@ -325,14 +309,12 @@ fn find(
     let Some(ring) = &existing.ring else {
         return Some(None);
     };
-    let (index, has_hooks, driver) = (ring.index, ring.has_hooks, Arc::clone(&ring.driver));
+    let (index, driver) = (ring.index, Arc::clone(&ring.driver));
     // With nothing borrowed, as above.
     drop(entries);
-    if !has_hooks {
-        ring_watch::note_submission();
-        if contained(|| ring_executor.runs_batches()) == Some(true) {
-            driver.begin_batch();
-        }
+    ring_watch::note_submission();
+    if contained(|| ring_executor.runs_batches()) == Some(true) {
+        driver.begin_batch();
     }
     Some(Some(index))
 }
@@ -350,26 +332,16 @@ fn make(
             descriptor: pollable,
             _share: share,
         };
-        let registered = contained(|| {
-            ring_executor.register(ring)?;
-            io::Result::Ok(ring_executor.has_hooks())
-        });
+        let registered = contained(|| ring_executor.register(ring));
         let panicked = || Err(io::Error::other("the executor panicked"));
-        let has_hooks = registered
+        registered
             .unwrap_or_else(panicked)
             .map_err(|error| SetupError::Os {
                 what: "registering a ring with the executor",
                 error,
             })?;
-        if !has_hooks {
-            driver.batch_by_wakeups();
-            ring_watch::add(&driver, ring_executor, executor);
-        }
-        Ok(OwnRing {
-            index,
-            driver,
-            has_hooks,
-        })
+        ring_watch::add(&driver, ring_executor, executor);
+        Ok(OwnRing { index, driver })
     });
     let ring = match made {
         Ok(ring) => Some(ring),
@@ -386,40 +358,6 @@ fn make(
     };
     let _ = THREAD_RINGS.try_with(|rings| rings.0.borrow_mut().push(entry));
     index
-}
-
-/// Calls `act` for each ring of this thread in an executor, with nothing borrowed.
-fn each(executor: u64, act: impl Fn(&ThreadlessDriver<Ring>)) {
-    let nth = |n: usize| {
-        let entry = THREAD_RINGS.try_with(|rings| {
-            let entry = rings.0.borrow();
-            let ring = entry.get(n).map(|entry| {
-                let ring = entry.ring.as_ref();
-                ring.filter(|_| entry.executor == executor)
-            });
-            ring.map(|ring| ring.map(|ring| Arc::clone(&ring.driver)))
-        });
-        entry.ok().flatten()
-    };
-    let mut n = 0;
-    while let Some(ring) = nth(n) {
-        n += 1;
-        if let Some(driver) = ring {
-            act(&driver);
-        }
-    }
-}
-
-/// Called by the executor with this number before the calling thread sleeps. Submits waiting operations in its rings
-/// and handles completions.
-pub fn before_park(executor: u64) {
-    each(executor, ThreadlessDriver::before_park);
-}
-
-/// Called by the executor with this number when the calling thread is awake; the thread will call `before_park` before
-/// it sleeps again. Handles completions.
-pub fn after_unpark(executor: u64) {
-    each(executor, ThreadlessDriver::after_unpark);
 }
 
 /// While it exists, the calling thread's operations of one engine go to one driver.

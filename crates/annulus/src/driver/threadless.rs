@@ -57,8 +57,6 @@ pub(crate) struct ThreadlessDriver<K> {
     interrupt: Box<dyn Wake>,
     /// True if the owner thread is awake, and polls the driver before it sleeps.
     owner_awake: AtomicBool,
-    /// True if the owner's executor has no hooks, so that only operations of tasks that were woken together are queued.
-    batches_by_wakeups: StdAtomicBool,
     /// Woken when a batch begins. Its task ends the batch.
     batch_waker: AtomicWaker,
     /// True if all woken tasks have run, so that no further operation is expected.
@@ -131,7 +129,6 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             asleep: AtomicBool::new(false),
             interrupt,
             owner_awake: AtomicBool::new(false),
-            batches_by_wakeups: StdAtomicBool::new(false),
             batch_waker: AtomicWaker::new(),
             all_ran: StdAtomicBool::new(false),
             polls: StdAtomicU32::new(0),
@@ -262,9 +259,10 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
 
     fn publish(&self, driver: &Driver<K>) {
         if let Some(state) = &self.handle.threadless {
-            let chunk = match self.batches_by_wakeups.load(Relaxed) {
-                true => driver.chunk_of_woken(),
-                false => driver.chunk(),
+            let chunk = match state.waits() {
+                true => driver.chunk(),
+                // Only operations of tasks that were woken together are queued.
+                false => driver.chunk_of_woken(),
             };
             state.publish(driver.in_flight(), chunk);
         }
@@ -311,28 +309,6 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 poll_noted();
             }
         }
-    }
-
-    /// Prepares for a sleep of the owner thread: nothing stays unsubmitted, and every submission while it sleeps polls.
-    pub(crate) fn before_park(&self) {
-        if !broken(Mutation::ParkedAwake) {
-            self.owner_awake.store(false, Ordering::Release);
-        }
-        self.poll();
-        let spun = self.spin_before_sleep();
-        // Pairs with `look_again`, as in `poll`: `spin_before_sleep` held the lock as well, and a thread that found it
-        // taken set a mark.
-        if !broken(Mutation::SpinUnfenced) {
-            fence(Ordering::SeqCst);
-        }
-        if spun || self.again.load(Ordering::Relaxed) {
-            self.poll();
-        }
-    }
-
-    /// Makes the owner queue operations only if `begin_batch` allows it.
-    pub(super) fn batch_by_wakeups(&self) {
-        self.batches_by_wakeups.store(true, Relaxed);
     }
 
     /// Called by the owner before it submits an operation. Returns `true` if the operation is worth queueing: several
@@ -401,23 +377,6 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             self.poll();
         }
         look
-    }
-
-    /// Busy-polls for a limited time, if that is configured and has paid recently. Returns whether there is work.
-    fn spin_before_sleep(&self) -> bool {
-        match self.driver.try_lock() {
-            Ok(mut guard) => guard.as_mut().is_some_and(Driver::spin_before_sleep),
-            Err(_) => false,
-        }
-    }
-
-    /// Marks the owner thread as awake: from now on it polls.
-    pub(crate) fn after_unpark(&self) {
-        self.owner_awake.store(true, Ordering::Release);
-        if !self.over.load(Ordering::Acquire) {
-            self.handle.sleeper.awake();
-        }
-        self.poll();
     }
 
     /// Polls. If there was no work, sleeps in the kernel until an operation completes or is submitted, or until
@@ -561,9 +520,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
         contain(|| self.end_waker.wake());
         contain(|| self.batch_waker.wake());
-        if self.batches_by_wakeups.load(Relaxed) {
-            ring_watch::note_end();
-        }
+        ring_watch::note_end();
     }
 }
 

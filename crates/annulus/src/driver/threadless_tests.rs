@@ -283,21 +283,24 @@ fn without_an_awake_owner_each_operation_is_submitted_immediately() {
 }
 
 #[test]
-fn an_awake_owner_queues_until_a_chunk_is_full_or_it_parks() {
+fn an_owner_queues_until_a_chunk_is_full_or_the_batch_ends() {
     let fixture = Fixture::new();
-    fixture.driver.after_unpark();
-    // With nothing in flight no completion would submit it.
+    assert!(
+        !fixture.driver.begin_batch(),
+        "with nothing in flight no completion would submit it"
+    );
     let _first = fixture.submit(Waker::noop());
     assert_eq!(fixture.kernel.taken(), 1);
+    assert!(fixture.driver.begin_batch());
     let _queued: Vec<_> = (0..2).map(|_| fixture.submit(Waker::noop())).collect();
     assert_eq!(fixture.kernel.taken(), 1);
     let _full = fixture.submit(Waker::noop());
     assert_eq!(fixture.kernel.taken(), 4);
     let _left = fixture.submit(Waker::noop());
     assert_eq!(fixture.kernel.taken(), 4);
-    fixture.driver.before_park();
+    fixture.driver.flush();
     assert_eq!(fixture.kernel.taken(), 5);
-    // While the owner sleeps every submission polls.
+    // Outside of a batch every submission polls.
     let _from_elsewhere = fixture.submit(Waker::noop());
     assert_eq!(fixture.kernel.taken(), 6);
     fixture.driver.drain();
@@ -323,9 +326,10 @@ fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
 #[test]
 fn a_drain_completes_queued_operations_and_those_in_flight_and_refuses_others() {
     let fixture = Fixture::new();
-    fixture.driver.after_unpark();
     let mut in_flight = fixture.submit(Waker::noop());
+    assert!(fixture.driver.begin_batch());
     let mut queued = fixture.submit(Waker::noop());
+    assert_eq!(fixture.kernel.taken(), 1);
     fixture.driver.drain();
     assert!(fixture.driver.is_over());
     for operation in [&mut in_flight, &mut queued] {

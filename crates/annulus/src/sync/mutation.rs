@@ -74,9 +74,7 @@ mutations! {
     MarkOverlooked => "a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder",
     /// The holder checks for marks without the fence after unlocking.
     UnlockUnfenced => "a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder",
-    /// A thread that parks still counts as awake.
-    ParkedAwake => "operations_queued_around_a_park_are_submitted",
-    /// An owner without hooks counts as awake after its flush.
+    /// An owner counts as awake after its flush.
     FlushedAwake => "operations_queued_until_a_flush_are_submitted",
     /// The end of a whole read does not submit the reads that waited for it.
     WholeReadEndsUnnoticed => "a_whole_read_that_waits_for_one_that_ends_is_submitted",
@@ -84,8 +82,6 @@ mutations! {
     FlushAwaitsWholeReads => "whole_reads_queued_while_others_end_are_submitted_by_a_flush",
     /// A thread that looks for missed work does not check for marks after it has held the lock.
     LookOverlooks => "a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken",
-    /// A thread that parks does not check for marks after it has held the lock to busy-poll.
-    SpinUnfenced => "operations_queued_around_a_park_are_submitted",
     /// A thread that drops an arena does not check for marks after it has held the lock.
     FollowerOverlooks => "a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken",
     /// That thread checks for marks without the fence after unlocking.

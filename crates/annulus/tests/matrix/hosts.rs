@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 
 use annulus::metrics::SourceKind;
 use annulus::runtime::{self, CoreBound, RuntimeBuilder};
-use annulus::tokio::Rings;
 use annulus::{Backend, Engine};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
@@ -79,12 +78,6 @@ pub(crate) fn tokio_multi_thread(backend: Backend, body: Body) {
 
 pub(crate) fn tokio_one_worker(backend: Backend, body: Body) {
     in_a_task(&several(1), backend, body);
-}
-
-pub(crate) fn tokio_with_hooks(backend: Backend, body: Body) {
-    let mut builder = Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().build_with_rings();
-    in_a_task(&runtime.unwrap(), backend, body);
 }
 
 pub(crate) fn tokio_current_thread(backend: Backend, body: Body) {

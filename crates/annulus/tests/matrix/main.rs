@@ -40,7 +40,6 @@ hosts! {
     current_thread_driver: OwnRing, in_place;
     tokio_multi_thread: OwnRing, tokio_task;
     tokio_one_worker: OwnRing, tokio_task;
-    tokio_with_hooks: OwnRing, tokio_task;
     tokio_current_thread: OwnRing, tokio_task;
     tokio_local_set: OwnRing, tokio_task;
     tokio_block_on: OwnRing, in_place;

@@ -7,7 +7,6 @@ use std::io;
 use std::sync::Arc;
 
 use annulus::Engine;
-use annulus::tokio::Rings;
 use annulus_baselines::{Bench, Failure, Finished, Job, Variant, Worker};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -30,8 +29,6 @@ enum Flavour {
 enum Submission {
     /// Through rings that the threads of an ordinary runtime get.
     Rings,
-    /// Through rings of a runtime that calls hooks before its threads sleep.
-    RingsWithHooks,
     /// Through the engine's driver thread.
     DriverThread,
 }
@@ -66,7 +63,7 @@ const ON_TOKIO: OnTokio = OnTokio {
 };
 
 impl OnTokio {
-    pub(crate) fn variants() -> [OnTokio; 6] {
+    pub(crate) fn variants() -> [OnTokio; 5] {
         [
             ON_TOKIO,
             OnTokio {
@@ -89,13 +86,6 @@ impl OnTokio {
                 ..ON_TOKIO
             },
             OnTokio {
-                name: "annulus-tokio-hooks",
-                about: "annulus-tokio-mt on a runtime of `build_with_rings`",
-                flavour: Flavour::MultiThread,
-                submission: Submission::RingsWithHooks,
-                ..ON_TOKIO
-            },
-            OnTokio {
                 name: "annulus-tokio-driver",
                 about: "annulus-tokio without rings: operations go to a driver thread",
                 submission: Submission::DriverThread,
@@ -110,11 +100,7 @@ impl OnTokio {
             Flavour::CurrentThread => Builder::new_current_thread(),
             Flavour::MultiThread => Builder::new_multi_thread(),
         };
-        builder.worker_threads(workers).enable_all();
-        match self.submission {
-            Submission::RingsWithHooks => builder.build_with_rings(),
-            Submission::Rings | Submission::DriverThread => builder.build(),
-        }
+        builder.worker_threads(workers).enable_all().build()
     }
 
     fn run_with<B: Bench, M: Buffer>(

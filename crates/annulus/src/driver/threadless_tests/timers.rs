@@ -158,17 +158,10 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
     let handles = vec![DriverThread { handle, thread }];
     let submitter = Submitter::new(handles, Opcodes::of(|_| true), blocking_threads());
     let long = begun(&submitter, LONG);
-    for round in 0..ROUNDS {
+    for _ in 0..ROUNDS {
         let mut short = begun(&submitter, SHORT);
         while !is_completed(&mut short) {
-            // As a thread of an executor does.
-            match round % 2 {
-                0 => driver.poll(),
-                _ => {
-                    driver.after_unpark();
-                    driver.before_park();
-                }
-            }
+            driver.poll();
             std::thread::yield_now();
         }
     }

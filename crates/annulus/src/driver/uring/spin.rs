@@ -56,7 +56,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Busy-polls for a limited time if that has paid recently. Returns whether there is work.
-    pub(in crate::driver) fn spin_before_sleep(&mut self) -> bool {
+    fn spin_before_sleep(&mut self) -> bool {
         let watches = self.in_flight + self.kernel.unsubmitted() > 0;
         if self.tuning.busy_poll_ns == 0 || !watches || !self.spin.pays() {
             return false;

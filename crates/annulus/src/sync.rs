@@ -9,13 +9,13 @@ pub(crate) use mutation::{Mutation, broken};
 
 #[cfg(not(annulus_loom))]
 pub(crate) use std::sync::{
-    Mutex,
+    Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 #[cfg(annulus_loom)]
 pub(crate) use loom::sync::{
-    Mutex,
+    Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
@@ -30,92 +30,6 @@ macro_rules! per_thread {
 pub(crate) use per_thread as thread_local;
 #[cfg(not(annulus_loom))]
 pub(crate) use std::thread_local;
-
-/// A lock for `try_lock`. Like `Mutex`, except under the model checker, whose own `try_lock` blocks if another thread
-/// takes the lock first.
-#[cfg(not(annulus_loom))]
-pub(crate) use std::sync::Mutex as TryMutex;
-
-#[cfg(annulus_loom)]
-pub(crate) use try_mutex::TryMutex;
-
-#[cfg(annulus_loom)]
-mod try_mutex {
-    use std::ops::{Deref, DerefMut};
-    use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
-
-    use loom::sync::atomic::{AtomicBool, Ordering};
-
-    pub(crate) struct TryMutex<T> {
-        taken: AtomicBool,
-        /// Never contended.
-        value: Mutex<T>,
-    }
-
-    pub(crate) struct TryGuard<'a, T> {
-        taken: &'a AtomicBool,
-        value: Option<MutexGuard<'a, T>>,
-    }
-
-    impl<T> TryMutex<T> {
-        pub(crate) fn new(value: T) -> TryMutex<T> {
-            TryMutex {
-                taken: AtomicBool::new(false),
-                value: Mutex::new(value),
-            }
-        }
-
-        pub(crate) fn try_lock(&self) -> TryLockResult<TryGuard<'_, T>> {
-            // As in std, a failed attempt orders nothing.
-            let taken =
-                self.taken
-                    .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-            if taken.is_err() {
-                return Err(TryLockError::WouldBlock);
-            }
-            Ok(TryGuard {
-                taken: &self.taken,
-                value: Some(self.value.lock().unwrap_or_else(PoisonError::into_inner)),
-            })
-        }
-
-        pub(crate) fn lock(&self) -> LockResult<TryGuard<'_, T>> {
-            loop {
-                if let Ok(guard) = self.try_lock() {
-                    return Ok(guard);
-                }
-                loom::thread::yield_now();
-            }
-        }
-    }
-
-    impl<T> Deref for TryGuard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            match self.value.as_deref() {
-                Some(value) => value,
-                None => unreachable!("held until it is dropped"),
-            }
-        }
-    }
-
-    impl<T> DerefMut for TryGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            match self.value.as_deref_mut() {
-                Some(value) => value,
-                None => unreachable!("held until it is dropped"),
-            }
-        }
-    }
-
-    impl<T> Drop for TryGuard<'_, T> {
-        fn drop(&mut self) {
-            self.value = None;
-            self.taken.store(false, Ordering::Release);
-        }
-    }
-}
 
 #[cfg(not(annulus_loom))]
 pub(crate) use atomic_waker::AtomicWaker;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::finish::Done;
 use super::queue::{self, Queue};
 use super::slot::{Slot, Stage};
-use super::{DriverHandle, Limits, Wake};
+use super::{DriverHandle, Limits, Wake, Why};
 use crate::metrics::{Counters, SourceKind};
 use crate::narrow::to_ns;
 use crate::op::Resume;
@@ -96,16 +96,14 @@ struct State {
 unsafe impl Send for State {}
 
 impl Wake for Arc<Inside> {
-    fn wake(&self) {
+    fn wake(&self, why: Why) {
         // The lock is held so that a thread between its last check and its wait is not missed.
-        let _guard = lock(&self.state);
-        self.work.notify_one();
-    }
-
-    fn wake_for_deadline(&self) {
-        // An idle thread is awake already, or about to be.
-        if lock(&self.state).idle == 0 {
-            self.clock.notify_one();
+        let state = lock(&self.state);
+        match why {
+            // An idle thread is awake already, or about to be.
+            Why::Deadline if state.idle > 0 => {}
+            Why::Deadline => self.clock.notify_one(),
+            Why::Work | Why::Arenas | Why::Stop => self.work.notify_one(),
         }
     }
 }

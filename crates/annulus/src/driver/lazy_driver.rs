@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::uring::{Driver, Tuning};
-use super::{DriverHandle, Limits, Wake};
+use super::{DriverHandle, Limits, Wake, Why};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
 use crate::sys::ring::Ring;
@@ -86,31 +86,32 @@ impl LazyDriver {
 }
 
 impl Wake for Arc<LazyDriver> {
-    fn wake(&self) {
-        let mut refused = None;
-        self.start_once.call_once(|| refused = self.start().err());
-        if let Some(error) = refused {
-            self.fail(&error);
+    fn wake(&self, why: Why) {
+        match why {
+            Why::Work => {
+                let mut refused = None;
+                self.start_once.call_once(|| refused = self.start().err());
+                if let Some(error) = refused {
+                    self.fail(&error);
+                }
+            }
+            Why::Arenas => {
+                // The thread is not started for this.
+                if let Some(driver) = self.lock_driver().as_mut() {
+                    return driver.follow_arenas();
+                }
+            }
+            Why::Stop => {
+                // A thread that was never needed is not started just to be stopped.
+                let mut idle = None;
+                self.start_once
+                    .call_once(|| idle = self.lock_driver().take());
+                if let Some(driver) = idle {
+                    return driver.drive();
+                }
+            }
+            Why::Deadline => {}
         }
-        self.wake.wake();
-    }
-
-    fn wake_for_registration(&self) {
-        match self.lock_driver().as_mut() {
-            // The thread is not started for this.
-            Some(driver) => driver.follow_arenas(),
-            None => self.wake.wake(),
-        }
-    }
-
-    fn end(&self) {
-        // A thread that was never needed is not started just to be stopped.
-        let mut idle = None;
-        self.start_once
-            .call_once(|| idle = self.lock_driver().take());
-        match idle {
-            Some(driver) => driver.drive(),
-            None => self.wake.end(),
-        }
+        self.wake.wake(why);
     }
 }

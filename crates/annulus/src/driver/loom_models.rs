@@ -22,7 +22,7 @@ use loom::thread;
 use super::many::Batch;
 use super::uring::{Driver, Tuning, WAKE};
 use super::{
-    DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, blocking,
+    DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, Why, blocking,
 };
 use crate::op::{FileOp, Op, OpInfo, Returns};
 use crate::sys::engine_error::EngineError;
@@ -73,7 +73,7 @@ impl FileOp for Nothing {
 pub(super) struct Bell(pub(super) Arc<Notify>);
 
 impl Wake for Bell {
-    fn wake(&self) {
+    fn wake(&self, _: Why) {
         self.0.notify();
     }
 }
@@ -87,18 +87,14 @@ struct ParkingBell {
 }
 
 impl Wake for Arc<ParkingBell> {
-    fn wake(&self) {
-        match self.parking.notify() {
-            true => self.unpark.notify(),
-            false => self.bell.notify(),
-        }
-    }
-
-    fn end(&self) {
-        if self.parking.notify() {
+    fn wake(&self, why: Why) {
+        let parks = self.parking.notify();
+        if parks {
             self.unpark.notify();
         }
-        self.bell.notify();
+        if !parks || why == Why::Stop {
+            self.bell.notify();
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use loom::thread;
 
 use super::loom_models::{Bell, Drops, Nothing, block_on, poll};
 use super::threadless::ThreadlessDriver;
+use super::turn::{Attempt, Turn};
 use super::uring::{Tuning, WAKE};
 use super::{DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking};
 use crate::sync::{AtomicBool, Ordering};
@@ -207,9 +208,40 @@ impl Stage {
     }
 }
 
-/// Finds: a holder of the lock that does not check for marks after unlocking, or without a fence in between.
+/// Finds: a sleep that begins although there is a mark.
 #[test]
-fn a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder() {
+fn a_mark_prevents_the_sleep_or_finds_it() {
+    check(|| {
+        let stage = Arc::new((Turn::new(()), AtomicBool::new(false), Notify::new()));
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || {
+            let (turn, work, bell) = &*other;
+            // Relaxed: the word orders it.
+            work.store(true, Ordering::Relaxed);
+            match turn.enter() {
+                Attempt::Held(held) => assert!(!held.leave().is_over()),
+                Attempt::Taken { asleep: true } => bell.notify(),
+                Attempt::Taken { asleep: false } => {}
+            }
+        });
+        let (turn, work, bell) = &*stage;
+        loop {
+            let mut held = turn.wait();
+            held.answer();
+            if work.load(Ordering::Relaxed) {
+                break;
+            }
+            if held.fall_asleep() {
+                bell.wait();
+            }
+        }
+        thread.join().unwrap();
+    });
+}
+
+/// Finds: a thread that finds the turn taken and leaves no mark, and one that ends its turn and overlooks a mark.
+#[test]
+fn a_thread_that_finds_the_turn_taken_is_noticed() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
@@ -220,9 +252,9 @@ fn a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder() {
     });
 }
 
-/// Finds: a thread that drops an arena and does not check for marks after unlocking, or without a fence in between.
+/// Finds: a thread that drops an arena and overlooks a mark.
 #[test]
-fn a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken() {
+fn a_thread_that_drops_an_arena_notices_one_that_found_the_turn_taken() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
@@ -233,7 +265,7 @@ fn a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken() {
     });
 }
 
-/// Finds: a driver whose owner counts as awake after its flush, so that later submissions and cancels are not polled.
+/// Finds: a batch that goes on after its end, so that later submissions and cancels are not polled.
 #[test]
 fn operations_queued_until_a_flush_are_submitted() {
     check(|| {
@@ -309,9 +341,9 @@ fn whole_reads_queued_while_others_end_are_submitted_by_a_flush() {
     });
 }
 
-/// Finds: a thread that looks for missed work and does not check for marks after unlocking.
+/// Finds: a thread that looks for missed work and overlooks a mark.
 #[test]
-fn a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken() {
+fn a_thread_that_looks_for_missed_work_notices_one_that_found_the_turn_taken() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
@@ -343,7 +375,7 @@ fn an_operation_left_to_a_completion_that_has_already_come_is_submitted() {
     });
 }
 
-/// Finds: `awaited` not checked once more after `asleep` has been raised.
+/// Finds: a sleep that begins without a last look at `awaited`.
 #[test]
 fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
     check(|| {
@@ -371,7 +403,8 @@ fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
     });
 }
 
-/// Finds: a driver that is drained and stays in place, so that the next drain finds it again.
+/// Finds: a driver that is drained and stays in place, so that the next drain finds it again; the end of a turn that leaves
+/// a thread waiting for it.
 #[test]
 fn operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once() {
     for late in [false, true] {
@@ -392,7 +425,7 @@ fn operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once()
     }
 }
 
-/// Finds: a drained driver that is drained again, and sets the stop flag before it holds the lock and has a driver.
+/// Finds: a drained driver that is drained again, and sets the stop flag before it has the turn and finds a driver.
 #[test]
 fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
     check(|| {

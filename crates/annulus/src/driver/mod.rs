@@ -47,6 +47,7 @@ mod threadless_state;
 #[cfg(test)]
 mod threadless_tests;
 mod timers;
+mod turn;
 pub(crate) mod uring;
 
 use std::ptr::NonNull;
@@ -66,6 +67,7 @@ use crate::sync::{AtomicBool, Mutation, Ordering, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
 use crate::sys::ring::Ring;
+use crate::sys::wake::EventFd;
 use sleeper::Sleeper;
 use slot::{CancelLink, Slot};
 use stack::{Pushed, Stack};
@@ -95,33 +97,41 @@ impl Limits {
     }
 }
 
-/// The wake-up of a sleeping driver.
-pub(crate) trait Wake: Send + Sync {
-    fn wake(&self);
-
-    /// Announces an operation with a deadline, which must not wait until a driver whose threads are all busy has a free
+/// Why a driver is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Something was submitted, and the driver sleeps.
+    Work,
+    /// An operation with a deadline was submitted. It must not wait until a driver whose threads are all busy has a free
     /// one.
-    fn wake_for_deadline(&self) {}
+    Deadline,
+    /// The engine's arenas have changed. The driver may be awake.
+    Arenas,
+    /// The handle's stop flag is set. The driver may be awake.
+    Stop,
+}
 
-    /// Makes the driver register its engine's arenas, whether or not it sleeps.
-    fn wake_for_registration(&self) {
-        self.wake();
-    }
+/// Wakes a driver.
+pub(crate) trait Wake: Send + Sync {
+    fn wake(&self, why: Why);
+}
 
-    /// Makes the driver notice the handle's stop flag, whether or not it sleeps.
-    fn end(&self) {
-        self.wake();
+impl Wake for Arc<EventFd> {
+    fn wake(&self, why: Why) {
+        match why {
+            Why::Work | Why::Arenas => EventFd::wake(self),
+            Why::Stop => self.end(),
+            Why::Deadline => {}
+        }
     }
 }
 
-impl Wake for std::sync::Arc<crate::sys::wake::EventFd> {
-    fn wake(&self) {
-        crate::sys::wake::EventFd::wake(self);
-    }
-
-    fn end(&self) {
-        crate::sys::wake::EventFd::end(self);
-    }
+/// How a driver notices what other threads do.
+enum Notifier {
+    /// It sleeps, and is woken.
+    Sleeper(Box<dyn Wake>),
+    /// It has no thread: the callers poll it.
+    Callers(Arc<ThreadlessState>),
 }
 
 /// The callers' side of a driver.
@@ -136,55 +146,58 @@ pub(crate) struct DriverHandle {
     pub(crate) counters: Counters,
     /// The errno that ended the driver's kernel, or 0. Operations that the driver cannot give back fail with it.
     pub(crate) failed: AtomicI32,
-    /// Present if the driver has no thread and is polled by its callers.
-    threadless: Option<ThreadlessState>,
     /// The number of tasks that have given the read of a whole file to this driver.
     whole_reads: AtomicU32,
     /// The arenas that the driver registers; set once, before the first operation.
     pub(crate) arenas: OnceLock<Arc<Arenas>>,
-    wake: Box<dyn Wake>,
+    notifier: Notifier,
     /// The process that created it; a child of a fork has no driver.
     process: u64,
 }
 
-/// The wake-up of a threadless driver, which is polled instead.
-struct NoWake;
-
-impl Wake for NoWake {
-    fn wake(&self) {}
-}
-
 impl DriverHandle {
     pub(crate) fn new(wake: Box<dyn Wake>) -> DriverHandle {
+        DriverHandle::notified_by(Notifier::Sleeper(wake), SourceKind::Driver)
+    }
+
+    /// Creates the handle of a threadless driver.
+    pub(crate) fn threadless() -> DriverHandle {
+        let state = Arc::new(ThreadlessState::new());
+        DriverHandle::notified_by(Notifier::Callers(state), SourceKind::OwnRing)
+    }
+
+    fn notified_by(notifier: Notifier, kind: SourceKind) -> DriverHandle {
         DriverHandle {
             table: Table::new(),
             inbox: Stack::new(),
             cancels: Stack::new(),
             sleeper: Sleeper::new(),
             stop: AtomicBool::new(false),
-            counters: Counters::new(SourceKind::Driver),
+            counters: Counters::new(kind),
             failed: AtomicI32::new(0),
-            threadless: None,
             whole_reads: AtomicU32::new(0),
             arenas: OnceLock::new(),
-            wake,
+            notifier,
             process: forked::process(),
         }
     }
 
-    /// Creates the handle of a threadless driver.
-    pub(crate) fn threadless() -> DriverHandle {
-        let handle = DriverHandle::new(Box::new(NoWake));
-        handle.counters.be(SourceKind::OwnRing);
-        DriverHandle {
-            threadless: Some(ThreadlessState::new()),
-            ..handle
+    /// Returns the state of a threadless driver.
+    fn threadless_state(&self) -> Option<&Arc<ThreadlessState>> {
+        match &self.notifier {
+            Notifier::Callers(state) => Some(state),
+            Notifier::Sleeper(_) => None,
         }
+    }
+
+    /// Returns whether the driver has no thread and is polled by its callers.
+    fn is_threadless(&self) -> bool {
+        matches!(self.notifier, Notifier::Callers(_))
     }
 
     /// Reopens a drained handle without a driver. Returns `false` if it has a driver, or has operations left.
     fn reopen(&self) -> bool {
-        if !self.threadless.as_ref().is_some_and(ThreadlessState::claim) {
+        if !self.threadless_state().is_some_and(|state| state.claim()) {
             return false;
         }
         self.failed.store(0, Ordering::Release);
@@ -196,7 +209,7 @@ impl DriverHandle {
 
     /// Drains the driver behind this handle, if there is one.
     fn drain_own(&self, until_ns: u64) {
-        if let Some(driver) = self.threadless.as_ref().and_then(ThreadlessState::driver) {
+        if let Some(driver) = self.threadless_state().and_then(|state| state.driver()) {
             driver.drain(Some(until_ns));
         }
     }
@@ -215,7 +228,7 @@ impl DriverHandle {
     /// Counts one less. The others may have waited for it.
     pub(crate) fn end_whole_read(&self) {
         let left = self.whole_reads.fetch_sub(1, Ordering::Relaxed) - 1;
-        if let Some(state) = &self.threadless
+        if let Some(state) = self.threadless_state()
             && state.has_all(left)
             && !broken(Mutation::WholeReadEndsUnnoticed)
         {
@@ -225,7 +238,7 @@ impl DriverHandle {
 
     /// Returns the number of operations that are worth a submission, if the callers decide that.
     fn chunk(&self) -> Option<usize> {
-        self.threadless.as_ref().map(ThreadlessState::chunk)
+        self.threadless_state().map(|state| state.chunk())
     }
 
     /// Returns the reason for the completion of an operation whose memory stays with the driver.
@@ -268,7 +281,7 @@ impl DriverHandle {
         }
         if pushed == Pushed::First && self.sleeper.must_wake() {
             self.wake();
-        } else if let Some(state) = &self.threadless
+        } else if let Some(state) = self.threadless_state()
             && state.is_due(operations, self.whole_reads())
         {
             self.wake();
@@ -300,7 +313,9 @@ impl DriverHandle {
 
     /// Makes sure that the driver knows the deadline of the submitted operation in time.
     pub(crate) fn wake_for_deadline(&self) {
-        self.wake.wake_for_deadline();
+        if let Notifier::Sleeper(wake) = &self.notifier {
+            wake.wake(Why::Deadline);
+        }
     }
 
     /// Marks the driver as about to sleep: every later submission wakes it. Returns `false`, and takes the mark back, if
@@ -334,12 +349,12 @@ impl DriverHandle {
         if self.is_elsewhere() {
             return;
         }
-        match &self.threadless {
-            None => {
+        match &self.notifier {
+            Notifier::Sleeper(wake) => {
                 self.counters.wakeups().add_shared(1);
-                self.wake.wake();
+                wake.wake(Why::Work);
             }
-            Some(state) => {
+            Notifier::Callers(state) => {
                 if let Some(driver) = state.driver() {
                     driver.poll();
                 }
@@ -352,9 +367,11 @@ impl DriverHandle {
         if self.is_elsewhere() {
             return;
         }
-        match self.threadless.as_ref() {
-            None => self.wake.wake_for_registration(),
-            Some(state) => (state.driver().into_iter()).for_each(|driver| driver.follow_arenas()),
+        match &self.notifier {
+            Notifier::Sleeper(wake) => wake.wake(Why::Arenas),
+            Notifier::Callers(state) => {
+                (state.driver().into_iter()).for_each(|driver| driver.follow_arenas());
+            }
         }
     }
 
@@ -370,7 +387,9 @@ impl DriverHandle {
     pub(crate) fn request_stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.sleeper.awake();
-        self.wake.end();
+        if let Notifier::Sleeper(wake) = &self.notifier {
+            wake.wake(Why::Stop);
+        }
     }
 
     #[inline]

@@ -29,8 +29,6 @@ struct WatchedRing {
     driver: Weak<ThreadlessDriver<Ring>>,
     ring_executor: &'static dyn RingExecutor,
     executor: u64,
-    /// The number of polls at the last look, if a poll was due then.
-    polls_when_due: Option<u32>,
 }
 
 struct State {
@@ -79,7 +77,6 @@ pub(super) fn add(
         driver: Arc::downgrade(driver),
         ring_executor,
         executor,
-        polls_when_due: None,
     });
     if state.thread.is_none() {
         let builder = thread::Builder::new().name(THREAD_NAME.to_owned());
@@ -143,16 +140,15 @@ fn look(process: u64) -> Option<bool> {
     let mut drivers = Vec::new();
     let mut busy = false;
     let mut state = STATE.lock().unwrap_or_else(|state| state.into_inner());
-    state.rings.retain_mut(|ring| {
+    state.rings.retain(|ring| {
         let Some(driver) = ring.driver.upgrade().filter(|driver| !driver.is_over()) else {
             return false;
         };
         let look = driver.look();
         busy |= look.busy;
-        if look.due && ring.polls_when_due == Some(look.polls) {
+        if look.missed {
             missed.push((Arc::clone(&driver), ring.ring_executor, ring.executor));
         }
-        ring.polls_when_due = look.due.then_some(look.polls);
         drivers.push(driver);
         true
     });

@@ -6,15 +6,17 @@ use std::thread;
 
 use super::uring::{Driver, Tuning};
 use super::{
-    Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, Wake, blocking,
+    Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, Wake, Why, blocking,
 };
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::sys::sim::{Bell, SimClock, SimKernel, World};
 
 impl Wake for Arc<Bell> {
-    fn wake(&self) {
-        self.ring();
+    fn wake(&self, why: Why) {
+        if why != Why::Deadline {
+            self.ring();
+        }
     }
 }
 

@@ -253,7 +253,7 @@ impl Submitter {
             return None;
         }
         if !self.opcodes.has(opcode) {
-            return ended.threadless.is_some().then(|| self.helpers());
+            return ended.is_threadless().then(|| self.helpers());
         }
         // Some of a runtime's cores may end before the others.
         let mut handles = self.handles.iter().map(|handle| &**handle);

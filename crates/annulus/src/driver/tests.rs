@@ -20,7 +20,7 @@ use super::lifecycle::{Abandon, Look};
 use super::many::Batch;
 use super::slot::Slot;
 use super::uring::{self, Driver, Tuning};
-use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, Why, blocking};
 use crate::op::{FileOp, Op, OpInfo, Returns};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM};
@@ -428,7 +428,7 @@ impl Kernel for Stub {
 struct Unheard;
 
 impl Wake for Unheard {
-    fn wake(&self) {}
+    fn wake(&self, _: Why) {}
 }
 
 /// Creates a driver of a stub, and an operation that it has submitted.

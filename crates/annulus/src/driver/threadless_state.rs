@@ -4,7 +4,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::uring::CHUNK_MAX;
-use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// A driver that its callers poll.
 pub(crate) trait Drive: Send + Sync {
@@ -27,10 +27,16 @@ pub(crate) struct ThreadlessState {
     chunk: AtomicU32,
     /// True if the submitting thread will wait in the ring, and then submits the rest.
     waits: AtomicBool,
-    /// The driver; `None` while the handle is unused.
-    driver: Mutex<Option<Arc<dyn Drive>>>,
-    /// True if the handle is drained completely, so that another driver may use it.
-    free: AtomicBool,
+    place: Mutex<Place>,
+}
+
+/// The place of the driver of a handle.
+enum Place {
+    Taken(Arc<dyn Drive>),
+    /// The handle is drained completely, so another driver may use it.
+    Free,
+    /// No driver may use it: the first one comes now, or operations of the last one are left.
+    Closed,
 }
 
 impl ThreadlessState {
@@ -40,40 +46,43 @@ impl ThreadlessState {
             in_flight: AtomicU32::new(0),
             chunk: AtomicU32::new(1),
             waits: AtomicBool::new(false),
-            driver: Mutex::new(None),
-            free: AtomicBool::new(false),
+            place: Mutex::new(Place::Closed),
         }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the driver of the handle.
     pub(super) fn occupy(&self, driver: Arc<dyn Drive>) {
         self.publish(0, 1);
-        *self.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver);
+        *self.place() = Place::Taken(driver);
     }
 
     /// Removes the driver of the handle. `free`: no operation of it is left.
     pub(super) fn vacate(&self, free: bool) {
-        let gone = self
-            .driver
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        drop(gone);
-        self.free.store(free, Ordering::Release);
+        let after = if free { Place::Free } else { Place::Closed };
+        let before = std::mem::replace(&mut *self.place(), after);
+        // Outside of the lock.
+        drop(before);
     }
 
     /// Takes a handle without a driver.
     pub(super) fn claim(&self) -> bool {
-        self.free
-            .compare_exchange(true, false, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        let mut place = self.place();
+        let is_free = matches!(*place, Place::Free);
+        if is_free {
+            *place = Place::Closed;
+        }
+        is_free
     }
 
     pub(super) fn driver(&self) -> Option<Arc<dyn Drive>> {
-        self.driver
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        match &*self.place() {
+            Place::Taken(driver) => Some(Arc::clone(driver)),
+            Place::Free | Place::Closed => None,
+        }
     }
 
     /// Publishes the driver's load.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
-use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, Why, blocking};
 use crate::op::Nop;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{ECANCELED, ETIME};
@@ -174,7 +174,7 @@ impl Kernel for Still {
 struct NoWake;
 
 impl Wake for NoWake {
-    fn wake(&self) {}
+    fn wake(&self, _: Why) {}
 }
 
 /// A driver of the calling thread, its handle, its kernel, and an engine whose operations go there.

@@ -15,6 +15,7 @@ mod counting;
 mod drain;
 mod expired;
 pub(crate) mod polled;
+mod sequence;
 mod spin;
 
 use std::collections::{HashSet, VecDeque};
@@ -37,6 +38,7 @@ use crate::sys::kernel::{EnterOutcome, Kernel};
 use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{ASYNC, Cqe, Sqe, opcode};
 use counting::Clocks;
+use sequence::Sequence;
 use spin::Spin;
 
 /// The token of the eventfd read that another thread's wake-up completes.
@@ -112,6 +114,7 @@ pub(crate) struct Driver<K> {
     /// Tasks whose operations completed since the last submission and that have not submitted again.
     due: u32,
     refusals: u32,
+    sequence: Sequence,
     spin: Spin,
     fixed: Fixed,
     draining_until_ns: Option<u64>,
@@ -162,6 +165,7 @@ impl<K: Kernel> Driver<K> {
             has_skipped: false,
             due: 0,
             refusals: 0,
+            sequence: Sequence::default(),
             spin: Spin::default(),
             fixed: Fixed::default(),
             draining_until_ns: None,
@@ -372,7 +376,11 @@ impl<K: Kernel> Driver<K> {
         };
         let fits = |&&(below, _): &&(u32, u32)| load < below;
         let fitting = chunks.iter().find(fits);
-        let fitting = fitting.map_or(CHUNK_MAX, |&(_, chunk)| chunk);
+        let fitting = match fitting {
+            Some(&(_, chunk)) if !self.sequence.goes_on() => chunk,
+            // Also for operations that continue each other, which the block layer merges if they come in one enter.
+            _ => CHUNK_MAX,
+        };
         // The requests of a whole file complete while they are submitted, so the number in flight does not show them.
         let whole_reads = self.handle.whole_reads().min(CHUNK_MAX);
         self.tuning.chunk.unwrap_or(fitting).max(whole_reads)
@@ -435,6 +443,7 @@ impl<K: Kernel> Driver<K> {
         }
         let fixed = self.fixed.apply(&mut sqe);
         self.handle.counters.fixed().add(u64::from(fresh && fixed));
+        self.sequence.note(&sqe);
         if !self.kernel.push(sqe) {
             // Counted as in flight, so that its bytes stay reserved.
             self.again.push_front(slot);

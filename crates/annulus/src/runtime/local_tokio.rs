@@ -290,7 +290,6 @@ mod of_tokio {
 mod tests {
     use std::time::Duration;
 
-    use crate::driver::Wake;
     use crate::driver::core::{Core, SleepCalls};
     use crate::runtime::Runtime;
 
@@ -308,7 +307,7 @@ mod tests {
             };
             assert!(core.begin_sleep(|| false, calls).is_ok());
             assert!(!core.submit_asleep(), "nothing has happened");
-            Wake::wake(&core.notifier());
+            core.notifier().wake();
             assert!(core.submit_asleep());
             core.end_sleep();
         });

@@ -70,22 +70,24 @@ mutations! {
     FlagLoweredLate => "a_message_for_a_core_is_not_forgotten",
     /// The head of the free list carries no tag.
     FreeListUntagged => "a_free_slot_is_given_to_one_thread",
-    /// The holder of a threadless driver's lock does not check for marks after unlocking.
-    MarkOverlooked => "a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder",
-    /// The holder checks for marks without the fence after unlocking.
-    UnlockUnfenced => "a_thread_that_finds_the_lock_taken_is_noticed_by_its_holder",
-    /// An owner counts as awake after its flush.
-    FlushedAwake => "operations_queued_until_a_flush_are_submitted",
+    /// A thread that finds a driver's turn taken leaves no mark.
+    CallUnmarked => "a_thread_that_finds_the_turn_taken_is_noticed",
+    /// The thread that ends its turn overlooks a mark.
+    MarkOverlooked => "a_thread_that_finds_the_turn_taken_is_noticed",
+    /// A thread sleeps in its ring although there is a mark.
+    MarkSleptOver => "a_mark_prevents_the_sleep_or_finds_it",
+    /// The end of a turn does not wake the threads that wait for it.
+    WaitForgotten => "operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once",
+    /// A batch goes on after its end.
+    BatchUnended => "operations_queued_until_a_flush_are_submitted",
     /// The end of a whole read does not submit the reads that waited for it.
     WholeReadEndsUnnoticed => "a_whole_read_that_waits_for_one_that_ends_is_submitted",
     /// A flush leaves whole reads queued that wait for others.
     FlushAwaitsWholeReads => "whole_reads_queued_while_others_end_are_submitted_by_a_flush",
-    /// A thread that looks for missed work does not check for marks after it has held the lock.
-    LookOverlooks => "a_thread_that_looks_for_missed_work_notices_one_that_found_the_lock_taken",
-    /// A thread that drops an arena does not check for marks after it has held the lock.
-    FollowerOverlooks => "a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken",
-    /// That thread checks for marks without the fence after unlocking.
-    FollowUnfenced => "a_thread_that_drops_an_arena_notices_one_that_found_the_lock_taken",
+    /// A thread that looks for missed work overlooks a mark.
+    LookOverlooks => "a_thread_that_looks_for_missed_work_notices_one_that_found_the_turn_taken",
+    /// A thread that drops an arena overlooks a mark.
+    FollowerOverlooks => "a_thread_that_drops_an_arena_notices_one_that_found_the_turn_taken",
     /// The inbox is not checked again once nothing is in flight.
     InboxForgotten => "an_operation_left_to_a_completion_that_has_already_come_is_submitted",
     /// A thread that sleeps in its ring does not check again whether it was awaited.

@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::driver::Wake;
 use crate::driver::mailbox::Mailbox;
 use crate::driver::sleeper::Sleeper;
 use crate::driver::timers::Timer;
+use crate::driver::{Wake, Why};
 use crate::metrics::{Counters, SourceKind};
 use crate::sys::forked;
 use crate::sys::wake::EventFd;
@@ -38,7 +38,7 @@ impl Notifier {
     /// Wakes the core if it sleeps. Called after the data for it has been stored.
     pub(crate) fn notify(&self) {
         if self.sleeper.must_wake() {
-            Wake::wake(self);
+            self.wake();
         }
     }
 
@@ -79,21 +79,21 @@ impl Notifier {
     pub(super) fn eventfd(&self) -> &Arc<EventFd> {
         &self.eventfd
     }
-}
 
-/// For the driver of the core's file operations, whose sleeper has already decided that the core must be woken.
-impl Wake for Notifier {
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if self.is_elsewhere() {
             return;
         }
         self.counters.wakeups().add_shared(1);
-        self.eventfd.wake();
+        EventFd::wake(&self.eventfd);
     }
 }
 
+/// For the driver of the core's file operations, whose sleeper has already decided that the core must be woken.
 impl Wake for Arc<Notifier> {
-    fn wake(&self) {
-        Notifier::wake(self);
+    fn wake(&self, why: Why) {
+        if why != Why::Deadline {
+            Notifier::wake(self);
+        }
     }
 }

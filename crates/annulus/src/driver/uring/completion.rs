@@ -70,6 +70,6 @@ impl<K: Kernel> Driver<K> {
     /// Returns whether the kernel reports this result because the submitting thread has ended (trap 17). The caller has
     /// checked that the operation was not cancelled. Any thread may have polled a threadless driver.
     fn is_cancelled_by_exit(&self, res: i32) -> bool {
-        matches!(-res, ECANCELED | EFAULT) && self.handle.threadless.is_some()
+        matches!(-res, ECANCELED | EFAULT) && self.handle.is_threadless()
     }
 }

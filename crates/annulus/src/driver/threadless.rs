@@ -202,12 +202,12 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             driver.forget_woken();
         }
         match catch_unwind(AssertUnwindSafe(|| driver.work())) {
-            Ok(true) => return true,
+            Ok(true) if driver.has_more() => return true,
             // No later completion would submit the rest.
-            Ok(false) if driver.owes() => return true,
+            Ok(_) if driver.owes() => return true,
             // The thread that waits in the ring is woken in time by its enter call.
-            Ok(false) if self.state.waits() => {}
-            Ok(false) => driver.set_timer(),
+            Ok(_) if self.state.waits() => {}
+            Ok(_) => driver.set_timer(),
             Err(panic) => {
                 // A bug. No task is left waiting.
                 std::mem::forget(panic);
@@ -338,26 +338,42 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             return;
         }
         let mut held = self.turn.wait();
-        held.with(|driver| driver.iter_mut().for_each(|driver| driver.keep_rest(true)));
-        if !self.work(&mut held) {
+        // One round: the sleep looks at everything once more.
+        let Some(has_done) = held.with(|driver| Some(self.round_before_sleep(driver.as_mut()?)))
+        else {
             return;
+        };
+        if !has_done {
+            // `awaited` comes second, so that a thread that sets it later finds the sleep.
+            let sleeps = held.fall_asleep()
+                && (!awaited.load(Ordering::Acquire) || broken(Mutation::AwaitedUnchecked));
+            held.with(|driver| {
+                driver.iter_mut().for_each(|driver| match sleeps {
+                    true => driver.sleep(false),
+                    false => driver.skip_sleep(),
+                });
+            });
+            if sleeps {
+                held.wake_up();
+                held.with(|driver| {
+                    driver
+                        .as_mut()
+                        .map(|driver| self.round_before_sleep(driver))
+                });
+            }
         }
         let done = self.collect(&mut held);
-        let sleeps = done.is_empty() && held.fall_asleep();
-        // After `fall_asleep`, so that a thread that sets it later finds the sleep.
-        let sleeps =
-            sleeps && (!awaited.load(Ordering::Acquire) || broken(Mutation::AwaitedUnchecked));
-        held.with(|driver| {
-            let Some(driver) = driver else { return };
-            driver.keep_rest(false);
-            match sleeps {
-                true => driver.sleep(false),
-                false if done.is_empty() => driver.skip_sleep(),
-                false => {}
-            }
-        });
         held.leave();
         self.deliver(done);
+    }
+
+    /// Does one round, and leaves the entries that do not fill a chunk for the sleep. Returns whether there is something to
+    /// deliver.
+    fn round_before_sleep(&self, driver: &mut Driver<K>) -> bool {
+        driver.keep_rest(true);
+        self.round(driver, false);
+        driver.keep_rest(false);
+        driver.has_done()
     }
 
     /// Ends a `poll_or_sleep` that sleeps, or is about to.

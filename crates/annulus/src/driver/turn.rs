@@ -207,11 +207,16 @@ impl<T> Held<'_, T> {
         self.turn.bits.fetch_or(AGAIN, Ordering::AcqRel);
     }
 
-    /// Begins a sleep in the kernel, which the end of the turn ends. Returns `false` if there is a mark, or the value must
+    /// Begins a sleep in the kernel, which `wake_up` or the end of the turn ends. Returns `false` if there is a mark, or the value must
     /// end.
     pub(super) fn fall_asleep(&mut self) -> bool {
         let before = self.turn.bits.fetch_or(ASLEEP, Ordering::AcqRel);
         before & (AGAIN | OVER) == 0 || broken(Mutation::MarkSleptOver)
+    }
+
+    /// Ends the sleep in the kernel, and clears the mark before a look for work.
+    pub(super) fn wake_up(&mut self) {
+        (self.turn.bits).fetch_and(!(ASLEEP | AGAIN), Ordering::AcqRel);
     }
 
     /// Ends the turn.

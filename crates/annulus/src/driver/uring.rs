@@ -286,12 +286,22 @@ impl<K: Kernel> Driver<K> {
         self.due = 0;
     }
 
-    /// Returns whether a poll would find completions, queued operations or undelivered results.
-    pub(super) fn is_due(&mut self) -> bool {
+    /// Returns whether another round would find completions or submissions.
+    pub(super) fn has_more(&mut self) -> bool {
         self.kernel.ready()
             || self.is_stuck()
             || !self.handle.inbox.is_empty()
-            || !self.done.is_empty()
+            || !self.handle.cancels.is_empty()
+    }
+
+    /// Returns whether there is something to deliver.
+    pub(super) fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Returns whether a poll would find completions, submissions or undelivered results.
+    pub(super) fn is_due(&mut self) -> bool {
+        self.has_more() || self.has_done()
     }
 
     /// Returns whether operations or timers are pending.

@@ -68,7 +68,7 @@ fn check(runtime: &Runtime, spawned: bool) {
         "{metrics:?}"
     );
     assert!(engine.thread_ring_refusal().is_none());
-    assert_eq!(ours(), ["annulus-watch"], "no driver thread");
+    assert_eq!(ours(), ["annulus-watch\n"], "no driver thread");
 }
 
 #[test]

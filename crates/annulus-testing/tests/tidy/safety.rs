@@ -6,7 +6,7 @@ use crate::source::{Source, find_word, ident_after, line_of};
 /// The files that may have `allow(unsafe_code)`, which the workspace denies elsewhere; a name that ends in `/` is a folder.
 /// Extending this list takes a separate change with a reason.
 #[rustfmt::skip]
-const MAY_ALLOW_UNSAFE: [&str; 34] = [
+const MAY_ALLOW_UNSAFE: [&str; 35] = [
     "crates/annulus/src/sys/",
     "crates/annulus/src/buf/",
     "crates/annulus/src/fd.rs",
@@ -29,6 +29,7 @@ const MAY_ALLOW_UNSAFE: [&str; 34] = [
     "crates/annulus/src/driver/stack.rs",
     "crates/annulus/src/driver/table.rs",
     "crates/annulus/src/driver/tests.rs", // test operations are closures; `Op` is an unsafe trait
+    "crates/annulus/src/driver/turn.rs", // the value that the word guards
     "crates/annulus/src/driver/uring.rs",
     "crates/annulus/src/driver/uring/completion.rs",
     "crates/annulus/src/driver/uring/drain.rs",

@@ -128,9 +128,9 @@ impl Wake for Arc<EventFd> {
 
 /// How a driver notices what other threads do.
 enum Notifier {
-    /// It sleeps, and is woken.
+    /// The wake-up of a driver that sleeps.
     Sleeper(Box<dyn Wake>),
-    /// It has no thread: the callers poll it.
+    /// The state of a driver without a thread, which the callers poll.
     Callers(Arc<ThreadlessState>),
 }
 

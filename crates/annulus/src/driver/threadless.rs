@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::finish::{Done, contain};
 use super::threadless_state::{Drive, ThreadlessState};
-use super::turn::{Attempt, Held, Left, Turn};
+use super::turn::{Attempt, Left, Turn, TurnGuard};
 use super::uring::{Driver, Tuning};
 use super::{DriverHandle, Limits, Wake, Why, leak, ring_watch};
 use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, broken, fence, thread_local};
@@ -177,7 +177,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     }
 
     /// Does all work that is possible without sleeping. Returns `false` if the driver has ended.
-    fn work(&self, held: &mut Held<'_, Option<Driver<K>>>) -> bool {
+    fn work(&self, held: &mut TurnGuard<'_, Option<Driver<K>>>) -> bool {
         let mut all_ran = held.all_ran();
         for _ in 0..ROUNDS_MAX {
             held.answer();
@@ -226,8 +226,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.state.publish(driver.in_flight(), chunk);
     }
 
-    /// Takes the completions that are to be delivered.
-    fn collect(&self, held: &mut Held<'_, Option<Driver<K>>>) -> Done {
+    /// Takes the completions, for `deliver`.
+    fn collect(&self, held: &mut TurnGuard<'_, Option<Driver<K>>>) -> Done {
         if self.handle.stopping() {
             self.turn.end();
         }

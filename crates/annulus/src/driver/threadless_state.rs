@@ -27,11 +27,11 @@ pub(crate) struct ThreadlessState {
     chunk: AtomicU32,
     /// True if the submitting thread will wait in the ring, and then submits the rest.
     waits: AtomicBool,
-    place: Mutex<Place>,
+    place: Mutex<DriverPlace>,
 }
 
 /// The place of the driver of a handle.
-enum Place {
+enum DriverPlace {
     Taken(Arc<dyn Drive>),
     /// The handle is drained completely, so another driver may use it.
     Free,
@@ -46,23 +46,27 @@ impl ThreadlessState {
             in_flight: AtomicU32::new(0),
             chunk: AtomicU32::new(1),
             waits: AtomicBool::new(false),
-            place: Mutex::new(Place::Closed),
+            place: Mutex::new(DriverPlace::Closed),
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, DriverPlace> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the driver of the handle.
     pub(super) fn occupy(&self, driver: Arc<dyn Drive>) {
         self.publish(0, 1);
-        *self.place() = Place::Taken(driver);
+        *self.place() = DriverPlace::Taken(driver);
     }
 
     /// Removes the driver of the handle. `free`: no operation of it is left.
     pub(super) fn vacate(&self, free: bool) {
-        let after = if free { Place::Free } else { Place::Closed };
+        let after = if free {
+            DriverPlace::Free
+        } else {
+            DriverPlace::Closed
+        };
         let before = std::mem::replace(&mut *self.place(), after);
         // Outside of the lock.
         drop(before);
@@ -71,17 +75,17 @@ impl ThreadlessState {
     /// Takes a handle without a driver.
     pub(super) fn claim(&self) -> bool {
         let mut place = self.place();
-        let is_free = matches!(*place, Place::Free);
+        let is_free = matches!(*place, DriverPlace::Free);
         if is_free {
-            *place = Place::Closed;
+            *place = DriverPlace::Closed;
         }
         is_free
     }
 
     pub(super) fn driver(&self) -> Option<Arc<dyn Drive>> {
         match &*self.place() {
-            Place::Taken(driver) => Some(Arc::clone(driver)),
-            Place::Free | Place::Closed => None,
+            DriverPlace::Taken(driver) => Some(Arc::clone(driver)),
+            DriverPlace::Free | DriverPlace::Closed => None,
         }
     }
 

@@ -45,7 +45,7 @@ unsafe impl<T: Send> Sync for Turn<T> {}
 
 /// The result of an attempt to take the turn.
 pub(super) enum Attempt<'a, T> {
-    Held(Held<'a, T>),
+    Held(TurnGuard<'a, T>),
     /// Another thread has the turn, and will take one more.
     Taken {
         /// That thread sleeps in the kernel, and has to be interrupted.
@@ -54,7 +54,7 @@ pub(super) enum Attempt<'a, T> {
 }
 
 /// The turn of the calling thread.
-pub(super) struct Held<'a, T> {
+pub(super) struct TurnGuard<'a, T> {
     turn: &'a Turn<T>,
     /// The bits when the turn was taken.
     before: u32,
@@ -114,7 +114,7 @@ impl<T> Turn<T> {
         };
         let before = self.take_or(mark);
         match before & HELD {
-            0 => Attempt::Held(Held { turn: self, before }),
+            0 => Attempt::Held(TurnGuard { turn: self, before }),
             _ => Attempt::Taken {
                 asleep: before & ASLEEP != 0,
             },
@@ -122,11 +122,11 @@ impl<T> Turn<T> {
     }
 
     /// Waits for the turn. The caller has interrupted a sleep in the kernel if there may be one.
-    pub(super) fn wait(&self) -> Held<'_, T> {
+    pub(super) fn wait(&self) -> TurnGuard<'_, T> {
         loop {
             let before = self.take_or(AWAITED);
             if before & HELD == 0 {
-                return Held { turn: self, before };
+                return TurnGuard { turn: self, before };
             }
             let (lock, ended) = &self.ended;
             let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +176,7 @@ impl<T> Turn<T> {
     }
 }
 
-impl<T> Held<'_, T> {
+impl<T> TurnGuard<'_, T> {
     /// Calls `act` with the value.
     #[inline]
     pub(super) fn with<R>(&mut self, act: impl FnOnce(&mut T) -> R) -> R {
@@ -235,7 +235,7 @@ impl<T> Held<'_, T> {
 }
 
 /// A panic ends the turn, too.
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for TurnGuard<'_, T> {
     fn drop(&mut self) {
         self.turn.give_up();
     }

@@ -33,6 +33,12 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             let Some(mut guard) = set.take() else {
                 return defer_close(entry, fd);
             };
+            if let Some(second) = hand_back::duplicate_with_bytes(&guard, fd) {
+                if !hand_back::report_by_duplicate(guard, fd, second) {
+                    return defer_close(entry, fd);
+                }
+                guard = set.take()?;
+            }
             if !matches!(entry.kind(), Kind::Served | Kind::HandedBack) {
                 return None;
             }
@@ -164,6 +170,13 @@ pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
     if close(entry, fd).is_some() {
         draining::release_number(fd);
     }
+}
+
+/// Returns whether two numbers refer to the same connection, which was handed back with buffered bytes.
+pub(crate) fn is_duplicate(entry: &'static Entry, fd: i32, other: i32) -> bool {
+    entry.kind() == Kind::HandedBack
+        && (Set::of(entry).and_then(Set::take))
+            .is_some_and(|guard| hand_back::share(&guard, fd, other))
 }
 
 /// Records `to` as another number of the file that `from` refers to.

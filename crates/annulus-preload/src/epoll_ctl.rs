@@ -512,9 +512,7 @@ fn control_shared(
     let generation = hand_back::generation(&other_set, fd);
     drop(other_set);
     let mut guard = set.take()?;
-    let has_fired = |member: &SharedMember| {
-        member.fd == fd && member.reported && member.events & flag::ONESHOT != 0
-    };
+    let has_fired = |member: &SharedMember| member.is_named(fd) && member.has_fired();
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
     // The kernel's set does not have a one-shot member that was reported here.
     let result = match (
@@ -527,27 +525,20 @@ fn control_shared(
         (operation, _) => ctl(operation),
     };
     if result.is_ok() {
-        guard.shared_members.retain(|member| member.fd != fd);
+        guard.shared_members.retain(|member| !member.is_named(fd));
         if request.operation != libc::EPOLL_CTL_DEL {
-            add_shared_member(&mut guard, (fd, generation), request);
+            guard.shared_members.push(SharedMember {
+                fd,
+                generation,
+                added_as: fd,
+                events: request.events,
+                data: request.data,
+                reported: false,
+                buffered_elsewhere: false,
+            });
         }
     }
     Some(result)
-}
-
-/// Makes this set report bytes that another set has buffered.
-fn add_shared_member(guard: &mut SetGuard, (fd, generation): (i32, u32), request: CtlRequest) {
-    let (events, data) = (request.events, request.data);
-    let another = |member: &SharedMember| member.fd != fd || member.data != data;
-    guard.shared_members.retain(another);
-    guard.shared_members.push(SharedMember {
-        fd,
-        generation,
-        events,
-        data,
-        reported: false,
-        buffered_elsewhere: false,
-    });
 }
 
 /// Handles a member that was handed back: the kernel's set knows it, and the library reports its buffered bytes.

@@ -141,15 +141,44 @@ pub(crate) struct Inner {
 /// its buffered bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMember {
+    /// The number and the generation of the connection that has the buffered bytes.
     pub(crate) fd: i32,
-    /// The generation of the connection that has the buffered bytes.
     pub(crate) generation: u32,
+    /// The number by which the program added it. It differs from `fd` if it was closed while a duplicate is open.
+    pub(crate) added_as: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
     /// The event was reported, and must not be reported again.
     pub(crate) reported: bool,
     /// A set of another thread has buffered bytes of it, when the calling thread began to wait.
     pub(crate) buffered_elsewhere: bool,
+}
+
+impl SharedMember {
+    /// Returns whether the program names this member by `fd`.
+    pub(crate) fn is_named(&self, fd: i32) -> bool {
+        self.added_as == fd && self.fd == fd
+    }
+
+    /// Returns whether it is a one-shot member that was reported.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.reported && self.events & flag::ONESHOT != 0
+    }
+
+    /// Removes it from the kernel's set, which knows it by the number by which it was added. If that number is closed,
+    /// a duplicate takes it for a moment.
+    pub(crate) fn remove_from(&self, set: i32) {
+        let number = match self.is_named(self.fd) {
+            true => Ok(self.fd),
+            false => sys::dup_above(self.fd, self.added_as),
+        };
+        if number == Ok(self.added_as) {
+            let _ = sys::control(set, libc::EPOLL_CTL_DEL, self.added_as, 0, 0);
+        }
+        if let Some(duplicate) = number.ok().filter(|&number| number != self.fd) {
+            let _ = sys::close(duplicate);
+        }
+    }
 }
 
 /// An edge-triggered member that was added to the kernel's set again, and the events that were reported before.
@@ -299,12 +328,17 @@ impl Set {
         unsafe { entry.set().as_ref() }
     }
 
+    /// Returns whether this process has created the set, and not a parent.
+    #[inline]
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.load(Ordering::Relaxed) == identity::fork_generation()
+    }
+
     /// Takes the lock while the ring is idle. `None`: this is a signal handler in the middle of a call of the same
     /// thread, or a child of a fork.
     #[inline(always)]
     pub(crate) fn take(&'static self) -> Option<SetGuard> {
-        if self.process.load(Ordering::Relaxed) != identity::fork_generation() || !self.lock.take()
-        {
+        if !self.is_of_this_process() || !self.lock.take() {
             return None;
         }
         let guard = SetGuard { set: self };
@@ -409,8 +443,7 @@ impl Set {
 
     /// Takes the lock even while the owner is in the kernel, for work that does not involve the ring.
     pub(crate) fn take_during_enter(&'static self) -> Option<SetGuard> {
-        let own = self.process.load(Ordering::Relaxed) == identity::fork_generation();
-        (own && self.lock.take()).then_some(SetGuard { set: self })
+        (self.is_of_this_process() && self.lock.take()).then_some(SetGuard { set: self })
     }
 
     /// Takes the lock, unless the owner is in the kernel with the ring and will handle the set itself.

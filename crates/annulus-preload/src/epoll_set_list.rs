@@ -47,6 +47,19 @@ pub(crate) fn for_each(mut each: impl FnMut(&mut SetGuard)) {
     }
 }
 
+/// Calls `each` for every set of this process, also while its owner is in the kernel: `each` does not use the ring.
+/// Returns `false` in a signal handler that has interrupted the holder of a lock.
+pub(crate) fn for_each_during_enter(mut each: impl FnMut(&mut SetGuard)) -> bool {
+    let mut all_taken = true;
+    for set in all().filter(|set| set.is_of_this_process()) {
+        match set.take_during_enter() {
+            Some(mut guard) => each(&mut guard),
+            None => all_taken = false,
+        }
+    }
+    all_taken
+}
+
 /// Calls `each` for every set with queued bytes, with the time of the first of them; without the set's lock.
 pub(crate) fn for_each_queued(mut each: impl FnMut(&'static Set, u64)) {
     for set in all() {

@@ -301,12 +301,17 @@ fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
         });
     }
     let mut guard = set.take()?;
+    let mut has_changed = false;
     for member in &mut guard.shared_members {
         let same = |one: &&SharedMember| one.fd == member.fd && one.data == member.data;
         let found = members.iter().find(same);
         member.buffered_elsewhere = found.is_some_and(|found| found.buffered_elsewhere);
+        has_changed |= found.is_none();
     }
-    Some(guard)
+    match has_changed {
+        true => query_other_threads(set, guard),
+        false => Some(guard),
+    }
 }
 
 impl SetGuard {
@@ -553,7 +558,7 @@ unsafe fn collect_shared_members(
             if shared_member.events & ONESHOT != 0 {
                 // The kernel's set must not report it once more, and has it again when the program re-arms it.
                 report |= sys::poll_now(shared_member.fd, shared_member.events);
-                let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, shared_member.fd, 0, 0);
+                shared_member.remove_from(guard.fd);
             }
             // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
             unsafe {

@@ -13,6 +13,7 @@ use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::draining::{self, SharedWith};
 use crate::epoll_set::{AlreadyReported, Inner, Mode, Set, SetGuard, SharedMember};
+use crate::epoll_set_list;
 use crate::errno;
 use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind, SHARED, UNSHARED, never_served};
@@ -293,18 +294,45 @@ pub(crate) fn share_buffered(inner: &mut Inner, from: i32, entry: &'static Entry
     }
 }
 
-/// Reports buffered bytes by the open duplicate of a number that is being closed: the set continues to report it.
-fn report_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
-    let shares = |&second: &i32| {
-        let second = inner.connection(second).filter(|_| second != fd);
-        second.is_some_and(|second| second.copied_out.is_shared_with(&connection.copied_out))
-    };
-    if let Some(second) = (0..served_max() as i32).find(shares) {
+/// Returns whether two numbers have the same buffered bytes, because one is a duplicate of the other.
+pub(crate) fn share(inner: &Inner, fd: i32, second: i32) -> bool {
+    let both = inner.connection(fd).zip(inner.connection(second));
+    fd != second
+        && both.is_some_and(|(one, other)| one.copied_out.is_shared_with(&other.copied_out))
+}
+
+/// Returns a duplicate of a number that has the same buffered bytes.
+pub(crate) fn duplicate_with_bytes(inner: &Inner, fd: i32) -> Option<i32> {
+    let connection = inner.connection(fd)?;
+    if !connection.copied_out.is_shared() || connection.buffered() == 0 {
+        return None;
+    }
+    (0..served_max() as i32).find(|&second| share(inner, fd, second))
+}
+
+/// Makes all sets report the buffered bytes of a number by its duplicate, as the number is about to be closed. Locks one
+/// set at a time. Returns `false` in a signal handler that has interrupted a call on one of the sets.
+pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool {
+    let (from, to) = (generation(&guard, fd), generation(&guard, second));
+    drop(guard);
+    epoll_set_list::for_each_during_enter(|other| {
+        for member in &mut other.shared_members {
+            if (member.fd, member.generation) == (fd, from) {
+                (member.fd, member.generation) = (second, to);
+            }
+        }
+    })
+}
+
+/// Makes the set of a number that is being closed continue to report it, by its duplicate.
+fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
+    if let Some(second) = duplicate_with_bytes(inner, fd) {
         let oneshot_or_edge = flag::EDGE_TRIGGERED | flag::ONESHOT;
         let reported = connection.events & oneshot_or_edge != 0 && !connection.is(flag::EDGE);
         inner.shared_members.push(SharedMember {
             fd: second,
             generation: generation(inner, second),
+            added_as: fd,
             events: connection.events,
             data: connection.data,
             reported: reported || connection.is(flag::DISABLED),
@@ -357,9 +385,8 @@ pub(crate) fn close(
     let in_signal_handler = guard.in_signal_handler();
     let inner: &mut Inner = guard;
     let was_served = entry.kind() == Kind::Served;
-    if connection.copied_out.is_shared() && connection.is(flag::MEMBER) && connection.buffered() > 0
-    {
-        report_by_duplicate(inner, fd, connection);
+    if connection.copied_out.is_shared() && connection.is(flag::MEMBER) {
+        continue_by_duplicate(inner, fd, connection);
     }
     inner.unready(fd, connection);
     inner.forget_reported(fd, connection.data);

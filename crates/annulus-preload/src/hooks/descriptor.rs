@@ -96,9 +96,8 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let shared = before_duplicate(fd);
     // The call closes the previous file of the number. A served connection is closed first, so that none of its output
     // is lost.
-    if fd != to
-        && let Some(entry) = fd_table::entry(to)
-    {
+    let changes = fd != to && !shared.is_some_and(|entry| is_duplicate(entry, fd, to));
+    if changes && let Some(entry) = fd_table::entry(to) {
         if entry.kind() == Kind::Library {
             errno::set(libc::EBUSY);
             return -1;
@@ -111,11 +110,15 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
         None => pass_on!(real::dup2(fd, to)),
         Some(flags) => pass_on!(real::dup3(fd, to, flags)),
     };
-    if fd == to {
-        ret
-    } else {
-        duplicated(fd, ret, shared)
+    match changes {
+        true => duplicated(fd, ret, shared),
+        false => ret,
     }
+}
+
+/// Returns whether a number is a duplicate of another, so that `dup2` changes nothing.
+fn is_duplicate(entry: &'static fd_table::Entry, fd: c_int, to: c_int) -> bool {
+    catch_panic(|| of::is_duplicate(entry, fd, to).then_some(Ok(0))).is_some()
 }
 
 /// Prepares a descriptor that is about to be duplicated.

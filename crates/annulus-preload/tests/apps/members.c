@@ -521,6 +521,130 @@ static void buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate(void
     }
 }
 
+/* Closes a number, or gives it to another file. */
+static void give_up(int fd, int way) {
+    int file = (int)MUST(open("/dev/null", O_RDONLY));
+    MUST(way == 0 ? close(fd) : way == 1 ? close_range((unsigned)fd, (unsigned)fd, 0) : dup2(file, fd));
+    MUST(close(file));
+}
+
+/* Of three numbers of a connection, the one that is a member of the second set is closed, and then another. */
+static void buffered_bytes_of_a_closed_number_are_reported_by_each_set(void) {
+    static const uint32_t masks[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT};
+    for (int i = 0; i < 36; i++) {
+        int first = new_set(), second = new_set(), member = i / 3 % 3;
+        int way = i % 3 == 2 ? i / 3 % 2 : i / 3 % 3;
+        struct pair pair = added(first, EPOLLIN);
+        peer_send(&pair, "abc");
+        await_delivery(&pair);
+        print_next(first);
+        int numbers[3] = {pair.app, (int)MUST(dup(pair.app)), (int)MUST(dup(pair.app))};
+        add(second, numbers[member], masks[i % 3], 2);
+        if (i >= 18)
+            print_now(second);
+        give_up(numbers[member], way);
+        print_now(second);
+        give_up(numbers[(member + 1) % 3], way);
+        pair.app = numbers[(member + 2) % 3];
+        print_now(second);
+        print_now(first);
+        print_read(pair.app, 2);
+        print_now(second);
+        print_read(pair.app, 9);
+        print_now(second);
+        peer_send(&pair, "def");
+        await_delivery(&pair);
+        print_now(second);
+        print_now(second);
+        print_now(first);
+        print_read(pair.app, 9);
+        MUST(close(pair.app));
+        print_now(second);
+        MUST(close(first) | close(second));
+        syscall(SYS_close, pair.peer);
+    }
+}
+
+/* The kernel knows a member by its number, which the library cannot use any more. */
+static void a_oneshot_member_whose_number_another_file_has_is_reported_once(void) {
+    int first = new_set(), second = new_set();
+    struct pair pair = added(first, EPOLLIN);
+    peer_send(&pair, "abc");
+    print_next(first);
+    int twin = (int)MUST(dup(pair.app));
+    add(second, twin, EPOLLIN | EPOLLONESHOT, 2);
+    give_up(twin, 2);
+    print_now(second);
+    print_read(pair.app, 9);
+    peer_send(&pair, "def");
+    await_delivery(&pair);
+    print_now(second);
+}
+
+struct closing {
+    pthread_barrier_t step;
+    int number;
+};
+
+static void *wait_beside_a_close(void *argument) {
+    struct closing *closing = argument;
+    int set = new_set();
+    add(set, closing->number, EPOLLIN, 3);
+    pthread_barrier_wait(&closing->step);
+    pthread_barrier_wait(&closing->step);
+    print_now(set);
+    pthread_barrier_wait(&closing->step);
+    pthread_barrier_wait(&closing->step);
+    print_now(set);
+    MUST(close(set));
+    return NULL;
+}
+
+static void buffered_bytes_of_a_closed_number_are_reported_in_another_thread(void) {
+    int set = new_set();
+    struct pair pair = added(set, EPOLLIN);
+    struct closing closing = {.number = pair.app};
+    pthread_t thread;
+    peer_send(&pair, "abc");
+    print_next(set);
+    int twin = (int)MUST(dup(pair.app));
+    MUST(-pthread_barrier_init(&closing.step, NULL, 2));
+    MUST(-pthread_create(&thread, NULL, wait_beside_a_close, &closing));
+    pthread_barrier_wait(&closing.step);
+    MUST(close(pair.app));
+    pthread_barrier_wait(&closing.step);
+    pthread_barrier_wait(&closing.step);
+    print_read(twin, 9);
+    pthread_barrier_wait(&closing.step);
+    pthread_join(thread, NULL);
+}
+
+/* The numbers refer to the same connection already. */
+static void a_duplicate_onto_its_own_connection_changes_nothing(void) {
+    int first = new_set(), second = new_set();
+    struct pair pair = added(first, EPOLLIN);
+    peer_send(&pair, "abc");
+    print_next(first);
+    int twin = (int)MUST(dup(pair.app));
+    add(second, twin, EPOLLIN, 2);
+    MUST(dup2(pair.app, twin));
+    MUST(dup3(twin, pair.app, 0));
+    print("close on exec: %d %d\n", fcntl(pair.app, F_GETFD), fcntl(twin, F_GETFD));
+    print_now(first);
+    print_now(second);
+    mod(first, pair.app, EPOLLIN | EPOLLOUT, 3);
+    mod(second, twin, EPOLLIN | EPOLLOUT, 4);
+    print_now(first);
+    print_now(second);
+    print_read(twin, 9);
+    print_now(first);
+    print_now(second);
+    del(first, pair.app);
+    del(second, twin);
+    print_now(first);
+    print_now(second);
+}
+
 static void a_blocking_socket_can_be_a_member(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = pair_on(listener, port, 0);
@@ -774,6 +898,10 @@ static const struct app_case cases[] = {
     CASE(a_duplicate_of_a_member_is_another_member, "back:duplicated"),
     CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),
     CASE(buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate, "back:duplicated"),
+    CASE(buffered_bytes_of_a_closed_number_are_reported_by_each_set, "back:duplicated"),
+    CASE(a_oneshot_member_whose_number_another_file_has_is_reported_once, "back:duplicated"),
+    CASE(buffered_bytes_of_a_closed_number_are_reported_in_another_thread, "back:duplicated"),
+    CASE(a_duplicate_onto_its_own_connection_changes_nothing, "back:duplicated"),
     CASE(a_blocking_socket_can_be_a_member, "passed:blocking"),
     CASE(a_member_that_becomes_non_blocking_is_served,
         "served:read served:write passed:blocking<=0 passed:unknown_flags<=0 back:unknown_flags<=0"),

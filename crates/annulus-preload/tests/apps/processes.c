@@ -237,6 +237,23 @@ static void a_connection_ends_though_an_older_child_lives(void) {
     MUST(waitpid(child, &status, 0));
 }
 
+static void a_closed_number_is_reported_while_a_child_has_its_connection(void) {
+    int set = new_set(), status;
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        pause_ms(60000);
+        _exit(0);
+    }
+    MUST(close(pair.app));
+    peer_send(&pair, "for the child");
+    pause_ms(20);
+    print_now(set);
+    MUST(kill(child, SIGKILL));
+    MUST(waitpid(child, &status, 0));
+}
+
 static void a_killed_process_ends_its_connections_though_its_child_lives(void) {
     int port, listener = listen_on(0, &port), two[2], status;
     pid_t grandchild;
@@ -697,6 +714,7 @@ static const struct app_case cases[] = {
     CASE(a_child_may_serve_with_a_set_of_its_own, "served:read"),
     CASE(a_child_serves_no_connection_that_its_parent_duplicated, "back:duplicated passed:duplicated"),
     CASE(a_connection_ends_though_an_older_child_lives, "served:read"),
+    CASE(a_closed_number_is_reported_while_a_child_has_its_connection, "served:read"),
     CASE(a_killed_process_ends_its_connections_though_its_child_lives, "passes"),
     CASE(a_started_program_inherits_the_stream, ""),
     CASE(exec_passes_on_buffered_bytes, ""),

@@ -89,6 +89,10 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_duplicate_of_a_member_is_another_member;
     fn a_closed_number_whose_duplicate_lives_is_still_reported;
     fn buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate;
+    fn buffered_bytes_of_a_closed_number_are_reported_by_each_set;
+    fn a_oneshot_member_whose_number_another_file_has_is_reported_once;
+    fn buffered_bytes_of_a_closed_number_are_reported_in_another_thread;
+    fn a_duplicate_onto_its_own_connection_changes_nothing;
     fn a_blocking_socket_can_be_a_member;
     fn a_member_that_becomes_non_blocking_is_served;
     fn a_member_that_becomes_non_blocking_later_is_reported_once;
@@ -358,6 +362,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_child_may_serve_with_a_set_of_its_own;
     fn a_child_serves_no_connection_that_its_parent_duplicated;
     fn a_connection_ends_though_an_older_child_lives;
+    fn a_closed_number_is_reported_while_a_child_has_its_connection;
     fn a_killed_process_ends_its_connections_though_its_child_lives;
     fn a_started_program_inherits_the_stream;
     fn exec_passes_on_buffered_bytes;

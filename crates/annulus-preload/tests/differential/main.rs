@@ -31,7 +31,7 @@ use annulus_testing::{preload_library, skip};
 use program::{Program, Run, With};
 
 /// Cases that differ, each with a line in docs/reference/preload.md, "Differences from a plain run".
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 15] = [
     "bytes_before_a_reset_are_read_first",
     "bytes_that_were_reported_are_read_by_one_of_two_processes",
     "reading_into_unmapped_memory_fails_and_loses_no_bytes",
@@ -40,6 +40,8 @@ const KNOWN: [&str; 13] = [
     "a_socket_passed_on_brings_its_bytes",
     "a_set_lists_its_members_in_proc",
     "a_oneshot_member_of_an_inherited_set_is_reported_by_one_process",
+    "a_oneshot_member_whose_number_another_file_has_is_reported_once",
+    "a_closed_number_is_reported_while_a_child_has_its_connection",
     "urgent_bytes_that_the_program_never_announced_are_skipped",
     "urgent_bytes_are_reported_separately",
     "an_option_that_is_set_late_applies_from_then_on",

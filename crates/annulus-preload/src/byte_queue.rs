@@ -35,7 +35,7 @@ impl ByteQueue {
 
     #[inline]
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: Owned: null, or a box made in `append`.
+        // SAFETY: Owned: null, or a box made in `allocated`.
         match unsafe { self.0.as_ref() } {
             Some(shared) => &shared.bytes[shared.consumed..],
             None => &[],
@@ -46,16 +46,7 @@ impl ByteQueue {
         if more.is_empty() {
             return;
         }
-        if self.0.is_null() {
-            let shared = Shared {
-                bytes: Vec::with_capacity(more.len()),
-                consumed: 0,
-                holders: 1,
-            };
-            self.0 = Box::into_raw(Box::new(shared));
-        }
-        // SAFETY: Owned: made above, or before.
-        let shared = unsafe { &mut *self.0 };
+        let shared = self.allocated(more.len());
         if shared.consumed > shared.bytes.len() / 2 {
             shared.bytes.drain(..shared.consumed);
             shared.consumed = 0;
@@ -63,9 +54,23 @@ impl ByteQueue {
         shared.bytes.extend_from_slice(more);
     }
 
+    /// Returns the queue's memory, which is allocated here if it has none.
+    fn allocated(&mut self, capacity: usize) -> &mut Shared {
+        if self.0.is_null() {
+            let shared = Shared {
+                bytes: Vec::with_capacity(capacity),
+                consumed: 0,
+                holders: 1,
+            };
+            self.0 = Box::into_raw(Box::new(shared));
+        }
+        // SAFETY: Owned: made above, or before.
+        unsafe { &mut *self.0 }
+    }
+
     /// Consumes the first `count` bytes.
     pub(crate) fn take(&mut self, count: usize) {
-        // SAFETY: Owned: null, or a box made in `append`.
+        // SAFETY: Owned: null, or a box made in `allocated`.
         let Some(shared) = (unsafe { self.0.as_mut() }) else {
             return;
         };
@@ -76,33 +81,31 @@ impl ByteQueue {
     }
 
     pub(crate) fn clear(&mut self) {
-        // SAFETY: Owned: null, or a box made in `append`.
+        // SAFETY: Owned: null, or a box made in `allocated`.
         if let Some(shared) = unsafe { self.0.as_mut() } {
             shared.holders -= 1;
             if shared.holders == 0 {
-                // SAFETY: Owned: leaked in `append`, and not used any more.
+                // SAFETY: Owned: leaked in `allocated`, and not used any more.
                 drop(unsafe { Box::from_raw(self.0) });
             }
             self.0 = ptr::null_mut();
         }
     }
 
-    /// Returns another holder of the same bytes: bytes that one holder consumes are consumed for all.
+    /// Returns another holder of the same bytes, of which there may be none: bytes that one holder consumes are consumed
+    /// for all.
     pub(crate) fn share(&mut self) -> ByteQueue {
-        // SAFETY: Owned: null, or a box made in `append`.
-        if let Some(shared) = unsafe { self.0.as_mut() } {
-            shared.holders += 1;
-        }
+        self.allocated(0).holders += 1;
         ByteQueue(self.0)
     }
 
     /// Returns whether another descriptor has the same bytes.
     pub(crate) fn is_shared(&self) -> bool {
-        // SAFETY: Owned: null, or a box made in `append`.
+        // SAFETY: Owned: null, or a box made in `allocated`.
         unsafe { self.0.as_ref() }.is_some_and(|shared| shared.holders > 1)
     }
 
-    /// Returns whether both hold the same bytes, and are not empty.
+    /// Returns whether both are holders of the same bytes.
     pub(crate) fn is_shared_with(&self, other: &ByteQueue) -> bool {
         !self.0.is_null() && ptr::eq(self.0, other.0)
     }

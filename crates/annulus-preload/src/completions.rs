@@ -289,7 +289,7 @@ impl Inner {
             )
         };
         if res < 0 && !send_errors::keeps_bytes(-res) {
-            return send::on_broken(self, fd, connection, -res);
+            return send::on_broken(self, fd, -res);
         }
         // Bytes that a signal handler has written meanwhile follow the unsent bytes.
         let later = connection.backlog.move_out();

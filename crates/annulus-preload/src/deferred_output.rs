@@ -84,8 +84,9 @@ pub(crate) fn on_writable(event_key: u64) {
     else {
         return writability::forget(fd);
     };
-    let same_generation = |connection: &Conn| u64::from(connection.generation) == event_key >> 32;
-    match guard.connection(fd).filter(same_generation) {
+    match guard.connection(fd) {
+        // The number of a connection that is open by a duplicate now belongs to another.
+        Some(connection) if u64::from(connection.generation) != event_key >> 32 => {}
         Some(connection) if !connection.backlog.is_empty() => {
             try_send(&mut guard, fd, connection);
         }

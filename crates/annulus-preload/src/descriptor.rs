@@ -33,7 +33,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             let Some(mut guard) = set.take() else {
                 return defer_close(entry, fd);
             };
-            if let Some(second) = hand_back::duplicate_with_bytes(&guard, fd) {
+            if let Some(second) = hand_back::duplicate_to_report(&guard, fd) {
                 if !hand_back::report_by_duplicate(guard, fd, second) {
                     return defer_close(entry, fd);
                 }
@@ -172,7 +172,8 @@ pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
     }
 }
 
-/// Returns whether two numbers refer to the same connection, which was handed back with buffered bytes.
+/// Returns whether two numbers refer to the same connection, which was handed back and of which the library holds
+/// something.
 pub(crate) fn is_duplicate(entry: &'static Entry, fd: i32, other: i32) -> bool {
     entry.kind() == Kind::HandedBack
         && (Set::of(entry).and_then(Set::take))
@@ -202,7 +203,7 @@ pub(crate) fn duplicate(
             if let Some(mut guard) = Set::of(from).and_then(Set::take) {
                 let flags = never_served(from.flags() | SHARED, Why::Duplicated);
                 from.set_kind(Kind::HandedBack, flags);
-                hand_back::share_buffered(&mut guard, from_fd, to, to_fd);
+                hand_back::share_held(&mut guard, from_fd, to, to_fd);
             }
         }
         Kind::Stream => {

@@ -534,7 +534,7 @@ fn control_shared(
                 events: request.events,
                 data: request.data,
                 reported: false,
-                buffered_elsewhere: false,
+                held_elsewhere: 0,
             });
         }
     }

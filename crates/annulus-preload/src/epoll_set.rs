@@ -138,10 +138,10 @@ pub(crate) struct Inner {
 }
 
 /// A member of two sets, or one whose number was closed while a duplicate is open. The kernel's set knows it, but not
-/// its buffered bytes.
+/// its buffered bytes and its error.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMember {
-    /// The number and the generation of the connection that has the buffered bytes.
+    /// The number and the generation of the connection that has them.
     pub(crate) fd: i32,
     pub(crate) generation: u32,
     /// The number by which the program added it. It differs from `fd` if it was closed while a duplicate is open.
@@ -150,8 +150,8 @@ pub(crate) struct SharedMember {
     pub(crate) data: u64,
     /// The event was reported, and must not be reported again.
     pub(crate) reported: bool,
-    /// A set of another thread has buffered bytes of it, when the calling thread began to wait.
-    pub(crate) buffered_elsewhere: bool,
+    /// The events of what a set of another thread held of it when the calling thread began to wait.
+    pub(crate) held_elsewhere: u32,
 }
 
 impl SharedMember {

@@ -282,8 +282,7 @@ fn tidy_up(guard: &mut SetGuard) {
     }
 }
 
-/// Determines which shared members have bytes that a set of another thread has buffered: these will not become more. Locks
-/// one set at a time, as another thread may do the same in the opposite order.
+/// Determines what sets of other threads hold of the shared members: this will not become more. Locks one set at a time, as another thread may do the same in the opposite order.
 #[cold]
 fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
     let mut members = guard.shared_members.clone();
@@ -296,16 +295,15 @@ fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
         let connection = other_guard
             .as_ref()
             .and_then(|guard| guard.connection(member.fd));
-        member.buffered_elsewhere = connection.is_some_and(|connection| {
-            connection.generation == member.generation && connection.buffered() > 0
-        });
+        let same = connection.filter(|connection| connection.generation == member.generation);
+        member.held_elsewhere = same.map_or(0, |connection| connection.held_events());
     }
     let mut guard = set.take()?;
     let mut has_changed = false;
     for member in &mut guard.shared_members {
         let same = |one: &&SharedMember| one.fd == member.fd && one.data == member.data;
         let found = members.iter().find(same);
-        member.buffered_elsewhere = found.is_some_and(|found| found.buffered_elsewhere);
+        member.held_elsewhere = found.map_or(0, |found| found.held_elsewhere);
         has_changed |= found.is_none();
     }
     match has_changed {
@@ -315,25 +313,29 @@ fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
 }
 
 impl SetGuard {
-    fn has_buffered(&self, shared_member: SharedMember) -> bool {
+    /// Returns the events to report of what the library holds of a shared member.
+    fn held_of(&self, shared_member: SharedMember) -> u32 {
         let owner_entry = || {
             let entry = fd_table::entry(shared_member.fd)?;
             let set = Set::of(entry).filter(|_| entry.kind() == Kind::HandedBack)?;
             // The state of another thread's connection is not read.
             set.is_owner().then_some(entry)
         };
-        if shared_member.reported || shared_member.events & flag::IN == 0 {
-            return false;
+        if shared_member.reported {
+            return 0;
         }
-        shared_member.buffered_elsewhere
-            || owner_entry().is_some_and(|entry| {
-                // SAFETY: Held: a connection of a set that this thread owns, and is not in the kernel with.
-                let connection = unsafe { &*entry.connection() };
-                connection.generation == shared_member.generation && connection.buffered() > 0
-            })
+        let held = owner_entry().map_or(0, |entry| {
+            // SAFETY: Held: a connection of a set that this thread owns, and is not in the kernel with.
+            let connection = unsafe { &*entry.connection() };
+            match connection.generation == shared_member.generation {
+                true => connection.held_events(),
+                false => 0,
+            }
+        });
+        (held | shared_member.held_elsewhere) & (shared_member.events | flag::ERR)
     }
 
-    /// Returns whether there is a shared member to report. Forgets those that have no buffered bytes any more.
+    /// Returns whether there is a shared member to report. Forgets those of which the library holds nothing any more.
     pub(crate) fn has_ready_shared_member(&mut self) -> bool {
         if self.shared_members.is_empty() {
             return false;
@@ -343,7 +345,7 @@ impl SetGuard {
         });
         self.shared_members
             .iter()
-            .any(|&shared_member| self.has_buffered(shared_member))
+            .any(|&shared_member| self.held_of(shared_member) != 0)
     }
 
     /// Returns whether there are events to report. Removes connections that are no longer ready from the list, and
@@ -553,8 +555,8 @@ unsafe fn collect_shared_members(
     let max = buffer.max as usize;
     for nth in 0..guard.shared_members.len() {
         let shared_member = guard.shared_members[nth];
-        if *filled < max && guard.has_buffered(shared_member) {
-            let mut report = shared_member.events & flag::IN;
+        let mut report = guard.held_of(shared_member);
+        if *filled < max && report != 0 {
             if shared_member.events & ONESHOT != 0 {
                 // The kernel's set must not report it once more, and has it again when the program re-arms it.
                 report |= sys::poll_now(shared_member.fd, shared_member.events);

@@ -28,6 +28,7 @@ use crate::sockopts;
 use crate::stops;
 use crate::switch;
 use crate::sys;
+use crate::writability;
 
 /// Descriptors of a set that other threads have used; above this number, the whole set passes through.
 const FOREIGN_FDS_MAX: u32 = 64;
@@ -182,7 +183,7 @@ fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
 
 /// Releases a connection that was handed back once it has no buffered bytes.
 #[inline]
-pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, mut connection: Conn) {
     let Some(entry) = fd_table::entry(fd) else {
         return;
     };
@@ -197,6 +198,9 @@ pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
     }
     inner.unready(fd, connection);
     inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
+    // They are empty, but duplicates may share them.
+    connection.copied_out.clear();
+    connection.backlog.clear();
     // A connection with an ended direction is not served again.
     let flags = match connection.is(OVER) {
         true => never_served(entry.flags(), Why::NotConnected),
@@ -273,44 +277,80 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
     }
 }
 
-/// Shares the buffered bytes of a connection that was handed back with its duplicate.
-pub(crate) fn share_buffered(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
+/// Shares what the library holds of a connection that was handed back with its duplicate: received bytes, an error, and
+/// deferred output.
+pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
     let flags = never_served(SHARED, Why::Duplicated);
-    let Some(mut source) = inner.connection(from) else {
+    let holds = |one: &Conn| one.held_events() != 0 || !one.backlog.is_empty();
+    let Some(mut source) = inner.connection(from).filter(holds) else {
         return entry.set_kind(Kind::Stream, flags);
     };
-    if source.buffered() == 0 {
-        return entry.set_kind(Kind::Stream, flags);
-    }
     receive::copy_out(inner, source);
     entry.set_epoll_set(inner.set_ptr.cast_mut());
     entry.set_kind(Kind::HandedBack, flags);
     if let Some(mut duplicate) = inner.connection(to) {
         duplicate.begin(0, 0);
-        duplicate.clear(flag::MEMBER);
+        duplicate.flags = source.flags & (flag::FULL | flag::SHUT | flag::TO_SHUT);
         duplicate.copied_out = source.copied_out.share();
+        duplicate.backlog = source.backlog.share();
+        duplicate.error = source.error;
         inner.handed_back_count += 1;
         note_member(to);
+        deferred_output::mark_deferred(inner, to, duplicate);
     }
 }
 
-/// Returns whether two numbers have the same buffered bytes, because one is a duplicate of the other.
+/// Returns whether two numbers share what the library holds of their connection, as one is a duplicate of the other.
 pub(crate) fn share(inner: &Inner, fd: i32, second: i32) -> bool {
     let both = inner.connection(fd).zip(inner.connection(second));
     fd != second
         && both.is_some_and(|(one, other)| one.copied_out.is_shared_with(&other.copied_out))
 }
 
-/// Returns a duplicate of a number that has the same buffered bytes.
-pub(crate) fn duplicate_with_bytes(inner: &Inner, fd: i32) -> Option<i32> {
-    let connection = inner.connection(fd)?;
-    if !connection.copied_out.is_shared() || connection.buffered() == 0 {
-        return None;
-    }
-    (0..served_max() as i32).find(|&second| share(inner, fd, second))
+/// Returns the duplicates of a number that share what the library holds of its connection.
+fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
+    let connection = inner.connection(fd);
+    let count = match connection.is_some_and(|connection| connection.copied_out.is_shared()) {
+        true => served_max() as i32,
+        false => 0,
+    };
+    (0..count)
+        .filter(|&second| share(inner, fd, second))
+        .collect()
 }
 
-/// Makes all sets report the buffered bytes of a number by its duplicate, as the number is about to be closed. Locks one
+/// Calls `each` for a connection and its duplicates that share what the library holds of it.
+pub(crate) fn for_each_duplicate(
+    inner: &mut Inner,
+    fd: i32,
+    mut each: impl FnMut(&mut Inner, i32, Conn),
+) {
+    let mut all = duplicates(inner, fd);
+    all.push(fd);
+    for fd in all {
+        if let Some(connection) = inner.connection(fd) {
+            each(inner, fd, connection);
+        }
+    }
+}
+
+/// Returns and clears the error of a connection, which one of its duplicates returns.
+pub(crate) fn take_error(inner: &mut Inner, fd: i32, connection: Conn) -> i32 {
+    let error = connection.error;
+    if error != 0 {
+        for_each_duplicate(inner, fd, |_, _, mut connection| connection.error = 0);
+    }
+    error
+}
+
+/// Returns a duplicate of a number that has the same buffered bytes or error.
+pub(crate) fn duplicate_to_report(inner: &Inner, fd: i32) -> Option<i32> {
+    let connection = inner.connection(fd)?;
+    let holds = connection.held_events() != 0;
+    holds.then(|| duplicates(inner, fd))?.first().copied()
+}
+
+/// Makes all sets report the buffered bytes and the error of a number by its duplicate, as the number is about to be closed. Locks one
 /// set at a time. Returns `false` in a signal handler that has interrupted a call on one of the sets.
 pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool {
     let (from, to) = (generation(&guard, fd), generation(&guard, second));
@@ -326,7 +366,7 @@ pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool
 
 /// Makes the set of a number that is being closed continue to report it, by its duplicate.
 fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
-    if let Some(second) = duplicate_with_bytes(inner, fd) {
+    if let Some(second) = duplicate_to_report(inner, fd) {
         let oneshot_or_edge = flag::EDGE_TRIGGERED | flag::ONESHOT;
         let reported = connection.events & oneshot_or_edge != 0 && !connection.is(flag::EDGE);
         inner.shared_members.push(SharedMember {
@@ -336,7 +376,7 @@ fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
             events: connection.events,
             data: connection.data,
             reported: reported || connection.is(flag::DISABLED),
-            buffered_elsewhere: false,
+            held_elsewhere: 0,
         });
     }
 }
@@ -408,7 +448,15 @@ pub(crate) fn close(
             stop_receiving(inner, fd, connection);
         }
     }
-    let unsent = connection.backlog.move_out();
+    let unsent = match connection.backlog.is_shared() {
+        // A duplicate sends them.
+        true => {
+            writability::forget(fd);
+            connection.backlog.clear();
+            TakenBytes::none()
+        }
+        false => connection.backlog.move_out(),
+    };
     // Only the next connection with this number waits until the socket is writable.
     connection.clear(flag::FULL);
     if was_served {
@@ -476,7 +524,7 @@ fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: 
 /// Discards unread bytes as the kernel does: sends queued bytes, then resets the connection.
 fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
     if connection.buffered() == 0 {
-        return;
+        return connection.copied_out.clear();
     }
     receive::copy_out(inner, connection);
     // The last number of the connection discards them, unless another process has it.

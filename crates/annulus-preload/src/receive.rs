@@ -48,7 +48,7 @@ pub(crate) unsafe fn read(
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
         hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
     }
-    let mut connection = guard.connection(fd)?;
+    let connection = guard.connection(fd)?;
     let total = match capacity(vectors, flags) {
         Ok(total) => total,
         Err(errno) => return Some(Err(errno)),
@@ -77,7 +77,7 @@ pub(crate) unsafe fn read(
     }
     // The end that was received comes before an error.
     if connection.error != 0 && !connection.is(flag::ENDED) {
-        return Some(Err(std::mem::take(&mut connection.error)));
+        return Some(Err(hand_back::take_error(inner, fd, connection)));
     }
     if connection.is(flag::ENDED | flag::DEAD) {
         return Some(Ok(0));

@@ -70,7 +70,7 @@ pub(crate) unsafe fn write(
     let result = if entry.kind() == Kind::HandedBack {
         if connection.error != 0 {
             // The ring has consumed the error, which the kernel returns only once.
-            let error = std::mem::take(&mut connection.error);
+            let error = hand_back::take_error(inner, fd, connection);
             hand_back::finish_hand_back(inner, fd, connection);
             return Some(Err(error));
         }
@@ -332,7 +332,7 @@ unsafe fn write_directly(
                 SendFailure::Call => {}
                 SendFailure::Ended => {
                     drop_queued(inner, fd, connection, queued);
-                    on_broken(inner, fd, connection, errno);
+                    on_broken(inner, fd, errno);
                     connection.error = 0;
                 }
             }
@@ -401,7 +401,7 @@ fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
             }
             Err(errno) => {
                 drop_queued(inner, fd, connection, usize::MAX);
-                on_broken(inner, fd, connection, errno);
+                on_broken(inner, fd, errno);
             }
         }
     }
@@ -435,15 +435,17 @@ fn wait_writable(inner: &mut Inner, fd: i32) {
 }
 
 /// Records that no write can succeed any more.
-pub(crate) fn on_broken(inner: &mut Inner, fd: i32, mut connection: Conn, errno: i32) {
-    connection.mark(flag::BROKEN);
-    if errno != libc::EPIPE {
-        connection.error = errno;
-        connection.mark(flag::DEAD);
-    }
-    connection.backlog.clear();
-    connection.clear(flag::FULL);
-    inner.notify(fd, connection, 0);
+pub(crate) fn on_broken(inner: &mut Inner, fd: i32, errno: i32) {
+    hand_back::for_each_duplicate(inner, fd, |inner, fd, mut connection| {
+        connection.mark(flag::BROKEN);
+        if errno != libc::EPIPE {
+            connection.error = errno;
+            connection.mark(flag::DEAD);
+        }
+        connection.backlog.clear();
+        connection.clear(flag::FULL);
+        inner.notify(fd, connection, 0);
+    });
 }
 
 /// Sends deferred output, and reports writability when all of it has been sent.
@@ -452,9 +454,14 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
         match sys::send(fd, connection.backlog.as_slice()) {
             Ok(sent) => connection.backlog.take(sent),
             Err(errno) if send_errors::keeps_bytes(errno) => return wait_writable(inner, fd),
-            Err(errno) => return on_broken(inner, fd, connection, errno),
+            Err(errno) => return on_broken(inner, fd, errno),
         }
     }
+    hand_back::for_each_duplicate(inner, fd, on_sent);
+}
+
+/// Handles the end of the deferred output of a connection, or of a duplicate.
+fn on_sent(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::TO_SHUT) {
         connection.clear(flag::TO_SHUT);
         let _ = sys::shutdown(fd, libc::SHUT_WR);
@@ -550,20 +557,19 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
         hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
         // The call makes the kernel report a new edge.
         guard.forget_reported_fd(fd);
-        let mut connection = guard.connection(fd)?;
+        let connection = guard.connection(fd)?;
         guard.notify(fd, connection, 0);
         if how != libc::SHUT_RDWR || connection.backlog.is_empty() {
             return None;
         }
-        // Deferred output is sent before FIN.
-        connection.mark(flag::TO_SHUT | flag::SHUT);
+        shut_down_later(&mut guard, fd);
         return Some(sys::shutdown(fd, libc::SHUT_RD));
     }
     let mut connection = guard.connection(fd)?;
     let inner: &mut Inner = &mut guard;
     flush(inner, fd, connection);
     if !connection.backlog.is_empty() {
-        connection.mark(flag::TO_SHUT | flag::SHUT);
+        shut_down_later(inner, fd);
         return Some(Ok(0));
     }
     let result = sys::shutdown(fd, how);
@@ -574,6 +580,13 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
     inner.forget_reported(fd, connection.data);
     inner.notify(fd, connection, 0);
     Some(result)
+}
+
+/// Sends FIN once the deferred output has been sent, also by a duplicate.
+fn shut_down_later(inner: &mut Inner, fd: i32) {
+    hand_back::for_each_duplicate(inner, fd, |_, _, mut connection| {
+        connection.mark(flag::TO_SHUT | flag::SHUT);
+    });
 }
 
 /// Forgets the reported events of a connection that is about to be shut down, as the kernel reports a new edge.
@@ -587,8 +600,8 @@ pub(crate) fn before_shutdown(fd: i32) {
 
 /// Returns and clears the connection's error. `None`: passes through to the kernel.
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
-    let guard = served(entry, fd).ok()?;
-    let mut connection = guard.connection(fd)?;
-    let error = std::mem::take(&mut connection.error);
+    let mut guard = served(entry, fd).ok()?;
+    let connection = guard.connection(fd)?;
+    let error = hand_back::take_error(&mut guard, fd, connection);
     (error != 0).then_some(Ok(error as usize))
 }

@@ -734,9 +734,90 @@ static void a_duplicate_of_a_handed_back_connection_shares_its_end(void) {
     peer_gets_the_end(&pair);
 }
 
+/* The ring has received the error, which the kernel returns only once. */
+static void the_error_of_a_reset_is_returned_by_any_number(void) {
+    for (int i = 0; i < 4; i++) {
+        int set = new_set(), second = new_set();
+        struct pair pair = joined(set, EPOLLIN);
+        peer_reset(&pair);
+        await_state(pair.app, STATE_CLOSED);
+        print_next(set);
+        int twin = (int)MUST(dup(pair.app));
+        add(second, i & 1 ? twin : pair.app, EPOLLIN, 2);
+        print_now(second);
+        if (i & 2) {
+            MUST(close(pair.app));
+            pair.app = (int)MUST(dup(twin));
+        }
+        print_now(set);
+        print_now(second);
+        if (i == 3)
+            print_error_option(twin);
+        print_read(twin, 9);
+        print_now(set);
+        print_now(second);
+        print_read(pair.app, 9);
+    }
+}
+
+/* Writes to a peer that does not read, until no more fits. */
+static uint64_t write_all_that_fits(int fd) {
+    unsigned char bytes[3000];
+    uint64_t sent = 0;
+    for (long result = 1; result > 0; sent += result > 0 ? (uint64_t)result : 0) {
+        fill(bytes, sizeof bytes, sent);
+        result = write(fd, bytes, sizeof bytes);
+    }
+    return sent;
+}
+
+/* One number is closed, shut down, or left open while the other writes. */
+static void a_duplicate_overtakes_no_deferred_output(void) {
+    for (int way = 0; way < 6; way++) {
+        int set = new_set();
+        unsigned char bytes[3000];
+        struct pair pair = connected_narrow();
+        struct reader reader;
+        add(set, pair.app, EPOLLIN, 1);
+        print_now(set);
+        uint64_t sent = write_all_that_fits(pair.app);
+        int twin = (int)MUST(dup(pair.app));
+        if (way == 1)
+            MUST(close(pair.app));
+        if (way == 2)
+            MUST(close(twin));
+        if (way == 3)
+            GOT(shutdown(pair.app, SHUT_WR));
+        if (way == 4)
+            GOT(shutdown(twin, SHUT_WR));
+        int fd = way == 2 || way == 5 ? pair.app : twin;
+        if (way == 5)
+            MUST(fcntl(fd, F_SETFL, 0));
+        reader_start(&reader, pair.peer, 50);
+        for (int i = 0; i < 100; i++) {
+            fill(bytes, sizeof bytes, sent);
+            long result = send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+            sent += result > 0 ? (uint64_t)result : 0;
+            if (result < 0 && errno != EAGAIN) {
+                GOT(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL));
+                break;
+            }
+            if (result < 0)
+                pause_ms(1);
+        }
+        MUST(way == 1 ? 0 : close(pair.app));
+        MUST(way == 2 ? 0 : close(twin));
+        pthread_join(reader.thread, NULL);
+        print("wrong at %ld, whole: %d, %s\n", reader.wrong_at, reader.count == sent,
+            reader.error ? strerrorname_np(reader.error) : "ended");
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(a_duplicate_shares_the_stream, "back:duplicated"),
     CASE(a_duplicate_of_a_handed_back_connection_shares_its_end, "back:blocking"),
+    CASE(the_error_of_a_reset_is_returned_by_any_number, "back:duplicated"),
+    CASE(a_duplicate_overtakes_no_deferred_output, "back:duplicated served:write"),
     CASE(duplication_errors_are_unchanged, ""),
     CASE(a_duplicate_over_a_member_closes_the_member, ""),
     CASE(blocking_can_be_switched_on_and_off, "back:blocking"),

@@ -283,6 +283,8 @@ cases! { IDLE_WAITS, IDLE_WAITS_CASES = c("idle_waits"):
 cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_duplicate_shares_the_stream;
     fn a_duplicate_of_a_handed_back_connection_shares_its_end;
+    fn the_error_of_a_reset_is_returned_by_any_number;
+    fn a_duplicate_overtakes_no_deferred_output;
     fn duplication_errors_are_unchanged;
     fn a_duplicate_over_a_member_closes_the_member;
     fn blocking_can_be_switched_on_and_off;

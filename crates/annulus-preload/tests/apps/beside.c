@@ -491,6 +491,9 @@ static void duplicate(struct slot *slot) {
     /* Bytes that the library has received do not come with a descriptor that is passed on. */
     if (slot->twin >= 0 || (how == 4 && unread(slot) > 0))
         return;
+    /* Its only number may be the one that these calls choose. */
+    if (fd == 300 + number(slot) && (how == 1 || how == 2))
+        return;
     slot->passed = how == 4;
     slot->twin = (int)MUST(how == 0   ? dup(fd)
                            : how == 1 ? dup2(fd, 300 + number(slot))

@@ -34,16 +34,10 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         }
         // The options of a socket from another process are not recorded here.
         let unusual = !entry.is_created() && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
-        // A parent made a second number of it, which this process has as well.
-        let duplicated = entry.inherited() != Kind::Free && entry.flags() & SHARED != 0;
+        let why = why_not_inherited(entry).or(unusual.then_some(Why::UnknownOption));
         entry.set_listener(None);
         entry.set_epoll_set(ptr::null_mut());
-        let flags = match (duplicated, unusual) {
-            (true, _) => never_served(0, Why::Duplicated),
-            (_, true) => never_served(0, Why::UnknownOption),
-            _ => 0,
-        };
-        entry.set_kind(Kind::Stream, flags);
+        entry.set_kind(Kind::Stream, why.map_or(0, |why| never_served(0, why)));
     }
     if let Some(why) = entry.why_never_served() {
         return Err(why);
@@ -63,6 +57,16 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         entry.set_kind(Kind::Stream, entry.flags() | NONBLOCK);
     }
     Ok(())
+}
+
+/// Returns why a parent of this process would not have served the connection either: it has a second number, by which
+/// this process may read as well, or urgent data.
+fn why_not_inherited(entry: &Entry) -> Option<Why> {
+    if entry.inherited() == Kind::Free {
+        return None;
+    }
+    let duplicated = (entry.flags() & SHARED != 0).then_some(Why::Duplicated);
+    entry.why_never_served().or(duplicated)
 }
 
 /// Records a socket that `accept` returned, and its listener.

@@ -13,7 +13,7 @@ use super::{FdState, catch_panic, fd_state};
 use crate::counters::Why;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
-use crate::fd_table::{self, Entry, Kind, never_served};
+use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
 use crate::hand_back;
 use crate::receive;
 use crate::send;
@@ -137,7 +137,9 @@ fn pass_on(fd: c_int) {
             never_serve_siblings(fd, Why::PassedOn);
             hand_back(fd, Why::PassedOn);
         }
-        Kind::Stream => never_serve(fd, Why::PassedOn),
+        kind @ (Kind::Stream | Kind::HandedBack) => {
+            entry.set_kind(kind, never_served(entry.flags() | SHARED, Why::PassedOn));
+        }
         Kind::Set => {
             catch_panic(|| {
                 let mut guard = Set::of(entry).and_then(Set::take)?;

@@ -271,6 +271,26 @@ static inline void print_error_option(int fd) {
     print("SO_ERROR: %s, length %u\n", error ? strerrorname_np(error) : "0", length);
 }
 
+/* Passes a descriptor to the process itself. Returns its new number. */
+static inline int passed_to_itself(int fd) {
+    union {
+        char control[CMSG_SPACE(sizeof fd)];
+        struct cmsghdr aligned;
+    } data = {.aligned = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    int two[2], received;
+    struct msghdr message = {.msg_iov = &(struct iovec){"x", 1}, .msg_iovlen = 1, .msg_control = &data,
+                             .msg_controllen = sizeof data};
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
+    memcpy(CMSG_DATA(&data.aligned), &fd, sizeof fd);
+    MUST(sendmsg(two[0], &message, 0));
+    char byte;
+    message.msg_iov = &(struct iovec){&byte, 1};
+    MUST(recvmsg(two[1], &message, MSG_CMSG_CLOEXEC));
+    memcpy(&received, CMSG_DATA(&data.aligned), sizeof fd);
+    MUST(close(two[0]) | close(two[1]));
+    return received;
+}
+
 /* ---- the peer: direct system calls ---- */
 
 static inline int peer_connect(int port) {

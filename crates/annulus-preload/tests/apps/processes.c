@@ -684,23 +684,31 @@ static void a_program_without_a_stdout_is_not_written_to(void) {
 }
 
 /* The child's ring would take the bytes that it reads by the other number. */
-static void a_child_serves_no_connection_that_its_parent_duplicated(void) {
-    int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
-    int twin = (int)MUST(dup(pair.app));
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        int own = new_set();
-        add(own, pair.app, EPOLLIN, 2);
-        poll_once(own);
-        peer_send(&pair, "for the child");
-        await_delivery(&pair);
-        print_next(own);
-        print_stream(twin, 100);
-        _exit(0);
+static void a_child_serves_no_connection_that_its_parent_shared(void) {
+    for (int way = 0; way < 4; way++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN);
+        if (way == 2)
+            MUST(fcntl(pair.app, F_SETFL, 0) | fcntl(pair.app, F_SETFL, O_NONBLOCK));
+        if (way == 3)
+            del(set, pair.app);
+        int twin = (int)MUST(way == 0 ? dup(pair.app) : passed_to_itself(pair.app));
+        if (way == 3)
+            add(set, pair.app, EPOLLIN, 1);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            int own = new_set();
+            add(own, pair.app, EPOLLIN, 2);
+            poll_once(own);
+            peer_send(&pair, "for the child");
+            await_delivery(&pair);
+            print_next(own);
+            print_stream(twin, 100);
+            _exit(0);
+        }
+        MUST(waitpid(child, NULL, 0));
+        exchange(set, &pair);
     }
-    MUST(waitpid(child, NULL, 0));
-    exchange(set, &pair);
 }
 
 static const struct app_case cases[] = {
@@ -712,7 +720,8 @@ static const struct app_case cases[] = {
     CASE(a_child_reports_no_edge_again, "served:read"),
     CASE(a_oneshot_member_of_an_inherited_set_is_reported_by_one_process, "served:read"),
     CASE(a_child_may_serve_with_a_set_of_its_own, "served:read"),
-    CASE(a_child_serves_no_connection_that_its_parent_duplicated, "back:duplicated passed:duplicated"),
+    CASE(a_child_serves_no_connection_that_its_parent_shared,
+        "back:duplicated passed:duplicated back:passed_on passed:passed_on passed:blocking"),
     CASE(a_connection_ends_though_an_older_child_lives, "served:read"),
     CASE(a_closed_number_is_reported_while_a_child_has_its_connection, "served:read"),
     CASE(a_killed_process_ends_its_connections_though_its_child_lives, "passes"),

@@ -362,7 +362,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_child_reports_no_edge_again;
     fn a_oneshot_member_of_an_inherited_set_is_reported_by_one_process;
     fn a_child_may_serve_with_a_set_of_its_own;
-    fn a_child_serves_no_connection_that_its_parent_duplicated;
+    fn a_child_serves_no_connection_that_its_parent_shared;
     fn a_connection_ends_though_an_older_child_lives;
     fn a_closed_number_is_reported_while_a_child_has_its_connection;
     fn a_killed_process_ends_its_connections_though_its_child_lives;

@@ -7,31 +7,25 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::{Backend, Engine};
-use futures_util::future::{Either, select};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::blocking::Queue;
 use crate::error::Failure;
 
 /// The file systems that wait for no other process or machine, as in the engine. Overlayfs is not one of them: its layers
 /// may lie on FUSE or NFS.
 const LOCAL: [&str; 7] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs"];
-/// The number of opens and changes that rings make at a time: one fewer than a ring has kernel workers. So one that does
-/// not hang always has a worker, whatever ring it is on.
-const RING_CALLS: usize = 7;
+/// The numbers of opens and of changes that rings make at a time: together one fewer than a ring has kernel workers. So
+/// one that does not hang always has a worker, whatever ring it is on.
+const RING_OPENS: usize = 3;
+const RING_CHANGES: usize = 4;
 /// The number of Tokio's blocking threads that a file system may use, an eighth of Tokio's default. Its engine may use as
 /// many threads as well.
 const THREADS: usize = 64;
-/// The time in which one of the calls on rings ends, unless they hang.
-const ENDS_WITHIN: Duration = Duration::from_millis(10);
-/// The number of such times without a waiting call after which the watch ends.
-const WATCHED_IDLE: usize = 100;
 /// The time after which the table of mounts is read again.
 const TRUSTED: Duration = Duration::from_secs(1);
 
@@ -40,6 +34,8 @@ const TRUSTED: Duration = Duration::from_secs(1);
 pub(crate) struct FileSystem {
     pub(crate) is_local: bool,
     threads: Semaphore,
+    /// The changes of few calls for which the rings have no place.
+    pub(crate) changes: Queue,
     engine: OnceLock<Engine>,
 }
 
@@ -49,6 +45,7 @@ impl FileSystem {
         Box::leak(Box::new(FileSystem {
             is_local,
             threads: Semaphore::new(THREADS),
+            changes: Queue::default(),
             engine: OnceLock::new(),
         }))
     }
@@ -70,11 +67,12 @@ impl FileSystem {
     }
 }
 
-/// The file systems of a process, and the number of its calls on rings.
+/// The file systems of a process, and the permits for its calls on rings.
 #[derive(Debug)]
 pub(crate) struct FileSystems {
     mounts: RwLock<Mounts>,
-    ring_permits: RingPermits,
+    pub(crate) ring_opens: Semaphore,
+    pub(crate) ring_changes: Semaphore,
 }
 
 #[derive(Debug)]
@@ -87,110 +85,6 @@ struct Mounts {
     unknown: &'static FileSystem,
 }
 
-/// The opens and changes on rings, and those that wait for a permit.
-#[derive(Debug)]
-struct RingPermits {
-    free: Semaphore,
-    /// The number of calls that have ended.
-    ended: AtomicUsize,
-    waiting: AtomicUsize,
-    is_watched: AtomicBool,
-    /// No call has ended for some time. Calls without a permit do not wait for one.
-    hangs: AtomicBool,
-    /// Signals that.
-    hang: Notify,
-}
-
-/// The right to make a call on a ring.
-#[derive(Debug)]
-pub(crate) struct RingPermit {
-    permits: &'static RingPermits,
-    _permit: SemaphorePermit<'static>,
-}
-
-impl Drop for RingPermit {
-    fn drop(&mut self) {
-        self.permits.ended.fetch_add(1, Ordering::SeqCst);
-        self.permits.hangs.store(false, Ordering::SeqCst);
-    }
-}
-
-/// A call that waits for a permit.
-struct Waiting(&'static RingPermits);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl RingPermits {
-    fn new() -> RingPermits {
-        RingPermits {
-            free: Semaphore::new(RING_CALLS),
-            ended: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
-            is_watched: AtomicBool::new(false),
-            hangs: AtomicBool::new(false),
-            hang: Notify::new(),
-        }
-    }
-
-    /// Waits for a permit while calls end. `None` if they hang.
-    async fn take(&'static self) -> Option<RingPermit> {
-        let of = |permit| RingPermit {
-            permits: self,
-            _permit: permit,
-        };
-        if let Ok(permit) = self.free.try_acquire() {
-            return Some(of(permit));
-        }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let _waiting = Waiting(self);
-        if self.hangs.load(Ordering::SeqCst) || !self.is_watched() {
-            return None;
-        }
-        match select(pin!(self.free.acquire()), pin!(self.hang.notified())).await {
-            Either::Left((permit, _)) => permit.ok().map(of),
-            Either::Right(_) => None,
-        }
-    }
-
-    /// Starts a thread that watches the calls, unless one does. Tokio's timers may be off, and its threads blocked.
-    fn is_watched(&'static self) -> bool {
-        if self.is_watched.swap(true, Ordering::SeqCst) {
-            return true;
-        }
-        let thread = thread::Builder::new().name("annulus-hangs".to_owned());
-        let started = thread.spawn(|| self.watch()).is_ok();
-        self.is_watched.store(started, Ordering::SeqCst);
-        started
-    }
-
-    /// Signals hangs until no call has waited for some time.
-    fn watch(&self) {
-        let mut idle = 0;
-        while idle < WATCHED_IDLE || !self.may_end() {
-            let ended = self.ended.load(Ordering::SeqCst);
-            thread::sleep(ENDS_WITHIN);
-            idle = match self.waiting.load(Ordering::SeqCst) {
-                0 => idle + 1,
-                _ => 0,
-            };
-            if idle == 0 && self.ended.load(Ordering::SeqCst) == ended {
-                self.hangs.store(true, Ordering::SeqCst);
-                self.hang.notify_waiters();
-            }
-        }
-    }
-
-    /// Ends the watch, unless a call waits again.
-    fn may_end(&self) -> bool {
-        self.is_watched.store(false, Ordering::SeqCst);
-        self.waiting.load(Ordering::SeqCst) == 0 || self.is_watched.swap(true, Ordering::SeqCst)
-    }
-}
-
 impl FileSystems {
     pub(crate) fn new() -> FileSystems {
         FileSystems {
@@ -200,13 +94,9 @@ impl FileSystems {
                 known: HashMap::new(),
                 unknown: FileSystem::new(false),
             }),
-            ring_permits: RingPermits::new(),
+            ring_opens: Semaphore::new(RING_OPENS),
+            ring_changes: Semaphore::new(RING_CHANGES),
         }
-    }
-
-    /// Waits until a ring may make another call. `None` if those on rings hang.
-    pub(crate) async fn ring_permit(&'static self) -> Option<RingPermit> {
-        self.ring_permits.take().await
     }
 
     /// Returns the file system of a path. A link on the path may lead to another one.
@@ -330,23 +220,5 @@ mod tests {
         assert!(!mounts.of(Path::new("/a")).is_local);
         mounts.refresh(TABLE.as_bytes());
         assert!(std::ptr::eq(root, mounts.of(Path::new("/a"))), "one engine");
-    }
-
-    #[test]
-    fn calls_wait_for_a_ring_until_they_hang() {
-        use futures_util::FutureExt;
-
-        let systems: &'static FileSystems = Box::leak(Box::new(FileSystems::new()));
-        let take = || systems.ring_permit().now_or_never();
-        let mut permits: Vec<_> = (0..RING_CALLS).map(|_| take().unwrap().unwrap()).collect();
-        let mut waiting = pin!(systems.ring_permit());
-        let is_first = waiting.as_mut().now_or_never().is_none();
-        drop(permits.pop());
-        permits.extend(pollster::block_on(waiting));
-        assert!(is_first && permits.len() == RING_CALLS);
-        assert!(pollster::block_on(systems.ring_permit()).is_none());
-        assert!(take().unwrap().is_none(), "the others do not wait");
-        permits.clear();
-        assert!(take().unwrap().is_some());
     }
 }

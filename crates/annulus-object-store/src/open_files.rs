@@ -186,7 +186,7 @@ impl OpenFiles {
         let stat = match entry.is_local {
             // The open file keeps the entries of its path in the kernel's memory.
             true => Stat::from(&std::fs::metadata(path).ok()?),
-            false => store.way_to(path).await.ok()?.stat(path).await.ok()?,
+            false => store.way_to(path).ok()?.stat(path).await.ok()?,
         };
         if stat.identity != entry.identity {
             return None;
@@ -206,7 +206,7 @@ impl OpenFiles {
     /// Returns the file, and whether it is local.
     async fn open_new(&self, store: &Store, path: &Path) -> Result<(Opened, bool), Failure> {
         let failed = |source| Failure::not_found_or("open", path, source);
-        let way = store.way_to(path).await?;
+        let way = store.way_to(path)?;
         let file = self
             .with_room_async(|| way.open(path))
             .await

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use annulus::Engine;
 use tokio::runtime::Handle;
+use tokio::sync::SemaphorePermit;
 
 use crate::blocking::{self, Detached};
 use crate::calls::{Calls, without_waiting};
 use crate::error::Failure;
-use crate::file_systems::{FileSystem, FileSystems, RingPermit};
+use crate::file_systems::{FileSystem, FileSystems};
 use crate::group::Groups;
 use crate::names::Root;
 use crate::open_files::{OPEN_FILES, OpenFiles, Opened};
@@ -112,8 +113,8 @@ impl Store {
     /// Runs a change of the objects at `paths`.
     ///
     /// If it takes few calls, these are operations of a ring, where they cost half of what they cost on a blocking thread.
-    /// Not with `fsync`, and not on file systems where calls may take long. Other changes are system calls on a blocking
-    /// thread; outside a Tokio runtime, on the calling thread.
+    /// If rings make enough changes already, a few threads make it. Neither with `fsync`, nor on file systems where calls
+    /// may take long. Other changes are system calls on a blocking thread; outside a Tokio runtime, on the calling thread.
     ///
     /// On a Tokio runtime, the change runs to its end although the future is dropped.
     pub(crate) async fn change<T, F>(
@@ -140,19 +141,26 @@ impl Store {
             false => None,
         };
         let work = async move {
-            if let Some(ring) = ring
-                && let Some(_permit) = store.shared.systems.ring_permit().await
-            {
-                store.calls = ring;
-                return work(store).await;
+            let Some(ring) = ring else {
+                return blocking::run(system, move || without_waiting(work(store))).await;
+            };
+            match store.shared.systems.ring_changes.try_acquire() {
+                Ok(_permit) => {
+                    store.calls = ring;
+                    work(store).await
+                }
+                Err(_) => {
+                    (system.changes)
+                        .run(move || without_waiting(work(store)))
+                        .await
+                }
             }
-            blocking::run(system, move || without_waiting(work(store))).await
         };
         Detached::new(work, runtime).await
     }
 
     /// Returns the way to open a path.
-    pub(crate) async fn way_to(&self, path: &Path) -> Result<Way<'_>, Failure> {
+    pub(crate) fn way_to(&self, path: &Path) -> Result<Way<'_>, Failure> {
         let (mut way, system) = match &self.calls {
             Calls::Simulated(_) => return Ok(Way::of(self.engine()?)),
             _ => (Way::of(self.engine()?), self.system(path)),
@@ -160,8 +168,10 @@ impl Store {
         if !system.is_local {
             return Ok(Way::of(system.engine()?));
         }
-        way.permit = self.shared.systems.ring_permit().await;
-        way.beyond = way.permit.is_none().then_some(system);
+        match self.shared.systems.ring_opens.try_acquire() {
+            Ok(permit) => way.permit = Some(permit),
+            Err(_) => way.beyond = Some(system),
+        }
         Ok(way)
     }
 
@@ -185,8 +195,8 @@ impl Store {
 /// A way to open files. Each file system that may hang has its own engine.
 pub(crate) struct Way<'a> {
     engine: &'a Engine,
-    permit: Option<RingPermit>,
-    /// The file system, if the calls on rings hang.
+    permit: Option<SemaphorePermit<'a>>,
+    /// The file system, if the rings have no place.
     beyond: Option<&'static FileSystem>,
 }
 

@@ -7,6 +7,7 @@
 //! fixed_count direct_read FILE COUNT     reads 4 KiB with O_DIRECT, one after another
 //! fixed_count direct_read_32 FILE COUNT  the same in 32 tasks
 //! fixed_count small_file FILE COUNT      opens, queries, reads (4 KiB) and closes a cached file
+//! fixed_count tokio WORK FILE COUNT      any of these on a current-thread runtime of Tokio
 //! fixed_count echo                       prints a port, and echoes one connection until it ends
 //! ```
 
@@ -23,77 +24,61 @@ use futures_util::stream::FuturesUnordered;
 const PAGE: usize = 4096;
 const FILE_PAGES: u64 = 256;
 
-fn read(cached: CachedReads, path: &str, count: u64) -> io::Result<()> {
+async fn read(engine: &Engine, cached: CachedReads, path: &str, count: u64) -> io::Result<()> {
     std::fs::write(path, vec![7; PAGE * FILE_PAGES as usize])?;
-    let engine = Engine::builder().build().map_err(Error::other)?;
-    let driver = engine.current_thread_driver().map_err(Error::other)?;
-    driver.block_on(async {
-        let mut options = OpenOptions::new();
-        options.read(true).cached_reads(cached);
-        let file = engine.open_with(&options, path).await?;
-        let mut buffer = AlignedBuf::with_len(PAGE, PAGE);
-        for i in 0..count {
-            let offset = i % FILE_PAGES * PAGE as u64;
-            let bytes;
-            (bytes, buffer) = file.read_at(buffer, offset).await?;
-            assert_eq!(bytes, PAGE);
-        }
-        Ok(())
-    })
+    let mut options = OpenOptions::new();
+    options.read(true).cached_reads(cached);
+    let file = engine.open_with(&options, path).await?;
+    let mut buffer = AlignedBuf::with_len(PAGE, PAGE);
+    for i in 0..count {
+        let offset = i % FILE_PAGES * PAGE as u64;
+        let bytes;
+        (bytes, buffer) = file.read_at(buffer, offset).await?;
+        assert_eq!(bytes, PAGE);
+    }
+    Ok(())
 }
 
-fn nop(count: u64) -> io::Result<()> {
-    let engine = Engine::builder().build().map_err(Error::other)?;
-    let driver = engine.current_thread_driver().map_err(Error::other)?;
-    driver.block_on(async {
-        for _ in 0..count {
-            engine.nop().await?;
-        }
-        Ok(())
-    })
+async fn nop(engine: &Engine, count: u64) -> io::Result<()> {
+    for _ in 0..count {
+        engine.nop().await?;
+    }
+    Ok(())
 }
 
-fn direct(path: &str, depth: u64, count: u64) -> io::Result<()> {
+async fn direct(engine: &Engine, path: &str, depth: u64, count: u64) -> io::Result<()> {
     std::fs::write(path, vec![7; PAGE * FILE_PAGES as usize])?;
-    let engine = Engine::builder().build().map_err(Error::other)?;
-    let driver = engine.current_thread_driver().map_err(Error::other)?;
-    driver.block_on(async {
-        let mut options = OpenOptions::new();
-        let file = engine
-            .open_with(options.read(true).direct(true), path)
-            .await?;
-        let tasks: FuturesUnordered<_> = (0..depth)
-            .map(async |task| {
-                let mut buffer = AlignedBuf::with_len(PAGE, PAGE);
-                for i in (task..count).step_by(depth as usize) {
-                    let offset = i % FILE_PAGES * PAGE as u64;
-                    let bytes;
-                    (bytes, buffer) = file.read_at(buffer, offset).await?;
-                    assert_eq!(bytes, PAGE);
-                }
-                io::Result::Ok(())
-            })
-            .collect();
-        tasks.try_collect().await
-    })
+    let mut options = OpenOptions::new();
+    let file = engine
+        .open_with(options.read(true).direct(true), path)
+        .await?;
+    let tasks: FuturesUnordered<_> = (0..depth)
+        .map(async |task| {
+            let mut buffer = AlignedBuf::with_len(PAGE, PAGE);
+            for i in (task..count).step_by(depth as usize) {
+                let offset = i % FILE_PAGES * PAGE as u64;
+                let bytes;
+                (bytes, buffer) = file.read_at(buffer, offset).await?;
+                assert_eq!(bytes, PAGE);
+            }
+            io::Result::Ok(())
+        })
+        .collect();
+    tasks.try_collect().await
 }
 
-fn small_file(path: &str, count: u64) -> io::Result<()> {
+async fn small_file(engine: &Engine, path: &str, count: u64) -> io::Result<()> {
     std::fs::write(path, vec![7; PAGE])?;
-    let engine = Engine::builder().build().map_err(Error::other)?;
-    let driver = engine.current_thread_driver().map_err(Error::other)?;
-    driver.block_on(async {
-        let mut buffer = vec![0; PAGE];
-        for _ in 0..count {
-            let file = engine.open(path).await?;
-            assert_eq!(file.metadata().await?.len(), PAGE as u64);
-            let bytes;
-            (bytes, buffer) = file.read_at(buffer, 0).await?;
-            assert_eq!(bytes, PAGE);
-            file.close().await?;
-        }
-        Ok(())
-    })
+    let mut buffer = vec![0; PAGE];
+    for _ in 0..count {
+        let file = engine.open(path).await?;
+        assert_eq!(file.metadata().await?.len(), PAGE as u64);
+        let bytes;
+        (bytes, buffer) = file.read_at(buffer, 0).await?;
+        assert_eq!(bytes, PAGE);
+        file.close().await?;
+    }
+    Ok(())
 }
 
 fn echo() -> io::Result<()> {
@@ -110,28 +95,42 @@ fn echo() -> io::Result<()> {
     })?
 }
 
+/// Does the work on files that `words` name: `WORK FILE COUNT`.
+async fn on_files(engine: &Engine, words: &[&str]) -> io::Result<()> {
+    let [work, path, count] = words else {
+        return Err(Error::other(
+            "usage: fixed_count [tokio] WORK FILE COUNT, or fixed_count echo; WORK is cached_read, ring_read, nop, \
+             direct_read, direct_read_32 or small_file",
+        ));
+    };
+    let count = count.parse().map_err(Error::other)?;
+    match *work {
+        "cached_read" => read(engine, CachedReads::Always, path, count).await,
+        "ring_read" => read(engine, CachedReads::Never, path, count).await,
+        "nop" => nop(engine, count).await,
+        "direct_read" => direct(engine, path, 1, count).await,
+        "direct_read_32" => direct(engine, path, 32, count).await,
+        "small_file" => small_file(engine, path, count).await,
+        _ => Err(Error::other(format!("there is no work `{work}`"))),
+    }
+}
+
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
-        ["cached_read", path, count] => read(
-            CachedReads::Always,
-            path,
-            count.parse().map_err(Error::other)?,
-        ),
-        ["ring_read", path, count] => read(
-            CachedReads::Never,
-            path,
-            count.parse().map_err(Error::other)?,
-        ),
-        ["nop", _, count] => nop(count.parse().map_err(Error::other)?),
-        ["direct_read", path, count] => direct(path, 1, count.parse().map_err(Error::other)?),
-        ["direct_read_32", path, count] => direct(path, 32, count.parse().map_err(Error::other)?),
-        ["small_file", path, count] => small_file(path, count.parse().map_err(Error::other)?),
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let engine = || Engine::builder().build().map_err(Error::other);
+    match &words[..] {
         ["echo"] => echo(),
-        _ => Err(Error::other(
-            "usage: fixed_count WORK FILE COUNT, or fixed_count echo; WORK is cached_read, ring_read, nop, direct_read, \
-             direct_read_32 or small_file",
-        )),
+        #[cfg(feature = "tokio")]
+        ["tokio", words @ ..] => {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = builder.enable_all().build()?;
+            runtime.block_on(on_files(&engine()?, words))
+        }
+        words => {
+            let engine = engine()?;
+            let driver = engine.current_thread_driver().map_err(Error::other)?;
+            driver.block_on(on_files(&engine, words))
+        }
     }
 }

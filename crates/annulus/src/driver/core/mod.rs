@@ -12,6 +12,8 @@ mod closing;
 mod group_probe;
 mod notifier;
 mod operation;
+#[cfg(feature = "tokio")]
+mod outside;
 mod readiness;
 mod receive_buffers;
 mod rings;
@@ -59,12 +61,12 @@ use crate::sys::net::Kind;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::Sqe;
 use closing::Closing;
+#[cfg(feature = "tokio")]
+use outside::Sleep;
+#[cfg(feature = "tokio")]
+pub(crate) use outside::{Awake, SleepCalls};
 use readiness::Readiness;
 use rings::Rings;
-#[cfg(feature = "tokio")]
-use sleep::Sleep;
-#[cfg(feature = "tokio")]
-pub(crate) use sleep::{Awake, SleepCalls};
 
 /// The configuration of a core.
 #[derive(Clone, Debug)]

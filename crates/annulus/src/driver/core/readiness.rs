@@ -6,8 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-#[cfg(feature = "tokio")]
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -29,7 +27,6 @@ use crate::sys::poller::Poller;
 /// The notifier's token among the polled descriptors.
 const NOTIFIER: u64 = u64::MAX;
 /// The token of another runtime's reactor.
-#[cfg(feature = "tokio")]
 const REACTOR: u64 = u64::MAX - 1;
 
 pub(super) struct Readiness {
@@ -40,7 +37,6 @@ pub(super) struct Readiness {
     over: Cell<bool>,
     notifier: Arc<Notifier>,
     /// The reactor that is polled has had an event.
-    #[cfg(feature = "tokio")]
     reactor_ready: Cell<bool>,
 }
 
@@ -130,7 +126,6 @@ impl Readiness {
             generation: Cell::new(0),
             over: Cell::new(false),
             notifier,
-            #[cfg(feature = "tokio")]
             reactor_ready: Cell::new(false),
         })
     }
@@ -255,7 +250,6 @@ impl Readiness {
                 let _ = self.notifier.eventfd().sleep(Some(0));
                 continue;
             }
-            #[cfg(feature = "tokio")]
             if ready.token == REACTOR {
                 self.reactor_ready.set(true);
                 continue;
@@ -271,34 +265,6 @@ impl Readiness {
                 self.go_on(ready.token);
             }
         }
-    }
-
-    /// Polls the reactor of another runtime: reports each change.
-    #[cfg(feature = "tokio")]
-    pub(super) fn poll_reactor(&self, reactor: RawFd) -> io::Result<()> {
-        self.poller.borrow().add(borrow_fd(reactor), REACTOR)
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn forget_reactor(&self, reactor: Option<BorrowedFd<'_>>) {
-        (reactor.into_iter()).for_each(|reactor| self.poller.borrow().remove(reactor));
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn is_reactor_ready(&self) -> bool {
-        self.reactor_ready.get()
-    }
-
-    /// Returns whether there may be events that a sleep outside of the poller does not report: an edge of the poller is
-    /// only reported for new events.
-    #[cfg(feature = "tokio")]
-    pub(super) fn may_have_more(&self) -> bool {
-        self.poller.borrow().may_have_more()
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn poller_fd(&self) -> io::Result<OwnedFd> {
-        self.poller.borrow().try_clone_fd()
     }
 
     /// Starts a detached operation.
@@ -394,5 +360,32 @@ impl Readiness {
         let mut sources = self.sources.borrow_mut();
         let source = sources.get_mut(low_half(token) as usize)?;
         (source.generation == (token >> 32) as u32).then(|| act(source))
+    }
+}
+
+/// Sleeps in another runtime.
+#[cfg(feature = "tokio")]
+impl Readiness {
+    /// Polls the reactor of another runtime: reports each change.
+    pub(super) fn poll_reactor(&self, reactor: std::os::fd::RawFd) -> io::Result<()> {
+        self.poller.borrow().add(borrow_fd(reactor), REACTOR)
+    }
+
+    pub(super) fn forget_reactor(&self, reactor: Option<std::os::fd::BorrowedFd<'_>>) {
+        (reactor.into_iter()).for_each(|reactor| self.poller.borrow().remove(reactor));
+    }
+
+    pub(super) fn is_reactor_ready(&self) -> bool {
+        self.reactor_ready.get()
+    }
+
+    /// Returns whether there may be events that a sleep outside of the poller does not report: an edge of the poller is
+    /// only reported for new events.
+    pub(super) fn may_have_more(&self) -> bool {
+        self.poller.borrow().may_have_more()
+    }
+
+    pub(super) fn poller_fd(&self) -> io::Result<std::os::fd::OwnedFd> {
+        self.poller.borrow().try_clone_fd()
     }
 }

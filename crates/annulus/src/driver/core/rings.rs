@@ -1,11 +1,12 @@
 //! A core with a ring: SQEs as tasks submit them, one enter per poll, and completions that are copied out before they
 //! are handled.
 
+#[cfg(feature = "tokio")]
+mod outside;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-#[cfg(feature = "tokio")]
-use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -28,22 +29,15 @@ use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::kernel::{EnterOutcome, Kernel};
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
-#[cfg(feature = "tokio")]
-use crate::sys::sqe::{POLL_READ, poll_mask};
 
 /// The token of the eventfd read that a notifier completes.
 const WAKE: Token = Token::special(0);
 /// The token of CQEs without meaning: those of closes and cancels.
 const IGNORED: Token = Token::special(1);
 /// The token of the poll of another runtime's reactor.
-#[cfg(feature = "tokio")]
 const REACTOR: Token = Token::special(2);
 /// The first of the tokens for closes that are linked to sends; each is followed by the index.
 const CLOSES: u32 = 3;
-/// The number of enters in a row without a completion after which the flag for task work is not believed. Each runs 20
-/// items of work, or all.
-#[cfg(feature = "tokio")]
-const FRUITLESS_ENTERS_MAX: u32 = 16;
 /// The interval between checks of the operations in flight while a core ends, ns.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
@@ -58,10 +52,8 @@ pub(super) struct Rings {
     closes: RefCell<Slab<Rc<Socket>>>,
     wake_armed: Cell<bool>,
     /// The reactor that is polled has had an event.
-    #[cfg(feature = "tokio")]
     reactor_ready: Cell<bool>,
     /// The number of enters since the last completion that were to run task work.
-    #[cfg(feature = "tokio")]
     fruitless_enters: Cell<u32>,
     notifier: Arc<Notifier>,
     /// True if the kernel continues a send until all of it is sent or it fails (MSG_WAITALL). Since Linux 5.19,
@@ -92,9 +84,7 @@ impl Rings {
             cqes: RefCell::default(),
             closes: RefCell::default(),
             wake_armed: Cell::new(false),
-            #[cfg(feature = "tokio")]
             reactor_ready: Cell::new(false),
-            #[cfg(feature = "tokio")]
             fruitless_enters: Cell::new(0),
             notifier,
             sends_whole,
@@ -290,96 +280,10 @@ impl Rings {
         !files.prepare_sleep() || files.is_changed()
     }
 
-    /// Returns whether this thread has queued something. Not between the begin of `drive`, which handles it, and the sleep
-    /// in the ring.
-    #[cfg(feature = "tokio")]
-    fn is_queued(&self) -> bool {
-        self.files.borrow().has_work()
-            || self.port.has_for_core()
-            || !self.waiting.borrow().is_empty()
-    }
-
     /// Returns the time of the next deadline of a file operation, ns.
     #[inline]
     pub(super) fn files_ns(&self) -> Option<u64> {
         self.files.borrow().next_ns()
-    }
-
-    /// Registers the eventfd that ends sleeps outside of the ring.
-    #[cfg(feature = "tokio")]
-    pub(super) fn register_bell(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
-        self.with_ring(|ring| ring.register_bell(bell))
-    }
-
-    /// Polls the reactor of another runtime once. `reactor` stays open as long as the ring.
-    #[cfg(feature = "tokio")]
-    pub(super) fn poll_reactor(&self, reactor: RawFd) {
-        self.push_later(Sqe {
-            user_data: REACTOR.user_data(),
-            op_flags: poll_mask(POLL_READ),
-            ..Sqe::new(opcode::POLL_ADD, reactor)
-        });
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn is_reactor_ready(&self) -> bool {
-        self.reactor_ready.get()
-    }
-
-    /// Begins a sleep outside of the ring, which the bell or the notifier ends. Calls `on_push` when an SQE is pushed
-    /// during the sleep. Returns whether there is work that the bell may not report.
-    #[cfg(feature = "tokio")]
-    pub(super) fn begin_sleep(&self, on_push: fn()) -> bool {
-        self.port.on_push.set(Some(on_push));
-        self.is_queued() || self.has_work_with_bell()
-    }
-
-    /// Submits during a sleep. Returns whether there is work that ends it.
-    #[cfg(feature = "tokio")]
-    pub(super) fn submit_asleep(&self, core: &Core, on_push: fn()) -> bool {
-        // Without the bell, which would report each completion of the submission.
-        self.with_ring(|ring| ring.set_bell(false));
-        let was_armed = self.wake_armed.get();
-        self.drive(core, None, || true);
-        self.port.on_push.set(Some(on_push));
-        // The ring's read may have taken a notification before the other runtime saw it.
-        let is_notified = was_armed && !self.wake_armed.get();
-        is_notified || self.is_called() || self.is_queued() || self.has_work_with_bell()
-    }
-
-    /// Turns the bell on. Returns whether there is work that it may not report.
-    #[cfg(feature = "tokio")]
-    fn has_work_with_bell(&self) -> bool {
-        self.with_ring(|ring| ring.set_bell(true));
-        loop {
-            let (has_work, may_have) = self.with_ring(|ring| {
-                let has_work = ring.unsubmitted() > 0 || ring.has_completions();
-                (has_work, ring.ready())
-            });
-            if has_work || !may_have {
-                return has_work;
-            }
-            // The flag for task work. It may stay set without any: the kernel sets it after it has queued the work, which
-            // may have run by then, and no enter clears it then. Work that was queued before the bell was on runs in
-            // this enter, or completes something there. If enters were fruitless before, one is enough.
-            let enters = self.fruitless_enters.get() + 1;
-            self.fruitless_enters.set(enters);
-            self.submit();
-            let has_completions = self.with_ring(|ring| ring.has_completions());
-            if has_completions || self.failed.get() != 0 {
-                return true;
-            }
-            if enters >= FRUITLESS_ENTERS_MAX {
-                return false;
-            }
-        }
-    }
-
-    /// Ends a sleep outside of the ring.
-    #[cfg(feature = "tokio")]
-    pub(super) fn end_sleep(&self) {
-        self.port.on_push.set(None);
-        self.with_ring(|ring| ring.set_bell(false));
     }
 
     /// Takes back what `is_called` has armed.
@@ -417,7 +321,6 @@ impl Rings {
         counters.sqes().set(self.port.pushed());
         counters.cqes().add(cqes.len() as u64);
         self.reaped_ns.set(0);
-        #[cfg(feature = "tokio")]
         if !cqes.is_empty() {
             self.fruitless_enters.set(0);
         }
@@ -454,7 +357,6 @@ impl Rings {
         if Token::special(number) == WAKE {
             self.wake_armed.set(false);
         }
-        #[cfg(feature = "tokio")]
         if Token::special(number) == REACTOR {
             self.reactor_ready.set(true);
         }

@@ -17,9 +17,18 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         return Err(Why::NotAStream);
     }
     if kind == Kind::Free {
+        if entry.is_not_tcp() {
+            return Err(Why::NotAStream);
+        }
+        let state = entry.snapshot();
         let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
         // MPTCP is excluded: its streams have other rules.
-        if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+        let protocol = option(libc::SO_PROTOCOL);
+        if protocol != Ok(libc::IPPROTO_TCP) {
+            // Of a number of a parent, the parent's state stays.
+            if protocol != Err(libc::EBADF) && entry.inherited() == Kind::Free {
+                entry.mark_not_tcp(state);
+            }
             return Err(Why::NotAStream);
         }
         if option(libc::SO_ACCEPTCONN) != Ok(0) {

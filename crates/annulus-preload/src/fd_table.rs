@@ -58,6 +58,8 @@ pub(crate) const UNSHARED: u32 = 1 << 13;
 
 /// A socket that this process has created and not connected yet: only this program has set options on it.
 const CREATED: u32 = 1 << 14;
+/// The number's file is no TCP socket. Every call that gives the number another file clears the flag.
+const NOT_TCP: u32 = 1 << 15;
 
 const FLAGS: u32 = NONBLOCK | NEVER_SERVED | WHY_MASK | SHARED | UNSHARED;
 
@@ -163,6 +165,20 @@ impl Entry {
     pub(crate) fn is_created(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         state & (KIND_MASK | CREATED) == CREATED
+            && state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff
+    }
+
+    /// Records that the number's file is no TCP socket, if the state is still `was`. The kernel is then asked once.
+    pub(crate) fn mark_not_tcp(&self, was: u32) {
+        let not_tcp = NOT_TCP | (identity::fork_generation() & 0xffff) << PROCESS_SHIFT;
+        self.restore_if_unchanged(was, not_tcp);
+    }
+
+    /// Returns whether the number's file is known to be no TCP socket.
+    #[inline]
+    pub(crate) fn is_not_tcp(&self) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        state & (KIND_MASK | NOT_TCP) == NOT_TCP
             && state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff
     }
 

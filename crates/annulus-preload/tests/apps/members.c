@@ -115,6 +115,31 @@ static void members_of_all_kinds_are_reported_together(void) {
     syscall(SYS_close, client);
 }
 
+/* The library remembers which numbers are no streams. The accept is a direct system call, so that only the end of the
+ * number's first file can tell that the number is another one now. */
+static void a_number_that_was_no_stream_is_served_as_one(void) {
+    int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port);
+    for (int way = 0; way < 4; way++) {
+        struct pair pair = {.peer = peer_connect(port)};
+        int other = way == 2 ? (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_NONBLOCK)) : -1;
+        int number = (int)MUST(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+        add(set, number, EPOLLIN, 1);
+        print_now(set);
+        switch (way) {
+        case 0: MUST(close(number)); break;
+        case 1: MUST(close_range((unsigned)number, (unsigned)number, 0)); break;
+        case 2: MUST(dup2(other, number)); MUST(syscall(SYS_close, other)); break;
+        case 3: MUST(fclose(fdopen(number, "r"))); break;
+        }
+        pair.app = way == 2 ? number : (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_NONBLOCK));
+        print("the same number: %d\n", pair.app == number);
+        add(set, pair.app, EPOLLIN, 2);
+        exchange(set, &pair);
+        MUST(close(pair.app));
+        peer_close(&pair);
+    }
+}
+
 /* At its start, nginx tests with a pair of Unix sockets whether epoll supports this event. */
 static void a_hang_up_of_unix_sockets_is_reported(void) {
     int set = new_set(), two[2];
@@ -880,6 +905,7 @@ static const struct app_case cases[] = {
     CASE(control_errors_are_unchanged, "passed:not_a_stream"),
     CASE(wait_errors_are_unchanged, ""),
     CASE(members_of_all_kinds_are_reported_together, "served:read served:epoll_wait passed:not_a_stream"),
+    CASE(a_number_that_was_no_stream_is_served_as_one, "served:read passed:not_a_stream<=4"),
     CASE(a_hang_up_of_unix_sockets_is_reported, "passed:not_a_stream"),
     CASE(the_event_of_a_removal_is_ignored, "served:read passed:unknown_option<=0 back:unknown_flags<=0"),
     CASE(sets_can_be_members_of_sets, "back:polled_otherwise"),

@@ -71,6 +71,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn control_errors_are_unchanged;
     fn wait_errors_are_unchanged;
     fn members_of_all_kinds_are_reported_together;
+    fn a_number_that_was_no_stream_is_served_as_one;
     fn a_hang_up_of_unix_sockets_is_reported;
     fn the_event_of_a_removal_is_ignored;
     fn sets_can_be_members_of_sets;

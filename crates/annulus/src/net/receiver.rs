@@ -1,6 +1,6 @@
-//! The receiving side of a stream: a multishot receive into the core's buffers, single receives for bulk data, system
-//! calls into the caller's memory, or system calls without a ring. Received data is never lost, and the stream stops receiving while too much of it is
-//! unread.
+//! The receiving side of a stream: receives into the core's buffers, single receives for bulk data, system calls into
+//! the caller's memory, or system calls without a ring. Received data is never lost, and the stream stops receiving
+//! while too much of it is unread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,32 +10,26 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 mod direct;
+mod way;
 
 use crate::buf::Chunk;
 use crate::driver::core::{CompletionHandler, Core, SharedOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
-use crate::op::{Interest, ReceiveKind, ReceivePermit, Recv, UnreadBuffer, recv_into_group};
+use crate::op::{self, Interest, ReceiveKind, ReceivePermit, Recv, UnreadBuffer, recv_into_group};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::on_core::OnCore;
 use crate::sys::sqe::Cqe;
+use way::{Pace, Request};
 
 /// Unread bytes from which on a stream stops receiving, which slows down its sender.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
-/// Number of full buffers in a row after which single receives into large buffers take over.
-const BULK_FROM: u32 = 4;
-/// Upper bound of that number, which grows when single receives brought little data.
-const BULK_FROM_MAX: u32 = 4096;
 /// Size of the buffer of a bulk receive, bytes.
 const BULK_BYTES: usize = 256 << 10;
 /// A bulk receive that returns fewer bytes ends bulk mode.
 const BULK_BYTES_MIN: usize = 16 << 10;
-/// Number of receives in a row that may find no free buffer; the next one is a single receive into separate memory
-/// (trap 26).
-const SHORT_MAX: u8 = 2;
-
 /// The receiving side of a stream.
 pub(super) struct Receiver {
     waiters: WaitersCell,
@@ -44,33 +38,35 @@ pub(super) struct Receiver {
     /// The chunks after the first.
     queue: RefCell<VecDeque<Chunk>>,
     queued_bytes: Cell<usize>,
-    /// The multishot receive, while the kernel has it.
-    armed: Cell<Option<Token>>,
-    /// The multishot receive has been asked to stop.
-    stopped: Cell<bool>,
+    /// What the kernel has of this stream.
+    under_way: RefCell<UnderWay>,
+    /// The last direct receive got everything there was. The next one waits for readiness first.
+    emptied: Cell<bool>,
     /// The state of the stream after the queued data.
     end: Cell<End>,
-    /// The stream has received before.
-    begun: Cell<bool>,
-    /// The kernel has no multishot receive (before 6.0).
-    single: Cell<bool>,
-    /// Full buffers in a row.
-    whole: Cell<u32>,
-    /// The number of full buffers in a row that starts bulk mode. It grows each time that bulk receives brought
-    /// little data, because messages of exactly one buffer look like bulk data.
-    bulk_from: Cell<u32>,
-    /// Receives in a row that found no free buffer.
-    short: Cell<u8>,
-    /// A single receive has the permit: a caller's, `bulk`, or one whose future was dropped.
-    taken: Cell<bool>,
-    /// A single receive into separate memory.
-    bulk: RefCell<Option<Box<Bulk>>>,
-    direct: direct::State,
+    pace: Cell<Pace>,
     pub(super) core: Rc<Core>,
     socket: Rc<Socket>,
 }
 
-type Bulk = SharedOperation<Recv<Vec<u8>>>;
+/// The receive of a stream that is under way. There is at most one.
+enum UnderWay {
+    Nothing,
+    /// A receive into the core's buffers; `stopped` if it has been asked to stop.
+    Armed {
+        token: Token,
+        stopped: bool,
+    },
+    /// A single receive of a caller has the permit, or one whose future was dropped.
+    Taken,
+    /// A single receive into separate memory has the permit.
+    Separate(Box<Separate>),
+    /// The wait of a direct receive for readiness. It takes no data, so it may be dropped at any moment.
+    Wait(Box<Wait>),
+}
+
+type Separate = SharedOperation<Recv<Vec<u8>>>;
+type Wait = SharedOperation<op::Poll>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -87,17 +83,10 @@ impl Receiver {
             first: Cell::new(None),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
-            armed: Cell::new(None),
-            stopped: Cell::new(false),
+            under_way: RefCell::new(UnderWay::Nothing),
+            emptied: Cell::new(false),
             end: Cell::new(End::Open),
-            begun: Cell::new(false),
-            single: Cell::new(false),
-            whole: Cell::new(0),
-            bulk_from: Cell::new(BULK_FROM),
-            short: Cell::new(0),
-            taken: Cell::new(false),
-            bulk: RefCell::default(),
-            direct: direct::State::default(),
+            pace: Cell::new(Pace::NEW),
             core,
             socket,
         })
@@ -107,14 +96,33 @@ impl Receiver {
     /// active.
     pub(super) fn is_idle(&self) -> bool {
         self.queued_bytes.get() == 0
-            && self.armed.get().is_none()
             && self.end.get() == End::Open
-            && !self.taken.get()
+            && matches!(
+                *self.under_way.borrow(),
+                UnderWay::Nothing | UnderWay::Wait(_)
+            )
+    }
+
+    fn is_armed(&self) -> bool {
+        matches!(*self.under_way.borrow(), UnderWay::Armed { .. })
+    }
+
+    /// Changes what is under way. What was is dropped with nothing borrowed.
+    fn set_under_way(&self, next: UnderWay) {
+        drop(self.under_way.replace(next));
+    }
+
+    #[inline]
+    fn change_pace<T>(&self, change: impl FnOnce(&mut Pace) -> T) -> T {
+        let mut pace = self.pace.get();
+        let changed = change(&mut pace);
+        self.pace.set(pace);
+        changed
     }
 
     /// Takes the permit. The caller has checked that it is free.
     pub(super) fn take_permit(self: &Rc<Self>) -> ReceivePermit {
-        self.taken.set(true);
+        self.set_under_way(UnderWay::Taken);
         ReceivePermit::new(Rc::clone(self) as Rc<dyn UnreadBuffer>)
     }
 
@@ -160,7 +168,7 @@ impl Receiver {
             }
             return Poll::Ready(self.pop().map(Ok));
         }
-        let waits = self.armed.get().is_some() && self.end.get() == End::Open;
+        let waits = self.is_armed() && self.end.get() == End::Open;
         if waits && !self.core.is_elsewhere() {
             self.waiters.wait(context.waker());
             return Poll::Pending;
@@ -185,62 +193,67 @@ impl Receiver {
             // The data belongs to the parent process.
             return Poll::Ready(Some(Err(EngineError::Forked.into())));
         }
-        if self.taken.get() && self.bulk.borrow().is_none() {
-            self.waiters.wait(context.waker());
-            return Poll::Pending;
-        }
         if !self.core.has_ring() {
-            return self.attempt(context);
-        }
-        if self.taken.get() || self.takes_bulk() {
-            return self.poll_bulk(context);
-        }
-        if self.armed.get().is_none() {
-            if self.core.is_ending() {
-                return Poll::Ready(None);
-            }
-            let begun = self.begun.replace(true);
-            let kind = match self.short.get() {
-                // All streams that found no buffer are armed again in one enter. If they received immediately, the
-                // same amount of data would arrive at once and find no buffer again.
-                1.. => ReceiveKind::SinglePollFirst,
-                // A connection may end after one message; then there is nothing to cancel.
-                0 if !begun => ReceiveKind::Single,
-                0 => ReceiveKind::Multishot,
+            return match *self.under_way.borrow() {
+                UnderWay::Taken => self.wait(context),
+                _ => self.attempt(context),
             };
-            let sqe = recv_into_group(&self.socket, self.core.group_id(), kind);
-            self.stopped.set(false);
-            self.armed.set(self.core.arm(
-                OperationNumber::RECV,
-                sqe,
-                Rc::clone(self) as Rc<dyn CompletionHandler>,
-            ));
         }
+        // Moved out: its poll runs foreign code, and gives the permit back when it has completed.
+        match self.under_way.replace(UnderWay::Taken) {
+            UnderWay::Separate(operation) => return self.poll_separate(operation, context),
+            before @ (UnderWay::Armed { .. } | UnderWay::Taken) => {
+                self.under_way.replace(before);
+                return self.wait(context);
+            }
+            before @ (UnderWay::Nothing | UnderWay::Wait(_)) => {
+                self.under_way.replace(UnderWay::Nothing);
+                drop(before);
+            }
+        }
+        let kind = match self.change_pace(Pace::request) {
+            Request::Separate(bytes) => {
+                let operation = self.separate(bytes);
+                return self.poll_separate(operation, context);
+            }
+            Request::Single => ReceiveKind::Single,
+            Request::SinglePollFirst => ReceiveKind::SinglePollFirst,
+            Request::Multishot => ReceiveKind::Multishot,
+        };
+        if self.core.is_ending() {
+            return Poll::Ready(None);
+        }
+        let sqe = recv_into_group(&self.socket, self.core.group_id(), kind);
+        let handler = Rc::clone(self) as Rc<dyn CompletionHandler>;
+        let armed = self.core.arm(OperationNumber::RECV, sqe, handler);
+        if let Some(token) = armed {
+            let stopped = false;
+            self.set_under_way(UnderWay::Armed { token, stopped });
+        }
+        self.wait(context)
+    }
+
+    fn wait<T>(&self, context: &Context<'_>) -> Poll<T> {
         self.waiters.wait(context.waker());
         Poll::Pending
     }
 
-    /// Returns whether single receives take over, now that the multishot one has ended.
-    fn takes_bulk(&self) -> bool {
-        self.armed.get().is_none()
-            && (self.single.get() || self.is_bulk() || self.short.get() >= SHORT_MAX)
+    /// Makes a receive into separate memory of `bytes` bytes, or of the size of a buffer of the core.
+    fn separate(self: &Rc<Self>, bytes: Option<usize>) -> Box<Separate> {
+        let bytes = bytes.unwrap_or(self.core.buffer_bytes() as usize);
+        let memory = Vec::with_capacity(bytes);
+        let op = Recv::new(Rc::clone(&self.socket), memory, self.take_permit());
+        Box::new(SharedOperation::new(Rc::clone(&self.core), op))
     }
 
-    fn poll_bulk(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
-        let operation = self.bulk.take();
-        let mut operation = operation.unwrap_or_else(|| {
-            let bytes = if self.is_bulk() {
-                BULK_BYTES
-            } else {
-                self.core.buffer_bytes() as usize
-            };
-            let memory = Vec::with_capacity(bytes);
-            let op = Recv::new(Rc::clone(&self.socket), memory, self.take_permit());
-            Box::new(SharedOperation::new(Rc::clone(&self.core), op))
-        });
+    fn poll_separate(
+        &self,
+        mut operation: Box<Separate>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Chunk>>> {
         match operation.poll(context) {
             Poll::Pending => {
-                self.bulk.replace(Some(operation));
+                self.set_under_way(UnderWay::Separate(operation));
                 Poll::Pending
             }
             Poll::Ready(Ok((0, _))) => {
@@ -248,33 +261,13 @@ impl Receiver {
                 Poll::Ready(None)
             }
             Poll::Ready(Ok((bytes, memory))) => {
-                self.short.set(0);
-                self.judge_bulk(bytes);
+                self.change_pace(|pace| pace.note_separate(bytes));
                 Poll::Ready(Some(Ok(Chunk::from_vec(memory))))
             }
             Poll::Ready(Err(error)) => {
                 self.end.set(End::Closed);
                 Poll::Ready(Some(Err(error.into())))
             }
-        }
-    }
-
-    #[inline]
-    fn is_bulk(&self) -> bool {
-        self.whole.get() >= self.bulk_from.get()
-    }
-
-    /// Decides whether bulk mode goes on, after a receive of `bytes` bytes.
-    fn judge_bulk(&self, bytes: usize) {
-        if bytes >= BULK_BYTES_MIN {
-            self.bulk_from.set(BULK_FROM);
-            self.whole.set(BULK_FROM);
-        } else {
-            if self.is_bulk() {
-                let from = self.bulk_from.get() * 4;
-                self.bulk_from.set(from.min(BULK_FROM_MAX));
-            }
-            self.whole.set(0);
         }
     }
 
@@ -295,15 +288,13 @@ impl Receiver {
                         return Poll::Ready(None);
                     }
                     res if res > 0 => {
-                        let is_whole = chunk.is_full();
-                        if is_whole {
-                            self.whole.set(self.whole.get() + 1);
-                        } else if chunk.len() < BULK_BYTES_MIN {
-                            self.judge_bulk(chunk.len());
-                        } else {
-                            self.whole.set(0);
-                        }
-                        if !is_whole {
+                        let is_full = chunk.is_full();
+                        self.change_pace(|pace| match chunk.len() {
+                            _ if is_full => pace.note_buffers(Some(1)),
+                            BULK_BYTES_MIN.. => pace.end_large(),
+                            bytes => pace.note_separate(bytes),
+                        });
+                        if !is_full {
                             // The socket is empty now; epoll reports new data.
                             self.core.emptied(&self.socket);
                         }
@@ -328,19 +319,47 @@ impl Receiver {
     }
 
     fn blank(&self) -> Option<Chunk> {
-        if self.is_bulk() {
-            return Some(Chunk::with_capacity(BULK_BYTES));
+        match self.pace.get().is_bulk() {
+            true => Some(Chunk::with_capacity(BULK_BYTES)),
+            false => self.core.blank(),
         }
-        self.core.blank()
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(
+            *self.under_way.borrow(),
+            UnderWay::Armed { stopped: true, .. }
+        )
+    }
+
+    /// Asks a receive into the core's buffers to stop, once.
+    #[cold]
+    fn stop(&self, core: &Core) {
+        let mut under_way = self.under_way.borrow_mut();
+        if let UnderWay::Armed { token, stopped } = &mut *under_way
+            && !std::mem::replace(stopped, true)
+        {
+            let token = *token;
+            drop(under_way);
+            core.cancel(token);
+        }
     }
 
     /// Cancels the receives and drops the queued data, because the stream is no longer read.
     pub(super) fn close(&self) {
-        let token = self.armed.get();
-        token.into_iter().for_each(|token| self.core.cancel(token));
-        let bulk = self.bulk.take();
-        drop(bulk);
-        self.direct.close();
+        // A single receive keeps the permit until its completion, which gives it back.
+        match self.under_way.replace(UnderWay::Taken) {
+            before @ UnderWay::Armed { token, .. } => {
+                self.under_way.replace(before);
+                self.core.cancel(token);
+            }
+            UnderWay::Taken => {}
+            before @ UnderWay::Separate(_) => drop(before),
+            before @ (UnderWay::Nothing | UnderWay::Wait(_)) => {
+                self.under_way.replace(UnderWay::Nothing);
+                drop(before);
+            }
+        }
         let queued = (self.first.take(), self.queue.take());
         self.queued_bytes.set(0);
         drop(queued);
@@ -360,31 +379,21 @@ impl CompletionHandler for Receiver {
             0 => self.end.set(End::Closed),
             _ if !is_sound => self.end.set(End::Failed(EIO)),
             res if res > 0 => {
-                let whole_bytes = core.buffer_bytes();
-                self.whole.set(if bytes >= whole_bytes {
-                    self.whole.get() + bytes / whole_bytes
-                } else {
-                    0
-                });
-                self.short.set(0);
+                let buffer_bytes = core.buffer_bytes();
+                let full = (bytes >= buffer_bytes).then(|| bytes / buffer_bytes);
+                self.change_pace(|pace| pace.note_buffers(full));
             }
             // The receive is armed again when buffers are free. No data is lost (traps 25, 26).
-            res if res == -ENOBUFS => self.short.set(self.short.get().saturating_add(1)),
+            res if res == -ENOBUFS => self.change_pace(Pace::note_no_buffer),
             res if matches!(-res, EAGAIN | EINTR) => {}
-            res if res == -ECANCELED && self.stopped.get() => {}
-            res if res == -EINVAL && !self.single.get() => self.single.set(true),
+            res if res == -ECANCELED && self.is_stopped() => {}
+            res if res == -EINVAL && self.change_pace(Pace::lose_multishot) => {}
             res => self.end.set(End::Failed(-res)),
         }
         if !cqe.more() {
-            self.armed.set(None);
-        } else if !self.stopped.get()
-            && (self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.is_bulk())
-        {
-            self.stopped.set(true);
-            self.armed
-                .get()
-                .into_iter()
-                .for_each(|token| core.cancel(token));
+            self.set_under_way(UnderWay::Nothing);
+        } else if self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.pace.get().is_bulk() {
+            self.stop(core);
         }
         self.waiters.wake();
     }
@@ -400,7 +409,7 @@ impl UnreadBuffer for Receiver {
     }
 
     fn pass_on(&self) {
-        self.taken.set(false);
+        self.set_under_way(UnderWay::Nothing);
         self.waiters.wake();
     }
 }

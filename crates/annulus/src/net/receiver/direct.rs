@@ -1,39 +1,18 @@
 //! Receives by system call into memory that the caller lends for the call. Bulk data is then copied once, and one call
 //! returns all of it. The ring only waits for readiness.
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::{BULK_BYTES_MIN, End, Receiver};
+use super::{BULK_BYTES_MIN, End, Pace, Receiver, UnderWay};
 use crate::driver::core::SharedOperation;
 use crate::metrics::OperationNumber;
 use crate::op::{self, Interest, TRANSFER_MAX};
 use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EAGAIN, EINTR, count};
 use crate::sys::net;
-
-/// The state of the direct receives on a ring.
-#[derive(Default)]
-pub(super) struct State {
-    /// The last receive got everything there was. The next one waits for readiness first.
-    emptied: Cell<bool>,
-    /// The last receive was short. One short receive is often the rest of a large message, which the kernel has split.
-    was_short: Cell<bool>,
-    /// The wait for readiness. It takes no data, so it may be dropped at any moment.
-    wait: RefCell<Option<Box<Wait>>>,
-}
-
-type Wait = SharedOperation<op::Poll>;
-
-impl State {
-    pub(super) fn close(&self) {
-        let wait = self.wait.take();
-        drop(wait);
-    }
-}
 
 impl Receiver {
     /// Receives into `memory` by a system call. Returns the number of bytes at its front that are initialised now; 0 is
@@ -50,9 +29,10 @@ impl Receiver {
         memory: &mut [MaybeUninit<u8>],
     ) -> Option<Poll<io::Result<usize>>> {
         let has_ring = self.core.has_ring();
-        if has_ring && (self.whole.get() == 0 || self.core.is_ending())
+        let pace = self.pace.get();
+        if has_ring && (!pace.has_large() || self.core.is_ending())
             // A chunk of bulk data then fills this memory several times.
-            || has_ring && self.is_bulk() && memory.len() < BULK_BYTES_MIN
+            || has_ring && pace.is_bulk() && memory.len() < BULK_BYTES_MIN
             || !self.is_idle()
             || memory.is_empty()
             || self.core.is_elsewhere()
@@ -64,12 +44,12 @@ impl Receiver {
         }
         let bytes = memory.len().min(TRANSFER_MAX);
         loop {
-            if has_ring && self.direct.emptied.get() {
+            if has_ring && self.emptied.get() {
                 match self.wait_for_data(context) {
-                    Poll::Ready(Ok(())) => self.direct.emptied.set(false),
+                    Poll::Ready(Ok(())) => self.emptied.set(false),
                     Poll::Ready(Err(_)) => {
                         // The kernel refuses to poll, or the core is ending.
-                        self.whole.set(0);
+                        self.change_pace(Pace::end_large);
                         return None;
                     }
                     Poll::Pending => return Some(Poll::Pending),
@@ -92,12 +72,12 @@ impl Receiver {
                     }
                     res if res == -EINTR => continue,
                     res if res == -EAGAIN => {
-                        if has_ring && !self.is_bulk() {
+                        if has_ring && !self.pace.get().is_bulk() {
                             // A few full buffers were the whole message.
-                            self.whole.set(0);
+                            self.change_pace(Pace::end_large);
                             return None;
                         }
-                        self.direct.emptied.set(true);
+                        self.emptied.set(true);
                         self.core.not_ready(&self.socket, Interest::Read);
                     }
                     res => {
@@ -121,14 +101,17 @@ impl Receiver {
 
     /// Waits until the socket is readable, has ended or has failed. The next receive returns which.
     fn wait_for_data(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let wait = self.direct.wait.take();
+        let wait = match self.under_way.replace(UnderWay::Nothing) {
+            UnderWay::Wait(wait) => Some(wait),
+            _ => None,
+        };
         let mut wait = wait.unwrap_or_else(|| {
             let poll = op::Poll::new(Rc::clone(&self.socket), Interest::Read);
             Box::new(SharedOperation::new(Rc::clone(&self.core), poll))
         });
         let polled = wait.poll(context);
         if polled.is_pending() {
-            self.direct.wait.replace(Some(wait));
+            self.set_under_way(UnderWay::Wait(wait));
         }
         polled
     }
@@ -136,17 +119,10 @@ impl Receiver {
     /// Decides whether direct receives go on, after one of `bytes` bytes into memory of `space` bytes.
     fn judge_direct(&self, bytes: usize, space: usize) {
         let is_full = bytes == space;
-        self.direct.emptied.set(!is_full);
+        self.emptied.set(!is_full);
         if !is_full {
             self.core.emptied(&self.socket);
         }
-        let is_short = bytes < BULK_BYTES_MIN;
-        let was_short = self.direct.was_short.replace(is_short && !is_full);
-        if is_short && (is_full || !was_short) {
-            // A full buffer is small, which says nothing about the message.
-            self.whole.set(self.whole.get().max(1));
-        } else {
-            self.judge_bulk(bytes);
-        }
+        self.change_pace(|pace| pace.note_direct(bytes, space));
     }
 }

@@ -388,8 +388,10 @@ impl<K: Kernel> Driver<K> {
         let fitting = chunks.iter().find(fits);
         let fitting = match fitting {
             Some(&(_, chunk)) if !self.sequence.goes_on() => chunk,
-            // Also for operations that continue each other, which the block layer merges if they come in one enter.
-            _ => CHUNK_MAX,
+            // The block layer merges operations that continue each other if they come in one enter. A half, so that the
+            // device has the other half while this one is prepared.
+            Some(&(_, chunk)) => (load / 2).clamp(chunk, CHUNK_MAX),
+            None => CHUNK_MAX,
         };
         // The requests of a whole file complete while they are submitted, so the number in flight does not show them.
         let whole_reads = self.handle.whole_reads().min(CHUNK_MAX);

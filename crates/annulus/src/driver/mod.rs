@@ -126,7 +126,7 @@ impl Wake for Arc<EventFd> {
     }
 }
 
-/// How a driver notices what other threads do.
+/// The way in which a driver notices what other threads do.
 enum Notifier {
     /// The wake-up of a driver that sleeps.
     Sleeper(Box<dyn Wake>),

@@ -1,8 +1,8 @@
 //! A threadless driver: threads that have work for it poll it, in turns. Each thread with its own ring has one.
 //!
-//! `turn.rs` decides which thread has the turn. No submission is overlooked, and no thread blocks. Wakers and buffers are
-//! foreign code and run outside of the turn. A poll inside a delivery, by a waker that starts an operation, delivers nothing
-//! itself: the outer poll continues with that driver.
+//! `turn.rs` decides which thread has the turn. No submission is overlooked, and no thread blocks. Wakers and buffers
+//! are foreign code and run outside of the turn. A poll inside a delivery, by a waker that starts an operation, delivers
+//! nothing itself: the outer poll continues with that driver.
 //!
 //! In a batch, submissions only queue, until there are enough operations for a system call. Otherwise every submission
 //! polls.
@@ -122,14 +122,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             return;
         }
         loop {
-            let mut held = match self.turn.enter() {
-                Attempt::Held(held) => held,
-                Attempt::Taken { asleep } => {
-                    if asleep {
-                        self.interrupt.wake(Why::Work);
-                    }
-                    return;
-                }
+            let Some(mut held) = self.enter() else {
+                return;
             };
             if !self.work(&mut held) {
                 return;
@@ -148,8 +142,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
     }
 
-    /// Drains a driver that has to end: its ring has failed, or another thread waits for the turn. Otherwise returns whether
-    /// one more turn has to follow.
+    /// Drains a driver that has to end: its ring has failed, or another thread waits for the turn. Otherwise returns
+    /// whether one more turn has to follow.
     fn goes_on(&self, left: Left) -> bool {
         if left.is_over() {
             self.drain();
@@ -163,30 +157,38 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         if self.handle.is_elsewhere() {
             return;
         }
+        let Some(mut held) = self.enter() else {
+            return;
+        };
+        held.with(|driver| driver.iter_mut().for_each(Driver::follow_arenas));
+        if held.leave().again() && !broken(Mutation::FollowerOverlooks) {
+            self.poll();
+        }
+    }
+
+    /// Takes the turn. `None` if another thread has it: that thread does the work, and is woken for it if it sleeps.
+    #[inline]
+    fn enter(&self) -> Option<TurnGuard<'_, Option<Driver<K>>>> {
         match self.turn.enter() {
-            Attempt::Held(mut held) => {
-                held.with(|driver| driver.iter_mut().for_each(Driver::follow_arenas));
-                if held.leave().again() && !broken(Mutation::FollowerOverlooks) {
-                    self.poll();
-                }
-            }
-            // The thread that has the turn does it.
+            Attempt::Held(held) => return Some(held),
             Attempt::Taken { asleep: true } => self.interrupt.wake(Why::Work),
             Attempt::Taken { asleep: false } => {}
         }
+        None
     }
 
     /// Does all work that is possible without sleeping. Returns `false` if the driver has ended.
     fn work(&self, held: &mut TurnGuard<'_, Option<Driver<K>>>) -> bool {
-        let mut all_ran = held.all_ran();
+        if held.all_ran() {
+            held.with(|driver| driver.iter_mut().for_each(Driver::forget_woken));
+        }
         for _ in 0..ROUNDS_MAX {
             held.answer();
             if !self.turn.in_batch() {
                 // Every submission from now on polls.
                 self.handle.sleeper.about_to_sleep();
             }
-            let all_ran = std::mem::take(&mut all_ran);
-            match held.with(|driver| Some(self.round(driver.as_mut()?, all_ran))) {
+            match held.with(|driver| Some(self.round(driver.as_mut()?))) {
                 None => return false,
                 Some(true) => {}
                 Some(false) => return true,
@@ -197,10 +199,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     }
 
     /// Returns whether another round has to follow.
-    fn round(&self, driver: &mut Driver<K>, all_ran: bool) -> bool {
-        if all_ran {
-            driver.forget_woken();
-        }
+    fn round(&self, driver: &mut Driver<K>) -> bool {
         match catch_unwind(AssertUnwindSafe(|| driver.work())) {
             Ok(true) if driver.has_more() => return true,
             // No later completion would submit the rest.
@@ -367,11 +366,11 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.deliver(done);
     }
 
-    /// Does one round, and leaves the entries that do not fill a chunk for the sleep. Returns whether there is something to
-    /// deliver.
+    /// Does one round, and leaves the entries that do not fill a chunk for the sleep. Returns whether there is something
+    /// to deliver.
     fn round_before_sleep(&self, driver: &mut Driver<K>) -> bool {
         driver.keep_rest(true);
-        self.round(driver, false);
+        self.round(driver);
         driver.keep_rest(false);
         driver.has_done()
     }

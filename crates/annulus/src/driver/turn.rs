@@ -8,8 +8,8 @@
 //! 1. *The driver* belongs to the thread that has set `HELD`, until it clears `HELD`.
 //! 2. *No call is lost.* A thread that finds `HELD` set sets `AGAIN` in the same step. The holder clears `AGAIN` before it
 //!    looks for work, and the step that clears `HELD` tells it whether `AGAIN` is set. It then takes one more turn.
-//! 3. *A sleep in the kernel* begins with the step that sets `ASLEEP`, unless that step finds `AGAIN` or `OVER`. A thread
-//!    that finds `ASLEEP` interrupts the kernel.
+//! 3. *A sleep in the kernel* begins with the step that sets `ASLEEP`, unless that step finds `AGAIN` or `OVER`. A
+//!    thread that finds `ASLEEP` interrupts the kernel.
 //! 4. *A batch.* While `BATCH` is set, operations are queued. The thread that clears it takes a turn afterwards.
 //! 5. *The end.* `OVER` is never cleared. A thread that finds it when it clears `HELD` drains the driver.
 //! 6. *A wait for the turn* sets `AWAITED`. The step that clears `HELD` clears it, too, and wakes all that wait.
@@ -148,16 +148,14 @@ impl<T> Turn<T> {
 
     /// Ends the batch. Returns `false` if there is none; otherwise the caller takes a turn.
     pub(super) fn end_batch(&self) -> bool {
-        let batch = if broken(Mutation::BatchUnended) {
-            0
-        } else {
-            BATCH
+        let step = |bits: u32| match broken(Mutation::BatchUnended) {
+            true => bits | ALL_RAN,
+            false => (bits & !BATCH) | ALL_RAN,
         };
-        let ends = self.in_batch() && self.bits.fetch_and(!batch, Ordering::AcqRel) & BATCH != 0;
-        if ends {
-            self.bits.fetch_or(ALL_RAN, Ordering::AcqRel);
-        }
-        ends
+        let ends = |bits: u32| (bits & BATCH != 0).then(|| step(bits));
+        (self.bits)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, ends)
+            .is_ok()
     }
 
     #[inline]
@@ -173,6 +171,27 @@ impl<T> Turn<T> {
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.bits.load(Ordering::Acquire) & OVER != 0
+    }
+
+    #[inline]
+    fn give_up(&self) -> Left {
+        let bits = (self.bits).fetch_and(!(HELD | ASLEEP | AWAITED), Ordering::AcqRel);
+        if bits & AWAITED != 0 && !broken(Mutation::WaitForgotten) {
+            self.notify();
+        }
+        match broken(Mutation::MarkOverlooked) {
+            true => Left(bits & !AGAIN),
+            false => Left(bits),
+        }
+    }
+
+    /// Wakes the threads that wait for the turn.
+    #[cold]
+    fn notify(&self) {
+        let (lock, ended) = &self.ended;
+        // With the lock, so that a thread between its check and its wait is not missed.
+        let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.notify_all();
     }
 }
 
@@ -207,8 +226,8 @@ impl<T> TurnGuard<'_, T> {
         self.turn.bits.fetch_or(AGAIN, Ordering::AcqRel);
     }
 
-    /// Begins a sleep in the kernel, which `wake_up` or the end of the turn ends. Returns `false` if there is a mark, or the value must
-    /// end.
+    /// Begins a sleep in the kernel, which `wake_up` or the end of the turn ends. Returns `false` if there is a mark, or
+    /// the value must end.
     pub(super) fn fall_asleep(&mut self) -> bool {
         let before = self.turn.bits.fetch_or(ASLEEP, Ordering::AcqRel);
         before & (AGAIN | OVER) == 0 || broken(Mutation::MarkSleptOver)
@@ -238,28 +257,5 @@ impl<T> TurnGuard<'_, T> {
 impl<T> Drop for TurnGuard<'_, T> {
     fn drop(&mut self) {
         self.turn.give_up();
-    }
-}
-
-impl<T> Turn<T> {
-    #[inline]
-    fn give_up(&self) -> Left {
-        let bits = (self.bits).fetch_and(!(HELD | ASLEEP | AWAITED), Ordering::AcqRel);
-        if bits & AWAITED != 0 && !broken(Mutation::WaitForgotten) {
-            self.notify();
-        }
-        match broken(Mutation::MarkOverlooked) {
-            true => Left(bits & !AGAIN),
-            false => Left(bits),
-        }
-    }
-
-    /// Wakes the threads that wait for the turn.
-    #[cold]
-    fn notify(&self) {
-        let (lock, ended) = &self.ended;
-        // With the lock, so that a thread between its check and its wait is not missed.
-        let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.notify_all();
     }
 }

@@ -11,9 +11,10 @@ use crate::sys::sqe::{POLL_READ, Sqe, opcode, poll_mask};
 /// The number of enters in a row without a completion after which the flag for task work is not believed. Each runs 20
 /// items of work, or all.
 const FRUITLESS_ENTERS_MAX: u32 = 16;
+
 impl Rings {
-    /// Returns whether this thread has queued something. Not between the begin of `drive`, which handles it, and the sleep
-    /// in the ring.
+    /// Returns whether this thread has queued something. Not between the begin of `drive`, which handles it, and the
+    /// sleep in the ring.
     fn is_queued(&self) -> bool {
         self.files.borrow().has_work()
             || self.port.has_for_core()

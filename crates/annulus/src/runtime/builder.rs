@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-#[cfg(feature = "tokio")]
-use super::context::TokioChoice;
 use super::handle::Handle;
+#[cfg(feature = "tokio")]
+use super::tokio_context::TokioChoice;
 use super::{executor, start};
 use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};

@@ -17,7 +17,7 @@ use async_task::Runnable;
 use slab::Slab;
 
 use super::handle::Handle;
-use super::local_tokio::LocalTokio;
+use super::surroundings::Local;
 use super::task::{End, JoinHandle, ReportedTask};
 use crate::driver::core::{Core, Notifier};
 use crate::driver::mailbox::Mailbox;
@@ -187,8 +187,8 @@ impl Inbox {
 
 /// The executor of a core.
 pub(super) struct Executor {
-    /// The Tokio runtime on this thread. Dropped before the core, whose descriptors it watches.
-    tokio: RefCell<Option<Rc<LocalTokio>>>,
+    /// The other runtime on this thread. Dropped before the core, whose descriptors it watches.
+    local: RefCell<Option<Rc<dyn Local>>>,
     core: Rc<Core>,
     inbox: Arc<Inbox>,
     /// A waker of each task that has not ended.
@@ -301,10 +301,10 @@ impl Executor {
     pub(super) fn new(
         core: Rc<Core>,
         inbox: Arc<Inbox>,
-        tokio: Option<LocalTokio>,
+        local: Option<Rc<dyn Local>>,
     ) -> Rc<Executor> {
         Rc::new(Executor {
-            tokio: RefCell::new(tokio.map(Rc::new)),
+            local: RefCell::new(local),
             core,
             inbox,
             tasks: RefCell::default(),
@@ -316,9 +316,9 @@ impl Executor {
         })
     }
 
-    /// Returns the Tokio runtime on this thread.
-    pub(super) fn tokio(&self) -> Option<Rc<LocalTokio>> {
-        self.tokio.borrow().clone()
+    /// Returns the other runtime on this thread.
+    pub(super) fn local(&self) -> Option<Rc<dyn Local>> {
+        self.local.borrow().clone()
     }
 
     pub(super) fn core(&self) -> &Rc<Core> {
@@ -414,7 +414,7 @@ impl Executor {
     /// Runs tasks until `is_over` returns `true`, or the ring has failed. `ends_asleep` returns whether what `is_over`
     /// waits for has come during a sleep, and woke no task.
     pub(super) fn run(self: &Rc<Self>, is_over: impl Fn() -> bool, ends_asleep: impl Fn() -> bool) {
-        let tokio = self.tokio();
+        let local = self.local();
         while !ends_asleep() && !self.core.has_failed() {
             self.read_messages();
             let more = self.run_ready();
@@ -422,8 +422,8 @@ impl Executor {
                 return;
             }
             let busy = || more || has_ready() || self.inbox.is_called() || ends_asleep();
-            match &tokio {
-                Some(tokio) => tokio.drive(&self.core, busy),
+            match &local {
+                Some(local) => local.drive(&self.core, &busy),
                 None => self.core.drive(busy),
             }
         }
@@ -482,11 +482,11 @@ impl Executor {
         // Dropping a task may wake or start others. A task that another thread is waking now is dropped when that
         // thread has sent it.
         self.drop_all_tasks();
-        // Tokio's tasks may use the core, and its blocking threads may wait for tasks that were dropped.
-        let tokio = self.tokio.take();
+        // Its tasks may use the core, and its blocking threads may wait for tasks that were dropped.
+        let local = self.local.take();
         match self.core.is_elsewhere() {
-            true => std::mem::forget(tokio),
-            false => drop(tokio),
+            true => std::mem::forget(local),
+            false => drop(local),
         }
         self.drop_all_tasks();
         // Drop the values that are bound to the core, even if other threads hold handles: their sockets close with

@@ -1,4 +1,4 @@
-//! A Tokio runtime on a core's thread, with the feature `tokio`.
+//! A Tokio runtime on a core's thread.
 //!
 //! The core runs its tasks, and then drives its backend inside of Tokio's `block_on`. If it has nothing to do, it sleeps
 //! there, and Tokio runs its own tasks and waits in its reactor. The reactor watches what can end the sleep of a core:
@@ -11,282 +11,250 @@
 //! A program that does not use Tokio pays nothing. The core drives its backend itself until Tokio's reactor has its
 //! first event. The first timer, task or socket of Tokio causes one.
 
-#[cfg(feature = "tokio")]
-pub(super) use of_tokio::LocalTokio;
+use std::cell::{Cell, OnceCell};
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-/// Without the feature there is none.
-#[cfg(not(feature = "tokio"))]
-pub(super) enum LocalTokio {}
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::coop::unconstrained;
 
-#[cfg(not(feature = "tokio"))]
-impl LocalTokio {
-    pub(super) fn drive(&self, _: &crate::driver::core::Core, _: impl Fn() -> bool) {
-        match *self {}
-    }
+use super::executor;
+use super::surroundings::{self, Local};
+use crate::driver::core::{Awake, Core, SleepCalls};
+use crate::sys::timer_fd::TimerFd;
+use crate::sys::wake::EventFd;
 
-    pub(super) fn handle(&self) -> LocalTokio {
-        match *self {}
-    }
+/// The maximum number of rounds of a busy core between two rounds of Tokio.
+const ROUNDS_MAX: u32 = 8;
 
-    pub(super) fn limit_end(&self, _: std::time::Duration) {
-        match *self {}
-    }
-
-    pub(super) fn enter(&self) -> std::convert::Infallible {
-        match *self {}
-    }
+pub(super) struct LocalTokio {
+    backend: Arc<OwnedFd>,
+    notifier: Arc<EventFd>,
+    /// `None` until Tokio is used.
+    watched: OnceCell<Watched>,
+    bell_registered: Cell<bool>,
+    timer: AsyncFd<TimerFd>,
+    /// The time to which the timer is set, ns, if it has not passed.
+    set_ns: Cell<Option<u64>>,
+    /// The rounds of the core since Tokio's last.
+    rounds: Cell<u32>,
+    handle: Handle,
+    /// `None` once it has ended.
+    runtime: Option<Runtime>,
+    /// The longest wait for its blocking threads at the end.
+    end_timeout: Cell<Duration>,
+    /// Tokio's epoll instance, which the core polls until Tokio is used.
+    reactor: Option<OwnedFd>,
 }
 
-#[cfg(feature = "tokio")]
-mod of_tokio {
-    use std::cell::{Cell, OnceCell};
-    use std::future::poll_fn;
-    use std::io;
-    use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-    use std::pin::Pin;
-    use std::sync::Arc;
-    use std::task::{Context, Poll};
-    use std::time::Duration;
+/// The descriptors whose edges end a sleep of the core, besides the timer.
+struct Watched {
+    backend: AsyncFd<Arc<OwnedFd>>,
+    notifier: AsyncFd<Arc<EventFd>>,
+}
 
-    use tokio::io::Interest;
-    use tokio::io::unix::AsyncFd;
-    use tokio::runtime::{Builder, Handle, Runtime};
-    use tokio::task::coop::unconstrained;
-
-    use crate::driver::core::{Awake, Core, SleepCalls};
-    use crate::runtime::executor;
-    use crate::sys::timer_fd::TimerFd;
-    use crate::sys::wake::EventFd;
-
-    /// The maximum number of rounds of a busy core between two rounds of Tokio.
-    const ROUNDS_MAX: u32 = 8;
-
-    pub(in super::super) struct LocalTokio {
-        backend: Arc<OwnedFd>,
-        notifier: Arc<EventFd>,
-        /// `None` until Tokio is used.
-        watched: OnceCell<Watched>,
-        bell_registered: Cell<bool>,
-        timer: AsyncFd<TimerFd>,
-        /// The time to which the timer is set, ns, if it has not passed.
-        set_ns: Cell<Option<u64>>,
-        /// The rounds of the core since Tokio's last.
-        rounds: Cell<u32>,
-        handle: Handle,
-        /// `None` once it has ended.
-        runtime: Option<Runtime>,
-        /// The longest wait for its blocking threads at the end.
-        end_timeout: Cell<Duration>,
-        /// Tokio's epoll instance, which the core polls until Tokio is used.
-        reactor: Option<OwnedFd>,
+impl LocalTokio {
+    pub(super) fn new(core: &Core, drain_timeout: Duration) -> io::Result<LocalTokio> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .thread_name("annulus-tokio")
+            .build()?;
+        let entered = runtime.enter();
+        let timer = watch(TimerFd::new()?)?;
+        drop(entered);
+        let reactor = timer.get_ref().watcher();
+        if let Some(reactor) = &reactor {
+            core.poll_reactor(reactor.as_raw_fd())?;
+        }
+        let (backend, notifier) = core.sleep_sources()?;
+        Ok(LocalTokio {
+            backend: Arc::new(backend),
+            notifier,
+            watched: OnceCell::new(),
+            bell_registered: Cell::new(false),
+            timer,
+            set_ns: Cell::new(None),
+            rounds: Cell::new(0),
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+            end_timeout: Cell::new(drain_timeout),
+            reactor,
+        })
     }
 
-    /// The descriptors whose edges end a sleep of the core, besides the timer.
-    struct Watched {
-        backend: AsyncFd<Arc<OwnedFd>>,
-        notifier: AsyncFd<Arc<EventFd>>,
-    }
-
-    impl LocalTokio {
-        pub(in super::super) fn new(
-            core: &Core,
-            drain_timeout: Duration,
-        ) -> io::Result<LocalTokio> {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .thread_name("annulus-tokio")
-                .build()?;
-            let entered = runtime.enter();
-            let timer = watch(TimerFd::new()?)?;
-            drop(entered);
-            let reactor = timer.get_ref().watcher();
-            if let Some(reactor) = &reactor {
-                core.poll_reactor(reactor.as_raw_fd())?;
+    /// Returns the descriptors that end a sleep of the core, if Tokio is used. If the reactor can't watch them, the
+    /// next round tries again.
+    fn watched(&self, core: &Core) -> Option<&Watched> {
+        if self.watched.get().is_none() {
+            if self.reactor.is_some() && !core.is_reactor_ready() {
+                return None;
             }
-            let (backend, notifier) = core.sleep_sources()?;
-            Ok(LocalTokio {
-                backend: Arc::new(backend),
-                notifier,
-                watched: OnceCell::new(),
-                bell_registered: Cell::new(false),
-                timer,
-                set_ns: Cell::new(None),
-                rounds: Cell::new(0),
-                handle: runtime.handle().clone(),
-                runtime: Some(runtime),
-                end_timeout: Cell::new(drain_timeout),
-                reactor,
-            })
-        }
-
-        /// Returns the descriptors that end a sleep of the core, if Tokio is used. If the reactor can't watch them, the
-        /// next round tries again.
-        fn watched(&self, core: &Core) -> Option<&Watched> {
-            if self.watched.get().is_none() {
-                if self.reactor.is_some() && !core.is_reactor_ready() {
-                    return None;
-                }
-                if !self.bell_registered.get() {
-                    let reactor = self.reactor.as_ref().map(AsFd::as_fd);
-                    core.register_bell(self.backend.as_fd(), reactor).ok()?;
-                    self.bell_registered.set(true);
-                }
-                let _entered = self.handle.enter();
-                let _ = self.watched.set(Watched {
-                    backend: watch(Arc::clone(&self.backend)).ok()?,
-                    notifier: watch(Arc::clone(&self.notifier)).ok()?,
-                });
-                self.handle.spawn(poll_fn(submit));
+            if !self.bell_registered.get() {
+                let reactor = self.reactor.as_ref().map(AsFd::as_fd);
+                core.register_bell(self.backend.as_fd(), reactor).ok()?;
+                self.bell_registered.set(true);
             }
-            self.watched.get()
-        }
-
-        /// Limits the wait for blocking threads at the end.
-        pub(in super::super) fn limit_end(&self, timeout: Duration) {
-            self.end_timeout.set(self.end_timeout.get().min(timeout));
-        }
-
-        pub(in super::super) fn handle(&self) -> Handle {
-            self.handle.clone()
-        }
-
-        /// Drives the core's backend once, and then sleeps unless the core is `busy`. Meanwhile Tokio runs its tasks. A
-        /// core that stays busy lets them run from time to time.
-        pub(in super::super) fn drive(&self, core: &Core, busy: impl Fn() -> bool) {
-            let Some((watched, runtime)) = self.watched(core).zip(self.runtime.as_ref()) else {
-                return core.drive(busy);
-            };
-            if core.is_elsewhere() {
-                return;
-            }
-            let mut has_begun = false;
-            let round = poll_fn(|context| {
-                if has_begun {
-                    // The next round looks at what ended the sleep.
-                    self.clear(watched, context);
-                    return Poll::Ready(());
-                }
-                has_begun = true;
-                // Tokio's own futures do not yield during the delivery either.
-                let mut delivery = unconstrained(poll_fn(|_| {
-                    core.with_own_budget(|| core.drive(|| true));
-                    Poll::Ready(())
-                }));
-                let _ = Pin::new(&mut delivery).poll(context);
-                if busy() {
-                    return self.be_busy(context);
-                }
-                if self.clear(watched, context) {
-                    return Poll::Ready(());
-                }
-                // More work for the backend. Tokio's tasks run first, while what they received is in the cache.
-                let begun = self.begin_sleep(core, &busy, context);
-                begun.unwrap_or_else(|Awake| self.run_tokio(context))
+            let _entered = self.handle.enter();
+            let _ = self.watched.set(Watched {
+                backend: watch(Arc::clone(&self.backend)).ok()?,
+                notifier: watch(Arc::clone(&self.notifier)).ok()?,
             });
-            core.set_runs_other(true);
-            runtime.block_on(round);
-            core.set_runs_other(false);
-            drop(executor::set_sleep(None));
-            core.end_sleep();
+            self.handle.spawn(poll_fn(submit));
         }
+        self.watched.get()
+    }
 
-        /// Returns to the core's tasks. From time to time, Tokio first runs its tasks.
-        fn be_busy(&self, context: &Context<'_>) -> Poll<()> {
-            self.rounds.set(self.rounds.get() + 1);
-            let waits = self.handle.metrics().global_queue_depth() > 0;
-            match waits || self.rounds.get() > ROUNDS_MAX {
-                true => self.run_tokio(context),
-                false => Poll::Ready(()),
-            }
-        }
-
-        /// Lets Tokio run its tasks before the round ends.
-        fn run_tokio(&self, context: &Context<'_>) -> Poll<()> {
-            self.rounds.set(0);
-            context.waker().wake_by_ref();
-            Poll::Pending
-        }
-
-        /// Clears the edges that there were. Returns whether there was one; otherwise the next one wakes the task.
-        fn clear(&self, watched: &Watched, context: &mut Context<'_>) -> bool {
-            let expired = is_ready(&self.timer, context);
-            if expired {
-                self.set_ns.set(None);
-            }
-            // Both are cleared, so this is not `||`.
-            expired | is_ready(&watched.backend, context) | is_ready(&watched.notifier, context)
-        }
-
-        fn begin_sleep(
-            &self,
-            core: &Core,
-            busy: &impl Fn() -> bool,
-            context: &Context<'_>,
-        ) -> Result<Poll<()>, Awake> {
-            let next_ns = core.begin_sleep(
-                busy,
-                SleepCalls {
-                    on_push: executor::submit_soon,
-                    on_earlier_timer: executor::end_sleep,
-                },
-            )?;
-            // An earlier time stays set, and ends one sleep too early.
-            if let Some(next_ns) = next_ns
-                && self.set_ns.get().is_none_or(|set_ns| next_ns < set_ns)
-            {
-                self.set_ns.set(Some(next_ns));
-                self.timer.get_ref().set(next_ns);
-            }
-            self.rounds.set(0);
-            drop(executor::set_sleep(Some(context.waker().clone())));
-            Ok(Poll::Pending)
+    /// Returns to the core's tasks. From time to time, Tokio first runs its tasks.
+    fn be_busy(&self, context: &Context<'_>) -> Poll<()> {
+        self.rounds.set(self.rounds.get() + 1);
+        let waits = self.handle.metrics().global_queue_depth() > 0;
+        match waits || self.rounds.get() > ROUNDS_MAX {
+            true => self.run_tokio(context),
+            false => Poll::Ready(()),
         }
     }
 
-    /// Drops Tokio's tasks, and waits for its blocking threads. Not for a forked child: it does not have the threads, and
-    /// shares the reactor with its parent.
-    impl Drop for LocalTokio {
-        fn drop(&mut self) {
-            let runtime = self.runtime.take();
-            (runtime.into_iter())
-                .for_each(|runtime| runtime.shutdown_timeout(self.end_timeout.get()));
-        }
-    }
-
-    /// Watches for edges of a descriptor that is never read.
-    fn watch<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
-        #[expect(
-            deprecated,
-            reason = "sound because these descriptors never change; the new form is unsafe"
-        )]
-        AsyncFd::with_interest(source, Interest::READABLE)
-    }
-
-    /// Returns whether there was an edge. Otherwise the next one wakes the task.
-    fn is_ready<T: AsRawFd>(source: &AsyncFd<T>, context: &mut Context<'_>) -> bool {
-        match source.poll_read_ready(context) {
-            Poll::Ready(Ok(mut ready)) => {
-                ready.clear_ready();
-                true
-            }
-            // The reactor has ended.
-            Poll::Ready(Err(_)) => true,
-            Poll::Pending => false,
-        }
-    }
-
-    /// The task of Tokio that submits the operations of its other tasks while the core sleeps. It runs after those that
-    /// are ready now.
-    fn submit(context: &mut Context<'_>) -> Poll<()> {
-        drop(executor::set_submitter(Some(context.waker().clone())));
-        if Core::current().is_some_and(|core| core.submit_asleep()) {
-            executor::end_sleep();
-        }
+    /// Lets Tokio run its tasks before the round ends.
+    fn run_tokio(&self, context: &Context<'_>) -> Poll<()> {
+        self.rounds.set(0);
+        context.waker().wake_by_ref();
         Poll::Pending
     }
+
+    /// Clears the edges that there were. Returns whether there was one; otherwise the next one wakes the task.
+    fn clear(&self, watched: &Watched, context: &mut Context<'_>) -> bool {
+        let expired = is_ready(&self.timer, context);
+        if expired {
+            self.set_ns.set(None);
+        }
+        // Both are cleared, so this is not `||`.
+        expired | is_ready(&watched.backend, context) | is_ready(&watched.notifier, context)
+    }
+
+    fn begin_sleep(
+        &self,
+        core: &Core,
+        busy: &dyn Fn() -> bool,
+        context: &Context<'_>,
+    ) -> Result<Poll<()>, Awake> {
+        let next_ns = core.begin_sleep(
+            busy,
+            SleepCalls {
+                on_push: executor::submit_soon,
+                on_earlier_timer: executor::end_sleep,
+            },
+        )?;
+        // An earlier time stays set, and ends one sleep too early.
+        if let Some(next_ns) = next_ns
+            && self.set_ns.get().is_none_or(|set_ns| next_ns < set_ns)
+        {
+            self.set_ns.set(Some(next_ns));
+            self.timer.get_ref().set(next_ns);
+        }
+        self.rounds.set(0);
+        drop(executor::set_sleep(Some(context.waker().clone())));
+        Ok(Poll::Pending)
+    }
 }
 
-#[cfg(all(test, feature = "tokio"))]
+impl Local for LocalTokio {
+    /// Meanwhile Tokio runs its tasks. A core that stays busy lets them run from time to time.
+    fn drive(&self, core: &Core, busy: &dyn Fn() -> bool) {
+        let Some((watched, runtime)) = self.watched(core).zip(self.runtime.as_ref()) else {
+            return core.drive(busy);
+        };
+        if core.is_elsewhere() {
+            return;
+        }
+        let mut has_begun = false;
+        let round = poll_fn(|context| {
+            if has_begun {
+                // The next round looks at what ended the sleep.
+                self.clear(watched, context);
+                return Poll::Ready(());
+            }
+            has_begun = true;
+            // Tokio's own futures do not yield during the delivery either.
+            let mut delivery = unconstrained(poll_fn(|_| {
+                core.with_own_budget(|| core.drive(|| true));
+                Poll::Ready(())
+            }));
+            let _ = Pin::new(&mut delivery).poll(context);
+            if busy() {
+                return self.be_busy(context);
+            }
+            if self.clear(watched, context) {
+                return Poll::Ready(());
+            }
+            // More work for the backend. Tokio's tasks run first, while what they received is in the cache.
+            let begun = self.begin_sleep(core, busy, context);
+            begun.unwrap_or_else(|Awake| self.run_tokio(context))
+        });
+        core.set_runs_other(true);
+        runtime.block_on(round);
+        core.set_runs_other(false);
+        drop(executor::set_sleep(None));
+        core.end_sleep();
+    }
+
+    fn limit_end(&self, timeout: Duration) {
+        self.end_timeout.set(self.end_timeout.get().min(timeout));
+    }
+
+    fn context(&self) -> Box<dyn surroundings::Context> {
+        Box::new(self.handle.clone())
+    }
+}
+
+/// Drops Tokio's tasks, and waits for its blocking threads. Not for a forked child: it does not have the threads, and
+/// shares the reactor with its parent.
+impl Drop for LocalTokio {
+    fn drop(&mut self) {
+        let runtime = self.runtime.take();
+        (runtime.into_iter()).for_each(|runtime| runtime.shutdown_timeout(self.end_timeout.get()));
+    }
+}
+
+/// Watches for edges of a descriptor that is never read.
+fn watch<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
+    #[expect(
+        deprecated,
+        reason = "sound because these descriptors never change; the new form is unsafe"
+    )]
+    AsyncFd::with_interest(source, Interest::READABLE)
+}
+
+/// Returns whether there was an edge. Otherwise the next one wakes the task.
+fn is_ready<T: AsRawFd>(source: &AsyncFd<T>, context: &mut Context<'_>) -> bool {
+    match source.poll_read_ready(context) {
+        Poll::Ready(Ok(mut ready)) => {
+            ready.clear_ready();
+            true
+        }
+        // The reactor has ended.
+        Poll::Ready(Err(_)) => true,
+        Poll::Pending => false,
+    }
+}
+
+/// The task of Tokio that submits the operations of its other tasks while the core sleeps. It runs after those that
+/// are ready now.
+fn submit(context: &mut Context<'_>) -> Poll<()> {
+    drop(executor::set_submitter(Some(context.waker().clone())));
+    if Core::current().is_some_and(|core| core.submit_asleep()) {
+        executor::end_sleep();
+    }
+    Poll::Pending
+}
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

@@ -30,14 +30,17 @@
 mod blocking;
 mod bound;
 mod builder;
-mod context;
 mod executor;
 pub mod fs;
 mod handle;
+#[cfg(feature = "tokio")]
 mod local_tokio;
 mod start;
 mod started;
+mod surroundings;
 mod task;
+#[cfg(feature = "tokio")]
+mod tokio_context;
 
 pub use blocking::{spawn_blocking, trim_heap};
 pub use bound::CoreBound;

@@ -20,9 +20,9 @@ use std::task::Waker;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use super::builder::{CoreBackend, CoreInfo, RuntimeBuilder};
-use super::context::Context;
 use super::executor::{Executor, Inbox};
 use super::handle::Handle;
+use super::surroundings::{self, Surroundings};
 use super::task::{End, JoinHandle, ReportedTask};
 use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
@@ -40,6 +40,9 @@ use crate::sys::size_limit::SignalBlocked;
 /// The result of a core's `main`, or the panic that ended it.
 type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
 
+/// The other runtime of the cores, if there is one.
+type Around = Option<Box<dyn Surroundings>>;
+
 /// A core's part in the submitter: its driver handle, and the opcodes of its ring. `None` without a ring.
 type Seat = Option<(Arc<DriverHandle>, Opcodes)>;
 
@@ -51,7 +54,7 @@ struct Plan<'a, M> {
     main: &'a M,
     /// The processors for blocking threads, if the cores are pinned.
     affinity: Option<Affinity>,
-    context: Context,
+    around: Around,
 }
 
 /// A thread that is making its core.
@@ -76,7 +79,7 @@ where
         handle: new_handle(builder)?,
         main,
         affinity: affinity(builder),
-        context: Context::start(builder)?,
+        around: surroundings::start(builder)?,
     };
     let plan = &plan;
     let (outcome, files) = thread::scope(|scope| plan.start(scope, on_start))?;
@@ -92,11 +95,11 @@ where
 {
     let handle = new_handle(builder)?;
     let affinity = affinity(builder);
-    let context = Context::start(builder)?;
-    let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0), &context)?;
+    let around = surroundings::start(builder)?;
+    let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0), &around)?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
-    let (ended, failure) = made.drive(builder, &files, &handle, &context, false, || future);
+    let (ended, failure) = made.drive(builder, &files, &handle, &around, false, || future);
     handle.close();
     files.drain();
     match ended {
@@ -167,7 +170,7 @@ where
         // Only the threads of cores hold senders now.
         drop(sender);
         let inbox = self.handle.inbox(0);
-        let made = NewCore::new(self.builder, &self.config, 0, inbox, &self.context)?;
+        let made = NewCore::new(self.builder, &self.config, 0, inbox, &self.around)?;
         let mut seats = vec![made.seat()];
         for _ in &others {
             match receiver.recv() {
@@ -206,7 +209,7 @@ where
         let (go, gone) = mpsc::channel::<Arc<Submitter>>();
         let body = move || {
             let inbox = self.handle.inbox(index);
-            let made = NewCore::new(self.builder, &self.config, index, inbox, &self.context);
+            let made = NewCore::new(self.builder, &self.config, index, inbox, &self.around);
             let made = match made {
                 Ok(made) => made,
                 Err(error) => {
@@ -246,9 +249,8 @@ where
         let main = self.main;
         let failed = |ended: &thread::Result<io::Result<()>>| !matches!(ended, Ok(Ok(())));
         let handle = &self.handle;
-        let context = &self.context;
-        let (ended, failure) =
-            made.drive(self.builder, files, handle, context, true, || main(info));
+        let around = &self.around;
+        let (ended, failure) = made.drive(self.builder, files, handle, around, true, || main(info));
         if handle.is_elsewhere() && handle.cores() > 1 {
             no_threads_to_join();
         }
@@ -299,7 +301,7 @@ impl NewCore {
         config: &CoreConfig,
         index: usize,
         inbox: Arc<Inbox>,
-        context: &Context,
+        around: &Around,
     ) -> Result<NewCore, SetupError> {
         let pinned = builder.pin.then(|| Pinned::to_nth(index)).flatten();
         let backend = builder.options.backend;
@@ -319,10 +321,13 @@ impl NewCore {
                 (core, None, CoreBackend::Epoll { reason })
             }
         };
-        let tokio = context.local(&core)?;
+        let local = match around {
+            Some(around) => around.local(&core)?,
+            None => None,
+        };
         Ok(NewCore {
             index,
-            executor: Executor::new(core, inbox, tokio),
+            executor: Executor::new(core, inbox, local),
             seat,
             backend: Arc::new(backend),
             pinned,
@@ -395,7 +400,7 @@ impl NewCore {
         builder: &RuntimeBuilder,
         files: &Arc<Submitter>,
         handle: &Handle,
-        context: &Context,
+        around: &Around,
         may_be_stopped: bool,
         main: impl FnOnce() -> F,
     ) -> (Option<thread::Result<F::Output>>, Option<io::Error>)
@@ -404,8 +409,9 @@ impl NewCore {
     {
         self.label_counters(files, handle);
         let executor = self.executor;
-        let _beside = context.enter();
-        let local = executor.tokio().map(|tokio| tokio.handle());
+        let beside = around.as_ref().and_then(|around| around.beside());
+        let _beside = beside.map(|beside| beside.enter());
+        let local = executor.local().map(|local| local.context());
         let _local = local.as_ref().map(|local| local.enter());
         executor.core().set_seat(handle.seat(self.index));
         executor.enter(files, handle);
@@ -448,9 +454,9 @@ impl NewCore {
         core.clear_timer(timer);
         // Blocking work of Tokio may use the rest of the grace period, as tasks do. Connections are open meanwhile.
         if grace_ns > 0
-            && let Some(tokio) = executor.tokio()
+            && let Some(local) = executor.local()
         {
-            tokio.limit_end(std::time::Duration::from_nanos(
+            local.limit_end(std::time::Duration::from_nanos(
                 until_ns.saturating_sub(core.now_ns()),
             ));
         }

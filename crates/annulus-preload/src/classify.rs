@@ -4,7 +4,9 @@ use std::ptr;
 
 use crate::config;
 use crate::counters::Why;
-use crate::fd_table::{self, Entry, Kind, NONBLOCK, SHARED, UNSHARED, never_served};
+use crate::fd_table::{
+    self, CREATED, Entry, Kind, NONBLOCK, NOT_TCP, SHARED, UNSHARED, never_served,
+};
 use crate::sockopts;
 use crate::stops;
 use crate::sys;
@@ -17,7 +19,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         return Err(Why::NotAStream);
     }
     if kind == Kind::Free {
-        if entry.is_not_tcp() {
+        if entry.has_mark(NOT_TCP) {
             return Err(Why::NotAStream);
         }
         let state = entry.snapshot();
@@ -42,7 +44,8 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
             return Err(Why::NotConnected);
         }
         // The options of a socket from another process are not recorded here.
-        let unusual = !entry.is_created() && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
+        let unusual =
+            !entry.has_mark(CREATED) && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
         let why = why_not_inherited(entry).or(unusual.then_some(Why::UnknownOption));
         entry.set_listener(None);
         entry.set_epoll_set(ptr::null_mut());

@@ -57,9 +57,9 @@ pub(crate) const SHARED: u32 = 1 << 11;
 pub(crate) const UNSHARED: u32 = 1 << 13;
 
 /// A socket that this process has created and not connected yet: only this program has set options on it.
-const CREATED: u32 = 1 << 14;
-/// The number's file is no TCP socket. Every call that gives the number another file clears the flag.
-const NOT_TCP: u32 = 1 << 15;
+pub(crate) const CREATED: u32 = 1 << 14;
+/// The number's file is no TCP socket. Every call that gives the number another file clears the mark.
+pub(crate) const NOT_TCP: u32 = 1 << 15;
 
 const FLAGS: u32 = NONBLOCK | NEVER_SERVED | WHY_MASK | SHARED | UNSHARED;
 
@@ -161,10 +161,11 @@ impl Entry {
         self.set_listener(None);
     }
 
-    /// Returns whether this process has created the socket and has not connected it yet.
-    pub(crate) fn is_created(&self) -> bool {
+    /// Returns whether this process has set `mark`, and not given the number a kind since.
+    #[inline]
+    pub(crate) fn has_mark(&self, mark: u32) -> bool {
         let state = self.state.load(Ordering::Relaxed);
-        state & (KIND_MASK | CREATED) == CREATED
+        state & (KIND_MASK | mark) == mark
             && state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff
     }
 
@@ -172,14 +173,6 @@ impl Entry {
     pub(crate) fn mark_not_tcp(&self, was: u32) {
         let not_tcp = NOT_TCP | (identity::fork_generation() & 0xffff) << PROCESS_SHIFT;
         self.restore_if_unchanged(was, not_tcp);
-    }
-
-    /// Returns whether the number's file is known to be no TCP socket.
-    #[inline]
-    pub(crate) fn is_not_tcp(&self) -> bool {
-        let state = self.state.load(Ordering::Relaxed);
-        state & (KIND_MASK | NOT_TCP) == NOT_TCP
-            && state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff
     }
 
     /// Returns the whole state, for [`restore_if_unchanged`](Entry::restore_if_unchanged).

@@ -10,6 +10,7 @@ use crate::fd_table::{self, Kind};
 use crate::flush_thread;
 use crate::reserved_fds;
 use crate::send_errors;
+use crate::signals;
 use crate::sys;
 use crate::writability;
 
@@ -218,8 +219,16 @@ pub(crate) fn on_ready(fd: i32) -> bool {
     is_draining
 }
 
-/// Applies `keeps` to the selected connections, and keeps those for which it returns true.
+/// Applies `keeps` to the selected connections, and keeps those for which it returns true. A handler must not jump out
+/// of it.
 fn for_each(selects: impl Fn(&Draining) -> bool, keeps: impl FnMut(&mut Draining) -> bool) {
+    signals::without(|| for_each_selected(selects, keeps));
+}
+
+fn for_each_selected(
+    selects: impl Fn(&Draining) -> bool,
+    keeps: impl FnMut(&mut Draining) -> bool,
+) {
     let selected = with_list(|connections| {
         let all = std::mem::take(connections).into_iter();
         let (selected, others) = all.partition(|connection| selects(connection));

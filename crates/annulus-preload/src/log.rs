@@ -17,6 +17,7 @@ use crate::fd_table::{self, Kind};
 use crate::identity;
 use crate::raw_libc as libc;
 use crate::reserved_fds;
+use crate::signals;
 use crate::stops;
 use crate::sys;
 
@@ -28,10 +29,16 @@ pub(crate) fn write_line(line: &str) {
     }
 }
 
+/// Writes a line, which may be made without a lock: a handler that jumps out of an allocation would leave the lock of
+/// `malloc` taken.
+pub(crate) fn write(line: impl FnOnce() -> String) {
+    signals::without(|| write_line(&line()));
+}
+
 /// Writes a line to the log, or to stderr if there is no log.
 pub(crate) fn write_line_or_stderr(line: &str) {
     if !write_to_log(line) {
-        write(2, line);
+        write_to(2, line);
     }
 }
 
@@ -87,11 +94,11 @@ pub(crate) fn serves_connection() {
 #[cold]
 pub(crate) fn log_first_pass(why: Why) {
     if !HAS_RING.load(Ordering::Relaxed) && !REASON_LOGGED.swap(true, Ordering::Relaxed) {
-        log_build();
-        write_line(&format!(
-            "no ring yet: the first connection passes through: {}",
-            why.name()
-        ));
+        write(|| {
+            log_build();
+            let why = why.name();
+            format!("no ring yet: the first connection passes through: {why}")
+        });
     }
 }
 
@@ -162,7 +169,7 @@ pub(crate) fn open() {
             let path = path.to_string_lossy();
             let line =
                 format!("cannot open the log {path}: {error}; set ANNULUS_LOG to a writable file");
-            return write(2, &line);
+            return write_to(2, &line);
         }
     };
     // A high number stays out of the program's way.
@@ -221,20 +228,20 @@ fn is_log(fd: i32) -> bool {
 fn write_to_log(line: &str) -> bool {
     let fd = OPENED.load(Ordering::Relaxed);
     if is_log(fd) {
-        write(fd, line);
+        write_to(fd, line);
         return true;
     }
     let path = config::get().log.as_ref().filter(|_| fd == CLOSED);
     let Some(Ok(fd)) = path.map(|path| open_file(path, 0)) else {
         return false;
     };
-    write(fd, line);
+    write_to(fd, line);
     let _ = sys::close(fd);
     true
 }
 
 /// Writes the line in one call, so that lines of several processes do not mix.
-fn write(fd: i32, line: &str) {
+fn write_to(fd: i32, line: &str) {
     let line = format!("annulus: {line}\n");
     // SAFETY: Lent: borrowed for the call.
     unsafe { libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len()) };

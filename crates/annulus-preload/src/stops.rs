@@ -20,15 +20,15 @@ pub(crate) fn on_set(why: Why, connections: u32) {
     if SETS[why as usize].fetch_add(1, Ordering::Relaxed) >= LINES_MAX {
         return;
     }
-    let connections = match connections {
-        0 => String::new(),
-        1 => " with 1 connection".to_owned(),
-        count => format!(" with {count} connections"),
-    };
-    log::write_line(&format!(
-        "an epoll set{connections} passes through from now on: {}",
-        why.name()
-    ));
+    log::write(|| {
+        let connections = match connections {
+            0 => String::new(),
+            1 => " with 1 connection".to_owned(),
+            count => format!(" with {count} connections"),
+        };
+        let why = why.name();
+        format!("an epoll set{connections} passes through from now on: {why}")
+    });
 }
 
 /// Reports a listener, whose connections are not served.
@@ -37,10 +37,10 @@ pub(crate) fn on_listener(why: Why) {
     if LISTENERS[why as usize].fetch_add(1, Ordering::Relaxed) >= LINES_MAX {
         return;
     }
-    log::write_line(&format!(
-        "connections of a listener pass through from now on: {}",
-        why.name()
-    ));
+    log::write(|| {
+        let why = why.name();
+        format!("connections of a listener pass through from now on: {why}")
+    });
 }
 
 /// Stops serving new connections of a listener.

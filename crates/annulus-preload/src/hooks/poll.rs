@@ -127,25 +127,30 @@ pub(super) unsafe fn select_with(
     except: *mut fd_set,
     call: impl FnOnce(bool) -> c_int,
 ) -> c_int {
-    let mut buffered: Vec<c_int> = Vec::new();
+    // On the stack: a handler that jumps out of an allocation would leave the lock of `malloc` taken.
+    // SAFETY: Typed: an array of integers, for which zero bytes are a value.
+    let mut buffered: fd_set = unsafe { std::mem::zeroed() };
+    let mut any = false;
     for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
         // SAFETY: Lent: the program passes sets or null; `fd` is below FD_SETSIZE.
         let has = |set: *mut fd_set| may_be_mapped(set) && unsafe { libc::FD_ISSET(fd, set) };
         if has(read) || has(write) || has(except) {
             let ready = prepare(fd) != 0;
             if ready && has(read) {
-                buffered.push(fd);
+                any = true;
+                // SAFETY: Lent: this stack's set; `fd` is below FD_SETSIZE.
+                unsafe { libc::FD_SET(fd, &raw mut buffered) };
             }
         }
     }
-    let ret = call(!buffered.is_empty());
-    if ret < 0 {
+    let ret = call(any);
+    if ret < 0 || !any {
         return ret;
     }
     let mut ready = ret;
-    for fd in buffered {
-        // SAFETY: Lent: the program's set, which was read above.
-        if !unsafe { libc::FD_ISSET(fd, read) } {
+    for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
+        // SAFETY: Lent: this stack's set, and the program's, which was read above.
+        if unsafe { libc::FD_ISSET(fd, &raw const buffered) && !libc::FD_ISSET(fd, read) } {
             // SAFETY: Lent: as above.
             unsafe { libc::FD_SET(fd, read) };
             ready += 1;

@@ -467,13 +467,20 @@ static bool any_edge(void) {
     return false;
 }
 
+static bool is_taken(int fd) {
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].open && (slots[i].pair.app == fd || slots[i].twin == fd))
+            return true;
+    return false;
+}
+
 static void duplicate(struct slot *slot) {
     int fd = slot->pair.app, how = (int)below(5);
     /* Bytes that the library has received do not come with a descriptor that is passed on. */
     if (slot->twin >= 0 || (how == 4 && unread(slot) > 0))
         return;
-    /* Its only number may be the one that these calls choose. */
-    if (fd == 300 + number(slot) && (how == 1 || how == 2))
+    /* A connection may still have the number that these calls choose. */
+    if ((how == 1 || how == 2) && is_taken(300 + number(slot)))
         return;
     slot->passed = how == 4;
     slot->twin = (int)MUST(how == 0   ? dup(fd)

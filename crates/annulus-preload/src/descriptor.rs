@@ -54,6 +54,13 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
         Kind::Library => Some(Err(libc::EBADF)),
         Kind::Set => {
             let set = Set::of(entry)?;
+            if set.young.end() {
+                // Its lists are empty, and it has one number.
+                hand_back::forget_streams(set);
+                entry.forget();
+                set.retire();
+                return None;
+            }
             let mut guard = set.take()?;
             guard.fd_count = guard.fd_count.saturating_sub(1);
             if guard.fd_count == 0 {
@@ -194,6 +201,7 @@ pub(crate) fn duplicate(
             if let Some(set) = Set::of(from)
                 && let Some(mut guard) = set.take()
             {
+                set.mature(&mut guard);
                 guard.fd_count += 1;
                 to.set_epoll_set(std::ptr::from_ref(set).cast_mut());
                 to.set_kind(Kind::Set, 0);

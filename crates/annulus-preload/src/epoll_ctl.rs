@@ -7,12 +7,12 @@ use crate::config;
 use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counters::{self, Call, Why};
 use crate::descriptor;
-use crate::epoll_set::{Mode, Set, SetGuard, SharedMember, WAITS_BEFORE_RING};
+use crate::early_members;
+use crate::epoll_set::{Mode, Set, SetGuard, SharedMember};
 use crate::errno::{self, CallResult};
 use crate::fd_limit;
-use crate::fd_table::{self, Entry, Kind, never_served};
+use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
-use crate::inherited_set;
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
@@ -22,6 +22,7 @@ use crate::sockopts;
 use crate::stops;
 use crate::switch;
 use crate::sys;
+use crate::young_set::WAITS_BEFORE_RING;
 
 /// A flag that `EPOLL_CTL_MOD` rejects.
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -42,7 +43,11 @@ impl CtlRequest {
 }
 
 /// Performs `epoll_ctl`. `None`: passes through to the kernel's set.
-pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> Option<CallResult> {
+pub(crate) fn control(
+    (number, set_fd): (&'static Entry, i32),
+    fd: i32,
+    request: CtlRequest,
+) -> Option<CallResult> {
     let set = Set::of(number)?;
     let entry = fd_table::entry(fd)?;
     if let Kind::Set = entry.kind() {
@@ -53,10 +58,14 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
     if entry.kind() == Kind::Closing {
         descriptor::finish_deferred_close(entry);
     }
+    if let Some(result) = early_members::control_young(set, entry, (set_fd, fd), request) {
+        return Some(result);
+    }
     let Some(mut guard) = set.take() else {
         counters::passed(Why::InHandler);
         return None;
     };
+    set.mature(&mut guard);
     guard.has_members |= request.operation == libc::EPOLL_CTL_ADD;
     if matches!(entry.kind(), Kind::Free | Kind::Stream) {
         return control_unserved(set, &mut guard, entry, fd, request);
@@ -98,8 +107,7 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
     }
 }
 
-/// Handles a call for a connection that no ring serves. The kernel's set has it, or may get it: the entry of a stream
-/// names that set. A ring must not take the bytes of a connection that another set reports.
+/// Handles a call for a connection that no ring serves.
 fn control_unserved(
     set: &'static Set,
     guard: &mut SetGuard,
@@ -108,34 +116,23 @@ fn control_unserved(
     request: CtlRequest,
 ) -> Option<CallResult> {
     forget_reported(guard, fd, request);
-    let own = std::ptr::from_ref(set).cast_mut();
-    let is_stream = |entry: &Entry| entry.kind() == Kind::Stream;
-    let is_elsewhere =
-        is_stream(entry) && Set::of(entry).is_some_and(|other| !std::ptr::eq(other, set));
-    if request.operation != libc::EPOLL_CTL_ADD {
-        change_early_member(guard, fd, request);
-        if request.operation == libc::EPOLL_CTL_DEL && is_stream(entry) && !is_elsewhere {
-            entry.set_epoll_set(std::ptr::null_mut());
+    let is_elsewhere = early_members::note_other_set(set, entry, request);
+    let mut result = None;
+    if request.operation == libc::EPOLL_CTL_ADD {
+        // The kernel's set has a member that was added while it could not be served. The program may not add it again.
+        let may_be_member = entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), set);
+        if may_be_member {
+            let result = request.make(guard.fd, fd);
+            if result.is_err() {
+                return Some(result);
+            }
+            let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
-        return None;
+        result = add(set, guard, entry, fd, request, &[]);
+    } else {
+        early_members::change(guard, fd, request);
     }
-    if is_elsewhere {
-        entry.set_kind(Kind::Stream, never_served(entry.flags(), Why::SeveralSets));
-    }
-    // The kernel's set has a member that was added while it could not be served. The program may not add it again.
-    let may_be_member = is_stream(entry) && std::ptr::eq(entry.set(), own);
-    if may_be_member {
-        let result = request.make(guard.fd, fd);
-        if result.is_err() {
-            return Some(result);
-        }
-        let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
-    }
-    let result = add(set, guard, entry, fd, request, &[]);
-    if is_stream(entry) {
-        entry.set_epoll_set(own);
-        hand_back::note_member(fd);
-    }
+    early_members::note_set(set, entry, fd, request.operation, is_elsewhere);
     result
 }
 
@@ -150,9 +147,13 @@ fn forget_reported(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
 /// Makes a set pass through because its own descriptor is polled, and the poller must see its events. Returns whether
 /// the set would report an event that the kernel does not know of.
 pub(crate) fn on_outer_poll(number: &'static Entry) -> bool {
-    let Some(mut guard) = Set::of(number).and_then(Set::take) else {
+    let Some(set) = Set::of(number) else {
         return false;
     };
+    let Some(mut guard) = set.take() else {
+        return false;
+    };
+    set.mature(&mut guard);
     hand_back::pass_through_set(&mut guard, Why::PolledOtherwise);
     guard.has_ready() || guard.has_ready_shared_member()
 }
@@ -177,7 +178,7 @@ fn add(
             return listeners::control(guard, fd, request);
         }
         return match why {
-            Why::Blocking => add_blocking(set, guard, fd, request),
+            Why::Blocking => early_members::add_blocking(set, guard, fd, request),
             why => pass(why),
         };
     }
@@ -191,7 +192,7 @@ fn add(
                 return pass(Why::NotWaitedFor);
             }
             // The kernel's set has it until there is a ring.
-            let result = add_early_member(guard, fd, request);
+            let result = early_members::add(guard, fd, request);
             guard.needs_ring |= result.is_ok();
             return Some(result);
         }
@@ -211,126 +212,15 @@ fn add(
     Some(Ok(0))
 }
 
-fn count_pass(why: Why) {
+pub(crate) fn count_pass(why: Why) {
     counters::passed(why);
     if why != Why::NotAStream {
         log::log_first_pass(why);
     }
 }
 
-/// Adds a member to the kernel's set, from which a ring may take it later.
-fn add_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> CallResult {
-    let CtlRequest {
-        operation,
-        events,
-        data,
-    } = request;
-    let result = sys::control(guard.fd, operation, fd, events, data);
-    if result.is_ok() {
-        // The number may have belonged to another member, which the program has closed.
-        guard.early_members.retain(|member| member.0 != fd);
-        guard.early_members.push((fd, events, data));
-    }
-    result
-}
-
-/// Adds a blocking connection, which is served if it becomes non-blocking before the next wait: Boost.Asio does this at
-/// the first operation of a connection. `None`: passes through to the kernel's set.
-fn add_blocking(
-    set: &'static Set,
-    guard: &mut SetGuard,
-    fd: i32,
-    request: CtlRequest,
-) -> Option<CallResult> {
-    // Another thread may wait on the set at any time.
-    let may_begin = set.owner() == 0 || set.is_owner();
-    if !may_begin || request.events & !KNOWN != 0 {
-        count_pass(Why::Blocking);
-        return None;
-    }
-    Some(add_early_member(guard, fd, request))
-}
-
-/// Serves a member that has become non-blocking, if no wait has reported it yet.
-pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
-    let Some(set) = Set::of(entry).filter(|set| set.owner() == 0 || set.is_owner()) else {
-        return;
-    };
-    let Some(mut guard) = set.take() else {
-        return;
-    };
-    let is_early = guard.early_members.iter().any(|member| member.0 == fd);
-    if is_early && guard.mode == Mode::Fresh {
-        guard.needs_ring = true;
-        if set.is_owner() && guard.waits >= WAITS_BEFORE_RING {
-            start(set, &mut guard);
-        }
-    } else if is_early && guard.mode == Mode::Serving {
-        let (members, others) = std::mem::take(&mut guard.early_members)
-            .into_iter()
-            .partition(|member| member.0 == fd);
-        guard.early_members = others;
-        serve_early_members(set, &mut guard, members);
-    }
-}
-
-/// Runs before a wait that may report members of the kernel's set: they stay there.
-#[cold]
-pub(crate) fn pass_early_members(guard: &mut SetGuard) {
-    for _ in std::mem::take(&mut guard.early_members) {
-        count_pass(Why::Blocking);
-    }
-}
-
-/// Updates a member that was added before the set had a ring.
-fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
-    let Some(nth) = guard.early_members.iter().position(|member| member.0 == fd) else {
-        return;
-    };
-    if request.operation == libc::EPOLL_CTL_MOD && request.events & !KNOWN == 0 {
-        guard.early_members[nth] = (fd, request.events, request.data);
-    } else {
-        guard.early_members.swap_remove(nth);
-    }
-}
-
-/// Moves members that were added before the ring existed from the kernel's set to the ring. Only the kernel knows which
-/// one-shot members it has reported.
-fn serve_early_members(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
-    let in_kernel = match members.iter().any(|member| member.1 & flag::ONESHOT != 0) {
-        true => inherited_set::kernel_members(guard.fd),
-        false => Vec::new(),
-    };
-    for (fd, events, data) in members {
-        let known = in_kernel.iter().find(|member| member.fd == fd);
-        let Some(entry) = fd_table::entry(fd) else {
-            continue;
-        };
-        if events & flag::ONESHOT != 0 && known.is_none() {
-            count_pass(Why::Kernel);
-            continue;
-        }
-        // The kernel clears all events of a member that it has reported once.
-        let mode = flag::EDGE_TRIGGERED | flag::ONESHOT;
-        let has_fired = known.is_some_and(|member| member.events & !mode == 0);
-        // A member that has been closed or shared since is not served.
-        match classify::can_be_served(entry, fd) {
-            Ok(()) => {
-                if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
-                    begin(set, guard, entry, fd, (events, data), &[]);
-                    if has_fired && let Some(mut connection) = guard.connection(fd) {
-                        guard.unready(fd, connection);
-                        connection.mark(flag::DISABLED);
-                    }
-                }
-            }
-            Err(why) => count_pass(why),
-        }
-    }
-}
-
 /// Serves a connection from now on; `buffered` was received before.
-fn begin(
+pub(crate) fn begin(
     set: &'static Set,
     guard: &mut SetGuard,
     entry: &'static Entry,
@@ -383,8 +273,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
             fd_limit::on_ring();
             crate::flush_thread::begin_thread();
             listeners::watch_all(guard);
-            let members = std::mem::take(&mut guard.early_members);
-            serve_early_members(set, guard, members);
+            early_members::serve_all(set, guard);
         }
         Err(why) => {
             guard.mode = Mode::Passing;

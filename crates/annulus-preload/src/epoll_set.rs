@@ -27,12 +27,10 @@ use crate::identity::{self, thread_id};
 use crate::lock::Lock;
 use crate::reserved_fds;
 use crate::sys;
+use crate::young_set::YoungSet;
 
 /// Initial capacity of each list of a set.
 const LIST_CAPACITY: usize = 256;
-
-/// The wait at which a set gets its ring. Some programs make a set for one wait, which is quicker than a ring is made.
-pub(crate) const WAITS_BEFORE_RING: u32 = 3;
 
 /// The way in which a set is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +62,7 @@ pub(crate) struct Set {
     /// Output was deferred, and the flush thread has not processed it yet.
     has_deferred: AtomicBool,
     process: AtomicU32,
+    pub(crate) young: YoungSet,
     /// Closed; the slot can be reused.
     retired: AtomicBool,
     /// The set that was created before this one ([`epoll_set_list`](crate::epoll_set_list)).
@@ -104,7 +103,7 @@ pub(crate) struct Inner {
     pub(crate) served: u32,
     /// Connections that were handed back and still have buffered bytes.
     pub(crate) handed_back_count: u32,
-    /// The number of waits before the set had a ring, up to [`WAITS_BEFORE_RING`].
+    /// The number of waits before the set had a ring, up to [`WAITS_BEFORE_RING`](crate::young_set::WAITS_BEFORE_RING).
     pub(crate) waits: u32,
     /// The program has added a member.
     pub(crate) has_members: bool,
@@ -123,6 +122,8 @@ pub(crate) struct Inner {
     pub(crate) writes: u32,
     /// Members that were added before the set had a ring: descriptor, events, data. The kernel's set has them.
     pub(crate) early_members: Vec<(i32, u32, u64)>,
+    /// The kernel's set has connections that were added while the set was young, and that no list names.
+    pub(crate) has_unrecorded: bool,
     /// Members with buffered bytes that were in another set of this thread first.
     pub(crate) shared_members: Vec<SharedMember>,
     /// Events that the kernel's set is about to report again.
@@ -287,6 +288,7 @@ impl Set {
                 queued_since_ns: AtomicU64::new(0),
                 has_deferred: AtomicBool::new(false),
                 process: AtomicU32::new(0),
+                young: YoungSet::new(),
                 retired: AtomicBool::new(false),
                 older: AtomicPtr::new(ptr::null_mut()),
                 inner: UnsafeCell::new(Inner::new()),
@@ -311,9 +313,31 @@ impl Set {
         guard.fd = fd;
         guard.fd_count = 1;
         drop(guard);
+        set.young.begin();
         entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
         entry.set_kind(Kind::Set, 0);
         Some(set)
+    }
+
+    /// Returns whether a wait on the set passes through because the set is young, and counts that wait.
+    #[inline]
+    pub(crate) fn passes_young_wait(&self) -> bool {
+        self.young.is_young() && {
+            if self.owner() == 0 {
+                self.own();
+            }
+            self.is_owner() && self.young.count_wait()
+        }
+    }
+
+    /// Ends the set's youth: from now on its lists are used.
+    pub(crate) fn mature(&self, guard: &mut SetGuard) {
+        if self.young.end() {
+            guard.waits = self.young.waits();
+            guard.has_members = self.young.has_members();
+            guard.needs_ring = self.young.has_streams();
+            guard.has_unrecorded = guard.needs_ring;
+        }
     }
 
     /// Marks a closed set as reusable.
@@ -530,6 +554,7 @@ impl Inner {
             recheck: false,
             writes: 0,
             early_members: Vec::new(),
+            has_unrecorded: false,
             shared_members: Vec::new(),
             already_reported: Vec::new(),
             batching: Batching::new(false),

@@ -11,8 +11,9 @@ use libc::epoll_event;
 use crate::config;
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::counters::{self, Call, Why};
+use crate::early_members;
 use crate::epoll_ctl;
-use crate::epoll_set::{Mode, Set, SetGuard, SharedMember, WAITS_BEFORE_RING};
+use crate::epoll_set::{Mode, Set, SetGuard, SharedMember};
 use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
@@ -24,6 +25,7 @@ use crate::send;
 use crate::switch;
 use crate::switch_position;
 use crate::sys;
+use crate::young_set::WAITS_BEFORE_RING;
 
 /// The arguments of `epoll_wait`: the program's buffer, and the wait.
 pub(crate) struct EventBuffer {
@@ -86,7 +88,11 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         return None;
     }
     fd_table::clear_just_accepted();
+    if set.passes_young_wait() {
+        return None;
+    }
     let mut guard = set.take()?;
+    set.mature(&mut guard);
     if !guard.shared_members.is_empty() {
         guard = query_other_threads(set, guard)?;
     }
@@ -112,14 +118,14 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         let serves = guard.needs_ring && !config::get().disabled;
         if !serves || guard.waits < WAITS_BEFORE_RING {
             if !serves {
-                epoll_ctl::pass_early_members(&mut guard);
+                early_members::pass_all(&mut guard);
             }
             // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
         }
         epoll_ctl::start(set, &mut guard);
     } else if !guard.early_members.is_empty() {
-        epoll_ctl::pass_early_members(&mut guard);
+        early_members::pass_all(&mut guard);
     }
     // A signal handler may have jumped out of the wait that it interrupted, or may itself wait.
     guard.clear_in_enter();

@@ -658,9 +658,6 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
             send::flush(guard, fd, connection);
             remove(guard, fd, connection);
         }
-        if is_member_of_set && entry.kind() == Kind::Stream {
-            entry.set_epoll_set(std::ptr::null_mut());
-        }
         if is_member_of_set
             && entry.kind() == Kind::HandedBack
             && let Some(mut connection) = guard.connection(fd)
@@ -671,7 +668,17 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
         }
     }
     finish_removals(guard);
+    forget_streams(set);
     guard.mode = Mode::Passing;
     switch::clear_released(guard);
     close_set_ring(guard, set);
+}
+
+/// Forgets the set of streams that no ring serves, as the set is closed.
+pub(crate) fn forget_streams(set: &'static Set) {
+    for entry in (0..served_max() as i32).map_while(fd_table::entry) {
+        if entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), set) {
+            entry.set_epoll_set(std::ptr::null_mut());
+        }
+    }
 }

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use crate::epoll_set::{Mode, Set};
-use crate::fd_table;
+use crate::fd_table::{self, Kind};
 
 /// The start of the kernel's `io_uring_params`: everything that a program may set.
 #[repr(C)]
@@ -78,8 +78,12 @@ pub(crate) fn refuses(entries: u32, params: RingParams) -> bool {
 
 /// Returns whether the program has neither waited on the set nor added anything but libuv's ring for files.
 fn is_untouched(newest: NewSet) -> bool {
-    let set = fd_table::entry(newest.fd).and_then(Set::of);
-    set.and_then(Set::take).is_some_and(|guard| {
+    let entry = fd_table::entry(newest.fd).filter(|entry| entry.kind() == Kind::Set);
+    let Some(set) = entry.and_then(Set::of) else {
+        return false;
+    };
+    set.take().is_some_and(|mut guard| {
+        set.mature(&mut guard);
         guard.mode == Mode::Fresh && (newest.has_file_ring || !guard.has_members)
     })
 }

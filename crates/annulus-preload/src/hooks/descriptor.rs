@@ -11,7 +11,7 @@ use super::unserve::{at_mark, flush, hand_back, on_signal_driven_io};
 use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::descriptor as of;
-use crate::epoll_ctl;
+use crate::early_members;
 use crate::errno::{self, into_return_int};
 use crate::fd_table::{self, Kind};
 use crate::real;
@@ -198,7 +198,7 @@ fn set_blocking(fd: c_int, blocks: bool) {
         entry.set_kind(entry.kind(), flags);
         if !blocks && entry.kind() == Kind::Stream {
             catch_panic(|| {
-                epoll_ctl::on_nonblocking(entry, fd);
+                early_members::on_nonblocking(entry, fd);
                 None
             });
         }

@@ -46,7 +46,7 @@ hooks! {
             && number.inherited() == Kind::Set
         {
             catch_panic(|| {
-                inherited_set::replace_inherited(number, set);
+                signals::without(|| inherited_set::replace_inherited(number, set));
                 None
             });
         }
@@ -73,7 +73,7 @@ hooks! {
             if events & (PRI | IN) == PRI {
                 super::unserve::never_serve_siblings(fd, Why::UnknownFlags);
             }
-            if let Some(result) = catch_panic(|| epoll_ctl::control(number, fd, request)) {
+            if let Some(result) = catch_panic(|| epoll_ctl::control((number, set), fd, request)) {
                 return into_return_int(result);
             }
         }
@@ -158,7 +158,7 @@ unsafe fn wait_on(
     let number = fd_table::entry(set)?;
     if number.inherited() == Kind::Set {
         catch_panic(|| {
-            inherited_set::replace_inherited(number, set);
+            signals::without(|| inherited_set::replace_inherited(number, set));
             None
         });
     }

@@ -1,0 +1,202 @@
+//! Members that were added before the set had a ring. The kernel's set has them until then.
+
+use crate::classify;
+use crate::connection::{self as flag, KNOWN};
+use crate::counters::Why;
+use crate::epoll_ctl::{self, CtlRequest, count_pass};
+use crate::epoll_set::{Mode, Set, SetGuard};
+use crate::errno::CallResult;
+use crate::fd_table::{self, Entry, Kind, never_served};
+use crate::hand_back;
+use crate::inherited_set;
+use crate::sys;
+use crate::young_set::WAITS_BEFORE_RING;
+
+/// Performs `epoll_ctl` on a young set, without its lock and without a record of the member. `None`: the set is not
+/// young any more, or the call needs its lock.
+pub(crate) fn control_young(
+    set: &'static Set,
+    entry: &'static Entry,
+    (set_fd, fd): (i32, i32),
+    request: CtlRequest,
+) -> Option<CallResult> {
+    if !set.young.is_young() || !matches!(entry.kind(), Kind::Free | Kind::Stream) {
+        return None;
+    }
+    let is_elsewhere = note_other_set(set, entry, request);
+    if request.operation == libc::EPOLL_CTL_ADD {
+        match classify::can_be_served(entry, fd) {
+            Err(Why::Blocking) => return None,
+            Err(_) if entry.kind() == Kind::Listener => return None,
+            Ok(()) if set.young.has_waited() => return None,
+            Err(why) => count_pass(why),
+            Ok(()) if request.events & !KNOWN != 0 => count_pass(Why::UnknownFlags),
+            Ok(()) => set.young.on_stream(),
+        }
+        set.young.on_member();
+    }
+    note_set(set, entry, fd, request.operation, is_elsewhere);
+    match request.make(set_fd, fd) {
+        // Meanwhile, the set's owner may have moved the member to a ring.
+        Err(libc::ENOENT) if !set.young.is_young() => None,
+        result => Some(result),
+    }
+}
+
+/// Returns whether a stream is a member of another set. A ring must not take the bytes of a connection that another set
+/// reports.
+pub(crate) fn note_other_set(set: &Set, entry: &Entry, request: CtlRequest) -> bool {
+    let is_elsewhere = entry.kind() == Kind::Stream
+        && Set::of(entry).is_some_and(|other| !std::ptr::eq(other, set));
+    if is_elsewhere && request.operation == libc::EPOLL_CTL_ADD {
+        entry.set_kind(Kind::Stream, never_served(entry.flags(), Why::SeveralSets));
+    }
+    is_elsewhere
+}
+
+/// Records the set of a stream that no ring serves: the kernel's set has it, or may get it.
+pub(crate) fn note_set(set: &Set, entry: &Entry, fd: i32, operation: i32, is_elsewhere: bool) {
+    if entry.kind() != Kind::Stream {
+        return;
+    }
+    if operation == libc::EPOLL_CTL_ADD {
+        entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+        hand_back::note_member(fd);
+    } else if operation == libc::EPOLL_CTL_DEL && !is_elsewhere {
+        entry.set_epoll_set(std::ptr::null_mut());
+    }
+}
+
+/// Serves the members that were added before the ring existed.
+pub(crate) fn serve_all(set: &'static Set, guard: &mut SetGuard) {
+    let mut members = std::mem::take(&mut guard.early_members);
+    if std::mem::take(&mut guard.has_unrecorded) {
+        let is_recorded = |fd: i32| members.iter().any(|member| member.0 == fd);
+        let may_be_served = |member: &inherited_set::Member| {
+            let own = |entry: &Entry| {
+                entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), guard.set_ptr)
+            };
+            member.events & !KNOWN == 0
+                && fd_table::entry(member.fd).is_some_and(own)
+                && !is_recorded(member.fd)
+        };
+        let unrecorded: Vec<_> = inherited_set::kernel_members(guard.fd)
+            .into_iter()
+            .filter(may_be_served)
+            .map(|member| (member.fd, member.events, member.data))
+            .collect();
+        members.extend(unrecorded);
+    }
+    serve(set, guard, members);
+}
+
+/// Adds a member to the kernel's set, from which a ring may take it later.
+pub(crate) fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> CallResult {
+    let CtlRequest {
+        operation,
+        events,
+        data,
+    } = request;
+    let result = sys::control(guard.fd, operation, fd, events, data);
+    if result.is_ok() {
+        // The number may have belonged to another member, which the program has closed.
+        guard.early_members.retain(|member| member.0 != fd);
+        guard.early_members.push((fd, events, data));
+    }
+    result
+}
+
+/// Adds a blocking connection, which is served if it becomes non-blocking before the next wait: Boost.Asio does this at
+/// the first operation of a connection. `None`: passes through to the kernel's set.
+pub(crate) fn add_blocking(
+    set: &'static Set,
+    guard: &mut SetGuard,
+    fd: i32,
+    request: CtlRequest,
+) -> Option<CallResult> {
+    // Another thread may wait on the set at any time.
+    let may_begin = set.owner() == 0 || set.is_owner();
+    if !may_begin || request.events & !KNOWN != 0 {
+        count_pass(Why::Blocking);
+        return None;
+    }
+    Some(add(guard, fd, request))
+}
+
+/// Serves a member that has become non-blocking, if no wait has reported it yet.
+pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
+    let Some(set) = Set::of(entry).filter(|set| set.owner() == 0 || set.is_owner()) else {
+        return;
+    };
+    let Some(mut guard) = set.take() else {
+        return;
+    };
+    let is_early = guard.early_members.iter().any(|member| member.0 == fd);
+    if is_early && guard.mode == Mode::Fresh {
+        guard.needs_ring = true;
+        if set.is_owner() && guard.waits >= WAITS_BEFORE_RING {
+            epoll_ctl::start(set, &mut guard);
+        }
+    } else if is_early && guard.mode == Mode::Serving {
+        let (members, others) = std::mem::take(&mut guard.early_members)
+            .into_iter()
+            .partition(|member| member.0 == fd);
+        guard.early_members = others;
+        serve(set, &mut guard, members);
+    }
+}
+
+/// Runs before a wait that may report members of the kernel's set: they stay there.
+#[cold]
+pub(crate) fn pass_all(guard: &mut SetGuard) {
+    for _ in std::mem::take(&mut guard.early_members) {
+        count_pass(Why::Blocking);
+    }
+}
+
+/// Updates a member that was added before the set had a ring.
+pub(crate) fn change(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
+    let Some(nth) = guard.early_members.iter().position(|member| member.0 == fd) else {
+        return;
+    };
+    if request.operation == libc::EPOLL_CTL_MOD && request.events & !KNOWN == 0 {
+        guard.early_members[nth] = (fd, request.events, request.data);
+    } else {
+        guard.early_members.swap_remove(nth);
+    }
+}
+
+/// Moves members that were added before the ring existed from the kernel's set to the ring. Only the kernel knows which
+/// one-shot members it has reported.
+fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
+    let in_kernel = match members.iter().any(|member| member.1 & flag::ONESHOT != 0) {
+        true => inherited_set::kernel_members(guard.fd),
+        false => Vec::new(),
+    };
+    for (fd, events, data) in members {
+        let known = in_kernel.iter().find(|member| member.fd == fd);
+        let Some(entry) = fd_table::entry(fd) else {
+            continue;
+        };
+        if events & flag::ONESHOT != 0 && known.is_none() {
+            count_pass(Why::Kernel);
+            continue;
+        }
+        // The kernel clears all events of a member that it has reported once.
+        let mode = flag::EDGE_TRIGGERED | flag::ONESHOT;
+        let has_fired = known.is_some_and(|member| member.events & !mode == 0);
+        // A member that has been closed or shared since is not served.
+        match classify::can_be_served(entry, fd) {
+            Ok(()) => {
+                if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
+                    epoll_ctl::begin(set, guard, entry, fd, (events, data), &[]);
+                    if has_fired && let Some(mut connection) = guard.connection(fd) {
+                        guard.unready(fd, connection);
+                        connection.mark(flag::DISABLED);
+                    }
+                }
+            }
+            Err(why) => count_pass(why),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The state of an epoll set until a call needs its lock. Some programs make a set for one wait: a lock for each of its
+//! calls would take longer than they do. The set's lists are empty until then, and its members are in the kernel's set.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The wait at which a set gets its ring. Some programs make a set for one wait, which is quicker than a ring is made.
+pub(crate) const WAITS_BEFORE_RING: u32 = 3;
+
+pub(crate) struct YoungSet {
+    is_young: AtomicBool,
+    /// The program has added a member.
+    has_members: AtomicBool,
+    /// One of them is a connection that a ring may serve.
+    has_streams: AtomicBool,
+    /// The number of waits, up to [`WAITS_BEFORE_RING`].
+    waits: AtomicU32,
+}
+
+impl YoungSet {
+    pub(crate) const fn new() -> YoungSet {
+        YoungSet {
+            is_young: AtomicBool::new(false),
+            has_members: AtomicBool::new(false),
+            has_streams: AtomicBool::new(false),
+            waits: AtomicU32::new(0),
+        }
+    }
+
+    /// Starts again, for a set that has just been created.
+    pub(crate) fn begin(&self) {
+        self.has_members.store(false, Ordering::Relaxed);
+        self.has_streams.store(false, Ordering::Relaxed);
+        self.waits.store(0, Ordering::Relaxed);
+        self.is_young.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_young(&self) -> bool {
+        self.is_young.load(Ordering::Acquire)
+    }
+
+    /// Ends the set's youth. Returns whether it was young.
+    pub(crate) fn end(&self) -> bool {
+        self.is_young() && self.is_young.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn on_member(&self) {
+        self.has_members.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn on_stream(&self) {
+        self.has_streams.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_members(&self) -> bool {
+        self.has_members.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_streams(&self) -> bool {
+        self.has_streams.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn waits(&self) -> u32 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the next connection gets a ring at once.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waits() == WAITS_BEFORE_RING
+    }
+
+    /// Counts a wait. Returns `false` without counting it if the set is to get its ring.
+    pub(crate) fn count_wait(&self) -> bool {
+        let waits = WAITS_BEFORE_RING.min(self.waits() + 1);
+        if waits == WAITS_BEFORE_RING && self.has_streams() {
+            return false;
+        }
+        self.waits.store(waits, Ordering::Relaxed);
+        true
+    }
+}

@@ -21,9 +21,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::finish::Done;
+use super::handle::{DriverHandle, Wake, Why};
+use super::limits::Limits;
 use super::queue::{self, Queue};
 use super::slot::{Slot, Stage};
-use super::{DriverHandle, Limits, Wake, Why};
 use crate::metrics::{Counters, SourceKind};
 use crate::narrow::to_ns;
 use crate::op::Resume;

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use super::handle::{DriverHandle, Wake, Why};
+use super::limits::Limits;
 use super::uring::{Driver, Tuning};
-use super::{DriverHandle, Limits, Wake, Why};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
 use crate::sys::ring::Ring;

@@ -12,85 +12,22 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
 use std::task::{Context, Poll, Waker};
 
-use super::finish::contain;
+use super::contain::contain;
+use super::group::Group;
+use super::handle::DriverHandle;
 use super::slot::Slot;
-use super::stack::{Pushed, Stack};
-use super::{DriverHandle, Submitter};
+use super::submitter::Submitter;
 use crate::narrow::to_u32;
 use crate::op::FileOp;
-use crate::sync::{AtomicUsize, AtomicWaker, Mutation, Ordering, broken};
+use crate::sync::{Mutation, Ordering, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
 
 /// Operations added one by one are submitted in chunks of this many, so that the device starts on
 /// the first while the rest are prepared.
 const SUBMIT_CHUNK: usize = 8;
-
-/// The destination of a batch's completed slots.
-pub(crate) struct Group {
-    done: Stack<Slot>,
-    waker: AtomicWaker,
-    /// The number of slots in flight when the batch was dropped.
-    left: AtomicUsize,
-    /// The errno that ended the kernel of one of the batch's drivers, or 0.
-    failed: AtomicI32,
-    /// A group that is never freed fails the model.
-    #[cfg(annulus_loom)]
-    _freed: loom::alloc::Track<()>,
-}
-
-impl Group {
-    fn new() -> Group {
-        Group {
-            done: Stack::new(),
-            waker: AtomicWaker::new(),
-            left: AtomicUsize::new(0),
-            failed: AtomicI32::new(0),
-            #[cfg(annulus_loom)]
-            _freed: loom::alloc::Track::new(()),
-        }
-    }
-
-    /// Notes that some operations will never complete.
-    pub(super) fn fail(&self, errno: i32) {
-        self.failed.store(errno, Ordering::Release);
-    }
-
-    /// Returns a completed slot to the batch. Called by the driver.
-    ///
-    /// # Safety
-    ///
-    /// Lent. The slot is finished and on no list.
-    pub(super) unsafe fn give(&self, slot: NonNull<Slot>) -> Pushed {
-        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-        unsafe { self.done.push(slot) }
-    }
-
-    pub(super) fn wake(&self) {
-        self.waker.wake();
-    }
-
-    /// A slot of a dropped batch has been discarded.
-    ///
-    /// # Safety
-    ///
-    /// Once per slot that was in flight when its batch was dropped.
-    pub(super) unsafe fn forget_one(group: Option<NonNull<Group>>) {
-        let Some(group) = group else { return };
-        // SAFETY: Lent: alive until the last such slot, and this one is not counted off yet.
-        if unsafe { group.as_ref() }
-            .left
-            .fetch_sub(1, Ordering::AcqRel)
-            == 1
-        {
-            // SAFETY: Once: the batch leaked this reference when it counted the slots.
-            drop(unsafe { Arc::from_raw(group.as_ptr()) });
-        }
-    }
-}
 
 /// A slot in use, and its driver.
 #[derive(Clone, Copy)]

@@ -12,10 +12,12 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::coop_budget;
 use super::finish::dispose;
+use super::handle::DriverHandle;
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
-use super::{DriverHandle, Submitter, coop_budget};
+use super::submitter::Submitter;
 use crate::narrow::to_ns;
 use crate::op::{Failure, FileOp, Returns};
 use crate::sys::engine_error::{EngineError, error_of};

@@ -6,7 +6,7 @@
 
 use std::mem::ManuallyDrop;
 
-use super::finish::contained;
+use super::contain::contained;
 use crate::metrics::OperationNumber;
 use crate::op::{Op, Refusals, Resume};
 use crate::sys::engine_error::EngineError;

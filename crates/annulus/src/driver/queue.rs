@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
-use super::DriverHandle;
 use super::finish::{self, Done};
+use super::handle::DriverHandle;
 use super::slot::{DriverSide, Slot, Stage};
 use super::timers::{Timer, Timers};
 use crate::metrics::{Counters, OperationNumber, Times};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::finish::contain;
+use super::contain::contain;
 use super::thread_rings::RingExecutor;
 use super::threadless::ThreadlessDriver;
 use crate::sys::forked;

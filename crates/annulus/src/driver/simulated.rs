@@ -4,10 +4,9 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use super::handle::{Wake, Why};
 use super::uring::{Driver, Tuning};
-use super::{
-    Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, Wake, Why, blocking,
-};
+use super::{Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::sys::sim::{Bell, SimClock, SimKernel, World};

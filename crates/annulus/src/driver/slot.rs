@@ -17,9 +17,9 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use super::finish::contained;
+use super::contain::contained;
+use super::group::Group;
 use super::lifecycle::Lifecycle;
-use super::many::Group;
 use super::payload::{self, OpFunctions, PANICKED};
 use super::stack::Linked;
 use crate::metrics::OperationNumber;

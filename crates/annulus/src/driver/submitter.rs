@@ -6,21 +6,20 @@ pub(crate) use own_rings::ThreadRingConfig;
 
 use std::cell::Cell;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::handle::DriverHandle;
 use super::lazy_driver::LazyDriver;
-use super::{DriverHandle, Operation, blocking, coop_budget, finish, thread_rings};
+use super::{blocking, contain, coop_budget, thread_rings};
 use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
-use crate::fd::{CloseFd, CloseLater, MountHints};
+use crate::fd::{CloseFd, MountHints};
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
-use crate::op::{Close, FileOp, Resume, SyncAttempt};
+use crate::op::{FileOp, Resume, SyncAttempt};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -424,7 +423,7 @@ impl Submitter {
         let mut metrics = Metrics {
             fast_path: self.sync.completed(),
             fast_path_missed: self.sync.missed().get(),
-            panics: finish::panics(),
+            panics: contain::panics(),
             ..Metrics::default()
         };
         for handle in self.all_handles() {
@@ -490,16 +489,6 @@ impl Submitter {
         if let Some(helpers) = self.helpers.get() {
             helpers.drain(Some(until_ns));
         }
-    }
-}
-
-impl CloseLater for Submitter {
-    fn close_later(&self, raw: i32) {
-        let mut close = Operation::new(self, Close::new(raw, None).by_thread());
-        if self.serves() {
-            let _ = Pin::new(&mut close).poll(&mut Context::from_waker(Waker::noop()));
-        }
-        // The operation is dropped. The blocking thread that disposes of it closes the descriptor.
     }
 }
 

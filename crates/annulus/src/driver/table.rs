@@ -9,7 +9,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 
-use super::finish::contain;
+use super::contain::contain;
 use super::slot::Slot;
 use crate::narrow::low_half;
 use crate::sync::{AtomicPtr, AtomicU64, Mutation, Mutex, Ordering, broken};

@@ -14,9 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use super::finish::contained;
+use super::contain::contained;
+use super::handle::DriverHandle;
+use super::ring_watch;
+use super::submitter::Submitter;
 use super::threadless::ThreadlessDriver;
-use super::{DriverHandle, Submitter, ring_watch};
 use crate::error::SetupError;
 use crate::sys::probe;
 use crate::sys::ring::Ring;
@@ -165,6 +167,7 @@ impl AsRawFd for ThreadRing {
 impl Drop for ThreadRing {
     fn drop(&mut self) {
         self.driver.drain();
+        ring_watch::note_end();
     }
 }
 

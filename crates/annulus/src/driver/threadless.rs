@@ -15,11 +15,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::finish::{Done, contain};
+use super::contain::contain;
+use super::finish::Done;
+use super::handle::{DriverHandle, Wake, Why};
+use super::leak::leak;
+use super::limits::Limits;
 use super::threadless_state::{Drive, ThreadlessState};
 use super::turn::{Attempt, Left, Turn, TurnGuard};
 use super::uring::{Driver, Tuning};
-use super::{DriverHandle, Limits, Wake, Why, leak, ring_watch};
 use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, broken, fence, thread_local};
 use crate::sys::kernel::Kernel;
 
@@ -482,7 +485,6 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.state.vacate(free);
         contain(|| self.end_waker.wake());
         contain(|| self.batch_waker.wake());
-        ring_watch::note_end();
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::uring::CHUNK_MAX;
+use super::limits::CHUNK_MAX;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// A driver that its callers poll.

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake as WakeTask, Waker};
 use std::time::Duration;
 
+use super::handle::{Wake, Why};
 use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
-use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, Why, blocking};
+use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, blocking};
 use crate::op::Nop;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{ECANCELED, ETIME};

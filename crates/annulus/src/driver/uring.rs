@@ -24,12 +24,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::finish;
 use super::fixed::Fixed;
+use super::handle::DriverHandle;
 use super::index_set::IndexSet;
+use super::limits::{CHUNK_MAX, Limits};
 use super::payload::PANICKED;
 use super::queue::Queue;
 use super::slot::{Slot, Stage};
-use super::{DriverHandle, Limits, finish};
 use crate::op::REFUSALS_MAX;
 use crate::sync::{Mutation, broken};
 use crate::sys::engine_error::EngineError;
@@ -57,7 +59,6 @@ const TIMER_MOVED: u64 = CANCEL_ALL - 1;
 const CHUNKS: [(u32, u32); 2] = [(64, 2), (u32::MAX, 8)];
 /// The chunks for a thread that both submits and drives.
 const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
-pub(super) const CHUNK_MAX: u32 = 32;
 /// The load from which on operations are queued whether or not others are known to follow.
 const CHUNK_LOAD: u32 = 3;
 /// The number of operations in flight from which on kernel workers run large reads. Fewer do not keep several processors

@@ -38,7 +38,7 @@ pub(super) struct Receiver {
     /// The chunks after the first.
     queue: RefCell<VecDeque<Chunk>>,
     queued_bytes: Cell<usize>,
-    /// What the kernel has of this stream.
+    /// The receive that is under way.
     under_way: RefCell<UnderWay>,
     /// The last direct receive got everything there was. The next one waits for readiness first.
     emptied: Cell<bool>,
@@ -107,7 +107,7 @@ impl Receiver {
         matches!(*self.under_way.borrow(), UnderWay::Armed { .. })
     }
 
-    /// Changes what is under way. What was is dropped with nothing borrowed.
+    /// Replaces the receive that is under way. The one before is dropped with nothing borrowed.
     fn set_under_way(&self, next: UnderWay) {
         drop(self.under_way.replace(next));
     }

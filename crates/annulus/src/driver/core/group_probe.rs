@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use super::Plain;
+use super::plain::Plain;
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::error::SetupError;
 use crate::fd::Socket;

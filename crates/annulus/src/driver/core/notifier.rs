@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::driver::handle::{Wake, Why};
 use crate::driver::mailbox::Mailbox;
 use crate::driver::sleeper::Sleeper;
 use crate::driver::timers::Timer;
-use crate::driver::{Wake, Why};
 use crate::metrics::{Counters, SourceKind};
 use crate::sys::forked;
 use crate::sys::wake::EventFd;

@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::{Backend, Core, Token};
+use super::core_driver::{Backend, Core};
+use super::token::Token;
 use crate::metrics::{self, Times};
 use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::engine_error::code_of;

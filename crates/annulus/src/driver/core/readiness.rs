@@ -12,9 +12,11 @@ use std::task::Waker;
 
 use slab::Slab;
 
+use super::core_driver::{Core, count_call};
+use super::notifier::Notifier;
+use super::plain::close_now;
 use super::waiters::{Waiters, Woken};
-use super::{Core, Notifier, count_call, table};
-use crate::driver::finish::contain;
+use crate::driver::contain::contain;
 use crate::fd::Socket;
 use crate::metrics::Counters;
 use crate::narrow::{low_half, to_u32};
@@ -226,7 +228,7 @@ impl Readiness {
             let source = self.sources.borrow_mut().try_remove(index as usize);
             drop(source);
         }
-        table::close_now(raw);
+        close_now(raw);
     }
 
     pub(super) fn drive(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {

@@ -1,6 +1,6 @@
 //! Access to the receive buffers of a core's ring.
 
-use super::Core;
+use super::core_driver::Core;
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::sys::sqe::Cqe;
 

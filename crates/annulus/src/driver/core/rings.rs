@@ -13,13 +13,17 @@ use std::task::{Context, Waker};
 
 use slab::Slab;
 
+use super::core_driver::Core;
+use super::notifier::Notifier;
 use super::shared_ring::{Files, SubmissionPort};
-use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table, Token};
-use super::{Core, Notifier};
-use crate::driver::finish::contain;
+use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table};
+use super::token::Token;
+use crate::driver::contain::contain;
+use crate::driver::handle::DriverHandle;
+use crate::driver::leak::leak;
+use crate::driver::limits::Limits;
 use crate::driver::payload::PANICKED;
 use crate::driver::uring::Tuning;
-use crate::driver::{DriverHandle, Limits, leak};
 use crate::fd::Socket;
 use crate::metrics::{self, OperationNumber, Times};
 use crate::narrow::to_u32;

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::core_driver::Core;
+use super::operation::SocketOperation;
 use super::waiters::Crowd;
-use super::{Core, SocketOperation};
 use crate::op::SocketOp;
 
 /// A shared operation. It belongs to its socket, not to a task: the futures that poll it may be dropped.

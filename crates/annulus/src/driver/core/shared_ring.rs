@@ -7,15 +7,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::driver::handle::DriverHandle;
+use crate::driver::limits::Limits;
 use crate::driver::uring::{Driver, Tuning};
-use crate::driver::{DriverHandle, Limits};
 use crate::error::SetupError;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::mapping::Mapping;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, Sqe};
 
-use super::table::Token;
+use super::token::Token;
 
 /// The ring of a core, and completions for its file operations.
 pub(super) struct SubmissionPort {

@@ -1,6 +1,6 @@
 //! When a core sleeps.
 
-use super::{Backend, Core};
+use super::core_driver::{Backend, Core};
 
 impl Core {
     /// The rule for each sleep of a core, in its backend or in another runtime. A core may sleep only if

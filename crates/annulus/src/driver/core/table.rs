@@ -12,8 +12,9 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::Core;
-use crate::driver::contain;
+use super::core_driver::Core;
+use super::token::{GENERATION_MASK, Token};
+use crate::driver::contain::contain;
 use crate::driver::payload::{OpFunctions, at, load, store};
 use crate::metrics::OperationNumber;
 use crate::narrow::{low_half, to_u32};
@@ -21,48 +22,6 @@ use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::call::now_ns;
 use crate::sys::errno::ECANCELED;
 use crate::sys::sqe::{Cqe, Sqe};
-
-/// The name of an operation in flight: the user data of its SQE. Bit 31 distinguishes it from a file's; bits 32 to 62
-/// are its generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token(u64);
-
-/// Marks the tokens of this table among all of the ring's.
-const CORE: u64 = 1 << 31;
-const GENERATION_MASK: u32 = u32::MAX >> 1;
-
-impl Token {
-    pub(super) fn of(user_data: u64) -> Option<Token> {
-        (user_data & CORE != 0).then_some(Token(user_data))
-    }
-
-    /// Returns a token that names no operation.
-    pub(super) const fn special(number: u32) -> Token {
-        Token(CORE | (number as u64) << 32 | (CORE - 1))
-    }
-
-    /// Returns the number of a token that names no operation.
-    #[inline]
-    pub(super) fn special_number(self) -> Option<u32> {
-        (self.0 & (CORE - 1) == CORE - 1).then(|| self.generation())
-    }
-
-    pub(super) fn user_data(self) -> u64 {
-        self.0
-    }
-
-    fn new(index: usize, generation: u32) -> Token {
-        Token(u64::from(generation & GENERATION_MASK) << 32 | CORE | index as u64)
-    }
-
-    fn index(self) -> usize {
-        (self.0 & (CORE - 1)) as usize
-    }
-
-    fn generation(self) -> u32 {
-        (self.0 >> 32) as u32 & GENERATION_MASK
-    }
-}
 
 /// The receiver of a multishot operation's completions.
 pub(crate) trait CompletionHandler {
@@ -564,10 +523,4 @@ fn complete_entry(result: &mut Option<i32>, waker: &mut Option<Waker>, res: i32)
         Some(waker) => Act::Wake(waker),
         None => Act::Dispose(res),
     }
-}
-
-/// Closes a socket without a ring.
-pub(super) fn close_now(raw: i32) {
-    // SAFETY: Open: the last holder of the socket is gone, and gives the number up.
-    let _ = unsafe { crate::sys::call::close(raw) };
 }

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use super::core_driver::Backend;
 use super::readiness::Readiness;
-use super::table::{Act, CompletionHandler, Table, Token};
-use super::{Backend, Core, Notifier, SocketOperation};
+use super::table::{Act, CompletionHandler, Table};
+use super::{Core, Notifier, SocketOperation, Token};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::OperationNumber;
@@ -102,7 +103,7 @@ struct Ignores;
 
 impl CloseSocket for Ignores {
     fn close(&self, raw: i32, _: Option<u32>) {
-        super::table::close_now(raw);
+        super::plain::close_now(raw);
     }
 }
 

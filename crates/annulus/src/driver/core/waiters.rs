@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 
-use crate::driver::finish::contain;
+use crate::driver::contain::contain;
 use crate::sync::Mutex;
 
 /// The initial limit of wakers besides the last. A task whose wakers change leaves an old one behind each time. Beyond

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::Submitter;
+use crate::driver::handle::DriverHandle;
+use crate::driver::limits::Limits;
 use crate::driver::threadless::ThreadlessDriver;
 use crate::driver::uring::Tuning;
-use crate::driver::{DriverHandle, Limits};
 use crate::error::SetupError;
 use crate::sys::ring::{Ring, RingConfig};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Driver;
-use crate::driver::leak;
+use crate::driver::leak::leak;
 use crate::driver::slot::Stage;
 use crate::narrow::to_ns;
 use crate::sync::{Mutation, broken};

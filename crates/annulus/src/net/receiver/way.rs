@@ -10,7 +10,7 @@ const BULK_FROM_MAX: u32 = 4096;
 /// (trap 26).
 const MISSED_MAX: u8 = 2;
 
-/// How the next receive is made.
+/// The way of the next receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// A single receive into a buffer of the core. A connection may end after one message; then there is nothing to
@@ -23,7 +23,7 @@ enum Way {
     Bulk,
 }
 
-/// What the next receive asks the ring for.
+/// The next receive, as a request to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Single,

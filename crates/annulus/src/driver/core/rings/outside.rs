@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
 use super::{REACTOR, Rings};
-use crate::driver::core::Core;
+use crate::driver::core::core_driver::Core;
 use crate::sys::kernel::Kernel;
 use crate::sys::sqe::{POLL_READ, Sqe, opcode, poll_mask};
 

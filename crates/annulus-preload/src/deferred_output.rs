@@ -108,6 +108,43 @@ fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
     }
 }
 
+/// Sends the deferred output of the connections of a set before a fork: the child may write behind it.
+pub(crate) fn send_before_fork(guard: &mut SetGuard) {
+    for fd in 0..hand_back::served_max() as i32 {
+        send_before_sharing(guard, fd);
+    }
+}
+
+/// `SO_BUF_LOCK` (Linux 5.14): the buffers whose size the program has set, so that the kernel does not change it.
+const SO_BUF_LOCK: i32 = 72;
+
+/// Sends the deferred output of a connection that another process is about to get, which may write behind it. The send
+/// buffer is enlarged meanwhile, unless the kernel has grown it. Bytes that do not fit in it stay deferred.
+pub(crate) fn send_before_sharing(guard: &mut SetGuard, fd: i32) {
+    let Some(mut connection) = guard.connection(fd) else {
+        return;
+    };
+    if connection.backlog.is_empty() || guard.in_signal_handler() || guard.pushed {
+        return;
+    }
+    let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
+    let (Ok(bytes), Ok(locks)) = (option(libc::SO_SNDBUF), option(SO_BUF_LOCK)) else {
+        return;
+    };
+    if bytes > draining::GROWN_SEND_BUFFER_BYTES {
+        return;
+    }
+    let more = i32::try_from(connection.backlog.len()).unwrap_or(i32::MAX);
+    // The kernel doubles the size, for its bookkeeping.
+    sys::set_option(fd, libc::SO_SNDBUF, bytes.saturating_add(more));
+    while let Ok(sent @ 1..) = sys::send(fd, connection.backlog.as_slice()) {
+        connection.backlog.take(sent);
+    }
+    sys::set_option(fd, libc::SO_SNDBUF, bytes / 2);
+    sys::set_option(fd, SO_BUF_LOCK, locks);
+    try_send(guard, fd, connection);
+}
+
 /// Applies SO_LINGER before the program closes a connection: a lingering close includes deferred output, and a
 /// resetting close discards it. A connection that another descriptor or process shares does neither.
 pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {

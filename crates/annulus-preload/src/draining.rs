@@ -55,7 +55,7 @@ static UNWATCHED: AtomicUsize = AtomicUsize::new(0);
 const TRIES_MAX: u32 = 1000;
 
 /// A send buffer above this size, bytes, has been grown by autotuning beyond what SO_SNDBUF could set.
-const GROWN_SEND_BUFFER_BYTES: i32 = 256 << 10;
+pub(crate) const GROWN_SEND_BUFFER_BYTES: i32 = 256 << 10;
 
 fn with_list<T>(each: impl FnOnce(&mut Vec<Draining>) -> T) -> Option<T> {
     for _ in 0..TRIES_MAX {
@@ -78,7 +78,7 @@ fn send_what_fits(fd: i32, unsent: &[u8]) -> &[u8] {
     if send_buffer <= GROWN_SEND_BUFFER_BYTES {
         // The kernel also counts its own bookkeeping, doubles the requested size, and caps it.
         let more = i32::try_from(unsent.len()).unwrap_or(i32::MAX);
-        sys::set_send_buffer(fd, send_buffer.saturating_add(more));
+        sys::set_option(fd, libc::SO_SNDBUF, send_buffer.saturating_add(more));
     }
     let sent = sys::send(fd, unsent).unwrap_or(0);
     &unsent[sent..]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config;
 use crate::counters::{self, Why};
+use crate::deferred_output;
 use crate::descriptor;
 use crate::draining;
 use crate::epoll_set_list;
@@ -94,7 +95,10 @@ extern "C" fn before_fork() {
 /// Runs before a fork. Bytes that were written before the fork are sent ahead of anything that the child writes.
 pub(crate) fn before_fork_child() {
     fd_table::mark_all_shared();
-    epoll_set_list::for_each_owned(|guard| guard.submit_sends());
+    epoll_set_list::for_each_owned(|guard| {
+        guard.submit_sends();
+        deferred_output::send_before_fork(guard);
+    });
 }
 
 /// Runs in a child that runs fork handlers. Other children are detected when they first determine their generation.

@@ -489,16 +489,17 @@ pub(crate) fn has_other_threads() -> bool {
     errno::without_cancel(count).is_ok_and(|threads| threads > 1)
 }
 
-pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {
+/// Sets an option of `SOL_SOCKET`.
+pub(crate) fn set_option(fd: i32, name: c_int, value: c_int) {
     // SAFETY: Lent: of this stack, with its size.
     unsafe {
         libc::syscall(
             libc::SYS_setsockopt,
             fd,
             libc::SOL_SOCKET,
-            libc::SO_SNDBUF,
-            &raw const bytes,
-            size_of::<i32>(),
+            name,
+            &raw const value,
+            size_of::<c_int>(),
         )
     };
 }

@@ -11,6 +11,7 @@ use libc::msghdr;
 
 use super::{FdState, catch_panic, fd_state};
 use crate::counters::Why;
+use crate::deferred_output;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
@@ -136,9 +137,11 @@ fn pass_on(fd: c_int) {
         Kind::Served => {
             never_serve_siblings(fd, Why::PassedOn);
             hand_back(fd, Why::PassedOn);
+            send_before_sharing(fd);
         }
         kind @ (Kind::Stream | Kind::HandedBack) => {
             entry.set_kind(kind, never_served(entry.flags() | SHARED, Why::PassedOn));
+            send_before_sharing(fd);
         }
         Kind::Set => {
             catch_panic(|| {
@@ -149,6 +152,14 @@ fn pass_on(fd: c_int) {
         }
         _ => {}
     }
+}
+
+fn send_before_sharing(fd: c_int) {
+    catch_panic(|| {
+        let mut guard = Set::of(fd_table::entry(fd)?)?.take()?;
+        deferred_output::send_before_sharing(&mut guard, fd);
+        None
+    });
 }
 
 /// Marks descriptors that a message passes to another process as shared.

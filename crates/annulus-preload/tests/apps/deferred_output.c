@@ -357,6 +357,47 @@ static void a_lingering_close_blocks_no_other_connection(void) {
     judge_print(&judge);
 }
 
+/* As another process, which has got the connection: writes as soon as the socket takes bytes. */
+static void write_behind(int fd) {
+    struct pollfd room = {fd, POLLOUT, 0};
+    do
+        MUST(syscall(SYS_poll, &room, 1, 20000));
+    while (syscall(SYS_write, fd, "tail", 4) != 4);
+}
+
+static void print_tails(bool forks) {
+    for (int i = 0; i < 20; i++) {
+        int set = new_set(), before = 0, after = 0;
+        struct pair pair = joined_narrow(set, EPOLLIN);
+        uint64_t count = write_all_it_takes(set, &pair);
+        socklen_t length = sizeof before;
+        struct judge judge;
+        MUST(getsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &before, &length));
+        pid_t child = forks ? (pid_t)MUST(fork()) : -1;
+        if (child == 0) {
+            write_behind(pair.app);
+            _exit(0);
+        }
+        int fd = forks ? -1 : passed_to_itself(pair.app);
+        MUST(getsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &after, &length));
+        if (before != after)
+            print("the send buffer changed\n");
+        pause_ms(2);
+        judge_start_reading(&judge, &pair, count);
+        if (forks)
+            MUST(waitpid(child, NULL, 0));
+        else
+            write_behind(fd);
+        judge_print(&judge);
+        peer_gets(&pair, 4);
+        MUST(close(pair.app) | close(set) | (forks ? 0 : close(fd)));
+        MUST(syscall(SYS_close, pair.peer));
+    }
+}
+
+static void a_child_writes_behind_deferred_output(void) { print_tails(true); }
+static void a_process_that_gets_a_connection_writes_behind_deferred_output(void) { print_tails(false); }
+
 static const struct app_case cases[] = {
     CASE(deferred_output_is_sent_during_a_poll, "served:write"),
     CASE(deferred_output_is_sent_during_a_poll_of_another_file, "served:write"),
@@ -369,6 +410,8 @@ static const struct app_case cases[] = {
     CASE(deferred_output_is_sent_after_a_close, "served:write"),
     CASE(deferred_output_is_sent_after_removal_from_its_set, "served:write"),
     CASE(a_blocking_write_comes_after_deferred_output, "served:write"),
+    CASE(a_child_writes_behind_deferred_output, "served:write"),
+    CASE(a_process_that_gets_a_connection_writes_behind_deferred_output, "served:write back:passed_on"),
     CASE(deferred_output_is_sent_when_the_thread_of_its_set_has_ended, "served:write"),
     CASE(deferred_output_is_sent_before_the_program_ends, "served:write"),
     CASE(deferred_output_of_many_is_sent_whichever_thread_waits, "served:write"),

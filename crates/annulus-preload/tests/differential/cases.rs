@@ -262,6 +262,8 @@ cases! { DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES = c("deferred_output"):
     fn deferred_output_is_sent_after_a_close;
     fn deferred_output_is_sent_after_removal_from_its_set;
     fn a_blocking_write_comes_after_deferred_output;
+    fn a_child_writes_behind_deferred_output;
+    fn a_process_that_gets_a_connection_writes_behind_deferred_output;
     fn deferred_output_is_sent_when_the_thread_of_its_set_has_ended;
     fn deferred_output_is_sent_before_the_program_ends;
     fn deferred_output_of_many_is_sent_whichever_thread_waits;

@@ -186,6 +186,14 @@ struct Entry {
     ring: Option<OwnRing>,
 }
 
+impl Entry {
+    #[inline]
+    fn is_over(&self) -> bool {
+        let ring = self.ring.as_ref();
+        ring.is_some_and(|ring| ring.driver.is_over())
+    }
+}
+
 /// A ring that its thread can use.
 struct OwnRing {
     /// The index of the driver handle in the engine.
@@ -296,16 +304,12 @@ fn find(
     engine: u64,
     executor: u64,
 ) -> Option<Option<usize>> {
-    let mut entries = rings.try_borrow_mut().ok()?;
-    let is_over = |entry: &mut Entry| {
-        let ring = entry.ring.as_ref();
-        ring.is_some_and(|ring| ring.driver.is_over())
-    };
-    let gone: Vec<_> = entries.extract_if(.., is_over).collect();
-    drop(entries);
-    // With nothing borrowed: dropping the last reference drops the executor's waker, which is foreign code.
-    drop(gone);
-    let entries = rings.try_borrow().ok()?;
+    let mut entries = rings.try_borrow().ok()?;
+    if entries.iter().any(Entry::is_over) {
+        drop(entries);
+        remove_ended(rings)?;
+        entries = rings.try_borrow().ok()?;
+    }
     let existing = entries
         .iter()
         .find(|entry| entry.engine == engine && entry.executor == executor)?;
@@ -320,6 +324,16 @@ fn find(
         driver.begin_batch();
     }
     Some(Some(index))
+}
+
+#[cold]
+fn remove_ended(rings: &RefCell<Vec<Entry>>) -> Option<()> {
+    let mut entries = rings.try_borrow_mut().ok()?;
+    let ended: Vec<_> = (entries.extract_if(.., |entry| entry.is_over())).collect();
+    drop(entries);
+    // With nothing borrowed: dropping the last reference drops the executor's waker, which is foreign code.
+    drop(ended);
+    Some(())
 }
 
 #[cold]

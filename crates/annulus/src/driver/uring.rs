@@ -274,6 +274,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Returns the number of SQEs to push before they are submitted, if a flush has to be scheduled for those that wait.
     /// At a low load, that pays only for tasks that were woken together.
+    #[inline]
     pub(super) fn chunk_of_woken(&self) -> u32 {
         let is_low = self.tuning.chunk.is_none() && self.load < CHUNK_LOAD;
         match is_low {
@@ -379,6 +380,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Returns the number of SQEs to push before they are submitted.
+    #[inline]
     pub(super) fn chunk(&self) -> u32 {
         let (chunks, load): (&[(u32, u32)], _) = if self.tuning.alone {
             (&CHUNKS_ALONE, self.load)

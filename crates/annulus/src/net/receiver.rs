@@ -103,6 +103,7 @@ impl Receiver {
             )
     }
 
+    #[inline]
     fn is_armed(&self) -> bool {
         matches!(*self.under_way.borrow(), UnderWay::Armed { .. })
     }
@@ -290,7 +291,7 @@ impl Receiver {
                     res if res > 0 => {
                         let is_full = chunk.is_full();
                         self.change_pace(|pace| match chunk.len() {
-                            _ if is_full => pace.note_buffers(Some(1)),
+                            _ if is_full => pace.note_full(1),
                             BULK_BYTES_MIN.. => pace.end_large(),
                             bytes => pace.note_separate(bytes),
                         });
@@ -380,8 +381,10 @@ impl CompletionHandler for Receiver {
             _ if !is_sound => self.end.set(End::Failed(EIO)),
             res if res > 0 => {
                 let buffer_bytes = core.buffer_bytes();
-                let full = (bytes >= buffer_bytes).then(|| bytes / buffer_bytes);
-                self.change_pace(|pace| pace.note_buffers(full));
+                self.change_pace(|pace| match bytes >= buffer_bytes {
+                    true => pace.note_full(bytes / buffer_bytes),
+                    false => pace.end_large(),
+                });
             }
             // The receive is armed again when buffers are free. No data is lost (traps 25, 26).
             res if res == -ENOBUFS => self.change_pace(Pace::note_no_buffer),

@@ -170,7 +170,10 @@ impl Inbox {
         let mut runnable = Some(runnable);
         let _ = CONTEXT.try_with(|context| {
             if context.number.get() == self.number {
-                context.ready.borrow_mut().extend(runnable.take());
+                // `extend` takes 50 instructions more for an `Option`.
+                if let Some(runnable) = runnable.take() {
+                    context.ready.borrow_mut().push_back(runnable);
+                }
                 #[cfg(feature = "tokio")]
                 context.sleep.take().into_iter().for_each(Waker::wake);
             }
@@ -423,7 +426,7 @@ impl Executor {
             }
             let busy = || more || has_ready() || self.inbox.is_called() || ends_asleep();
             match &local {
-                Some(local) => local.drive(&self.core, &busy),
+                Some(local) => local.drive(&self.core, &|| busy()),
                 None => self.core.drive(busy),
             }
         }
@@ -447,7 +450,14 @@ impl Executor {
         has_ready()
     }
 
+    #[inline]
     fn read_messages(self: &Rc<Self>) {
+        if self.inbox.is_called() {
+            self.read_all_messages();
+        }
+    }
+
+    fn read_all_messages(self: &Rc<Self>) {
         for message in self.inbox.mailbox.take() {
             match message {
                 Message::Run(runnable) => push_ready(runnable),

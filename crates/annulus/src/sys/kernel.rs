@@ -39,6 +39,7 @@ pub(crate) enum EnterOutcome {
 }
 
 impl EnterOutcome {
+    #[inline]
     pub(crate) fn of(result: io::Result<()>) -> EnterOutcome {
         let Err(error) = result else {
             return EnterOutcome::Done;

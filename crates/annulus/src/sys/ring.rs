@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use io_uring::cqueue;
 use rustix::io_uring::IoringEnterFlags;
 
 use super::errno::{EAGAIN, EBUSY, EINTR, ETIME};
@@ -299,11 +298,14 @@ impl Kernel for Ring {
     fn reap(&mut self, into: &mut Vec<Cqe>) {
         let queue = self.ring.completion();
         let space = REAP_MAX.saturating_sub(into.len());
-        into.extend(queue.take(space).map(|cqe: cqueue::Entry| Cqe {
-            user_data: cqe.user_data(),
-            res: cqe.result(),
-            flags: cqe.flags(),
-        }));
+        // `extend` takes 60 instructions more for a single CQE.
+        for cqe in queue.take(space) {
+            into.push(Cqe {
+                user_data: cqe.user_data(),
+                res: cqe.result(),
+                flags: cqe.flags(),
+            });
+        }
     }
 
     fn arm_wake(&mut self, token: u64) -> bool {

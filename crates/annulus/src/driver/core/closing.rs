@@ -100,15 +100,18 @@ impl Closing {
         Some(self.next_ns.get()).filter(|&at| at != NEVER)
     }
 
-    /// Checks all streams if a check is due. Returns each stream whose peer takes no data, once.
-    pub(super) fn stuck(&self) -> Vec<Rc<Socket>> {
-        match self.next_ns().map(|due_ns| (due_ns, call::now_ns())) {
-            Some((due_ns, now_ns)) if now_ns >= due_ns => self.stuck_at(now_ns),
-            _ => Vec::new(),
-        }
+    /// Returns whether it is time to look for stuck streams.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.next_ns()
+            .is_some_and(|due_ns| call::now_ns() >= due_ns)
     }
 
-    #[cold]
+    /// Checks all streams if a check is due. Returns each stream whose peer takes no data, once.
+    pub(super) fn stuck(&self) -> Vec<Rc<Socket>> {
+        self.stuck_at(call::now_ns())
+    }
+
     fn stuck_at(&self, now_ns: u64) -> Vec<Rc<Socket>> {
         let mut stuck = Vec::new();
         let mut next_ns = NEVER;

@@ -538,6 +538,14 @@ impl Core {
         }
         self.notifier.counters.ring_polls().add(1);
         self.expire();
+        if self.closing.is_due() {
+            self.abort_stuck();
+        }
+    }
+
+    /// Resets the closing streams whose peer takes no data.
+    #[cold]
+    fn abort_stuck(&self) {
         for socket in self.closing.stuck() {
             self.notifier.counters.close_timeouts().add(1);
             socket.abort();

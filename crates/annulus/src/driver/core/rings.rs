@@ -233,6 +233,7 @@ impl Rings {
 
     // ----- the loop -----
 
+    #[inline]
     pub(super) fn drive(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
         let worked = self.files.borrow_mut().work();
         let waits = !self.push_waiting();
@@ -297,6 +298,7 @@ impl Rings {
     }
 
     /// Handles the result of an enter. The next cycle repeats one that was refused.
+    #[inline]
     fn judge(&self, result: io::Result<()>) {
         if let EnterOutcome::Failed { errno } = EnterOutcome::of(result) {
             self.failed.set(errno);

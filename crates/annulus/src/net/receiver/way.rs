@@ -87,15 +87,14 @@ impl Pace {
         std::mem::replace(&mut self.has_multishot, false)
     }
 
-    /// Notes data in buffers of the core: `full` of them were filled, or the last one was not.
-    #[inline]
-    pub(super) fn note_buffers(&mut self, full: Option<u32>) {
+    /// Notes data in buffers of the core, which filled `more` of them.
+    pub(super) fn note_full(&mut self, more: u32) {
         let before = match self.way {
             Way::Multishot { full, .. } => full,
             Way::Bulk => self.bulk_from,
             Way::First => 0,
         };
-        let full = full.map_or(0, |more| before.saturating_add(more));
+        let full = before.saturating_add(more);
         self.way = match full >= self.bulk_from {
             true => Way::Bulk,
             false => Way::Multishot { full, missed: 0 },
@@ -138,6 +137,7 @@ impl Pace {
     }
 
     /// Notes that there was no large message, or that it has ended.
+    #[inline]
     pub(super) fn end_large(&mut self) {
         self.way = Way::Multishot { full: 0, missed: 0 };
     }
@@ -160,27 +160,27 @@ mod tests {
     #[test]
     fn full_buffers_in_a_row_start_bulk_receives_and_little_data_ends_them() {
         let mut pace = Pace::NEW;
-        pace.note_buffers(Some(BULK_FROM - 1));
+        pace.note_full(BULK_FROM - 1);
         assert!(pace.has_large() && !pace.is_bulk());
-        pace.note_buffers(None);
+        pace.end_large();
         assert!(!pace.has_large());
-        pace.note_buffers(Some(BULK_FROM));
+        pace.note_full(BULK_FROM);
         assert_eq!(pace.request(), Request::Separate(Some(BULK_BYTES)));
         pace.note_separate(LARGE);
         assert!(pace.is_bulk());
         pace.note_separate(1);
         assert_eq!(pace.request(), Request::Multishot);
         // It takes more of them the next time.
-        pace.note_buffers(Some(BULK_FROM));
+        pace.note_full(BULK_FROM);
         assert!(!pace.is_bulk());
-        pace.note_buffers(Some(3 * BULK_FROM));
+        pace.note_full(3 * BULK_FROM);
         assert!(pace.is_bulk());
     }
 
     #[test]
     fn receives_without_a_free_buffer_go_to_separate_memory() {
         let mut pace = Pace::NEW;
-        pace.note_buffers(Some(1));
+        pace.note_full(1);
         pace.note_no_buffer();
         assert!(pace.has_large(), "the caller needs no buffer");
         assert_eq!(pace.request(), Request::SinglePollFirst);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn one_short_direct_receive_does_not_end_a_large_message_but_two_do() {
         let mut pace = Pace::NEW;
-        pace.note_buffers(Some(1));
+        pace.note_full(1);
         pace.note_direct(LARGE, LARGE);
         assert!(pace.is_bulk());
         pace.note_direct(1, LARGE);

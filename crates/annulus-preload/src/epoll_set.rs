@@ -101,7 +101,8 @@ pub(crate) struct Inner {
     pub(crate) deferred: Vec<i32>,
     /// Connections that are served.
     pub(crate) served: u32,
-    /// Connections that were handed back and still have buffered bytes.
+    /// Connections that were handed back and still have buffered bytes. They may be those of a set that used this slot
+    /// before.
     pub(crate) handed_back_count: u32,
     /// The number of waits before the set had a ring, up to [`WAITS_BEFORE_RING`](crate::young_set::WAITS_BEFORE_RING).
     pub(crate) waits: u32,
@@ -305,10 +306,11 @@ impl Set {
         set.owner.store(0, Ordering::Relaxed);
         set.cancelled.store(false, Ordering::Relaxed);
         let mut guard = set.take()?;
-        // Deferred output of the set that used this slot before is still to be sent.
+        // Deferred output of the set that used this slot before is still to be sent, and buffered bytes to be read.
         let deferred = std::mem::take(&mut guard.deferred);
+        let handed_back_count = guard.handed_back_count;
         *guard = Inner::new();
-        guard.deferred = deferred;
+        (guard.deferred, guard.handed_back_count) = (deferred, handed_back_count);
         guard.set_ptr = set;
         guard.fd = fd;
         guard.fd_count = 1;
@@ -319,15 +321,12 @@ impl Set {
         Some(set)
     }
 
-    /// Returns whether a wait on the set passes through because the set is young, and counts that wait.
-    #[inline]
+    /// Returns whether a wait on a young set passes through, and counts that wait.
     pub(crate) fn passes_young_wait(&self) -> bool {
-        self.young.is_young() && {
-            if self.owner() == 0 {
-                self.own();
-            }
-            self.is_owner() && self.young.count_wait()
+        if self.owner() == 0 {
+            self.own();
         }
+        self.is_owner() && self.young.count_wait()
     }
 
     /// Ends the set's youth: from now on its lists are used.

@@ -88,11 +88,14 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         return None;
     }
     fd_table::clear_just_accepted();
-    if set.passes_young_wait() {
+    let is_young = set.young.is_young();
+    if is_young && set.passes_young_wait() {
         return None;
     }
     let mut guard = set.take()?;
-    set.mature(&mut guard);
+    if is_young {
+        set.mature(&mut guard);
+    }
     if !guard.shared_members.is_empty() {
         guard = query_other_threads(set, guard)?;
     }
@@ -288,7 +291,8 @@ fn tidy_up(guard: &mut SetGuard) {
     }
 }
 
-/// Determines what sets of other threads hold of the shared members: this will not become more. Locks one set at a time, as another thread may do the same in the opposite order.
+/// Determines what sets of other threads hold of the shared members: this will not become more. Locks one set at a time,
+/// as another thread may do the same in the opposite order.
 #[cold]
 fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
     let mut members = guard.shared_members.clone();

@@ -183,7 +183,13 @@ fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
 
 /// Releases a connection that was handed back once it has no buffered bytes.
 #[inline]
-pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, mut connection: Conn) {
+pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
+    if inner.handed_back_count > 0 {
+        finish_if_empty(inner, fd, connection);
+    }
+}
+
+fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
     let Some(entry) = fd_table::entry(fd) else {
         return;
     };
@@ -350,8 +356,8 @@ pub(crate) fn duplicate_to_report(inner: &Inner, fd: i32) -> Option<i32> {
     holds.then(|| duplicates(inner, fd))?.first().copied()
 }
 
-/// Makes all sets report the buffered bytes and the error of a number by its duplicate, as the number is about to be closed. Locks one
-/// set at a time. Returns `false` in a signal handler that has interrupted a call on one of the sets.
+/// Makes all sets report the buffered bytes and the error of a number by its duplicate, as the number is about to be
+/// closed. Locks one set at a time. Returns `false` in a signal handler that has interrupted a call on one of the sets.
 pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool {
     let (from, to) = (generation(&guard, fd), generation(&guard, second));
     drop(guard);

@@ -34,7 +34,8 @@
 //!
 //! Operations go to the engine's drivers or blocking threads
 //!
-//! - without io_uring, or if a thread's ring is refused;
+//! - without io_uring, or if a thread's ring is refused. If descriptors or memory were missing, the thread tries again
+//!   after 1,024 operations;
 //! - if the rings of all threads of the process hold a quarter of its descriptors (`RLIMIT_NOFILE`), three per ring;
 //! - if the runtime was built without I/O. Tokio does not tell. In a process without an epoll instance no runtime has I/O.
 //!   Otherwise the first operation in a runtime tries to register a descriptor. Tokio panics if it can't; the panic is
@@ -138,13 +139,13 @@ struct Inside {
     known: KnownRuntime,
 }
 
-/// Returns the runtime that the calling thread is in, if any. The first call in a runtime finds its mode out.
+/// Returns the runtime that the calling thread is in, if any. The first call in a runtime finds its mode out, if possible.
 fn inside() -> Option<Inside> {
     let handle = Handle::try_current().ok()?;
     let known = known(handle.id());
     let known = match known {
-        Some(known) => known,
-        None => {
+        Some(known) if known.mode != Mode::Drivers(NOT_PROBED) || !probes_again() => known,
+        _ => {
             let mode = match forked::is_child() {
                 // An inherited reactor is shared with the parent, which would get the events of the child's rings.
                 true => Mode::Drivers(MAYBE_FORKED),
@@ -159,6 +160,18 @@ fn inside() -> Option<Inside> {
     };
     // A forked child is still inside of the runtime of its parent's thread, and shares its reactor with the parent.
     (known.process == forked::process()).then_some(Inside { handle, known })
+}
+
+/// Returns whether this operation tries again to find a runtime's mode out. The reason may be gone: there was no free
+/// descriptor, or the thread was panicking.
+fn probes_again() -> bool {
+    /// The number of operations between two attempts, each of which takes as long as some tens of them.
+    const OPERATIONS: u32 = 1024;
+    static COUNT: AtomicU32 = AtomicU32::new(1);
+    !cfg!(panic = "abort")
+        && COUNT
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(OPERATIONS)
 }
 
 /// A runtime in which rings may be used.

@@ -184,15 +184,23 @@ struct Entry {
     executor: u64,
     /// `None` if the ring could not be created.
     ring: Option<OwnRing>,
+    /// The number of operations of the thread before the next attempt to create the ring. `None` if it would fail again.
+    retry: Cell<Option<u32>>,
 }
 
 impl Entry {
     #[inline]
     fn is_over(&self) -> bool {
-        let ring = self.ring.as_ref();
-        ring.is_some_and(|ring| ring.driver.is_over())
+        match &self.ring {
+            Some(ring) => ring.driver.is_over(),
+            None => self.retry.get() == Some(0),
+        }
     }
 }
+
+/// The number of operations of a thread between two attempts to create its ring. A failed attempt takes as long as a few
+/// operations.
+const RETRY: u32 = 1024;
 
 /// A ring that its thread can use.
 struct OwnRing {
@@ -314,6 +322,8 @@ fn find(
         .iter()
         .find(|entry| entry.engine == engine && entry.executor == executor)?;
     let Some(ring) = &existing.ring else {
+        let retry = existing.retry.get();
+        existing.retry.set(retry.map(|left| left.saturating_sub(1)));
         return Some(None);
     };
     let (index, driver) = (ring.index, Arc::clone(&ring.driver));
@@ -360,11 +370,19 @@ fn make(
         ring_watch::add(&driver, ring_executor, executor);
         Ok(OwnRing { index, driver })
     });
-    let ring = match made {
-        Ok(ring) => Some(ring),
+    let (ring, retry) = match made {
+        Ok(ring) => (Some(ring), None),
         Err(error) => {
+            // Descriptors and memory may be free later.
+            let is_final = matches!(
+                error,
+                SetupError::Missing { .. }
+                    | SetupError::Refused { .. }
+                    | SetupError::TooOld { .. }
+                    | SetupError::Polling { .. }
+            );
             submitter.refused(error);
-            None
+            (None, (!is_final).then_some(RETRY))
         }
     };
     let index = ring.as_ref().map(|ring| ring.index);
@@ -372,6 +390,7 @@ fn make(
         engine: submitter.number(),
         executor,
         ring,
+        retry: Cell::new(retry),
     };
     let _ = THREAD_RINGS.try_with(|rings| rings.0.borrow_mut().push(entry));
     index

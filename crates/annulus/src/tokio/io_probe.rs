@@ -2,7 +2,8 @@
 //! a runtime that has none (checked with 1.54). A Tokio runtime with I/O has an epoll instance. If the process has none,
 //! nothing has to be registered to find out.
 
-use std::fs::{self, File};
+use std::fs;
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread;
@@ -11,8 +12,17 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
-/// Returns whether `runtime` was built with I/O. `None` if that is not known: with `panic = "abort"`, during a panic, and
-/// without `/proc`.
+/// No descriptor. `epoll_ctl(2)` refuses it with EBADF, so nothing stays registered.
+struct NoDescriptor;
+
+impl AsRawFd for NoDescriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        -1
+    }
+}
+
+/// Returns whether `runtime` was built with I/O. `None` if that is not known: with `panic = "abort"`, during a panic,
+/// without `/proc`, and without a free descriptor.
 pub(super) fn has_io(runtime: &Handle) -> Option<bool> {
     if !has_epoll(Path::new("/proc/self/fd"))? {
         return Some(false);
@@ -20,15 +30,13 @@ pub(super) fn has_io(runtime: &Handle) -> Option<bool> {
     if thread::panicking() || cfg!(panic = "abort") {
         return None;
     }
-    // `epoll_ctl(2)` refuses this file with EPERM, so nothing stays registered.
-    let file = File::open("/dev/null").ok()?;
     let register = || {
         let _inside = runtime.enter();
         #[expect(
             deprecated,
             reason = "sound because this descriptor never changes; the new form is unsafe"
         )]
-        drop(AsyncFd::with_interest(file, Interest::READABLE));
+        drop(AsyncFd::with_interest(NoDescriptor, Interest::READABLE));
     };
     // A panic if this runtime has no I/O, but another one, or other code, has an epoll instance.
     Some(catch_unwind(AssertUnwindSafe(register)).is_ok())

@@ -15,8 +15,14 @@ use crate::narrow::low_half;
 use crate::sync::{AtomicPtr, AtomicU64, Mutation, Mutex, Ordering, broken};
 
 /// The number of slots of the first chunk; each further one doubles the table. Small under the
-/// model checker.
-const FIRST_CHUNK: u32 = if cfg!(annulus_loom) { 2 } else { 256 };
+/// model checker and under Miri.
+const FIRST_CHUNK: u32 = if cfg!(annulus_loom) {
+    2
+} else if cfg!(miri) {
+    8
+} else {
+    256
+};
 /// The maximum number of chunks: 256 << 12 is 1,048,576 slots, the limit of operations per driver,
 /// including waiting ones.
 const CHUNKS: usize = 13;
@@ -197,7 +203,7 @@ mod tests {
             }
             expected = first + count;
         }
-        assert_eq!(expected, 1 << 20);
+        assert_eq!(expected, FIRST_CHUNK << (CHUNKS - 1));
         assert!(Table::new().at(expected).is_none());
     }
 

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ops::{Deref, Index};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Once;
@@ -135,6 +135,18 @@ impl<const N: usize> Deref for CounterStorage<N> {
     fn deref(&self) -> &[AtomicU64; N] {
         // SAFETY: Atomic: aligned, initialised to zero, and mapped as long as the value lives.
         unsafe { self.base.as_ref() }
+    }
+}
+
+/// Refers to one counter only. Under Miri, a reference to all of them takes time in proportion to their number.
+impl<const N: usize> Index<usize> for CounterStorage<N> {
+    type Output = AtomicU64;
+
+    #[inline]
+    fn index(&self, position: usize) -> &AtomicU64 {
+        assert!(position < N);
+        // SAFETY: Atomic: as in `deref`, and the position is within the range.
+        unsafe { self.base.cast::<AtomicU64>().add(position).as_ref() }
     }
 }
 

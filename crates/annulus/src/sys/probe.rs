@@ -121,12 +121,20 @@ pub(crate) fn sqpoll_advised(processors: usize) -> bool {
 
 /// Returns `RLIMIT_MEMLOCK` in bytes; `None` is unlimited.
 pub(crate) fn memlock_bytes() -> Option<u64> {
-    getrlimit(Resource::Memlock).current
+    limit(Resource::Memlock)
 }
 
 /// Returns `RLIMIT_NOFILE`; `None` is unlimited.
 pub(crate) fn nofile() -> Option<u64> {
-    getrlimit(Resource::Nofile).current
+    limit(Resource::Nofile)
+}
+
+/// Returns a limit of this process. Miri does not have the call.
+fn limit(resource: Resource) -> Option<u64> {
+    match cfg!(miri) {
+        true => None,
+        false => getrlimit(resource).current,
+    }
 }
 
 /// Returns whether this thread has `CAP_IPC_LOCK` in the initial user namespace. With it, rings and registered buffers

@@ -9,6 +9,7 @@ mod crash;
 mod drain;
 mod dropped;
 mod faults;
+mod life;
 mod limits;
 mod linux;
 mod model;

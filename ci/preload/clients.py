@@ -296,14 +296,16 @@ def memcached_keeps(port, rng, name, until):
             client.close()
 
 
-def run(kind, phase, number, port, seed, until, report):
-    """Runs one client until it is stopped. Returns the number of checks, or the error."""
-    rng, name = random.Random(f"{seed}-{phase}-{kind.__name__}-{number}"), f"{kind.__name__}{number}".encode()
-    checked = 0
+def name(kind, number):
+    return f"{kind.__name__}{number}".encode()
+
+
+def run(kind, phase, number, port, seed, until, report, checks):
+    """Runs one client until it is stopped, and adds its checks to `checks`, by its name."""
+    rng, who = random.Random(f"{seed}-{phase}-{kind.__name__}-{number}"), name(kind, number)
     try:
-        for more in kind(port, rng, name, until):
-            checked += more
+        for more in kind(port, rng, who, until):
+            checks[who] += more
     except Exception as wrong:  # Whatever it is, it is told and ends the soak.
-        report(f"{name.decode()}: {type(wrong).__name__}: {wrong}")
+        report(f"{who.decode()}: {type(wrong).__name__}: {wrong}")
         until.set()
-    return checked

@@ -174,7 +174,7 @@ impl Connection {
 
     #[inline]
     pub(crate) fn set_more(&mut self, has_more: bool) {
-        self.flags = self.flags & !MORE | MORE * u32::from(has_more);
+        self.flags = (self.flags & !MORE) | (MORE * u32::from(has_more));
     }
 
     /// Returns MSG_MORE if more bytes follow those that were queued.

@@ -99,10 +99,15 @@ impl ByteQueue {
         ByteQueue(self.0)
     }
 
+    /// Returns the number of descriptors that have the same bytes; 0: no bytes were appended, and none shares them.
+    pub(crate) fn holders(&self) -> u32 {
+        // SAFETY: Owned: null, or a box made in `allocated`.
+        unsafe { self.0.as_ref() }.map_or(0, |shared| shared.holders)
+    }
+
     /// Returns whether another descriptor has the same bytes.
     pub(crate) fn is_shared(&self) -> bool {
-        // SAFETY: Owned: null, or a box made in `allocated`.
-        unsafe { self.0.as_ref() }.is_some_and(|shared| shared.holders > 1)
+        self.holders() > 1
     }
 
     /// Returns whether both are holders of the same bytes.

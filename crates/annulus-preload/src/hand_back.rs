@@ -12,7 +12,7 @@ use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::draining::{self, SharedWith};
-use crate::epoll_set::{AlreadyReported, Inner, Mode, Set, SetGuard, SharedMember};
+use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::epoll_set_list;
 use crate::errno;
 use crate::fd_limit;
@@ -24,6 +24,7 @@ use crate::receive;
 use crate::reserved_fds;
 use crate::ring_policy;
 use crate::send;
+use crate::set_members::{AlreadyReported, SharedMember};
 use crate::sockopts;
 use crate::stops;
 use crate::switch;
@@ -316,13 +317,11 @@ pub(crate) fn share(inner: &Inner, fd: i32, second: i32) -> bool {
 /// Returns the duplicates of a number that share what the library holds of its connection.
 fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
     let connection = inner.connection(fd);
-    let count = match connection.is_some_and(|connection| connection.copied_out.is_shared()) {
-        true => served_max() as i32,
-        false => 0,
-    };
-    (0..count)
-        .filter(|&second| share(inner, fd, second))
-        .collect()
+    let holders = connection.map_or(0, |connection| connection.copied_out.holders());
+    let others = holders.saturating_sub(1) as usize;
+    // The scan ends with the last one.
+    let numbers = (0..served_max() as i32).filter(|&second| share(inner, fd, second));
+    numbers.take(others).collect()
 }
 
 /// Calls `each` for a connection and its duplicates that share what the library holds of it.

@@ -6,10 +6,11 @@
 use crate::connection::{ERR, HUP, IN, PRI, RDHUP};
 use crate::counters::{self, Call, Why};
 use crate::epoll_ctl::CtlRequest;
-use crate::epoll_set::{Listener, Mode, SetGuard};
+use crate::epoll_set::{Mode, SetGuard};
 use crate::errno::CallResult;
 use crate::fd_table;
 use crate::inherited_set::Member;
+use crate::set_members::Listener;
 use crate::sys;
 
 /// Events that a ring reports as the kernel's set does. Edge-triggered events are missing, because a re-armed poll

@@ -12,11 +12,12 @@ use annulus::preload::{ServerRing, Sqe, Wait, request};
 use crate::buffers::{Arena, Pool, RING_SLOTS};
 use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
 use crate::counters::{self, Event, RingCounters, Why};
-use crate::epoll_set::{Inner, Listener, RingContext, Set, SetGuard};
+use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::reserved_fds;
 use crate::ring_policy;
+use crate::set_members::Listener;
 use crate::switch;
 
 /// Entries of the submission queue.

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! The teardown of a ring interrupts its thread once, some milliseconds later: the kernel removes the ring from the
+//! The teardown of a ring interrupts its thread once, some time later: the kernel removes the ring from the
 //! thread's state, and wakes the thread as a signal would (trap 16). Only `epoll_wait` returns EINTR for that. A
 //! program without signal handlers does not expect EINTR; a program with handlers retries.
 #![allow(unsafe_code)]
@@ -14,8 +14,9 @@ use crate::sys;
 
 /// The time at which the last ring was closed; 0: none has been.
 static CLOSED_NS: AtomicU64 = AtomicU64::new(0);
-/// The time within which the teardown may interrupt: the kernel first waits for an RCU grace period.
-const LATE_NS: u64 = 200_000_000;
+/// The time within which the teardown may interrupt. The kernel first waits for an RCU grace period, which takes
+/// milliseconds on an idle machine, and much longer on a busy one.
+const LATE_NS: u64 = 10_000_000_000;
 const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=64;
 
 /// Records that a ring of this process has been closed.
@@ -29,10 +30,8 @@ pub(crate) fn retry_interrupted(
     timeout_ns: Option<u64>,
     call: impl Fn(Option<u64>) -> c_int,
 ) -> c_int {
-    if CLOSED_NS.load(Ordering::Relaxed) == 0 {
-        return call(None);
-    }
-    let start_ns = sys::now_ns();
+    // Another thread may close the first ring meanwhile.
+    let start_ns = timeout_ns.map_or(0, |_| sys::now_ns());
     let mut left_ns = None;
     loop {
         let ret = call(left_ns);
@@ -43,8 +42,8 @@ pub(crate) fn retry_interrupted(
             errno::set(libc::EINTR);
             return ret;
         }
-        let elapsed_ns = sys::now_ns().saturating_sub(start_ns);
-        left_ns = timeout_ns.map(|ns| ns.saturating_sub(elapsed_ns));
+        let left = |ns: u64| ns.saturating_sub(sys::now_ns().saturating_sub(start_ns));
+        left_ns = timeout_ns.map(left);
     }
 }
 

@@ -47,7 +47,8 @@ fn churn(name: &'static str, serve: fn(TcpListener) -> io::Result<Infallible>) {
         visit(address, round % 2 == 0);
     }
     let deadline = Instant::now() + PATIENCE;
-    while descriptors() != before {
+    // Fewer are left if the last server has closed its connection meanwhile.
+    while descriptors() > before {
         let now = descriptors();
         assert!(
             Instant::now() < deadline,

@@ -197,10 +197,14 @@ fn a_runtime_whose_only_worker_is_blocked_gets_its_completions_and_later_the_dri
     };
     let runtime = several(1);
     let file = runtime.block_on(fixture.open());
+    let engine = fixture.engine.clone();
     let task = runtime.spawn(async move {
-        // The thread that should run the reactor waits for each of these reads.
-        for n in 0..8 {
+        // The thread that should run the reactor waits for each of these reads. Some complete as they are submitted.
+        for n in (0..BLOCKS).cycle() {
             pollster::block_on(read_block(&file, n));
+            if engine.thread_ring_refusal().is_some() {
+                break;
+            }
         }
     });
     runtime.block_on(task).unwrap();

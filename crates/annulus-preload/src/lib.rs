@@ -20,8 +20,8 @@
 //!
 //! - `hooks/`: the exported functions. They convert types and call the other modules, or `real`.
 //! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; the state of a connection;
-//!   an epoll set and its lock; the list of all sets. `set_members`: members that are not served. `young_set`, `early_members`: a set and its members before it has
-//!   a ring.
+//!   an epoll set and its lock; the list of all sets. `set_members`: members that are not served. `young_set`,
+//!   `early_members`: a set and its members before it has a ring.
 //! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `epoll_ctl`: the two calls with
 //!   these names. `receive`, `send`: reads and writes. `send_errors`: which errors of a send end a connection.
 //! - `hand_back`, `descriptor`: handing back, removing, closing and duplicating descriptors.

@@ -1,4 +1,4 @@
-//! What a set records of members that are no served connections.
+//! The records of a set for members that are not served connections.
 
 use crate::connection as flag;
 use crate::sys;

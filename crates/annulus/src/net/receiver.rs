@@ -30,6 +30,7 @@ const QUEUED_BYTES_MAX: usize = 64 << 10;
 const BULK_BYTES: usize = 256 << 10;
 /// A bulk receive that returns fewer bytes ends bulk mode.
 const BULK_BYTES_MIN: usize = 16 << 10;
+
 /// The receiving side of a stream.
 pub(super) struct Receiver {
     waiters: WaitersCell,
@@ -171,8 +172,7 @@ impl Receiver {
         }
         let waits = self.is_armed() && self.end.get() == End::Open;
         if waits && !self.core.is_elsewhere() {
-            self.waiters.wait(context.waker());
-            return Poll::Pending;
+            return self.wait(context);
         }
         self.poll_unarmed(context)
     }
@@ -200,7 +200,7 @@ impl Receiver {
                 _ => self.attempt(context),
             };
         }
-        // Moved out: its poll runs foreign code, and gives the permit back when it has completed.
+        // Moved out: its poll gives the permit back when it has completed.
         match self.under_way.replace(UnderWay::Taken) {
             UnderWay::Separate(operation) => return self.poll_separate(operation, context),
             before @ (UnderWay::Armed { .. } | UnderWay::Taken) => {
@@ -228,12 +228,15 @@ impl Receiver {
         let handler = Rc::clone(self) as Rc<dyn CompletionHandler>;
         let armed = self.core.arm(OperationNumber::RECV, sqe, handler);
         if let Some(token) = armed {
-            let stopped = false;
-            self.set_under_way(UnderWay::Armed { token, stopped });
+            self.set_under_way(UnderWay::Armed {
+                token,
+                stopped: false,
+            });
         }
         self.wait(context)
     }
 
+    #[inline]
     fn wait<T>(&self, context: &Context<'_>) -> Poll<T> {
         self.waiters.wait(context.waker());
         Poll::Pending

@@ -33,6 +33,7 @@
 //! - `program_rings`: rings that the program makes; that of libuv for `epoll_ctl` is refused.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
 //! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none left.
+//!   `placeholders`: keep low numbers free for the program while a ring is made.
 //! - `stops`: reports of sets and listeners that are left to the kernel permanently.
 //! - `switch`, `switch_position`: the operator's switch, which hands all connections back while the program runs, and
 //!   serves them again.
@@ -76,6 +77,7 @@ mod inherited_set;
 mod listeners;
 mod lock;
 mod log;
+mod placeholders;
 mod poll_cycle;
 mod process;
 mod program_rings;

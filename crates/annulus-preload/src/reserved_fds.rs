@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use annulus::preload::ServerRing;
 
 use crate::fd_table::{self, Kind};
+use crate::placeholders;
 use crate::sys;
 
 /// The lowest number that the library uses, if the process's limit allows.
@@ -151,32 +152,18 @@ pub(crate) fn duplicate(fd: i32) -> Result<i32, i32> {
 /// The kernel has no call that creates a ring at a given number, and a mapping keeps the ring's first descriptor.
 pub(crate) fn make_high<T>(make: impl FnOnce() -> T) -> T {
     let lowest = lowest();
-    let Ok([read, write]) = sys::pipe() else {
+    let Some((placeholders, is_enough)) = placeholders::take_below(lowest) else {
         return make();
     };
-    let file = sys::file_id(read);
-    // Another thread may have reused the number.
-    let close = |fd: i32| {
-        if file.is_some() && sys::file_id(fd) == file {
-            let _ = sys::close(fd);
-        }
+    // If no number was left, the last placeholders make way for the ring.
+    let kept = match is_enough {
+        true => placeholders.partition_point(|&fd| fd < lowest),
+        false => placeholders.len().saturating_sub(RING_FDS),
     };
-    let _ = sys::close(write);
-    let mut placeholders = vec![read];
-    let mut is_full = false;
-    while placeholders.last().is_some_and(|&fd| fd < lowest) && !is_full {
-        match sys::dup_above(read, read + 1) {
-            Ok(fd) => placeholders.push(fd),
-            Err(_) => is_full = true,
-        }
-    }
-    // The last placeholder is not below `lowest`. If no number was left, the last placeholders make way for the ring.
-    let freed = if is_full { RING_FDS } else { 1 };
-    placeholders
-        .drain(placeholders.len().saturating_sub(freed)..)
-        .for_each(close);
+    let (below, above) = placeholders.split_at(kept);
+    placeholders::close(above);
     let made = make();
-    placeholders.into_iter().for_each(close);
+    placeholders::close(below);
     made
 }
 

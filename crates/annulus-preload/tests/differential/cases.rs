@@ -313,6 +313,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn numbers_for_deferred_output_are_free_afterwards;
     fn a_limit_that_is_raised_is_no_obstacle;
     fn a_program_gets_the_same_numbers;
+    fn a_ring_is_made_with_few_calls;
     fn any_low_number_can_be_chosen;
     fn a_file_that_took_any_number_is_the_programs;
 }

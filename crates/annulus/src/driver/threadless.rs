@@ -449,12 +449,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 (until_ns.into_iter()).for_each(|until_ns| driver.drain_by(until_ns));
                 // In the turn, and while the driver exists: the handle does not belong to another driver yet.
                 self.handle.stop.store(true, Ordering::SeqCst);
-                let ended = catch_unwind(AssertUnwindSafe(|| driver.advance()));
-                Some(ended.unwrap_or_else(|panic| {
-                    std::mem::forget(panic);
-                    driver.give_up();
-                    Some(driver.in_flight())
-                }))
+                Some(driver.advance_to_end())
             });
             let Some(ended) = advanced else { return };
             let done = self.collect(&mut held);

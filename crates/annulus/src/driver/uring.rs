@@ -14,6 +14,8 @@ mod completion;
 mod counting;
 mod drain;
 mod expired;
+#[cfg(feature = "net")]
+mod local;
 pub(crate) mod polled;
 mod sequence;
 mod spin;
@@ -93,6 +95,8 @@ pub(crate) struct Driver<K> {
     queue: Queue,
     /// To be pushed before anything else: unfinished transfers, and SQEs that did not fit into the queue.
     again: VecDeque<NonNull<Slot>>,
+    /// SQEs of a core's sockets that did not fit into the queue, in order. Never dropped (trap 7).
+    waiting: VecDeque<Sqe>,
     /// Tokens whose cancel has not been pushed yet. Never dropped (trap 7).
     cancels: VecDeque<u64>,
     /// Tokens of operations in flight whose timeout has passed and whose cancel is in progress.
@@ -152,6 +156,7 @@ impl<K: Kernel> Driver<K> {
             tuning,
             queue: Queue::default(),
             again: VecDeque::new(),
+            waiting: VecDeque::new(),
             cancels: VecDeque::new(),
             expired: HashSet::new(),
             cqes: Vec::with_capacity(REAP_MAX),
@@ -177,7 +182,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "net"))]
     pub(super) fn kernel(&mut self) -> &mut K {
         &mut self.kernel
     }
@@ -235,12 +240,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Does the same as `poll` without delivering completions.
     pub(super) fn work(&mut self) -> bool {
-        if self.handle.stopping() && self.draining_until_ns.is_none() {
-            self.begin_drain();
-        }
-        self.follow_arenas();
-        let taken = self.take_in();
-        let issued = self.issue();
+        let taken = self.take();
         let reaped = self.reap();
         if reaped {
             // Operations that waited for a slot go to the device before any task is woken.
@@ -249,7 +249,18 @@ impl<K: Kernel> Driver<K> {
         let expired = self.expire();
         self.due = (self.due + self.done.len()).min(self.in_flight + self.done.len());
         self.publish();
-        taken | issued | reaped | expired
+        taken | reaped | expired
+    }
+
+    /// Takes submissions and cancels, and submits operations. Returns whether there were any.
+    #[inline]
+    fn take(&mut self) -> bool {
+        if self.handle.stopping() && self.draining_until_ns.is_none() {
+            self.begin_drain();
+        }
+        self.follow_arenas();
+        let taken = self.take_in();
+        self.issue() | taken
     }
 
     /// Sets whether entries that do not fill a chunk are left for the wait that follows.
@@ -338,6 +349,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Takes the submitted operations.
+    #[inline]
     fn take_in(&mut self) -> bool {
         let mut taken = false;
         let handle = Arc::clone(&self.handle);
@@ -365,6 +377,7 @@ impl<K: Kernel> Driver<K> {
     fn issue(&mut self) -> bool {
         self.clocks.begun_ns = 0;
         self.push_cancels();
+        self.push_waiting();
         let mut issued = false;
         while let Some(slot) = self.next_to_issue() {
             issued = true;
@@ -482,6 +495,17 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
+    /// Pushes the waiting SQEs. Returns `false` if the queue is full.
+    fn push_waiting(&mut self) -> bool {
+        while let Some(&sqe) = self.waiting.front() {
+            if !self.kernel.push(sqe) {
+                return false;
+            }
+            self.waiting.pop_front();
+        }
+        true
+    }
+
     /// Enters without waiting. Returns `false` if the kernel requires completions to be reaped first.
     fn submit(&mut self) -> bool {
         self.clocks.begun_ns = 0;
@@ -525,15 +549,21 @@ impl<K: Kernel> Driver<K> {
         if self.cqes.is_empty() {
             return false;
         }
-        // A device may complete everything immediately: the number left then does not show the load.
-        self.load = self.in_flight.max(self.load - self.load / 8);
-        self.clocks.completed_ns = 0;
+        self.note_reaped();
         let mut cqes = std::mem::take(&mut self.cqes);
         for cqe in cqes.drain(..) {
             self.react(cqe);
         }
         self.cqes = cqes;
         true
+    }
+
+    /// Notes that completions have been copied out and none of them is handled.
+    #[inline]
+    fn note_reaped(&mut self) {
+        // A device may complete everything immediately: the number left then does not show the load.
+        self.load = self.in_flight.max(self.load - self.load / 8);
+        self.clocks.completed_ns = 0;
     }
 
     fn react(&mut self, cqe: Cqe) {
@@ -574,21 +604,5 @@ impl<K: Kernel> Driver<K> {
         for link in handle.cancels.close() {
             self.cancel_abandoned(Slot::of_cancel(link));
         }
-    }
-}
-
-/// Methods for the cores of a runtime.
-#[cfg(feature = "net")]
-impl<K: Kernel> Driver<K> {
-    /// Returns whether the driver has entries that it must push or submit itself, or arenas to follow.
-    #[inline]
-    pub(super) fn is_owing(&self) -> bool {
-        self.is_stuck() || self.is_changed()
-    }
-
-    /// Returns whether the engine is ending or has other arenas.
-    #[inline]
-    pub(super) fn is_changed(&self) -> bool {
-        self.handle.stopping() || self.fixed.is_behind(self.handle.arenas.get())
     }
 }

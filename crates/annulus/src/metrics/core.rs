@@ -30,7 +30,7 @@ impl Counters {
             polls: self.polls().get(),
             enters: self.enters().get(),
             waits: self.waits().get(),
-            submitted: self.sqes().get(),
+            submitted: self.entries().get(),
             completed: self.cqes().get(),
             wakeups: self.wakeups().get(),
         }

@@ -12,7 +12,7 @@ use crate::op::{self, OperationNumber};
 
 /// The version of the layout: of the header (`layout/mod.rs`), of a record and of the buckets. Names are compared by
 /// [`names`].
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 
 /// The number of entries for operations; some are left for future ones.
 const OPERATIONS_MAX: usize = 64;
@@ -254,8 +254,7 @@ counters! {
     ring_polls,
     /// Polls of a core's tasks.
     polls,
-    /// Submission queue entries of a core.
-    sqes,
+    /// Completion queue entries of a core or a preload ring.
     cqes,
     /// Operations in flight: socket operations of a core, or all operations of a preload ring.
     flying,

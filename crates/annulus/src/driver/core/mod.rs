@@ -3,7 +3,7 @@
 //! Everything here stays on that thread, so nothing is shared, locked or counted atomically. Other threads reach the
 //! core only through a `Notifier`. Sockets have their own table (`table.rs`), whose entries own the memory that the
 //! kernel uses until the final CQE, as slots do for files. The core's file operations go through a `DriverHandle`,
-//! whose driver shares the ring (`shared_ring.rs`). Without a ring, `readiness.rs` waits for sockets, and blocking
+//! whose driver has the ring (`uring/local.rs`). Without a ring, `readiness.rs` waits for sockets, and blocking
 //! threads run the file operations.
 
 mod closing;
@@ -21,7 +21,6 @@ mod receive_buffers;
 mod rings;
 mod shared;
 mod shared_addresses;
-mod shared_ring;
 mod sleep;
 mod table;
 #[cfg(test)]

@@ -1,70 +1,70 @@
-//! A core with a ring: SQEs as tasks submit them, one enter per poll, and completions that are copied out before they
-//! are handled.
+//! A core with a ring. Its driver has the ring, and the slots of file operations; the operations of sockets are in a
+//! table here. SQEs are pushed as tasks submit them, one enter per poll submits all, and completions are copied out
+//! before they are handled. Wakers, buffers and handlers run with nothing borrowed.
 
 #[cfg(feature = "tokio")]
 mod outside;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use slab::Slab;
 
 use super::core_driver::Core;
 use super::notifier::Notifier;
-use super::shared_ring::{Files, SubmissionPort};
 use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table};
 use super::token::Token;
 use crate::driver::contain::contain;
+use crate::driver::finish::Done;
 use crate::driver::handle::DriverHandle;
 use crate::driver::leak::leak;
 use crate::driver::limits::Limits;
 use crate::driver::payload::PANICKED;
-use crate::driver::uring::Tuning;
+use crate::driver::uring::{Driver, Tuning};
 use crate::fd::Socket;
 use crate::metrics::{self, OperationNumber, Times};
 use crate::narrow::to_u32;
 use crate::op::SocketOp;
 use crate::sys::call;
+use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
-use crate::sys::kernel::{EnterOutcome, Kernel};
+use crate::sys::kernel::Kernel;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
 
-/// The token of the eventfd read that a notifier completes.
-const WAKE: Token = Token::special(0);
 /// The token of CQEs without meaning: those of closes and cancels.
-const IGNORED: Token = Token::special(1);
+const IGNORED: Token = Token::special(0);
 /// The token of the poll of another runtime's reactor.
-const REACTOR: Token = Token::special(2);
+const REACTOR: Token = Token::special(1);
 /// The first of the tokens for closes that are linked to sends; each is followed by the index.
-const CLOSES: u32 = 3;
+const CLOSES: u32 = 2;
 /// The interval between checks of the operations in flight while a core ends, ns.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
 pub(super) struct Rings {
-    port: Rc<SubmissionPort>,
-    files: RefCell<Files>,
+    driver: Rc<RefCell<Driver<Ring>>>,
+    /// The driver's handle, for file operations.
+    handle: Arc<DriverHandle>,
     table: RefCell<Table>,
-    /// SQEs that did not fit into the submission queue, in order. Never dropped (trap 7).
-    waiting: RefCell<VecDeque<Sqe>>,
+    /// Empty lists to handle completions and deliver results from, so that a round allocates nothing.
     cqes: RefCell<Vec<Cqe>>,
+    done: RefCell<Done>,
     /// Sockets whose last send has a close linked to it.
     closes: RefCell<Slab<Rc<Socket>>>,
-    wake_armed: Cell<bool>,
     /// The reactor that is polled has had an event.
     reactor_ready: Cell<bool>,
     /// The number of enters since the last completion that were to run task work.
     fruitless_enters: Cell<u32>,
+    /// Called at the next push, while the core sleeps in another runtime.
+    #[cfg(feature = "tokio")]
+    on_push: Cell<Option<fn()>>,
     notifier: Arc<Notifier>,
     /// True if the kernel continues a send until all of it is sent or it fails (MSG_WAITALL). Since Linux 5.19,
     /// detected by an operation of 6.0.
     sends_whole: bool,
-    /// The errno with which the ring has failed, or 0.
-    failed: Cell<i32>,
     /// The time when the current completions were reaped, ns; 0 if no operation needed it.
     reaped_ns: Cell<u64>,
 }
@@ -78,27 +78,28 @@ impl Rings {
         tuning: Tuning,
     ) -> Rings {
         let sends_whole = ring.supports(opcode::SEND_ZC);
-        let port = SubmissionPort::new(ring);
-        let files = Files::new(Rc::clone(&port), handle, limits, tuning);
+        let mut driver = Driver::new(Arc::clone(&handle), ring, limits, tuning);
+        // Entries that do not fill a chunk are submitted with the core's next enter.
+        driver.keep_rest(true);
         Rings {
-            port,
-            files: RefCell::new(files),
+            driver: Rc::new(RefCell::new(driver)),
+            handle,
             table: RefCell::default(),
-            waiting: RefCell::default(),
             cqes: RefCell::default(),
+            done: RefCell::default(),
             closes: RefCell::default(),
-            wake_armed: Cell::new(false),
             reactor_ready: Cell::new(false),
             fruitless_enters: Cell::new(0),
+            #[cfg(feature = "tokio")]
+            on_push: Cell::new(None),
             notifier,
             sends_whole,
-            failed: Cell::new(0),
             reaped_ns: Cell::new(0),
         }
     }
 
     pub(super) fn with_ring<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> T {
-        act(&mut self.port.ring.borrow_mut())
+        act(self.driver.borrow_mut().kernel())
     }
 
     // ----- interface for futures -----
@@ -140,12 +141,11 @@ impl Rings {
 
     /// Returns whether the next two SQEs go to the kernel together. A link does not extend beyond one enter.
     fn has_space_for_two(&self) -> bool {
-        let has_space = || self.with_ring(|ring| ring.sq_space() >= 2);
-        if self.waiting.borrow().is_empty() && has_space() {
-            return true;
+        let mut driver = self.driver.borrow_mut();
+        if !driver.has_space(2) {
+            driver.make_space();
         }
-        self.submit();
-        self.push_waiting() && has_space()
+        driver.has_space(2)
     }
 
     /// Returns whether a close can be linked to a send. That requires that the kernel sends everything (`sends_whole`),
@@ -207,38 +207,20 @@ impl Rings {
 
     #[inline]
     fn push(&self, sqe: Sqe) {
-        if !self.waiting.borrow().is_empty() || !self.port.push(sqe) {
-            self.push_later(sqe);
+        self.driver.borrow_mut().push_local(sqe);
+        #[cfg(feature = "tokio")]
+        if let Some(tell) = self.on_push.take() {
+            tell();
         }
-    }
-
-    #[cold]
-    fn push_later(&self, sqe: Sqe) {
-        self.waiting.borrow_mut().push_back(sqe);
-        self.submit();
-        self.push_waiting();
-    }
-
-    /// Pushes the waiting SQEs. Returns `false` if the queue is full.
-    fn push_waiting(&self) -> bool {
-        let mut waiting = self.waiting.borrow_mut();
-        while let Some(&sqe) = waiting.front() {
-            if !self.port.push(sqe) {
-                return false;
-            }
-            waiting.pop_front();
-        }
-        true
     }
 
     // ----- the loop -----
 
     #[inline]
     pub(super) fn drive(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
-        let worked = self.files.borrow_mut().work();
-        let waits = !self.push_waiting();
+        let has_work = self.driver.borrow_mut().begin_round();
         self.publish();
-        if waits || worked || busy() {
+        if has_work || busy() {
             self.submit();
         } else {
             self.sleep(core, next_ns, busy);
@@ -248,100 +230,87 @@ impl Rings {
 
     /// Submits the pushed entries and fetches completions, without waiting.
     fn submit(&self) {
-        let mut ring = self.port.ring.borrow_mut();
-        if ring.unsubmitted() > 0 || ring.ready() {
-            self.table.borrow_mut().note_begun();
-            let result = ring.submit();
-            drop(ring);
-            self.judge(result);
-        }
+        self.table.borrow_mut().note_begun();
+        self.driver.borrow_mut().enter();
     }
 
     fn sleep(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
-        if !self.wake_armed.get() {
-            let armed = self.with_ring(|ring| ring.arm_wake(WAKE.user_data()));
-            self.wake_armed.set(armed);
-            if !armed {
-                return self.submit();
-            }
-        }
-        if !core.may_sleep(busy) {
+        let is_armed = self.driver.borrow_mut().arm_wake();
+        if !is_armed || !core.may_sleep(busy) {
             return self.submit();
         }
-        let next_ns = next_ns.into_iter().chain(self.files_ns()).min();
         self.table.borrow_mut().note_begun();
-        let result = self.with_ring(|ring| {
-            let timeout_ns = next_ns.map(|at| at.saturating_sub(ring.now_ns()));
-            ring.wait(timeout_ns)
-        });
+        self.driver.borrow_mut().wait(next_ns);
         core.stay_awake();
-        self.judge(result);
     }
 
     /// Returns whether other threads have queued something, and makes each later file operation and cancel end the sleep.
     #[inline]
     pub(super) fn is_called(&self) -> bool {
-        let files = self.files.borrow();
-        !files.prepare_sleep() || files.is_changed()
+        !self.handle.may_sleep() || self.driver.borrow().is_changed()
     }
 
     /// Returns the time of the next deadline of a file operation, ns.
-    #[inline]
+    #[cfg(feature = "tokio")]
     pub(super) fn files_ns(&self) -> Option<u64> {
-        self.files.borrow().next_ns()
+        self.driver.borrow().next_deadline_ns()
     }
 
     /// Takes back what `is_called` has armed.
     #[inline]
     pub(super) fn stay_awake(&self) {
-        self.files.borrow().wake_up();
-    }
-
-    /// Handles the result of an enter. The next cycle repeats one that was refused.
-    #[inline]
-    fn judge(&self, result: io::Result<()>) {
-        if let EnterOutcome::Failed { errno } = EnterOutcome::of(result) {
-            self.failed.set(errno);
-        }
+        self.handle.sleeper.awake();
     }
 
     /// Returns the errno with which the ring has failed, or 0.
+    #[inline]
     pub(super) fn failed(&self) -> i32 {
-        self.failed.get()
+        let code = self.handle.failed.load(Ordering::Acquire);
+        EngineError::of_code(code).map_or(0, EngineError::errno)
     }
 
-    /// Copies completions out and handles them until none are left.
+    /// Copies completions out and handles them.
     fn reap(&self, core: &Core) {
         let mut cqes = self.cqes.take();
-        self.port.take_for_core(&mut cqes);
-        let entered = self.with_ring(|ring| {
-            ring.reap(&mut cqes);
-            ring.entered()
-        });
-        let counters = &self.notifier.counters;
-        counters.enters().set(entered.enters);
-        counters.waits().set(entered.waits);
-        counters.entries().set(entered.entries);
-        counters.sq_wakeups().set(entered.sq_wakeups);
-        counters.cq_overflows().set(entered.overflows);
-        counters.sqes().set(self.port.pushed());
-        counters.cqes().add(cqes.len() as u64);
+        let mut driver = self.driver.borrow_mut();
+        driver.fetch(&mut cqes);
+        driver.publish_to(&self.notifier.counters);
+        drop(driver);
+        self.notifier.counters.cqes().add(cqes.len() as u64);
         self.reaped_ns.set(0);
         if !cqes.is_empty() {
             self.fruitless_enters.set(0);
         }
+        let mut others = false;
         for cqe in cqes.drain(..) {
-            self.react(core, cqe);
+            match Token::of(cqe.user_data) {
+                Some(token) => self.react(core, token, cqe),
+                None => {
+                    others = true;
+                    self.driver.borrow_mut().handle(cqe);
+                }
+            }
         }
         self.cqes.replace(cqes);
+        if others {
+            self.driver.borrow_mut().end_round();
+        }
+        if self.driver.borrow().has_done() {
+            self.deliver();
+        }
         self.publish();
     }
 
+    /// Delivers the results of file operations.
+    fn deliver(&self) {
+        let mut done = self.done.take();
+        self.driver.borrow_mut().swap_done(&mut done);
+        done.deliver(&self.handle);
+        self.done.replace(done);
+    }
+
     #[inline]
-    fn react(&self, core: &Core, cqe: Cqe) {
-        let Some(token) = Token::of(cqe.user_data) else {
-            return self.port.pass_on(cqe);
-        };
+    fn react(&self, core: &Core, token: Token, cqe: Cqe) {
         if let Some(number) = token.special_number() {
             return self.react_to_special(number, cqe.res);
         }
@@ -359,9 +328,6 @@ impl Rings {
                 .borrow_mut()
                 .try_remove((number - CLOSES) as usize);
             return (socket.into_iter()).for_each(|socket| socket.close_ended(res != -ECANCELED));
-        }
-        if Token::special(number) == WAKE {
-            self.wake_armed.set(false);
         }
         if Token::special(number) == REACTOR {
             self.reactor_ready.set(true);
@@ -456,40 +422,52 @@ impl Rings {
 
     /// Cancels all operations and waits for them. Returns the number that is left at `until_ns`, and leaks those.
     pub(super) fn drain(&self, core: &Core, until_ns: u64) -> u32 {
-        self.files.borrow_mut().begin_end(until_ns);
+        self.driver.borrow_mut().drain_by(until_ns);
+        // Also completes the read of the eventfd.
+        self.handle.request_stop();
         let tokens = self.table.borrow().tokens();
         tokens.into_iter().for_each(|token| self.cancel(token));
-        // Completes the read of the eventfd.
-        self.notifier.eventfd().wake();
-        let in_flight = || self.table.borrow().in_flight() + u32::from(self.wake_armed.get());
-        while self.failed.get() == 0
-            && (in_flight() > 0
-                || !self.closes.borrow().is_empty()
-                || !self.waiting.borrow().is_empty()
-                || self.with_ring(|ring| ring.unsubmitted()) > 0)
-            && core.now_ns() < until_ns
-        {
-            self.push_waiting();
+        loop {
+            self.driver.borrow_mut().begin_round();
+            let is_empty = self.table.borrow().in_flight() == 0 && self.closes.borrow().is_empty();
+            let mut driver = self.driver.borrow_mut();
+            if is_empty && driver.drained() || self.failed() != 0 || core.now_ns() >= until_ns {
+                break;
+            }
             self.table.borrow_mut().abort_unconfirmed();
-            let result = self.with_ring(|ring| ring.wait(Some(DRAIN_POLL_NS)));
-            self.judge(result);
+            driver.wait(Some(core.now_ns().saturating_add(DRAIN_POLL_NS)));
+            drop(driver);
             self.reap(core);
-            // The file operations are waited for in the same loop.
-            self.files.borrow_mut().work();
         }
-        self.publish();
         for (_, socket) in self.closes.take() {
             // The ring has failed. The kernel may or may not have closed the descriptor, so it is left open.
             socket.close_ended(true);
         }
-        let left = in_flight();
         let leaked = self.table.borrow().in_flight();
         self.notifier.counters.leaked().add(u64::from(leaked));
-        let files_left = self.files.borrow_mut().end();
-        if left + files_left > 0 {
-            self.keep();
+        self.end() + leaked
+    }
+
+    /// Runs the driver to its end. Leaks memory that the kernel may still use. Returns the number of file operations
+    /// that are left; 1 if there are none, but the kernel may still use the driver's own memory.
+    fn end(&self) -> u32 {
+        let left = loop {
+            // Completions of sockets are stale for it: the core has handled its own, or can't do so any more.
+            let ended = self.driver.borrow_mut().advance_to_end();
+            self.deliver();
+            if let Some(left) = ended {
+                break left;
+            }
+        };
+        self.handle.counters.leaked().add(u64::from(left));
+        let has_lent = self.driver.borrow().has_lent(left);
+        if has_lent || self.table.borrow().in_flight() > 0 {
+            let mut table = self.table.take();
+            table.leave_behind();
+            leak(table);
+            leak(Rc::clone(&self.driver));
         }
-        left + files_left
+        left.max(u32::from(has_lent))
     }
 }
 
@@ -497,27 +475,18 @@ impl Rings {
     pub(super) fn is_sending(&self) -> bool {
         self.table.borrow().is_sending()
     }
-
-    /// Leaks memory that the kernel may still use.
-    fn keep(&self) {
-        let mut table = self.table.take();
-        table.leave_behind();
-        leak(table);
-        leak(Rc::clone(&self.port));
-    }
 }
 
 /// A core whose thread panicked has not been drained.
 impl Drop for Rings {
     fn drop(&mut self) {
         if self.notifier.is_elsewhere() {
-            self.files.get_mut().forsake();
+            // The ring and the operations in flight belong to the parent.
             leak(self.table.take());
-            return;
-        }
-        self.files.get_mut().end();
-        if self.wake_armed.get() || self.table.get_mut().in_flight() > 0 {
-            self.keep();
+            leak(Rc::clone(&self.driver));
+        } else if !self.handle.stopping() {
+            self.handle.request_stop();
+            self.end();
         }
     }
 }

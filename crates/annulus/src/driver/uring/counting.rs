@@ -3,7 +3,7 @@
 use super::Driver;
 use crate::driver::queue;
 use crate::driver::slot::DriverSide;
-use crate::metrics::OperationNumber;
+use crate::metrics::{Counters, OperationNumber};
 use crate::sys::kernel::Kernel;
 
 /// The times, ns, at which timed operations entered the kernel and completions were reaped. Each is read once for all
@@ -46,9 +46,14 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Publishes the kernel's counts.
-    pub(super) fn publish(&mut self) {
+    pub(super) fn publish(&self) {
+        self.publish_to(&self.handle.counters);
+    }
+
+    /// Publishes the kernel's counts in `counters`.
+    #[inline]
+    pub(in crate::driver) fn publish_to(&self, counters: &Counters) {
         let entered = self.kernel.entered();
-        let counters = &self.handle.counters;
         counters.enters().set(entered.enters);
         counters.waits().set(entered.waits);
         counters.entries().set(entered.entries);

@@ -34,8 +34,18 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
+    /// Does one round of a drain like `advance`. A panic ends the driver.
+    pub(in crate::driver) fn advance_to_end(&mut self) -> Option<u32> {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.advance()));
+        ended.unwrap_or_else(|panic| {
+            std::mem::forget(panic);
+            self.give_up();
+            Some(self.in_flight)
+        })
+    }
+
     /// Ends the driver after a panic, which is a bug, because panics of buffers are contained. No task is left waiting.
-    pub(in crate::driver) fn break_off(mut self) {
+    fn break_off(mut self) {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             self.give_up();
             let handle = Arc::clone(&self.handle);
@@ -81,9 +91,10 @@ impl<K: Kernel> Driver<K> {
         // writes. A driver that armed another read after that write would have seen the flag first.
     }
 
-    pub(super) fn drained(&self) -> bool {
+    pub(in crate::driver) fn drained(&self) -> bool {
         self.in_flight == 0
             && self.queue.pending.is_empty()
+            && self.waiting.is_empty()
             && self.kernel.unsubmitted() == 0
             && !self.wake_armed
     }

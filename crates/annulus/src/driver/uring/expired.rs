@@ -33,14 +33,23 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Handles deadlines that have passed. Returns whether there were any.
+    #[inline]
     pub(super) fn expire(&mut self) -> bool {
-        let Some(next) = self.next_deadline_ns() else {
-            return false;
-        };
-        let now = self.kernel.now_ns();
-        if next > now {
-            return false;
+        let is_late = self.is_late();
+        if is_late {
+            self.expire_passed();
         }
+        is_late
+    }
+
+    /// Returns whether a deadline has passed.
+    #[inline]
+    pub(super) fn is_late(&self) -> bool {
+        (self.next_deadline_ns()).is_some_and(|next| next <= self.kernel.now_ns())
+    }
+
+    fn expire_passed(&mut self) {
+        let now = self.kernel.now_ns();
         let Driver {
             handle,
             queue,
@@ -54,7 +63,6 @@ impl<K: Kernel> Driver<K> {
             expired.insert(slot.token());
             cancels.push_back(slot.token());
         });
-        true
     }
 
     /// Completes the future of an operation that timed out and cannot be cancelled. The memory stays with the driver.

@@ -16,10 +16,8 @@ impl<K: Kernel> Driver<K> {
         let is_idle = self.in_flight == 0 && self.kernel.unsubmitted() == 0;
         let parks = may_park && is_idle && !draining && self.kernel.can_park();
         // Not during a drain: nothing would complete that read, and the drain would wait for it.
-        if !self.wake_armed && !draining && !parks {
-            self.wake_armed = self.kernel.arm_wake(WAKE);
-        }
-        if self.is_stuck() || !self.wake_armed && !draining && !parks {
+        let is_armed = draining || parks || self.arm_wake();
+        if self.is_stuck() || !is_armed {
             self.submit();
             return;
         }
@@ -55,6 +53,14 @@ impl<K: Kernel> Driver<K> {
         self.judge(result);
     }
 
+    /// Makes the handle's wake-ups end a sleep in the kernel. Returns `false` if the queue is full.
+    pub(in crate::driver) fn arm_wake(&mut self) -> bool {
+        if !self.wake_armed {
+            self.wake_armed = self.kernel.arm_wake(WAKE);
+        }
+        self.wake_armed
+    }
+
     /// Busy-polls for a limited time if that has paid recently. Returns whether there is work.
     fn spin_before_sleep(&mut self) -> bool {
         let watches = self.in_flight + self.kernel.unsubmitted() > 0;
@@ -75,6 +81,7 @@ impl<K: Kernel> Driver<K> {
         self.cancel_all
             || !self.cancels.is_empty()
             || !self.again.is_empty()
+            || !self.waiting.is_empty()
             || !self.queue.pending.is_empty() && self.kernel.unsubmitted() > 0
     }
 

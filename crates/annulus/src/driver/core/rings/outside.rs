@@ -16,9 +16,7 @@ impl Rings {
     /// Returns whether this thread has queued something. Not between the begin of `drive`, which handles it, and the
     /// sleep in the ring.
     fn is_queued(&self) -> bool {
-        self.files.borrow().has_work()
-            || self.port.has_for_core()
-            || !self.waiting.borrow().is_empty()
+        self.driver.borrow().is_owing()
     }
 
     /// Registers the eventfd that ends sleeps outside of the ring.
@@ -28,7 +26,7 @@ impl Rings {
 
     /// Polls the reactor of another runtime once. `reactor` stays open as long as the ring.
     pub(in super::super) fn poll_reactor(&self, reactor: RawFd) {
-        self.push_later(Sqe {
+        self.driver.borrow_mut().push_later(Sqe {
             user_data: REACTOR.user_data(),
             op_flags: poll_mask(POLL_READ),
             ..Sqe::new(opcode::POLL_ADD, reactor)
@@ -42,7 +40,7 @@ impl Rings {
     /// Begins a sleep outside of the ring, which the bell or the notifier ends. Calls `on_push` when an SQE is pushed
     /// during the sleep. Returns whether there is work that the bell may not report.
     pub(in super::super) fn begin_sleep(&self, on_push: fn()) -> bool {
-        self.port.on_push.set(Some(on_push));
+        self.on_push.set(Some(on_push));
         self.is_queued() || self.has_work_with_bell()
     }
 
@@ -50,11 +48,11 @@ impl Rings {
     pub(in super::super) fn submit_asleep(&self, core: &Core, on_push: fn()) -> bool {
         // Without the bell, which would report each completion of the submission.
         self.with_ring(|ring| ring.set_bell(false));
-        let was_armed = self.wake_armed.get();
+        let was_armed = self.driver.borrow().is_wake_armed();
         self.drive(core, None, || true);
-        self.port.on_push.set(Some(on_push));
+        self.on_push.set(Some(on_push));
         // The ring's read may have taken a notification before the other runtime saw it.
-        let is_notified = was_armed && !self.wake_armed.get();
+        let is_notified = was_armed && !self.driver.borrow().is_wake_armed();
         is_notified || self.is_called() || self.is_queued() || self.has_work_with_bell()
     }
 
@@ -76,7 +74,7 @@ impl Rings {
             self.fruitless_enters.set(enters);
             self.submit();
             let has_completions = self.with_ring(|ring| ring.has_completions());
-            if has_completions || self.failed.get() != 0 {
+            if has_completions || self.failed() != 0 {
                 return true;
             }
             if enters >= FRUITLESS_ENTERS_MAX {
@@ -87,7 +85,7 @@ impl Rings {
 
     /// Ends a sleep outside of the ring.
     pub(in super::super) fn end_sleep(&self) {
-        self.port.on_push.set(None);
+        self.on_push.set(None);
         self.with_ring(|ring| ring.set_bell(false));
     }
 }

@@ -59,7 +59,7 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
 /// Continues a receive with `MSG_WAITALL` on a blocking connection, of which `done` bytes were buffered: waits for the
 /// others. Returns the number of bytes of both; an error is left to the next call.
 #[cold]
-unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], done: usize, flags: c_int) -> usize {
+unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], mut done: usize, mut flags: c_int) -> usize {
     let total: usize = vectors.iter().map(|vector| vector.iov_len).sum();
     let is_served =
         matches!(fd_state(fd), FdState::Connection(entry) if entry.kind() == Kind::Served);
@@ -67,22 +67,42 @@ unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], done: usize, flags: c_int) 
     if !waits {
         return done;
     }
-    if sys::readable(fd) == 0 {
-        before_blocking();
-        let timeout_ns = sys::timeout_ns(fd, libc::SO_RCVTIMEO);
-        let timeout_ms = timeout_ns.map_or(-1, |ns| {
-            c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX)
-        });
-        let mut input = pollfd {
-            fd,
-            events: libc::POLLIN | libc::POLLRDHUP,
-            revents: 0,
-        };
-        let ret = pass_on!(real::poll(&raw mut input, 1, timeout_ms));
-        if ret <= 0 || sys::readable(fd) == 0 {
-            return done;
+    // The kernel takes the time limit at the start of a call, for all waits of the call together. A peek has to be one
+    // call of the kernel, which counts the limit anew.
+    let limit_ns = sys::timeout_ns(fd, libc::SO_RCVTIMEO);
+    let end_ns = limit_ns.map(|ns| sys::now_ns().saturating_add(ns));
+    if end_ns.is_some() && flags & libc::MSG_PEEK == 0 {
+        flags |= libc::MSG_DONTWAIT;
+    }
+    while done < total {
+        if sys::readable(fd) == 0 {
+            before_blocking();
+            let timeout_ms = end_ns.map_or(-1, |end_ns| {
+                let left_ns = end_ns.saturating_sub(sys::now_ns());
+                c_int::try_from(left_ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+            });
+            let mut input = pollfd {
+                fd,
+                events: libc::POLLIN | libc::POLLRDHUP,
+                revents: 0,
+            };
+            let ret = pass_on!(real::poll(&raw mut input, 1, timeout_ms));
+            if ret <= 0 || sys::readable(fd) == 0 {
+                break;
+            }
+        }
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let ret = pass_on!(receive_behind(fd, vectors, done, flags));
+        done += usize::try_from(ret).unwrap_or(0);
+        if ret <= 0 || flags & libc::MSG_DONTWAIT == 0 {
+            break;
         }
     }
+    done
+}
+
+/// Receives into vectors behind their first `done` bytes.
+unsafe fn receive_behind(fd: c_int, vectors: &[iovec], done: usize, flags: c_int) -> ssize_t {
     let mut rest = [one(std::ptr::null(), 0)[0]; VECTORS_MAX];
     let (mut skipped, mut count) = (done, 0);
     for vector in vectors {
@@ -96,8 +116,7 @@ unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], done: usize, flags: c_int) 
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = rest.as_mut_ptr();
     message.msg_iovlen = count;
-    let ret = pass_on!(real::recvmsg(fd, &raw mut message, flags));
-    done + usize::try_from(ret).unwrap_or(0)
+    pass_on!(real::recvmsg(fd, &raw mut message, flags))
 }
 
 unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {

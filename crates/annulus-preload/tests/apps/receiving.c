@@ -700,6 +700,47 @@ static void a_time_limit_ends_a_wait_for_all(void) {
     }
 }
 
+/* When the main thread sleeps in its call, removes the time limit for later calls and sends a byte. Sends the other
+ * bytes only if the call does not return. */
+static void *remove_the_limit(void *argument) {
+    struct pair *pair = argument;
+    for (int looks = 0; looks < 20 && !returned; looks = main_thread_sleeps() ? looks + 1 : 0)
+        pause_ms(1);
+    MUST(syscall(SYS_setsockopt, pair->app, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0}, sizeof(struct timeval)));
+    peer_send(pair, "6");
+    for (int looks = 0; looks < 10000 && !returned; looks++)
+        pause_ms(1);
+    peer_send(pair, "7890");
+    return NULL;
+}
+
+static void a_wait_for_all_has_one_time_limit(void) {
+    for (enum call call = RECV; call < CALLS; call++) {
+        int set = new_set();
+        pthread_t thread;
+        char bytes[10];
+        struct iovec part = {bytes, sizeof bytes};
+        struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+        struct pair pair = joined(set, EPOLLIN);
+        peer_send(&pair, "12345");
+        await_delivery(&pair);
+        MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 10000));
+        MUST(fcntl(pair.app, F_SETFL, 0));
+        MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, 300000}, sizeof(struct timeval)));
+        returned = false;
+        MUST(-pthread_create(&thread, NULL, remove_the_limit, &pair));
+        long result = call == RECV        ? recv(pair.app, bytes, sizeof bytes, MSG_WAITALL)
+                      : call == RECVFROM  ? recvfrom(pair.app, bytes, sizeof bytes, MSG_WAITALL, NULL, NULL)
+                      : call == RECVMSG   ? recvmsg(pair.app, &message.msg_hdr, MSG_WAITALL)
+                      : recvmmsg(pair.app, &message, 1, MSG_WAITALL, NULL) == 1 ? message.msg_len : -1;
+        returned = true;
+        print("%s: some: %d, all: %d\n", call_names[call], result >= 5, result == 10);
+        pthread_join(thread, NULL);
+        MUST(close(pair.app));
+        MUST(close(set));
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(every_call_that_receives_takes_the_next_bytes,
          "served:read served:recv served:readv served:recvmsg"),
@@ -729,6 +770,7 @@ static const struct app_case cases[] = {
     CASE(every_flag_on_a_blocking_connection, "served:recv served:recvmsg back:blocking"),
     CASE(every_flag_on_a_removed_connection, "served:recv served:recvmsg"),
     CASE(every_flag_on_a_removed_and_blocking_connection, "served:recv served:recvmsg back:blocking"),
+    CASE(a_wait_for_all_has_one_time_limit, "served:recv back:blocking"),
     CASE(a_time_limit_ends_a_wait_for_all, "served:recv back:blocking"),
 };
 

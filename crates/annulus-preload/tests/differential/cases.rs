@@ -159,6 +159,7 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn every_flag_on_a_removed_connection;
     fn every_flag_on_a_removed_and_blocking_connection;
     fn a_time_limit_ends_a_wait_for_all;
+    fn a_wait_for_all_has_one_time_limit;
 }
 
 cases! { SENDING, SENDING_CASES = c("sending"):

@@ -770,8 +770,8 @@ static const struct app_case cases[] = {
     CASE(every_flag_on_a_blocking_connection, "served:recv served:recvmsg back:blocking"),
     CASE(every_flag_on_a_removed_connection, "served:recv served:recvmsg"),
     CASE(every_flag_on_a_removed_and_blocking_connection, "served:recv served:recvmsg back:blocking"),
-    CASE(a_wait_for_all_has_one_time_limit, "served:recv back:blocking"),
     CASE(a_time_limit_ends_a_wait_for_all, "served:recv back:blocking"),
+    CASE(a_wait_for_all_has_one_time_limit, "served:recv back:blocking"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -56,7 +56,9 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             let set = Set::of(entry)?;
             if set.young.end() {
                 // Its lists are empty, and it has one number.
-                hand_back::forget_streams(set);
+                if set.young.is_named() {
+                    hand_back::forget_streams(set);
+                }
                 entry.forget();
                 set.retire();
                 return None;

@@ -61,6 +61,7 @@ pub(crate) fn note_set(set: &Set, entry: &Entry, fd: i32, operation: i32, is_els
     }
     if operation == libc::EPOLL_CTL_ADD {
         entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+        set.young.on_named();
         hand_back::note_member(fd);
     } else if operation == libc::EPOLL_CTL_DEL && !is_elsewhere {
         entry.set_epoll_set(std::ptr::null_mut());

@@ -12,6 +12,8 @@ pub(crate) struct YoungSet {
     has_members: AtomicBool,
     /// One of them is a connection that a ring may serve.
     has_streams: AtomicBool,
+    /// Entries of streams may name the set.
+    is_named: AtomicBool,
     /// The number of waits, up to [`WAITS_BEFORE_RING`].
     waits: AtomicU32,
 }
@@ -22,6 +24,7 @@ impl YoungSet {
             is_young: AtomicBool::new(false),
             has_members: AtomicBool::new(false),
             has_streams: AtomicBool::new(false),
+            is_named: AtomicBool::new(false),
             waits: AtomicU32::new(0),
         }
     }
@@ -30,6 +33,7 @@ impl YoungSet {
     pub(crate) fn begin(&self) {
         self.has_members.store(false, Ordering::Relaxed);
         self.has_streams.store(false, Ordering::Relaxed);
+        self.is_named.store(false, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
         self.is_young.store(true, Ordering::Release);
     }
@@ -50,6 +54,15 @@ impl YoungSet {
 
     pub(crate) fn on_stream(&self) {
         self.has_streams.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that a stream's entry names the set.
+    pub(crate) fn on_named(&self) {
+        self.is_named.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named.load(Ordering::Relaxed)
     }
 
     pub(crate) fn has_members(&self) -> bool {

@@ -326,6 +326,16 @@ static void one_socket_can_be_in_two_sets(void) {
     print_stream(pair.app, 10);
 }
 
+static void a_connection_of_a_closed_set_is_served_in_another(void) {
+    int first = fresh_set(), second = new_set();
+    struct pair pair = connected();
+    add(first, pair.app, EPOLLIN, 1);
+    print_now(first);
+    MUST(close(first));
+    add(second, pair.app, EPOLLIN, 1);
+    exchange(second, &pair);
+}
+
 static void a_set_for_one_wait_is_not_served(void) {
     struct pair pair = connected();
     for (int i = 0; i < 20; i++) {
@@ -916,6 +926,7 @@ static const struct app_case cases[] = {
     CASE(a_member_of_a_set_that_the_kernel_serves_stays_with_it, "served:read passed:several_sets"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
     CASE(a_set_for_one_wait_is_not_served, "passes enters<=0"),
+    CASE(a_connection_of_a_closed_set_is_served_in_another, "served:read passed:several_sets<=0"),
     CASE(members_of_the_first_waits_are_reported_as_later_ones, "served:read served:epoll_wait"),
     CASE(sockets_that_were_in_two_sets_slow_down_no_wait, "back:several_sets"),
     CASE(a_socket_can_move_between_sets, ""),

@@ -127,21 +127,16 @@ pub(crate) fn send_before_sharing(guard: &mut SetGuard, fd: i32) {
     if connection.backlog.is_empty() || guard.in_signal_handler() || guard.pushed {
         return;
     }
-    let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
-    let (Ok(bytes), Ok(locks)) = (option(libc::SO_SNDBUF), option(SO_BUF_LOCK)) else {
+    let Ok(locks) = sys::option(fd, libc::SOL_SOCKET, SO_BUF_LOCK) else {
         return;
     };
-    if bytes > draining::GROWN_SEND_BUFFER_BYTES {
-        return;
+    let (sent, former) = draining::send_enlarged(fd, connection.backlog.as_slice());
+    connection.backlog.take(sent);
+    if let Some(bytes) = former {
+        // The kernel doubles the size, for its bookkeeping.
+        sys::set_option(fd, libc::SO_SNDBUF, bytes / 2);
+        sys::set_option(fd, SO_BUF_LOCK, locks);
     }
-    let more = i32::try_from(connection.backlog.len()).unwrap_or(i32::MAX);
-    // The kernel doubles the size, for its bookkeeping.
-    sys::set_option(fd, libc::SO_SNDBUF, bytes.saturating_add(more));
-    while let Ok(sent @ 1..) = sys::send(fd, connection.backlog.as_slice()) {
-        connection.backlog.take(sent);
-    }
-    sys::set_option(fd, libc::SO_SNDBUF, bytes / 2);
-    sys::set_option(fd, SO_BUF_LOCK, locks);
     try_send(guard, fd, connection);
 }
 

@@ -55,7 +55,7 @@ static UNWATCHED: AtomicUsize = AtomicUsize::new(0);
 const TRIES_MAX: u32 = 1000;
 
 /// A send buffer above this size, bytes, has been grown by autotuning beyond what SO_SNDBUF could set.
-pub(crate) const GROWN_SEND_BUFFER_BYTES: i32 = 256 << 10;
+const GROWN_SEND_BUFFER_BYTES: i32 = 256 << 10;
 
 fn with_list<T>(each: impl FnOnce(&mut Vec<Draining>) -> T) -> Option<T> {
     for _ in 0..TRIES_MAX {
@@ -71,23 +71,29 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }
 
-/// Sends as much as the kernel accepts, after enlarging the send buffer: no other write follows, and bytes in the
-/// kernel outlive the process. Returns the bytes that are left.
-fn send_what_fits(fd: i32, unsent: &[u8]) -> &[u8] {
-    let send_buffer = sys::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(i32::MAX);
-    if send_buffer <= GROWN_SEND_BUFFER_BYTES {
+/// Sends as much as the kernel accepts, after enlarging the send buffer, unless the kernel has grown it. Returns the
+/// number of bytes, and the former size of a buffer that was enlarged.
+pub(crate) fn send_enlarged(fd: i32, unsent: &[u8]) -> (usize, Option<i32>) {
+    let former = sys::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)
+        .ok()
+        .filter(|&bytes| bytes <= GROWN_SEND_BUFFER_BYTES);
+    if let Some(bytes) = former {
         // The kernel also counts its own bookkeeping, doubles the requested size, and caps it.
         let more = i32::try_from(unsent.len()).unwrap_or(i32::MAX);
-        sys::set_option(fd, libc::SO_SNDBUF, send_buffer.saturating_add(more));
+        sys::set_option(fd, libc::SO_SNDBUF, bytes.saturating_add(more));
     }
-    let sent = sys::send(fd, unsent).unwrap_or(0);
-    &unsent[sent..]
+    let mut sent = 0;
+    while let Ok(more @ 1..) = sys::send(fd, &unsent[sent..]) {
+        sent += more;
+    }
+    (sent, former)
 }
 
 /// Sends the remaining bytes through a duplicate of the descriptor, so that the first can be closed. Returns true if no
 /// duplicate could be made: the connection keeps its number until the bytes have been sent.
 pub(crate) fn take_over(fd: i32, unsent: &[u8], shared_with: SharedWith) -> bool {
-    let unsent = send_what_fits(fd, unsent);
+    // The buffer stays large: no other write follows, and bytes in the kernel outlive the process.
+    let unsent = &unsent[send_enlarged(fd, unsent).0..];
     if unsent.is_empty() && shared_with != SharedWith::Ring {
         return false;
     }

@@ -68,7 +68,7 @@ unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], mut done: usize, mut flags:
         return done;
     }
     // The kernel takes the time limit at the start of a call, for all waits of the call together. A peek has to be one
-    // call of the kernel, which counts the limit anew.
+    // call of the kernel, which has the whole limit again.
     let limit_ns = sys::timeout_ns(fd, libc::SO_RCVTIMEO);
     let end_ns = limit_ns.map(|ns| sys::now_ns().saturating_add(ns));
     if end_ns.is_some() && flags & libc::MSG_PEEK == 0 {

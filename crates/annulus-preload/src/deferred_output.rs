@@ -18,6 +18,7 @@ use crate::writability;
 /// Defers bytes that do not fit into the send buffer, behind those that are deferred already.
 pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, unsent: &[u8]) {
     connection.backlog.append(unsent);
+    inner.may_have_backlog = true;
     mark_deferred(inner, fd, connection);
 }
 
@@ -110,8 +111,15 @@ fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
 
 /// Sends the deferred output of the connections of a set before a fork: the child may write behind it.
 pub(crate) fn send_before_fork(guard: &mut SetGuard) {
+    if !std::mem::take(&mut guard.may_have_backlog) {
+        return;
+    }
     for fd in 0..hand_back::served_max() as i32 {
         send_before_sharing(guard, fd);
+        let backlog = guard
+            .connection(fd)
+            .map(|connection| !connection.backlog.is_empty());
+        guard.may_have_backlog |= backlog == Some(true);
     }
 }
 

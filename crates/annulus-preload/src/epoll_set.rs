@@ -100,6 +100,8 @@ pub(crate) struct Inner {
     pub(crate) pushed: bool,
     /// Connections whose output was deferred since the flush thread's last check.
     pub(crate) deferred: Vec<i32>,
+    /// Output was deferred since the last fork that found none. It may be that of a set that used this slot before.
+    pub(crate) may_have_backlog: bool,
     /// Connections that are served.
     pub(crate) served: u32,
     /// Connections that were handed back and still have buffered bytes. They may be those of a set that used this slot
@@ -244,9 +246,11 @@ impl Set {
         let mut guard = set.take()?;
         // Deferred output of the set that used this slot before is still to be sent, and buffered bytes to be read.
         let deferred = std::mem::take(&mut guard.deferred);
-        let handed_back_count = guard.handed_back_count;
+        let (may_have_backlog, handed_back_count) =
+            (guard.may_have_backlog, guard.handed_back_count);
         *guard = Inner::new();
-        (guard.deferred, guard.handed_back_count) = (deferred, handed_back_count);
+        (guard.deferred, guard.may_have_backlog) = (deferred, may_have_backlog);
+        guard.handed_back_count = handed_back_count;
         guard.set_ptr = set;
         guard.fd = fd;
         guard.fd_count = 1;
@@ -477,6 +481,7 @@ impl Inner {
             cancels: Vec::new(),
             pushed: false,
             deferred: Vec::new(),
+            may_have_backlog: false,
             served: 0,
             handed_back_count: 0,
             waits: 0,

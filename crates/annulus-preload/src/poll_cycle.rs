@@ -94,7 +94,7 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
         ring,
         pool,
         arena,
-        completions: Vec::with_capacity(512),
+        completions: Vec::new(),
         counters,
     }))
 }

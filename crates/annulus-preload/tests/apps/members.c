@@ -911,6 +911,34 @@ static void writing_from_unmapped_memory_fails(void) {
     peer_gets(&pair, 2);
 }
 
+/* Returns the resident memory of the process, KiB. The kernel counts it exactly here only. */
+static long resident_kib(void) {
+    char text[4096] = "";
+    int fd = (int)MUST(open("/proc/self/smaps_rollup", O_RDONLY));
+    MUST(read(fd, text, sizeof text - 1));
+    MUST(close(fd));
+    char *line = strstr(text, "Rss:");
+    return line ? strtol(line + 4, NULL, 10) : 0;
+}
+
+static void a_served_set_takes_little_memory(void) {
+    enum { WARM = 10, SETS = 50 };
+    long before = 0;
+    for (int i = 0; i < SETS; i++) {
+        if (i == WARM)
+            before = resident_kib();
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN);
+        peer_send(&pair, "question");
+        print_next(set);
+        print_read(pair.app, 100);
+        MUST(write(pair.app, "result", 6));
+        print_now(set);
+    }
+    long each = (resident_kib() - before) / (SETS - WARM);
+    print("KiB for each: %ld\n", each < 68 ? 0 : each);
+}
+
 static const struct app_case cases[] = {
     CASE(control_errors_are_unchanged, "passed:not_a_stream"),
     CASE(wait_errors_are_unchanged, ""),
@@ -927,6 +955,7 @@ static const struct app_case cases[] = {
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
     CASE(a_set_for_one_wait_is_not_served, "passes enters<=0"),
     CASE(a_connection_of_a_closed_set_is_served_in_another, "served:read passed:several_sets<=0"),
+    CASE(a_served_set_takes_little_memory, "served:read passed:descriptors<=0"),
     CASE(members_of_the_first_waits_are_reported_as_later_ones, "served:read served:epoll_wait"),
     CASE(sockets_that_were_in_two_sets_slow_down_no_wait, "back:several_sets"),
     CASE(a_socket_can_move_between_sets, ""),

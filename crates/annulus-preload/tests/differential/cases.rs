@@ -83,6 +83,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn one_socket_can_be_in_two_sets;
     fn a_set_for_one_wait_is_not_served;
     fn a_connection_of_a_closed_set_is_served_in_another;
+    fn a_served_set_takes_little_memory;
     fn members_of_the_first_waits_are_reported_as_later_ones;
     fn sockets_that_were_in_two_sets_slow_down_no_wait;
     fn a_socket_can_move_between_sets;

@@ -166,7 +166,8 @@ impl ServerRing {
         let polled = sq_poll.is_some();
         let mut ring = Ring::with_probed_filter(RingConfig {
             sq_entries: entries,
-            cq_entries: entries * 8,
+            // A program may have a ring for each of many small sets. More completions at once cost another enter.
+            cq_entries: entries * 4,
             setup_mode: SetupMode::Deferred,
             workers: [2, 2],
             poll,
@@ -188,7 +189,7 @@ impl ServerRing {
             incremental,
             polled,
             stopped: false,
-            cqes: Vec::with_capacity(super::ring::REAP_MAX),
+            cqes: Vec::new(),
             lasting: 0,
         })
     }

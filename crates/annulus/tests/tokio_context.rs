@@ -1,20 +1,20 @@
 //! Tokio's context on the cores of a runtime.
 
-use std::cell::RefCell;
+#[path = "matrix/on_core.rs"]
+mod on_core;
+
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{self, CoreBound, Runtime, RuntimeBuilder};
+use annulus::runtime::{self, Runtime, RuntimeBuilder};
 use annulus_testing::skip::skip;
+use on_core::OnCore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -172,26 +172,6 @@ async fn exchange(client: TcpStream, server: TcpStream) -> io::Result<()> {
         bytes += chunk.len();
     }
     Ok(())
-}
-
-/// A future that uses the core, and that Tokio polls there.
-struct OnCore<T: 'static>(CoreBound<RefCell<Pin<Box<dyn Future<Output = T>>>>>);
-
-impl<T: 'static> OnCore<T> {
-    fn new(future: impl Future<Output = T> + 'static) -> OnCore<T> {
-        let future: Pin<Box<dyn Future<Output = T>>> = Box::pin(future);
-        OnCore(CoreBound::new(Rc::new(RefCell::new(future))).unwrap())
-    }
-}
-
-impl<T: 'static> Future for OnCore<T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Fails on another thread.
-        let future = self.0.get().unwrap();
-        future.borrow_mut().as_mut().poll(context)
-    }
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Tokio runtimes that the program did not prepare: each thread gets a ring with its first operation, and every case in
 //! which that is not possible works by other means.
 
+#[path = "matrix/tokio_runtimes.rs"]
+mod tokio_runtimes;
+
 use std::fs;
 use std::path::PathBuf;
 
 use annulus::buf::AlignedBuf;
 use annulus::{Backend, Engine, File, OpenOptions};
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
+use tokio_runtimes::{several, single};
 
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 64;
@@ -100,19 +103,6 @@ async fn read_in_tasks(file: &File) {
     for task in tasks {
         task.await.unwrap();
     }
-}
-
-fn several(workers: usize) -> Runtime {
-    let mut builder = Builder::new_multi_thread();
-    builder
-        .worker_threads(workers)
-        .enable_all()
-        .build()
-        .unwrap()
-}
-
-fn single() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,17 +1,16 @@
 //! The hosts: where futures are polled, and what drives their operations.
 
-use std::cell::RefCell;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll};
 
 use annulus::metrics::SourceKind;
-use annulus::runtime::{self, CoreBound, RuntimeBuilder};
+use annulus::runtime::{self, RuntimeBuilder};
 use annulus::{Backend, Engine};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
+use crate::on_core::OnCore;
 use crate::operations::Fs;
+use crate::tokio_runtimes::{several, single};
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The cells of a host. They get the operations by path.
@@ -37,19 +36,6 @@ impl Host {
 
 fn engine(backend: Backend) -> Engine {
     Engine::builder().backend(backend).build().unwrap()
-}
-
-fn several(workers: usize) -> Runtime {
-    let mut builder = Builder::new_multi_thread();
-    builder
-        .worker_threads(workers)
-        .enable_all()
-        .build()
-        .unwrap()
-}
-
-fn single() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 fn in_a_task(runtime: &Runtime, backend: Backend, body: Body) {
@@ -145,23 +131,4 @@ pub(crate) fn tokio_task(task: Task) -> Task {
 pub(crate) fn core_task(task: Task) -> Task {
     let task = runtime::spawn(task);
     Box::pin(OnCore::new(async { task.await.unwrap() }))
-}
-
-/// A future that uses the core, which other executors may poll there.
-pub(crate) struct OnCore<T: 'static>(CoreBound<RefCell<Pin<Box<dyn Future<Output = T>>>>>);
-
-impl<T: 'static> OnCore<T> {
-    pub(crate) fn new(future: impl Future<Output = T> + 'static) -> OnCore<T> {
-        let future: Pin<Box<dyn Future<Output = T>>> = Box::pin(future);
-        OnCore(CoreBound::new(Rc::new(RefCell::new(future))).unwrap())
-    }
-}
-
-impl<T: 'static> Future for OnCore<T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let future = self.0.get().unwrap();
-        future.borrow_mut().as_mut().poll(context)
-    }
 }

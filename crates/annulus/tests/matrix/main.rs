@@ -2,7 +2,9 @@
 
 mod ends;
 mod hosts;
+mod on_core;
 mod operations;
+mod tokio_runtimes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +19,8 @@ use annulus_testing::skip::skip;
 use ends::{Counts, ENDS, End};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use hosts::{Host, OnCore, Task};
+use hosts::{Host, Task};
+use on_core::OnCore;
 use operations::{ENGINES, FILES, Fixture, Fs, On, Operation, SOCKETS, Start, Work};
 
 macro_rules! hosts {
